@@ -1,0 +1,41 @@
+"""What happened in each round, as a dictionary of arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_INTEGERS = ("round", "n_active", "uplink_bits", "downlink_bits", "safeguarded")
+
+
+class History:
+    """Rows of a table whose columns are fixed by the first row.
+
+    Row 0 is the start; row ``r`` is the state after round ``r``. A value that is learnt later is
+    written into its row when it comes.
+    """
+
+    def __init__(self):
+        self._rows = []
+
+    def append(self, **values):
+        """Add a row."""
+        self._rows.append(values)
+
+    def update(self, row, **values):
+        """Write values into a row (negative numbers count from the last)."""
+        self._rows[row].update(values)
+
+    def row(self, number):
+        """Return a row as a dictionary."""
+        return self._rows[number]
+
+    def column(self, name):
+        """Values of a column, as a list."""
+        return [row[name] for row in self._rows]
+
+    def as_dict(self):
+        """Return equal-length arrays by column name; counts are integers."""
+        return {
+            name: np.array(self.column(name), dtype=np.int64 if name in _INTEGERS else np.float64)
+            for name in self._rows[0]
+        }

@@ -1,0 +1,563 @@
+"""Gaussian mixtures fitted by federated EM."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    DensityMixin,
+    TransformerMixin,
+    clone,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ._parallel import Workers
+from ._validation import (
+    check_choice,
+    check_clients,
+    check_enough_rows,
+    check_number,
+    check_rows,
+    federation_of,
+    is_client_list,
+)
+from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, whiten
+from .models.mixture_start import INIT_PARAMS, check_start, standardise, start_run
+from .solvers import fedem, vr_fedem
+from .solvers._loop import Options, run
+from .solvers._options import check_federated_parameters, federated_problem, step_schedule
+
+_SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
+
+
+class FederatedGaussianMixture(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator
+):
+    """Gaussian mixture fitted to the rows of several clients without pooling them.
+
+    Each round the active clients send a compressed expectation of their sufficient statistics and
+    the server does the M-step: FedEM, or VR-FedEM with variance reduction on each client. With the
+    default parameters this is EM on the pooled rows, and gives the fit that scikit-learn's
+    ``GaussianMixture`` gives from the same start.
+
+    Clients are simulated on this machine. What a client would send is computed, encoded length and
+    all; no row is among it, unless ``init_params`` says so.
+
+    Parameters
+    ----------
+    n_components : int, default=1
+        Number of components, G.
+    covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
+        One covariance matrix a component, one for all, variances alone, or one variance a
+        component.
+    fixed_covariance : array-like of shape (n_features, n_features), default=None
+        A known covariance, shared by the components and not estimated; with
+        ``covariance_type="tied"``.
+    solver : {"fedem", "vr_fedem"}, default="fedem"
+        Algorithm 1 or Algorithm 2 of [1]_. VR-FedEM needs ``batch_size`` to differ from FedEM.
+    step_size : float in (0, 1], "auto" or callable, default="auto"
+        γ of ``statistics += step_size * field``. A callable maps the round, counted from 1, to γ.
+        "auto" is 1 where a round is exact (``omega=0``, ``participation=1``, all rows), else it
+        follows from ``omega``, ``participation``, ``batch_size`` and the number of clients by a
+        rule that was established by measurement (see the user guide).
+    control_step : float in [0, 1], or "auto", default="auto"
+        Step α of the control variates; "auto" is ``1 / (1 + omega)``. With 0 and
+        ``control_init="zeros"`` there are no control variates: naive FedEM.
+    control_init : {"field", "zeros"}, default="field"
+        Control variates before the first round: each client's field h_i(Ŝ_0), which takes one pass
+        over all rows and one uncompressed message, or zero. Exact rounds need neither.
+    batch_size : int, default=None
+        Rows that an active client reads in a round, b; None for all of its rows.
+    replacement : bool, default=True
+        Whether a minibatch may hold a row twice. Without, no client may have fewer than
+        ``batch_size`` rows.
+    n_inner : int or "auto", default="auto"
+        VR-FedEM's inner loop, k_in: rounds between two passes over all rows. "auto" is
+        ``(1 + omega) * sqrt(m / 2)`` with m the mean number of rows of a client, which makes the
+        passes cost as much as the minibatches (Appendix E.2 of [1]_), over ``participation``.
+    compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
+        Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
+        ``omega=0``.
+    omega : float, default=0.0
+        Relative variance ω of the compression, E||Quant(x)||² <= (1 + ω)||x||²: the operators named
+        by a string are set to the coarsest level that keeps it. 0 sends everything uncompressed.
+        A ``Compressor`` object with a level of its own keeps that level.
+    participation : float in (0, 1], default=1.0
+        Probability p that a client takes part in a round.
+    client_weights : {"n_samples", "uniform"}, default="n_samples"
+        w_i: rows of the client over all rows, which makes the objective the pooled likelihood, or
+        the same for every client.
+    max_iter : int or None, default=100
+        Largest number of rounds; None for no bound, with ``max_epochs``.
+    max_epochs : float, default=None
+        Stop after the round in which this many epochs are complete. An epoch is as many
+        conditional expectations of a row as there are rows.
+    tol : float, default=1e-3
+        Nats per row. Exact rounds stop when the log-likelihood of two rounds in a row differs by
+        less. Other rounds stop when the M-step's objective gains less over each of three sweeps in
+        a row, a sweep being the rounds whose step sizes add up to 1.
+    reg_covar : float, default=1e-6
+        Added to every variance, in the features' units squared.
+    n_init : int, default=1
+        Number of starts; the fit with the largest log-likelihood is kept.
+    init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
+        How a start is found. "kmeans": each client (of at most 128) clusters its rows and sends
+        centroids of two or more rows with their counts, and the server clusters those.
+        **"k-means++" and "random_from_data" reveal** ``n_components`` **rows to the server**.
+        With these three every row then goes to its nearest centre. "random": clients draw
+        posterior probabilities.
+    weights_init : array-like of shape (n_components,), default=None
+        Initial weights.
+    means_init : array-like of shape (n_components, n_features), default=None
+        Initial means; weights and covariances that are not given too are those of the rows nearest
+        to each.
+    precisions_init : array-like, default=None
+        Initial precisions, of the shape of ``precisions_``.
+    eval_every : int, "auto" or None, default="auto"
+        Rounds between two evaluations of log-likelihood and mean field over all rows, for
+        ``history_``. "auto": every round where rounds are exact and tell them, else once an epoch.
+        An evaluation is the experimenter's: it counts neither as bits nor as epochs.
+    random_state : int, RandomState instance or None, default=None
+        Pass an int for the same fit every time. What a client draws depends on the seed, the round
+        and its position among the clients alone.
+    warm_start : bool, default=False
+        Start from the parameters of the last fit.
+    n_jobs : int, default=None
+        Threads that simulate clients, as in joblib. The fit does not depend on it.
+    verbose : int, default=0
+        1 prints every tenth round, 2 every round.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_components,)
+        Weights of the components.
+    means_ : ndarray of shape (n_components, n_features)
+        Means.
+    covariances_ : ndarray
+        Covariances, of shape (n_components, n_features, n_features) if "full", (n_features,
+        n_features) if "tied", (n_components, n_features) if "diag", (n_components,) if "spherical".
+    precisions_, precisions_cholesky_ : ndarray
+        Inverses of the covariances and their Cholesky factors, as in scikit-learn.
+    n_iter_ : int
+        Number of rounds.
+    converged_ : bool
+        Whether ``tol`` was reached.
+    lower_bound_ : float
+        Log-likelihood in nats per row: as in scikit-learn that of the last E-step where rounds are
+        exact, else that of the fit.
+    lower_bounds_ : list of float
+        The log-likelihoods that were computed on the way.
+    history_ : dict of ndarray
+        What happened, row 0 being the start and row r the state after round r: ``round``,
+        ``epoch``, ``log_likelihood`` (nats per row), ``field_sq_norm`` (||H||², the server's
+        estimate of the field in this round), ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size``,
+        ``n_active``, ``uplink_bits``, ``downlink_bits`` (of this round, all clients together),
+        ``safeguarded`` (how often the step was halved to stay in the domain of the M-step), and
+        ``weights`` of shape (n_rows, n_components). NaN where not evaluated. Squared norms are of
+        the statistics in standard units (rows minus their mean, over their standard deviation).
+    n_clients_ : int
+        Number of clients.
+    client_ids_ : ndarray of shape (`n_clients_`,)
+        Label of each client: sorted labels with ``clients=``, else positions in the list.
+    client_drift_ : ndarray of shape (`n_clients_`,)
+        ||V_i||, how unlike the others a client is.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if the data had string names.
+
+    See Also
+    --------
+    sklearn.mixture.GaussianMixture : The same model on pooled rows.
+    skfedem.datasets.split_clients : Spreads the rows of one table over clients.
+
+    References
+    ----------
+    .. [1] A. Dieuleveut, G. Fort, E. Moulines and G. Robin, "Federated Expectation Maximization
+       with heterogeneity mitigation and variance reduction", NeurIPS 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem import FederatedGaussianMixture
+    >>> rng = np.random.default_rng(0)
+    >>> clients = [rng.normal(-4, 1, size=(50, 2)), rng.normal(4, 1, size=(80, 2))]
+    >>> gm = FederatedGaussianMixture(n_components=2, random_state=0).fit(clients)
+    >>> np.sort(gm.weights_).round(3)
+    array([0.385, 0.615])
+    >>> [len(labels) for labels in gm.predict(clients)]
+    [50, 80]
+    """
+
+    __metadata_request__fit = {"clients": True}
+
+    def __init__(
+        self,
+        n_components=1,
+        *,
+        covariance_type="full",
+        fixed_covariance=None,
+        solver="fedem",
+        step_size="auto",
+        control_step="auto",
+        control_init="field",
+        batch_size=None,
+        replacement=True,
+        n_inner="auto",
+        compressor="dithering",
+        omega=0.0,
+        participation=1.0,
+        client_weights="n_samples",
+        max_iter=100,
+        max_epochs=None,
+        tol=1e-3,
+        reg_covar=1e-6,
+        n_init=1,
+        init_params="kmeans",
+        weights_init=None,
+        means_init=None,
+        precisions_init=None,
+        eval_every="auto",
+        random_state=None,
+        warm_start=False,
+        n_jobs=None,
+        verbose=0,
+    ):
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.fixed_covariance = fixed_covariance
+        self.solver = solver
+        self.step_size = step_size
+        self.control_step = control_step
+        self.control_init = control_init
+        self.batch_size = batch_size
+        self.replacement = replacement
+        self.n_inner = n_inner
+        self.compressor = compressor
+        self.omega = omega
+        self.participation = participation
+        self.client_weights = client_weights
+        self.max_iter = max_iter
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.reg_covar = reg_covar
+        self.n_init = n_init
+        self.init_params = init_params
+        self.weights_init = weights_init
+        self.means_init = means_init
+        self.precisions_init = precisions_init
+        self.eval_every = eval_every
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X, y=None, *, clients=None):
+        """Fit the mixture to the rows of all clients.
+
+        Parameters
+        ----------
+        X : list of array-likes, or array-like of shape (n_samples, n_features)
+            One table (n_i, n_features) for each client; or one table with ``clients``; or one table
+            alone, which is one client.
+        y : Ignored
+        clients : array-like of shape (n_samples,), default=None
+            Client label of each row of X, when X is one table.
+
+        Returns
+        -------
+        self : FederatedGaussianMixture
+
+        Raises
+        ------
+        TypeError, ValueError
+            For data or parameters that do not fit; nothing is fitted then, and an earlier fit
+            stands.
+
+        Warns
+        -----
+        ConvergenceWarning
+            When ``tol`` was not reached, or when steps still left the domain of the M-step in the
+            last tenth of the rounds.
+        """
+        self._check_parameters()
+        checked = clone(self)
+        data = check_clients(checked, X, clients)
+        check_enough_rows(data, self.n_components, self.batch_size, self.replacement)
+        federation = federation_of(data, self.client_weights)
+        given = check_start(self, checked.n_features_in_, warm=self._warm())
+        seeds = check_random_state(self.random_state).randint(
+            np.iinfo(np.int32).max, size=1 if self._warm() else self.n_init
+        )
+        options = Options(
+            control_init=self.control_init,
+            max_iter=self.max_iter,
+            max_epochs=self.max_epochs,
+            tol=self.tol,
+            eval_every=self.eval_every,
+        )
+        solver = _SOLVERS[self.solver]
+        best = None
+        with Workers(self.n_jobs) as workers:
+            model, cost = standardise(self, federation, given)
+            for number, seed in enumerate(seeds.tolist()):
+                self._print(f"Start {number}")
+                problem = federated_problem(self, model, federation, seed)
+                options = options._replace(step_size=step_schedule(self, problem))
+                start = start_run(model, federation, self.init_params, given, seed, cost)
+                result = run(solver, problem, start, options, workers, self._print_row)
+                if best is None or result.log_likelihoods[-1] > best.log_likelihoods[-1]:
+                    best = result
+        self._store(best, model, data, checked)
+        self._warn(best)
+        return self
+
+    def fit_predict(self, X, y=None, *, clients=None):
+        """Fit the mixture and return the most probable component of each row.
+
+        Parameters
+        ----------
+        X, y, clients
+            As in ``fit``.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,), or a tuple of them for a list of clients
+        """
+        return self.fit(X, y, clients=clients).predict(X)
+
+    def predict(self, X):
+        """Most probable component of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        labels : ndarray of int, shape (n_samples,), or a tuple with one for each client
+        """
+        return self._by_client(X, "predict")
+
+    def predict_proba(self, X):
+        """Posterior probability of each component for each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+        """
+        return self._by_client(X, "predict_proba")
+
+    def transform(self, X):
+        """Posterior probabilities, as ``predict_proba``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+        """
+        if is_client_list(X):
+            return tuple(self.transform(table) for table in X)
+        return self.predict_proba(X)
+
+    def score_samples(self, X):
+        """Log-likelihood of each row, in nats.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        log_likelihood : ndarray of shape (n_samples,), or a tuple with one for each client
+        """
+        return self._by_client(X, "score_samples")
+
+    def score(self, X, y=None):
+        """Mean log-likelihood per row, in nats.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+            The rows of a list count alike, whoever has them.
+        y : Ignored
+
+        Returns
+        -------
+        log_likelihood : float
+        """
+        return float(np.mean(self._all_log_likelihoods(X)))
+
+    def aic(self, X):
+        """Akaike information criterion on X (the lower the better).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        aic : float
+            ``-2 * log_likelihood + 2 * n_parameters``.
+        """
+        return float(-2 * self._all_log_likelihoods(X).sum() + 2 * self._n_parameters())
+
+    def bic(self, X):
+        """Bayesian information criterion on X (the lower the better).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        bic : float
+            ``-2 * log_likelihood + log(n_samples) * n_parameters``.
+        """
+        log_likelihoods = self._all_log_likelihoods(X)
+        penalty = np.log(len(log_likelihoods)) * self._n_parameters()
+        return float(-2 * log_likelihoods.sum() + penalty)
+
+    def sample(self, n_samples=1):
+        """Draw rows from the fitted mixture.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        y : ndarray of int, shape (n_samples,)
+            Component of each row.
+        """
+        check_is_fitted(self)
+        return self._pooled(np.zeros(self.n_features_in_)).sample(n_samples)
+
+    def __sklearn_is_fitted__(self):
+        """Whether ``fit`` has succeeded."""
+        return hasattr(self, "converged_")
+
+    # ---------------------------------------------------------------- fitting
+
+    def _warm(self):
+        return self.warm_start and hasattr(self, "converged_")
+
+    def _check_parameters(self):
+        check_number("n_components", self.n_components, kind=Integral, low=1)
+        check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
+        check_choice("solver", self.solver, tuple(_SOLVERS))
+        check_choice("init_params", self.init_params, INIT_PARAMS)
+        check_number("reg_covar", self.reg_covar, low=0)
+        check_number("n_init", self.n_init, kind=Integral, low=1)
+        check_federated_parameters(self)
+
+    def _print(self, line):
+        if self.verbose:
+            print(line)
+
+    def _print_row(self, row):
+        if self.verbose > 1 or (self.verbose and row["round"] % 10 == 0):
+            print(
+                "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}, squared norm of "
+                "the field {field_sq_norm:.3g}, log-likelihood {log_likelihood:.6g}".format(**row)
+            )
+
+    def _store(self, result, model, data, checked):
+        """Set the fitted attributes, all at once."""
+        weights, means, covariances = in_row_units(model, result.server.parameters)
+        self.weights_, self.means_, self.covariances_ = weights, means, covariances
+        if self.covariance_type in ("full", "tied"):
+            whitening = whiten(covariances)
+            self.precisions_cholesky_ = np.swapaxes(whitening, -1, -2)
+            self.precisions_ = self.precisions_cholesky_ @ whitening
+        else:
+            self.precisions_cholesky_ = 1 / np.sqrt(covariances)
+            self.precisions_ = self.precisions_cholesky_**2
+        self.n_iter_ = result.server.round_index
+        self.converged_ = result.converged
+        self.lower_bounds_ = [float(value) for value in result.log_likelihoods]
+        self.lower_bound_ = self.lower_bounds_[-1]
+        self.history_ = {**result.history, "weights": result.trace}
+        self.n_clients_ = len(data.ids)
+        self.client_ids_ = data.ids
+        self.client_drift_ = np.linalg.norm(result.states.controls, axis=1)
+        self.n_features_in_ = checked.n_features_in_
+        if hasattr(checked, "feature_names_in_"):
+            self.feature_names_in_ = checked.feature_names_in_
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._n_features_out = len(weights)
+
+    def _warn(self, result):
+        last_tenth = result.history["safeguarded"][-max(1, self.n_iter_ // 10) :]
+        if self.n_iter_ and last_tenth.any():
+            warnings.warn(
+                f"Steps left the domain of the M-step in {np.count_nonzero(last_tenth)} of the last "
+                f"{len(last_tenth)} rounds and were shortened. Use a smaller step_size (it was "
+                f"{result.history['step_size'][-1]:.3g}), a larger batch_size or participation, or "
+                "a smaller omega.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        if not self.converged_ and self.n_iter_:
+            warnings.warn(
+                f"Not converged to tol={self.tol} after {self.n_iter_} rounds. Increase max_iter"
+                f"{' or max_epochs' if self.max_epochs is not None else ''}, increase tol, or check "
+                "for degenerate data.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    # ---------------------------------------------------------------- prediction
+
+    def _by_client(self, X, method):
+        """Apply a method of scikit-learn's mixture to one table, or to each of a list."""
+        check_is_fitted(self)
+        if is_client_list(X):
+            return tuple(self._by_client(table, method) for table in X)
+        rows = check_rows(self, X)
+        # Near its own rows the mixture loses no digits, however far they are from the origin.
+        shift = self.weights_ @ self.means_
+        return getattr(self._pooled(shift), method)(rows - shift)
+
+    def _pooled(self, shift):
+        """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""
+        pooled = GaussianMixture(
+            self.n_components,
+            covariance_type=self.covariance_type,
+            random_state=self.random_state,
+        )
+        pooled.weights_, pooled.means_ = self.weights_, self.means_ - shift
+        pooled.covariances_, pooled.precisions_ = self.covariances_, self.precisions_
+        pooled.precisions_cholesky_ = self.precisions_cholesky_
+        return pooled
+
+    def _all_log_likelihoods(self, X):
+        values = self.score_samples(X)
+        return np.concatenate(values) if isinstance(values, tuple) else values
+
+    def _n_parameters(self):
+        """Number of free parameters."""
+        n_components, d = self.means_.shape
+        covariance = {
+            "full": n_components * d * (d + 1) // 2,
+            "tied": 0 if self.fixed_covariance is not None else d * (d + 1) // 2,
+            "diag": n_components * d,
+            "spherical": n_components,
+        }
+        return n_components - 1 + n_components * d + covariance[self.covariance_type]

@@ -1,0 +1,4 @@
+"""What is fitted: curved exponential families as pure functions of arrays, one file per model.
+
+``_base.py`` states the contract that every solver relies on.
+"""

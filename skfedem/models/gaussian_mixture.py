@@ -1,0 +1,466 @@
+"""Gaussian mixtures as a curved exponential family (Appendix F.1 of the paper).
+
+With ``f(y)`` the sufficient functions of a row and ``r_g(y)`` the posterior probability of
+component ``g``, the statistic of a row is ``r_g(y) f(y)`` for every ``g``: a matrix of shape
+(n_components, n_functions), flattened. The E-step is two matrix products around a softmax::
+
+    log r = φ(θ) f(y) + constant            s = r f(y)ᵀ
+
+================  ==========================================  ============================
+covariance_type   ``f(y)``                                    known to the server
+================  ==========================================  ============================
+full              1, y, y_j y_l for j <= l
+tied              1, y                                        second moment of the rows
+diag              1, y, y_j²
+spherical         1, y, ||y||²
+================  ==========================================  ============================
+
+Everything here is in *standard units*: ``y`` is a row minus ``center`` divided by ``scale``. Without
+the centre, ``E[yyᵀ] - E[y]E[y]ᵀ`` would lose its digits on rows far from the origin; without the
+scale, one feature in large units would fill the compressed messages. EM itself does not change under
+either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ._base import ClientSums, Model
+
+COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
+# Doubles that an E-step may touch at once: about 2 MB, a second-level cache.
+_CACHE_SIZE = 2**18
+# Weight below which a component counts as empty, as in scikit-learn's mixtures.
+_EMPTY = 10 * np.finfo(np.float64).eps
+# Rounding of a second moment in standard units; no variance is known better than this.
+_VARIANCE_FLOOR = 64 * np.finfo(np.float64).eps
+# A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
+# One that keeps less than half of that has left the statistics of any data.
+_KEPT_SHARE = 0.5
+# Even a step of 1 takes no more than three quarters of either.
+_FEWEST_KEPT = 0.25
+_MAX_HALVINGS = 20
+
+
+class Parameters(NamedTuple):
+    """Parameters θ of a mixture, in standard units, with φ(θ) and ψ(θ).
+
+    Attributes
+    ----------
+    weights : ndarray of shape (n_components,)
+    means : ndarray of shape (n_components, n_features)
+    covariances : ndarray
+        Of scikit-learn's shape for the covariance type.
+    natural : ndarray of shape (n_statistics,)
+        φ(θ), one coefficient for each coordinate of the statistic.
+    log_partition : float
+        ψ(θ), nats; 0 where φ holds all of it.
+    """
+
+    weights: np.ndarray
+    means: np.ndarray
+    covariances: np.ndarray
+    natural: np.ndarray
+    log_partition: float
+
+
+@dataclass(frozen=True)
+class GaussianMixtureModel(Model):
+    """Gaussian mixture with ``n_components`` components.
+
+    Parameters
+    ----------
+    n_components : int
+    covariance_type : {"full", "tied", "diag", "spherical"}
+    center, scale : ndarray of shape (n_features,)
+        Rows are read as ``(row - center) / scale``. Spherical covariances need one scale for all
+        features.
+    reg_covar : float
+        Added to every variance, in the rows' units squared.
+    second_moment : ndarray of shape (n_features, n_features), default=None
+        Σ_i w_i mean of y yᵀ over client i's rows, in standard units; for ``"tied"``.
+    fixed_covariance : ndarray of shape (n_features, n_features), default=None
+        A known shared covariance in standard units; with ``"tied"`` only.
+    """
+
+    n_components: int
+    covariance_type: str
+    center: np.ndarray
+    scale: np.ndarray
+    reg_covar: float = 0.0
+    second_moment: np.ndarray | None = None
+    fixed_covariance: np.ndarray | None = None
+
+    @property
+    def n_features(self):
+        """Number of columns of a row, d."""
+        return len(self.center)
+
+    @property
+    def n_functions(self):
+        """Number of sufficient functions f(y) of a row."""
+        d = self.n_features
+        extra = {"full": d * (d + 1) // 2, "tied": 0, "diag": d, "spherical": 1}
+        return 1 + d + extra[self.covariance_type]
+
+    @property
+    def n_statistics(self):
+        """Length q of the statistic vector."""
+        return self.n_components * self.n_functions
+
+    @property
+    def block_rows(self):
+        """Number of rows whose E-step fits a processor's cache."""
+        return max(64, _CACHE_SIZE // (self.n_functions + 2 * self.n_components))
+
+    @cached_property
+    def regularization(self):
+        """What is added to the variances in standard units, shape (n_features,)."""
+        return np.maximum(self.reg_covar / self.scale**2, _VARIANCE_FLOOR)
+
+    # ---------------------------------------------------------------- E-step
+
+    def features(self, rows):
+        """Sufficient functions f(y) of some rows.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_features)
+
+        Returns
+        -------
+        features : ndarray of shape (n_functions, n_rows)
+        """
+        d = self.n_features
+        features = np.empty((self.n_functions, len(rows)))
+        features[0] = 1.0
+        y = features[1 : 1 + d]
+        np.subtract(rows.T, self.center[:, None], out=y)
+        y /= self.scale[:, None]
+        if self.covariance_type == "full":
+            start = 1 + d
+            for j in range(d):
+                np.multiply(y[j:], y[j], out=features[start : start + d - j])
+                start += d - j
+        elif self.covariance_type == "diag":
+            np.square(y, out=features[1 + d :])
+        elif self.covariance_type == "spherical":
+            np.einsum("ji,ji->i", y, y, out=features[1 + d])
+        return features
+
+    def expectation(self, natural, features, lengths):
+        """Sums over each client's rows of the posterior statistics and of log p(y; θ)."""
+        log_joint = self._linear(natural, features, lengths)
+        highest = log_joint.max(axis=0)
+        log_joint -= highest
+        posterior = np.exp(log_joint, out=log_joint)
+        total = posterior.sum(axis=0)
+        posterior /= total
+        log_likelihood = np.log(total, out=total)
+        log_likelihood += highest
+        return ClientSums(
+            statistics=self._segment_products(posterior, features, lengths),
+            log_likelihood=_segment_sums(log_likelihood, lengths),
+        )
+
+    def nearest(self, centers, features, lengths):
+        """Sums over each client's rows of the statistics of a hard assignment.
+
+        A row goes to the nearest of ``centers`` (n_components, n_features, standard units) by the
+        distance in the rows' own units, as k-means has it.
+        """
+        metric = self.scale**2
+        coefficients = np.zeros((self.n_components, self.n_functions))
+        coefficients[:, 0] = -0.5 * np.einsum("gj,gj,j->g", centers, centers, metric)
+        coefficients[:, 1 : 1 + self.n_features] = centers * metric
+        closest = (coefficients @ features).argmax(axis=0)
+        return self.assigned(
+            np.equal(closest, np.arange(self.n_components)[:, None]).astype(float),
+            features,
+            lengths,
+        )
+
+    def assigned(self, posterior, features, lengths):
+        """Sums over each client's rows of the statistics under given posterior probabilities.
+
+        ``posterior`` has shape (n_components, n_rows); returns shape (n_clients, n_statistics).
+        """
+        return self._segment_products(posterior, features, lengths)
+
+    def _linear(self, natural, features, lengths):
+        """``φ(θ) f(y)``, shape (n_components, n_rows); one φ for all clients, or one for each."""
+        coefficients = natural.reshape(-1, self.n_components, self.n_functions)
+        if len(coefficients) == 1:
+            return coefficients[0] @ features
+        n_clients, n_rows = len(coefficients), int(lengths[0])
+        product = np.empty((self.n_components, n_clients, n_rows))
+        np.matmul(
+            coefficients,
+            features.reshape(-1, n_clients, n_rows).transpose(1, 0, 2),
+            out=product.transpose(1, 0, 2),
+        )
+        return product.reshape(self.n_components, -1)
+
+    def _segment_products(self, posterior, features, lengths):
+        """``r f(y)ᵀ`` summed over each client's rows, shape (n_clients, n_statistics)."""
+        sums = np.empty((len(lengths), self.n_components, self.n_functions))
+        if len(lengths) and (lengths == lengths[0]).all():
+            _equal_products(posterior, features, len(lengths), sums)
+            return sums.reshape(len(lengths), -1)
+        starts = np.cumsum(lengths) - lengths
+        for length in np.unique(lengths):
+            clients = np.flatnonzero(lengths == length)
+            if len(clients) == 1:
+                rows = slice(starts[clients[0]], starts[clients[0]] + length)
+            else:
+                rows = (starts[clients, None] + np.arange(length)).ravel()
+            part = np.empty((len(clients), *sums.shape[1:]))
+            _equal_products(posterior[:, rows], features[:, rows], len(clients), part)
+            sums[clients] = part
+        return sums.reshape(len(lengths), -1)
+
+    # ---------------------------------------------------------------- M-step
+
+    def maximization(self, statistics):
+        """T(s), equations (60)-(62) of the paper and their like for the other covariance types."""
+        mass, means, second = self._split(statistics)
+        weights = mass / mass.sum()
+        if self.fixed_covariance is not None:
+            return self.parameters(weights, means, self.fixed_covariance)
+        scatter = self._scatter(mass, means, second)
+        return self.parameters(weights, means, self._regularize(scatter))
+
+    def parameters(self, weights, means, covariances):
+        """Parameters θ with φ(θ) and ψ(θ), from weights, means and covariances."""
+        natural, log_partition = self._natural(weights, means, covariances)
+        return Parameters(weights, means, covariances, natural.ravel(), log_partition)
+
+    def statistics_of(self, parameters):
+        """Inverse of T: the statistic that these parameters expect (the mean parameters)."""
+        weights, means, covariances = parameters[:3]
+        d = self.n_features
+        statistics = np.empty((self.n_components, self.n_functions))
+        statistics[:, 0] = weights
+        statistics[:, 1 : 1 + d] = weights[:, None] * means
+        if self.covariance_type == "full":
+            second = covariances - np.diag(self.regularization)
+            second = second + means[:, :, None] * means[:, None, :]
+            statistics[:, 1 + d :] = weights[:, None] * second[:, *np.triu_indices(d)]
+        elif self.covariance_type == "diag":
+            second = covariances - self.regularization + means**2
+            statistics[:, 1 + d :] = weights[:, None] * second
+        elif self.covariance_type == "spherical":
+            variance = covariances - self.regularization.mean()
+            statistics[:, 1 + d] = weights * (d * variance + (means**2).sum(axis=1))
+        return statistics.ravel()
+
+    def _split(self, statistics):
+        """Mass, means and second moments about the centre of each component."""
+        d = self.n_features
+        table = statistics.reshape(self.n_components, self.n_functions)
+        mass = np.maximum(table[:, 0], _EMPTY)
+        return mass, table[:, 1 : 1 + d] / mass[:, None], table[:, 1 + d :] / mass[:, None]
+
+    def _scatter(self, mass, means, second):
+        """Covariances without regularisation, of scikit-learn's shape."""
+        d = self.n_features
+        if self.covariance_type == "full":
+            return _unpack(second, d) - means[:, :, None] * means[:, None, :]
+        if self.covariance_type == "tied":
+            return self.second_moment - (mass[:, None] * means).T @ means
+        if self.covariance_type == "diag":
+            return second - means**2
+        return (second[:, 0] - (means**2).sum(axis=1)) / d
+
+    def _regularize(self, scatter):
+        """Add the regularisation to the variances."""
+        if self.covariance_type == "full" or self.covariance_type == "tied":
+            return scatter + np.diag(self.regularization)
+        if self.covariance_type == "diag":
+            return np.maximum(scatter, 0) + self.regularization
+        return np.maximum(scatter, 0) + self.regularization.mean()
+
+    def _natural(self, weights, means, covariances):
+        """φ(θ) as (n_components, n_functions), and ψ(θ)."""
+        d = self.n_features
+        natural = np.empty((self.n_components, self.n_functions))
+        log_partition = 0.0
+        if self.covariance_type in ("full", "tied"):
+            whitening = whiten(covariances)
+            half_log_det = np.log(np.diagonal(whitening, axis1=-2, axis2=-1)).sum(axis=-1)
+            precisions = np.swapaxes(whitening, -1, -2) @ whitening
+            white_means = (whitening @ means[:, :, None])[:, :, 0]
+            quadratic = (white_means**2).sum(axis=1)
+            linear = (precisions @ means[:, :, None])[:, :, 0]
+            if self.covariance_type == "full":
+                # y_j y_l with j < l stands for both off-diagonal entries.
+                precisions = precisions * (0.5 * np.eye(d) - 1.0)
+                natural[:, 1 + d :] = precisions[:, *np.triu_indices(d)]
+            else:
+                log_partition = 0.5 * float((precisions * self.second_moment).sum())
+        else:
+            precisions = 1.0 / covariances
+            if self.covariance_type == "spherical":
+                precisions = precisions[:, None]
+                natural[:, 1 + d] = -0.5 * precisions[:, 0]
+            else:
+                natural[:, 1 + d :] = -0.5 * precisions
+            linear = precisions * means
+            quadratic = (linear * means).sum(axis=1)
+            half_log_det = 0.5 * np.log(np.broadcast_to(precisions, means.shape)).sum(axis=1)
+        natural[:, 1 : 1 + d] = linear
+        natural[:, 0] = (
+            np.log(np.maximum(weights, np.finfo(np.float64).tiny))
+            + half_log_det
+            - 0.5 * quadratic
+            - 0.5 * d * np.log(2 * np.pi)
+        )
+        return natural, log_partition
+
+    # ---------------------------------------------------------------- server
+
+    def known_field(self, server_statistics, parameters):
+        """0: the server knows nothing of the mean field by itself."""
+        return 0.0
+
+    def server_step(self, statistics, field, step_size):
+        """``statistics + step_size * field``, the step halved until the domain of T is kept."""
+        kept = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
+        for halvings in range(_MAX_HALVINGS):
+            proposal = statistics + step_size * field
+            if self.in_domain(proposal, statistics, kept):
+                return proposal, halvings
+            step_size = step_size / 2
+        return statistics, _MAX_HALVINGS
+
+    def in_domain(self, proposal, statistics=None, kept=0.0):
+        """Whether data could have this statistic, coming from ``statistics`` by one step.
+
+        Mass and scatter of a component are concave in the statistic, so that a step of size γ
+        towards the statistic of any data keeps a share 1 - γ of both. What keeps less than the
+        share ``kept`` was moved by noise beyond what any data could do.
+
+        Parameters
+        ----------
+        proposal : ndarray of shape (n_statistics,)
+        statistics : ndarray of shape (n_statistics,), default=None
+            Where the step came from; None asks for the domain of T alone.
+        kept : float in [0, 1), default=0
+        """
+        before = np.zeros(self.n_statistics) if statistics is None else statistics
+        table, table_before = (
+            s.reshape(self.n_components, self.n_functions) for s in (proposal, before)
+        )
+        if not np.isfinite(proposal).all() or (table[:, 0] <= kept * table_before[:, 0]).any():
+            return False
+        if self.fixed_covariance is not None:
+            return True
+        mass, means, second = self._split(proposal)
+        scatter = self._scatter(mass, means, second)
+        by_component = self.covariance_type != "tied"
+        if by_component:
+            scatter = _scale_components(scatter, mass)
+        if statistics is not None:
+            mass, means, second = self._split(statistics)
+            scatter_before = self._scatter(mass, means, second)
+            if by_component:
+                scatter_before = _scale_components(scatter_before, mass)
+            scatter = scatter - kept * scatter_before
+        if self.covariance_type in ("diag", "spherical"):
+            return bool((scatter + _VARIANCE_FLOOR > 0).all())
+        # Constant features have no scatter at all: half of what T adds keeps them in.
+        slack = 0.5 * np.diag(self.regularization)
+        if by_component:
+            slack = slack * table[:, 0, None, None]
+        try:
+            np.linalg.cholesky(scatter + slack)
+        except np.linalg.LinAlgError:
+            return False
+        return True
+
+    def minorizer(self, statistics, parameters):
+        """``<s, φ(θ)> - ψ(θ)``; nats per row."""
+        return float(statistics @ parameters.natural) - parameters.log_partition
+
+    def log_likelihood(self, mean_log_likelihood, parameters):
+        """Mean log-likelihood per row in the rows' own units; nats."""
+        return float(mean_log_likelihood) - parameters.log_partition - np.log(self.scale).sum()
+
+    def trace(self, parameters):
+        """Component weights."""
+        return parameters.weights
+
+
+def in_row_units(model, parameters):
+    """Weights, means and covariances in the rows' own units."""
+    weights, means, covariances = parameters[:3]
+    return (
+        weights,
+        means * model.scale + model.center,
+        _rescale(covariances, model.scale, model.covariance_type),
+    )
+
+
+def in_standard_units(weights, means, covariances, center, scale, covariance_type):
+    """Weights, means and covariances in standard units; what is None stays so."""
+    if means is not None:
+        means = (means - center) / scale
+    if covariances is not None:
+        covariances = _rescale(covariances, 1 / scale, covariance_type)
+    return weights, means, covariances
+
+
+def _rescale(covariances, scale, covariance_type):
+    if covariance_type in ("full", "tied"):
+        return covariances * np.outer(scale, scale)
+    return covariances * (scale**2 if covariance_type == "diag" else scale[0] ** 2)
+
+
+def whiten(covariances):
+    """Lower-triangular W with W Σ Wᵀ = I, for one covariance (d, d) or several (..., d, d).
+
+    Raises
+    ------
+    ValueError
+        If a covariance is not positive definite.
+    """
+    try:
+        cholesky = np.linalg.cholesky(covariances)
+    except np.linalg.LinAlgError as error:
+        raise ValueError(
+            "Expected positive definite covariances, got one that is not: a component has collapsed "
+            "on too few or too similar rows. Decrease n_components or increase reg_covar."
+        ) from error
+    return np.linalg.solve(cholesky, np.broadcast_to(np.eye(cholesky.shape[-1]), cholesky.shape))
+
+
+def _equal_products(posterior, features, n_clients, out):
+    """Batched ``r f(y)ᵀ`` for clients with equally many rows, into (n_clients, G, F)."""
+    np.matmul(
+        posterior.reshape(len(posterior), n_clients, -1).transpose(1, 0, 2),
+        features.reshape(len(features), n_clients, -1).transpose(1, 2, 0),
+        out=out,
+    )
+
+
+def _segment_sums(values, lengths):
+    """Sum of each client's run of values; clients have at least one."""
+    return np.add.reduceat(values, np.cumsum(lengths) - lengths)
+
+
+def _unpack(upper, d):
+    """Symmetric (n, d, d) matrices from their upper triangles, row by row."""
+    matrices = np.empty((len(upper), d, d))
+    rows, columns = np.triu_indices(d)
+    matrices[:, rows, columns] = upper
+    matrices[:, columns, rows] = upper
+    return matrices
+
+
+def _scale_components(covariances, mass):
+    """Each component's covariance times its mass."""
+    return covariances * mass.reshape(-1, *[1] * (covariances.ndim - 1))

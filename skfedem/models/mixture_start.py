@@ -1,0 +1,356 @@
+"""Where a federated mixture starts: the one-off messages before the first round.
+
+Means and second moments of the clients (for the standard units of the model), and a first
+assignment of rows to components. Counted in bits, as all that is sent.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
+
+from .. import _random
+from .._federation import read
+from .._validation import check_shape
+from ._base import Start
+from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
+
+_FLOAT_BITS = 64
+# Clients that cluster their rows for init_params="kmeans"; more say little more.
+_LARGEST_COHORT = 128
+# k-means centroids of fewer rows than this would be, or nearly be, rows.
+_FEWEST_ROWS = 2
+# Share of every component given to the others where a component starts with no rows.
+_BLEND = 0.01
+
+
+class Moments(NamedTuple):
+    """Centre, second moment about it (a matrix, or its diagonal alone), and their cost."""
+
+    center: np.ndarray
+    second_moment: np.ndarray
+    uplink_bits: int
+    downlink_bits: int
+
+
+class Assignment(NamedTuple):
+    """Statistics of a first assignment of rows to components, and what it cost in bits."""
+
+    statistics: np.ndarray
+    uplink_bits: int
+    downlink_bits: int
+
+
+def moments(federation, block_rows, *, matrix):
+    """Weighted mean of all clients' rows and their second moment about it.
+
+    Two messages a client: its mean, then, told the mean of all, its second moment about that. So
+    the second moment keeps its digits wherever the rows lie.
+
+    Parameters
+    ----------
+    federation : Federation
+    block_rows : int
+        Rows to read at once.
+    matrix : bool
+        Whether the full matrix is wanted, or its diagonal.
+    """
+    starts, lengths = federation.offsets[:-1], federation.lengths
+    sums = np.add.reduceat(federation.rows, starts, axis=0, dtype=np.float64)
+    center = federation.weights @ (sums / lengths[:, None])
+    d = len(center)
+    second = np.zeros((d, d) if matrix else d)
+    row_weights = federation.weights / lengths
+    for run, rows, own in read(federation, np.arange(federation.n_clients), block_rows):
+        y = (rows - center) * np.repeat(np.sqrt(row_weights[run]), own)[:, None]
+        second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)
+    size = d * (d + 1) // 2 if matrix else d
+    bits = _FLOAT_BITS * federation.n_clients * (d + size)
+    return Moments(center, second, bits, bits)
+
+
+def assign(model, federation, init_params, seed):
+    """First assignment of rows to components.
+
+    Parameters
+    ----------
+    model : GaussianMixtureModel
+    federation : Federation
+    init_params : str or ndarray of shape (n_components, n_features)
+        How centres are found ("kmeans", "k-means++", "random_from_data"), each row then going to
+        the nearest; or "random" posterior probabilities; or the centres themselves, in the rows'
+        units.
+    seed : int
+
+    Returns
+    -------
+    assignment : Assignment
+    """
+    n, d, size = federation.n_clients, model.n_features, model.n_components
+    uplink = _FLOAT_BITS * n * model.n_statistics
+    if isinstance(init_params, str) and init_params == "random":
+        statistics = _random_statistics(model, federation, seed)
+        return Assignment(_without_empty(model, statistics), uplink, 0)
+    if isinstance(init_params, str):
+        centers, bits = _CENTERS[init_params](model, federation, seed)
+    else:
+        centers, bits = init_params, 0
+    centers = (centers - model.center) / model.scale
+    statistics = np.zeros(model.n_statistics)
+    row_weights = federation.weights / federation.lengths
+    for run, rows, lengths in read(federation, np.arange(n), model.block_rows):
+        statistics += row_weights[run] @ model.nearest(centers, model.features(rows), lengths)
+    downlink = _FLOAT_BITS * n * size * d
+    return Assignment(_without_empty(model, statistics), uplink + bits, downlink)
+
+
+def _without_empty(model, statistics):
+    """Blend the components a little where one has no rows, as posterior probabilities would."""
+    if model.in_domain(statistics):
+        return statistics
+    table = statistics.reshape(model.n_components, -1)
+    return ((1 - _BLEND) * table + _BLEND * table.mean(axis=0)).ravel()
+
+
+def _random_statistics(model, federation, seed):
+    """Statistics under posterior probabilities that each client draws for its own rows."""
+    statistics = np.zeros(model.n_statistics)
+    row_weights = federation.weights / federation.lengths
+    size = model.n_components
+    for client in range(federation.n_clients):
+        stream = _random.generator(seed, _random.INITIALISATION, counter=client << 32)
+        for _, rows, lengths in read(federation, np.array([client]), model.block_rows):
+            posterior = stream.random((size, len(rows)))
+            posterior /= posterior.sum(axis=0)
+            sums = model.assigned(posterior, model.features(rows), lengths)
+            statistics += row_weights[client] * sums[0]
+    return statistics
+
+
+def _kmeans_centers(model, federation, seed):
+    """One-shot federated k-means: clients send centroids and counts, the server clusters those.
+
+    No centroid of fewer than two rows is sent. Where too few remain, the missing centres are drawn
+    from the normal distribution with the rows' mean and variances.
+    """
+    rng = np.random.RandomState(seed)
+    n, d, size = federation.n_clients, model.n_features, model.n_components
+    cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
+    centroids, counts = [np.empty((0, d))], [np.empty(0, dtype=int)]
+    for client in cohort:
+        start, stop = federation.offsets[client : client + 2]
+        n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
+        if not n_clusters:
+            continue
+        found = _kmeans(federation.rows[start:stop] - model.center, n_clusters, seed, n_init=1)
+        members = np.bincount(found.labels_, minlength=n_clusters)
+        sent = members >= _FEWEST_ROWS
+        centroids.append(found.cluster_centers_[sent])
+        counts.append(members[sent])
+    centroids, counts = np.concatenate(centroids), np.concatenate(counts)
+    bits = _FLOAT_BITS * len(counts) * (d + 1)
+    n_found = min(size, len(np.unique(centroids, axis=0)))
+    drawn = rng.normal(size=(size - n_found, d)) * model.scale
+    if n_found:
+        found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=counts)
+        drawn = np.concatenate([found.cluster_centers_, drawn])
+    return drawn + model.center, bits
+
+
+def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None):
+    kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed)
+    with warnings.catch_warnings():
+        # Fewer distinct rows than clusters: fewer centroids are sent, which is all there is.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return kmeans.fit(rows, sample_weight=sample_weight)
+
+
+def _plusplus_centers(model, federation, seed):
+    """k-means++ over the rows of all clients: reveals ``n_components`` rows to the server."""
+    row_weights = np.repeat(federation.weights / federation.lengths, federation.lengths)
+    centered = federation.rows - model.center
+    centers, _ = kmeans_plusplus(
+        centered, model.n_components, sample_weight=row_weights, random_state=seed
+    )
+    sums_of_distances = model.n_components * federation.n_clients
+    bits = _FLOAT_BITS * (centers.size + sums_of_distances)
+    return centers + model.center, bits
+
+
+def _rows_as_centers(model, federation, seed):
+    """Rows drawn at random: reveals ``n_components`` rows to the server."""
+    rng = np.random.RandomState(seed)
+    drawn = rng.choice(federation.n_samples, model.n_components, replace=False)
+    centers = federation.rows[np.sort(drawn)].astype(np.float64)
+    return centers, _FLOAT_BITS * centers.size
+
+
+def standardise(estimator, federation, given):
+    """Model in standard units, and what the clients sent for it.
+
+    Parameters
+    ----------
+    estimator : FederatedGaussianMixture
+        Its ``n_components``, ``covariance_type`` and ``reg_covar`` are read.
+    federation : Federation
+    given : Given
+
+    Returns
+    -------
+    model : GaussianMixtureModel
+    cost : (int, int)
+        Bits up and down.
+    """
+    tied = estimator.covariance_type == "tied"
+    rows_at_once = max(64, 2**18 // federation.rows.shape[1])
+    center, second, uplink, downlink = moments(federation, rows_at_once, matrix=tied)
+    variances = np.diagonal(second) if tied else second
+    if estimator.covariance_type == "spherical":
+        variances = np.full(len(variances), variances.mean())
+    scale = np.sqrt(np.where(variances > 0, variances, 1.0))
+    fixed = given.fixed_covariance
+    model = GaussianMixtureModel(
+        n_components=estimator.n_components,
+        covariance_type=estimator.covariance_type,
+        center=center,
+        scale=scale,
+        reg_covar=estimator.reg_covar,
+        second_moment=second / np.outer(scale, scale) if tied else None,
+        fixed_covariance=None if fixed is None else fixed / np.outer(scale, scale),
+    )
+    return model, (uplink, downlink)
+
+
+class Given(NamedTuple):
+    """What the user gave of a start, validated, in the rows' units; None where not given."""
+
+    weights: np.ndarray | None = None
+    means: np.ndarray | None = None
+    covariances: np.ndarray | None = None
+    fixed_covariance: np.ndarray | None = None
+
+
+def check_start(estimator, n_features, *, warm):
+    """Validate ``weights_init``, ``means_init``, ``precisions_init`` and ``fixed_covariance``.
+
+    With ``warm``, the estimator's fitted parameters are what is given.
+    """
+    e, size, d = estimator, estimator.n_components, n_features
+    fixed = None
+    if e.fixed_covariance is not None:
+        if e.covariance_type != "tied":
+            raise ValueError(
+                'Expected covariance_type="tied" with a fixed_covariance, got '
+                f"{e.covariance_type!r}. It is shared by all components."
+            )
+        if e.precisions_init is not None:
+            raise ValueError(
+                "Expected precisions_init=None with a fixed_covariance, got both. Give one."
+            )
+        fixed = check_shape("fixed_covariance", e.fixed_covariance, (d, d))
+        _check_positive_definite("fixed_covariance", fixed)
+    shapes = {"full": (size, d, d), "tied": (d, d), "diag": (size, d), "spherical": (size,)}
+    shape = shapes[e.covariance_type]
+    if warm:
+        for name, wanted in (("means_", (size, d)), ("covariances_", shape)):
+            if getattr(e, name).shape != wanted:
+                raise ValueError(
+                    f"Expected a last fit with {name} of shape {wanted} for warm_start=True, got "
+                    f"{getattr(e, name).shape}. Fit with warm_start=False after such a change."
+                )
+        return Given(e.weights_, e.means_, e.covariances_, fixed)
+    weights, means, covariances = e.weights_init, e.means_init, None
+    if weights is not None:
+        weights = check_shape("weights_init", weights, (size,))
+        if (weights < 0).any() or not np.isclose(weights.sum(), 1):
+            raise ValueError(
+                "Expected weights_init to be non-negative and to sum to 1, got a smallest of "
+                f"{weights.min():.3g} and a sum of {weights.sum():.6g}. Normalise them."
+            )
+    if means is not None:
+        means = check_shape("means_init", means, (size, d))
+    if e.precisions_init is not None:
+        precisions = check_shape("precisions_init", e.precisions_init, shape)
+        if e.covariance_type in ("full", "tied"):
+            _check_positive_definite("precisions_init", precisions)
+            whitening = whiten(precisions)
+            covariances = np.swapaxes(whitening, -1, -2) @ whitening
+        else:
+            if (precisions <= 0).any():
+                raise ValueError(f"Expected positive precisions_init, got {precisions.min():.3g}.")
+            covariances = 1 / precisions
+    return Given(weights, means, covariances, fixed)
+
+
+def _check_positive_definite(name, matrices):
+    transposed = np.swapaxes(matrices, -1, -2)
+    if not np.allclose(matrices, transposed) or (np.linalg.eigvalsh(matrices) <= 0).any():
+        raise ValueError(
+            f"Expected {name} to be symmetric and positive definite, got a matrix that is not."
+        )
+
+
+def start_run(model, federation, init_params, given, seed, cost):
+    """Start of a run: Ŝ_0, the parameters of the first broadcast, and what was sent.
+
+    Parameters
+    ----------
+    model : GaussianMixtureModel
+    federation : Federation
+    init_params : str
+    given : Given
+    seed : int
+    cost : (int, int)
+        Bits sent before, up and down.
+
+    Returns
+    -------
+    start : Start
+    """
+    weights, means, covariances = in_standard_units(
+        given.weights, given.means, given.covariances,
+        model.center, model.scale, model.covariance_type,
+    )  # fmt: skip
+    if given.fixed_covariance is not None:
+        covariances = model.fixed_covariance
+    uplink, downlink = cost
+    if weights is None or means is None or covariances is None:
+        how = init_params if given.means is None else given.means
+        first = assign(model, federation, how, seed)
+        uplink, downlink = uplink + first.uplink_bits, downlink + first.downlink_bits
+        parameters = model.maximization(first.statistics)
+        if given.weights is None and given.means is None and given.covariances is None:
+            return Start(first.statistics, parameters, uplink, downlink)
+        weights = parameters.weights if weights is None else weights
+        means = parameters.means if means is None else means
+        covariances = parameters.covariances if covariances is None else covariances
+    parameters = model.parameters(weights, means, covariances)
+    statistics = model.statistics_of(parameters)
+    if not model.in_domain(statistics):
+        # No data has these means under this covariance: what the clients' data have, then.
+        statistics = expected_statistics(model, federation, parameters)
+        uplink += _FLOAT_BITS * federation.n_clients * model.n_statistics
+    downlink += _FLOAT_BITS * federation.n_clients * model.n_statistics
+    return Start(statistics, parameters, uplink, downlink)
+
+
+def expected_statistics(model, federation, parameters):
+    """Σ_i w_i s̄_i(θ)."""
+    statistics = np.zeros(model.n_statistics)
+    row_weights = federation.weights / federation.lengths
+    for run, rows, lengths in read(federation, np.arange(federation.n_clients), model.block_rows):
+        sums = model.expectation(parameters.natural, model.features(rows), lengths)
+        statistics += row_weights[run] @ sums.statistics
+    return statistics
+
+
+_CENTERS = {
+    "kmeans": _kmeans_centers,
+    "k-means++": _plusplus_centers,
+    "random_from_data": _rows_as_centers,
+}
+INIT_PARAMS = (*_CENTERS, "random")

@@ -1,0 +1,117 @@
+"""From an estimator's parameters to a problem and a step schedule.
+
+The parameters of the federated algorithms have the same names in every estimator.
+"""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral
+
+from .._validation import check_choice, check_number
+from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
+from ._base import Problem
+from .step_size import automatic_n_inner, automatic_step_size
+
+_COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK}
+
+
+def check_federated_parameters(estimator):
+    """Raise TypeError or ValueError for a parameter of the algorithms that does not fit."""
+    e = estimator
+    if not callable(e.step_size) and e.step_size != "auto":
+        check_number(
+            "step_size", e.step_size, low=0, low_open=True, high=1,
+            hint='Or give "auto", or a function of the round.',
+        )  # fmt: skip
+    if e.control_step != "auto":
+        check_number("control_step", e.control_step, low=0, high=1, hint='Or give "auto".')
+    check_choice("control_init", e.control_init, ("field", "zeros"))
+    if e.batch_size is not None:
+        check_number("batch_size", e.batch_size, kind=Integral, low=1, hint="None is all rows.")
+    if e.n_inner != "auto":
+        check_number("n_inner", e.n_inner, kind=Integral, low=1, hint='Or give "auto".')
+    check_number("omega", e.omega, low=0, hint="0 is no compression.")
+    check_number("participation", e.participation, low=0, low_open=True, high=1)
+    check_choice("client_weights", e.client_weights, ("n_samples", "uniform"))
+    check_number("tol", e.tol, low=0)
+    if e.max_epochs is not None:
+        check_number("max_epochs", e.max_epochs, low=0, low_open=True)
+    if e.max_iter is not None:
+        check_number("max_iter", e.max_iter, kind=Integral, low=0, hint="Or None with max_epochs.")
+    elif e.max_epochs is None:
+        raise ValueError(
+            "Expected max_iter or max_epochs to bound the fit, got None for both. Give one."
+        )
+    if e.eval_every not in ("auto", None):
+        check_number(
+            "eval_every", e.eval_every, kind=Integral, low=1, hint='Or give "auto" or None.'
+        )
+    _check_compressor(e.compressor, e.omega)
+
+
+def _check_compressor(compressor, omega):
+    if compressor is None:
+        if omega > 0:
+            raise ValueError(
+                f"Expected omega=0 with compressor=None, got omega={omega}: nothing would compress. "
+                'Name a compressor, as "dithering", or set omega=0.'
+            )
+    elif isinstance(compressor, Compressor):
+        if omega == 0:
+            warnings.warn(
+                f"compressor={compressor!r} is not used: omega=0 means no compression. Set omega to "
+                "a positive number to use it.",
+                UserWarning,
+                stacklevel=5,
+            )
+    else:
+        check_choice(
+            "compressor", compressor, tuple(_COMPRESSORS), hint="Or None, or a Compressor object."
+        )
+
+
+def federated_problem(estimator, model, federation, seed):
+    """What the solvers need to know, from an estimator's parameters."""
+    e = estimator
+    compressor = Identity()
+    if e.omega > 0:
+        compressor = e.compressor
+        if not isinstance(compressor, Compressor):
+            compressor = _COMPRESSORS[compressor](omega=e.omega)
+    omega = float(compressor.omega_for(model.n_statistics))
+    control_step, n_inner = e.control_step, e.n_inner
+    if control_step == "auto":
+        control_step = 1 / (1 + omega)
+    if n_inner == "auto":
+        n_inner = automatic_n_inner(
+            federation.n_clients, federation.n_samples, omega, e.participation
+        )
+    return Problem(
+        model=model,
+        federation=federation,
+        compressor=compressor,
+        omega=omega,
+        participation=e.participation,
+        control_step=control_step,
+        batch_size=e.batch_size,
+        replacement=e.replacement,
+        n_inner=n_inner,
+        seed=seed,
+    )
+
+
+def step_schedule(estimator, problem):
+    """Function from the round, counted from 1, to γ in (0, 1]."""
+    step_size = estimator.step_size
+    if step_size == "auto":
+        return automatic_step_size(problem, variance_reduced=estimator.solver == "vr_fedem")
+    if not callable(step_size):
+        return lambda round_number: step_size
+
+    def checked(round_number):
+        value = step_size(round_number)
+        check_number(f"step_size({round_number})", value, low=0, low_open=True, high=1)
+        return float(value)
+
+    return checked

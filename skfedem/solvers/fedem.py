@@ -1,0 +1,69 @@
+"""FedEM: Algorithm 1 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021).
+
+The server's half of a round is ``_base.server_half``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ._base import Estimate, Message, all_rows, compress, minibatch_features
+
+
+class ClientStates(NamedTuple):
+    """What clients keep between rounds, one row a client: the control variates V_i."""
+
+    controls: np.ndarray
+
+
+def init(problem, controls):
+    """States of all clients before the first round, from V_{0,i}."""
+    return ClientStates(controls)
+
+
+def client_half(problem, broadcast, clients, states):
+    """Half of a round that happens at the active clients (lines 5-9 of Algorithm 1).
+
+    Parameters
+    ----------
+    problem : Problem
+    broadcast : Broadcast
+        Ŝ_k and φ(T(Ŝ_k)).
+    clients : ndarray of int, shape (n,)
+        Indices of a group of active clients, increasing.
+    states : ClientStates
+        Their rows of the client states.
+
+    Returns
+    -------
+    message : Message
+    states : ClientStates
+    """
+    estimate = expected_statistics(problem, broadcast, clients)
+    message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
+    return message, ClientStates(controls)
+
+
+def expected_statistics(problem, broadcast, clients):
+    """S_{k+1,i}: an unbiased estimate of s̄_i(T(Ŝ_k)), exact with all rows."""
+    if problem.batch_size is None:
+        return all_rows(problem, broadcast.natural, clients)
+    features, lengths = minibatch_features(problem, broadcast.round_index, clients)
+    sums = problem.model.expectation(broadcast.natural, features, lengths)
+    return Estimate(sums.statistics / problem.batch_size, None, int(lengths.sum()))
+
+
+def send_innovation(problem, broadcast, clients, estimate, controls):
+    """Δ_i = S_i - V_i - Ŝ, Quant(Δ_i), and V_i + α Quant(Δ_i) (lines 7-9)."""
+    innovation = estimate.statistics - controls - broadcast.statistics
+    quantized = compress(problem, broadcast.round_index, clients, innovation)
+    controls = controls + problem.control_step * quantized
+    message = Message(
+        innovation=quantized,
+        n_bytes=int(problem.compressor.n_bytes(quantized).sum()),
+        n_expectations=estimate.n_expectations,
+        log_likelihood=estimate.log_likelihood,
+    )
+    return message, controls

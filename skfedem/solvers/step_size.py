@@ -1,0 +1,71 @@
+"""Automatic step sizes and loop lengths.
+
+The theorems of the paper give how a step may grow with the number of clients n, ω, p and b; the
+constants in front belong to the problem and are unknown. Those here were established by measurement
+(examples/benchmarks/step_size_grid.py; table in doc/step_sizes.rst).
+"""
+
+from __future__ import annotations
+
+from math import ceil, inf, sqrt
+
+from ..theory import participation_omega
+
+# Share of Theorem 4's bound p √n / ((1 + ω) √ω_p), whose L is unknown: control variates must
+# follow the fields while Ŝ moves. 1 stood everywhere, 2 failed with ten clients.
+_MEMORY = 0.5
+# Share of n b / (q (1 + 5 ω_p)), Theorem 4's noise: minibatch noise must not carry Ŝ out of the
+# domain of the M-step. 0.02 stood everywhere, 0.05 failed with full covariances.
+_NOISE = 0.02
+# Share of √(n b p / (k_in (1 + ω_p))), after Theorem 3: SPIDER's error adds up over an inner
+# loop. 0.3 stood everywhere, 1 failed with batches of one row.
+_SPIDER = 0.2
+# A step of FedEM with minibatches is held until its sum is this, and decreases from then on, as
+# (rounds)^-0.7: the noise floor goes to 0 and the sum of the steps still diverges.
+_HELD = 10.0
+_DECAY = 0.7
+
+
+def automatic_step_size(problem, *, variance_reduced):
+    """Schedule of γ for a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+    variance_reduced : bool
+        Whether the clients' estimates have no noise in the limit although they read minibatches.
+
+    Returns
+    -------
+    schedule : callable
+        From the round, counted from 1, to γ in (0, 1].
+    """
+    first = first_step_size(problem, variance_reduced=variance_reduced)
+    if problem.batch_size is None or variance_reduced:
+        return lambda round_number: first
+    return lambda round_number: first * max(1.0, round_number * first / _HELD) ** -_DECAY
+
+
+def first_step_size(problem, *, variance_reduced):
+    """γ before any decrease: the smallest of what memory, noise and SPIDER allow, at most 1."""
+    omega, p = problem.omega, problem.participation
+    n_clients = 1 / float((problem.federation.weights**2).sum())
+    spread = participation_omega(omega, p)
+    memory = p * sqrt(n_clients) / ((1 + omega) * sqrt(spread)) if spread > 0 else inf
+    bounds = [1.0, _MEMORY * memory]
+    if problem.batch_size is not None:
+        rows = n_clients * problem.batch_size
+        if variance_reduced:
+            bounds.append(_SPIDER * sqrt(rows * p / (problem.n_inner * (1 + spread))))
+        else:
+            bounds.append(_NOISE * rows / (problem.model.n_statistics * (1 + 5 * spread)))
+    return min(bounds)
+
+
+def automatic_n_inner(n_clients, n_samples, omega, participation):
+    """Rounds between two passes over all rows, k_in.
+
+    ``(1 + omega) * sqrt(m / 2)``, with m rows a client, makes the passes cost as much as the
+    minibatches (Appendix E.2); a client takes part in ``participation`` of the rounds.
+    """
+    return ceil((1 + omega) * sqrt(n_samples / n_clients / 2) / participation)

@@ -1,0 +1,595 @@
+"""The constants of the theorems as functions of the problem's sizes.
+
+They tell how the admissible step sizes, the noise and the cost depend on the number of clients, the
+compression and the participation. The Lipschitz and curvature constants that they need are unknown
+for most data: what carries over to practice is the dependence on ``n_clients``, ``omega`` and
+``participation``.
+
+Theorem, corollary, proposition and equation numbers are those of [1]_.
+
+References
+----------
+.. [1] A. Dieuleveut, G. Fort, E. Moulines and G. Robin, "Federated Expectation Maximization with
+   heterogeneity mitigation and variance reduction", Advances in Neural Information Processing
+   Systems 34, 2021.
+"""
+
+import math
+from numbers import Integral, Real
+
+__all__ = [
+    "control_step",
+    "max_step_size",
+    "max_step_size_full_participation",
+    "noise_factor",
+    "optimal_step_size",
+    "participation_omega",
+    "vr_batch_size",
+    "vr_cost",
+    "vr_n_inner",
+    "vr_step_size",
+]
+
+
+def control_step(omega):
+    """Step of the control variates, the largest one that the theorems allow.
+
+    Parameters
+    ----------
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+
+    Returns
+    -------
+    float
+        ``1 / (1 + omega)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `omega` is not a finite number, or is negative.
+
+    Notes
+    -----
+    All theorems take α = 1/(1 + ω); the proofs (Propositions 11, 15 and 22) hold for any α in
+    (0, 1/(1 + ω)]. At this α a memory moves as far towards the client's field as the compression
+    noise permits: without compression it becomes equal to it.
+
+    Examples
+    --------
+    >>> from skfedem.theory import control_step
+    >>> control_step(3.0)
+    0.25
+    """
+    _check_omega(omega)
+    return 1 / (1 + omega)
+
+
+def participation_omega(omega, participation):
+    """Relative variance of a message that is compressed and also lost with some probability.
+
+    Parameters
+    ----------
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+    participation : float
+        Probability p that a client takes part in a round, ``0 < participation <= 1``.
+
+    Returns
+    -------
+    float
+        ``omega + (1 - participation) * (1 + omega) / participation``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain.
+
+    Notes
+    -----
+    It is ω_p of Proposition 13. A client that answers with probability p and scales its message by
+    1/p is itself an unbiased operator, and 1 + ω_p = (1 + ω)/p.
+
+    Examples
+    --------
+    >>> from skfedem.theory import participation_omega
+    >>> participation_omega(1.0, 1.0)
+    1.0
+    >>> participation_omega(1.0, 0.5)
+    3.0
+    """
+    _check_omega(omega)
+    _check_participation(participation)
+    return omega + (1 - participation) * (1 + omega) / participation
+
+
+def max_step_size_full_participation(
+    n_clients, omega, *, v_min, gradient_lipschitz, field_lipschitz
+):
+    """Largest step size of FedEM when every client takes part in every round.
+
+    Parameters
+    ----------
+    n_clients : int
+        Number n of clients, ``n_clients >= 1``.
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+    v_min : float
+        Lower bound, positive, of the spectrum of the matrices B of assumption A4, which relate
+        the gradient of the objective W in the space of statistics to the mean field: ∇W = -B h.
+    gradient_lipschitz : float
+        Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
+    field_lipschitz : float
+        Root mean square L, positive, of the Lipschitz constants of the clients' fields (A5).
+
+    Returns
+    -------
+    float
+        The smaller of ``v_min / (2 * gradient_lipschitz)`` and ``sqrt(n_clients) /
+        (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega))``. The second one is infinite
+        at ``omega=0``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain.
+
+    See Also
+    --------
+    max_step_size : The same with partial participation.
+
+    Notes
+    -----
+    Theorem 1, equation (7). At ω = 0 the theorem has a longer admissible interval: any step size
+    below ``2 * v_min / gradient_lipschitz`` (equation 9). The value returned here maximises the
+    guaranteed decrease, and is the limit for ω → 0.
+
+    Examples
+    --------
+    >>> from skfedem.theory import max_step_size_full_participation
+    >>> constants = dict(v_min=1.0, gradient_lipschitz=1.0, field_lipschitz=1.0)
+    >>> max_step_size_full_participation(8, 0.0, **constants)
+    0.5
+    >>> max_step_size_full_participation(8, 4.0, **constants)
+    0.1
+    """
+    _check_n_clients(n_clients)
+    _check_omega(omega)
+    _check_positive(
+        v_min=v_min, gradient_lipschitz=gradient_lipschitz, field_lipschitz=field_lipschitz
+    )
+    curvature_bound = v_min / (2 * gradient_lipschitz)
+    if omega == 0:
+        return curvature_bound
+    compression_bound = math.sqrt(n_clients) / (
+        2 * math.sqrt(2) * field_lipschitz * (1 + omega) * math.sqrt(omega)
+    )
+    return min(curvature_bound, compression_bound)
+
+
+def max_step_size(n_clients, omega, participation, *, v_min, gradient_lipschitz, field_lipschitz):
+    """Largest step size of FedEM when clients take part with a given probability.
+
+    Parameters
+    ----------
+    n_clients : int
+        Number n of clients, ``n_clients >= 1``.
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+    participation : float
+        Probability p that a client takes part in a round, ``0 < participation <= 1``.
+    v_min : float
+        Lower bound, positive, of the spectrum of the matrices B of assumption A4 (∇W = -B h).
+    gradient_lipschitz : float
+        Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
+    field_lipschitz : float
+        Root mean square L, positive, of the Lipschitz constants of the clients' fields (A5).
+
+    Returns
+    -------
+    float
+        The smaller of ``v_min / (2 * gradient_lipschitz)`` and ``participation * sqrt(n_clients) /
+        (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega_p))`` with ``omega_p =
+        participation_omega(omega, participation)``. The second one is infinite at
+        ``omega_p=0``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain.
+
+    See Also
+    --------
+    max_step_size_full_participation : Theorem 1, the case ``participation=1``.
+    participation_omega : The variance of compression and participation together.
+
+    Notes
+    -----
+    Theorem 4, with the control step α = 1/(1 + ω). For small p the second bound falls like
+    p**1.5: p for the memories, which are refreshed that much less often, and the square root of
+    p for the noise of who takes part.
+
+    Examples
+    --------
+    >>> from skfedem.theory import max_step_size
+    >>> constants = dict(v_min=1.0, gradient_lipschitz=1.0, field_lipschitz=1.0)
+    >>> max_step_size(32, 0.0, 1.0, **constants)
+    0.5
+    >>> round(max_step_size(32, 1.0, 0.25, **constants), 4)
+    0.0945
+    """
+    _check_n_clients(n_clients)
+    omega_p = participation_omega(omega, participation)
+    _check_positive(
+        v_min=v_min, gradient_lipschitz=gradient_lipschitz, field_lipschitz=field_lipschitz
+    )
+    curvature_bound = v_min / (2 * gradient_lipschitz)
+    if omega_p == 0:
+        return curvature_bound
+    message_bound = (
+        participation
+        * math.sqrt(n_clients)
+        / (2 * math.sqrt(2) * field_lipschitz * (1 + omega) * math.sqrt(omega_p))
+    )
+    return min(curvature_bound, message_bound)
+
+
+def noise_factor(n_clients, omega, participation=1.0):
+    """Factor by which the clients' sampling variance enters FedEM's limiting error.
+
+    Parameters
+    ----------
+    n_clients : int
+        Number n of clients, ``n_clients >= 1``.
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+    participation : float, default=1.0
+        Probability p that a client takes part in a round, ``0 < participation <= 1``.
+
+    Returns
+    -------
+    float
+        ``(1 + 5 * participation_omega(omega, participation)) / n_clients``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain.
+
+    Notes
+    -----
+    Theorem 4 (for p = 1, equation (8) of Theorem 1). The part of the bound that does not vanish
+    with the number of rounds is ``step_size * gradient_lipschitz * noise_factor *
+    noise_variance``. The last one, σ², is the mean over clients of the variance of a minibatch
+    statistic (A7). It is 0 when clients use all their rows, whatever ω and p: compression and
+    absence multiply a noise floor, alone they leave none.
+
+    Examples
+    --------
+    >>> from skfedem.theory import noise_factor
+    >>> noise_factor(10, 0.0)
+    0.1
+    >>> noise_factor(10, 1.0, 0.5)
+    1.6
+    """
+    _check_n_clients(n_clients)
+    return (1 + 5 * participation_omega(omega, participation)) / n_clients
+
+
+def optimal_step_size(
+    n_clients,
+    omega,
+    n_rounds,
+    *,
+    initial_gap,
+    noise_variance,
+    v_min,
+    gradient_lipschitz,
+    field_lipschitz,
+):
+    """Constant step size of FedEM that makes the error bound smallest after a number of rounds.
+
+    Parameters
+    ----------
+    n_clients : int
+        Number n of clients, ``n_clients >= 1``.
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+    n_rounds : int
+        Number of rounds k_max, ``n_rounds >= 1``.
+    initial_gap : float
+        Objective at the start minus its minimum, W(Ŝ_0) - min W, ``initial_gap >= 0``.
+    noise_variance : float
+        Mean over clients of the variance of a minibatch statistic (σ² of A7), in the squared
+        units of the statistics, ``noise_variance >= 0``.
+    v_min : float
+        Lower bound, positive, of the spectrum of the matrices B of assumption A4 (∇W = -B h).
+    gradient_lipschitz : float
+        Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
+    field_lipschitz : float
+        Root mean square L, positive, of the Lipschitz constants of the clients' fields (A5).
+
+    Returns
+    -------
+    float
+        The smaller of ``sqrt(initial_gap * n_clients / (n_rounds * gradient_lipschitz *
+        (1 + 5 * omega) * noise_variance))`` and :func:`max_step_size_full_participation`. With
+        ``noise_variance=0`` it is the latter.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain.
+
+    Notes
+    -----
+    Corollary 2 (every client takes part). It balances the two terms of equation (8): the one that
+    falls with the number of rounds like ``initial_gap / (step_size * n_rounds)`` and the noise
+    floor, which grows with the step size.
+
+    Examples
+    --------
+    >>> from skfedem.theory import optimal_step_size
+    >>> optimal_step_size(10, 0.0, 1000, initial_gap=4.0, noise_variance=1.0, v_min=1.0,
+    ...                   gradient_lipschitz=1.0, field_lipschitz=1.0)
+    0.2
+    """
+    max_step = max_step_size_full_participation(
+        n_clients,
+        omega,
+        v_min=v_min,
+        gradient_lipschitz=gradient_lipschitz,
+        field_lipschitz=field_lipschitz,
+    )
+    _check_count(n_rounds, "n_rounds")
+    _check_not_negative(initial_gap=initial_gap, noise_variance=noise_variance)
+    if noise_variance == 0:
+        return max_step
+    noise = gradient_lipschitz * noise_factor(n_clients, omega) * noise_variance
+    return min(math.sqrt(initial_gap / (n_rounds * noise)), max_step)
+
+
+def vr_batch_size(n_inner, omega):
+    """Rows per client and inner round of VR-FedEM.
+
+    Parameters
+    ----------
+    n_inner : int
+        Inner rounds k_in per outer loop, ``n_inner >= 1``.
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+
+    Returns
+    -------
+    int
+        ``ceil(n_inner / (1 + omega) ** 2)``, at least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain.
+
+    See Also
+    --------
+    vr_n_inner : The number of inner rounds that goes with it.
+
+    Notes
+    -----
+    Theorem 3. The more the messages are compressed, the fewer rows are worth reading for one. For
+    ω = 0 it is b = k_in, the choice of SPIDER-EM.
+
+    Examples
+    --------
+    >>> from skfedem.theory import vr_batch_size
+    >>> vr_batch_size(20, 0.0), vr_batch_size(20, 1.0)
+    (20, 5)
+    """
+    _check_count(n_inner, "n_inner")
+    _check_omega(omega)
+    return math.ceil(n_inner / (1 + omega) ** 2)
+
+
+def vr_step_size(n_clients, omega, *, v_min, v_max, gradient_lipschitz, field_lipschitz):
+    """Constant step size of VR-FedEM.
+
+    Parameters
+    ----------
+    n_clients : int
+        Number n of clients, ``n_clients >= 1``.
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+    v_min, v_max : float
+        Bounds of the spectrum of the matrices B of assumption A4 (∇W = -B h),
+        ``0 < v_min <= v_max``.
+    gradient_lipschitz : float
+        Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
+    field_lipschitz : float
+        Root mean square L, positive, over all rows of the Lipschitz constants of a row's field
+        (A8; never smaller than the L of A5).
+
+    Returns
+    -------
+    float
+        ``(v_min / gradient_lipschitz) / (1 + 4 * sqrt(2) * (v_max / gradient_lipschitz) *
+        (field_lipschitz / sqrt(n_clients)) * (1 + omega) * sqrt(omega + (1 + 10 * omega) / 8))``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain, or ``v_max < v_min``.
+
+    See Also
+    --------
+    vr_batch_size : The batch size that this step needs.
+
+    Notes
+    -----
+    Theorem 3, equation (10), with b from :func:`vr_batch_size`, the control step 1/(1 + ω) and
+    every client taking part. It depends neither on the number of rounds nor on the noise of a
+    minibatch: there is no noise floor to balance.
+
+    Examples
+    --------
+    >>> from skfedem.theory import vr_step_size
+    >>> constants = dict(v_min=1.0, v_max=1.0, gradient_lipschitz=1.0, field_lipschitz=1.0)
+    >>> round(vr_step_size(4, 0.0, **constants), 12)
+    0.5
+    >>> round(vr_step_size(304, 1.0, **constants), 12)
+    0.5
+    """
+    _check_n_clients(n_clients)
+    _check_omega(omega)
+    _check_positive(
+        v_min=v_min,
+        v_max=v_max,
+        gradient_lipschitz=gradient_lipschitz,
+        field_lipschitz=field_lipschitz,
+    )
+    if v_max < v_min:
+        raise ValueError(f"v_max must be at least v_min, got v_max={v_max!r}, v_min={v_min!r}.")
+    message_term = (
+        4
+        * math.sqrt(2)
+        * (v_max / gradient_lipschitz)
+        * (field_lipschitz / math.sqrt(n_clients))
+        * (1 + omega)
+        * math.sqrt(omega + (1 + 10 * omega) / 8)
+    )
+    return (v_min / gradient_lipschitz) / (1 + message_term)
+
+
+def vr_cost(n_clients, n_samples, batch_size, n_inner, n_outer):
+    """Evaluations of a row's conditional expectation that VR-FedEM makes.
+
+    Parameters
+    ----------
+    n_clients : int
+        Number n of clients, ``n_clients >= 1``.
+    n_samples : float
+        Rows m of each client, or their mean over clients, ``n_samples > 0``.
+    batch_size : float
+        Rows b per client and inner round, ``batch_size > 0``.
+    n_inner : int
+        Inner rounds k_in per outer loop, ``n_inner >= 1``.
+    n_outer : int
+        Outer loops k_out, ``n_outer >= 1``.
+
+    Returns
+    -------
+    int or float
+        ``n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)``; an int if all arguments
+        are.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain.
+
+    Notes
+    -----
+    Appendix E.2: each outer loop begins with one pass over all rows, and each inner round
+    evaluates its batch at two iterates. Divided by ``n_clients * n_samples`` it is the number of
+    epochs.
+
+    Examples
+    --------
+    >>> from skfedem.theory import vr_cost
+    >>> vr_cost(n_clients=10, n_samples=200, batch_size=5, n_inner=20, n_outer=3)
+    12000
+    """
+    _check_n_clients(n_clients)
+    _check_positive(n_samples=n_samples, batch_size=batch_size)
+    _check_count(n_inner, "n_inner")
+    _check_count(n_outer, "n_outer")
+    return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
+
+
+def vr_n_inner(n_samples, omega):
+    """Inner rounds per outer loop of VR-FedEM for which an accuracy costs least.
+
+    Parameters
+    ----------
+    n_samples : float
+        Rows m of each client, or their mean over clients, ``n_samples > 0``.
+    omega : float
+        Relative variance ω of the compression operator, ``omega >= 0``.
+
+    Returns
+    -------
+    int
+        Whichever of the integers on both sides of ``(1 + omega) * sqrt(n_samples / 2)`` makes
+        the cost smaller, at least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a finite number of its domain.
+
+    See Also
+    --------
+    vr_batch_size : The batch size that goes with it.
+    vr_cost : The cost that is minimised.
+
+    Notes
+    -----
+    Appendix E.2. The accuracy fixes the number of rounds k_in k_out; with the batch size
+    k_in/(1 + ω)² of Theorem 3 a round then costs m/k_in + 2 k_in/(1 + ω)² evaluations per client.
+    That is for the batch size before it is rounded up.
+
+    Examples
+    --------
+    >>> from skfedem.theory import vr_n_inner
+    >>> vr_n_inner(200, 0.0), vr_n_inner(200, 1.0)
+    (10, 20)
+    """
+    _check_positive(n_samples=n_samples)
+    _check_omega(omega)
+    square = (1 + omega) ** 2 * n_samples / 2
+    below = math.floor(math.sqrt(square))
+    # m/k + c k is equal at k and k + 1 where k (k + 1) = m/c, the square of its real minimiser.
+    return max(1, below if square <= below * (below + 1) else below + 1)
+
+
+def _check_omega(omega):
+    _check_not_negative(omega=omega)
+
+
+def _check_n_clients(n_clients):
+    _check_count(n_clients, "n_clients")
+
+
+def _check_participation(participation):
+    _check_number(participation, "participation", "a probability in (0, 1]")
+    if not 0 < participation <= 1:
+        raise ValueError(
+            f"participation must be a probability in (0, 1], got {participation!r}: it is the "
+            "share of rounds in which a client takes part."
+        )
+
+
+def _check_count(value, name):
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer >= 1, got {value!r}.")
+    if value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, got {value!r}.")
+
+
+def _check_positive(**values):
+    for name, value in values.items():
+        _check_number(value, name, "a finite number > 0")
+        if value <= 0:
+            raise ValueError(f"{name} must be a finite number > 0, got {value!r}.")
+
+
+def _check_not_negative(**values):
+    for name, value in values.items():
+        _check_number(value, name, "a finite number >= 0")
+        if value < 0:
+            raise ValueError(f"{name} must be a finite number >= 0, got {value!r}.")
+
+
+def _check_number(value, name, domain):
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be {domain}, got {value!r}.")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be {domain}, got {value!r}.")

@@ -1,0 +1,399 @@
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import beta
+
+from skfedem.datasets import (
+    client_labels,
+    make_fedem_mixture,
+    make_gaussian_mixture,
+    split_clients,
+)
+
+SPLITS = ("iid", "by_label", "dirichlet")
+X = np.arange(400.0).reshape(200, 2)
+Y = np.arange(200) % 4
+
+
+def n_labels_seen(labels, y, n_clients):
+    return [len(np.unique(y[labels == client])) for client in range(n_clients)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    how=st.sampled_from(SPLITS),
+    n_clients=st.integers(1, 12),
+    rows_per_client=st.integers(2, 8),
+    extra_rows=st.integers(0, 11),
+    n_classes=st.integers(1, 5),
+    min_rows=st.integers(1, 2),
+    concentration=st.sampled_from([1e-6, 0.1, 1.0, 1e6]),
+    seed=st.integers(0, 2**31),
+)
+def test_every_row_goes_to_exactly_one_client(
+    how, n_clients, rows_per_client, extra_rows, n_classes, min_rows, concentration, seed
+):
+    n_samples = n_clients * rows_per_client + extra_rows
+    rows = np.arange(n_samples)[:, None]
+    clients = split_clients(
+        rows,
+        n_clients,
+        how=how,
+        y=rows[:, 0] % n_classes,
+        concentration=concentration,
+        min_rows=min_rows,
+        random_state=seed,
+    )
+    assert len(clients) == n_clients
+    assert min(len(client) for client in clients) >= min_rows
+    assert_array_equal(np.sort(np.concatenate(clients)[:, 0]), rows[:, 0])
+    for client in clients:
+        assert np.all(np.diff(client[:, 0]) > 0)  # in the order of X
+
+
+@pytest.mark.parametrize("how", SPLITS)
+def test_lists_and_labels_tell_the_same(how):
+    clients = split_clients(X, 7, how=how, y=Y, random_state=3)
+    labels = client_labels(X, 7, how=how, y=Y, random_state=3)
+    assert labels.shape == (200,)
+    assert labels.dtype.kind == "i"
+    for client in range(7):
+        assert_array_equal(clients[client], X[labels == client])
+
+
+def test_both_splitters_take_the_same_parameters():
+    of_labels, of_rows = inspect.signature(client_labels), inspect.signature(split_clients)
+    assert of_labels == of_rows
+
+
+@pytest.mark.parametrize("how", SPLITS)
+def test_seeds_reproduce(how):
+    def labels(seed):
+        return client_labels(X, 5, how=how, y=Y, random_state=seed)
+
+    assert_array_equal(labels(0), labels(0))
+    assert_array_equal(labels(0), labels(np.random.RandomState(0)))
+    assert not np.array_equal(labels(0), labels(1))
+
+
+@pytest.mark.parametrize("how", ["iid", "by_label"])
+@pytest.mark.parametrize("shards_per_client", [1, 2, 3])
+def test_sizes_differ_by_at_most_one_row(how, shards_per_client):
+    sizes = np.bincount(
+        client_labels(X, 7, how=how, y=Y, shards_per_client=shards_per_client, random_state=0)
+    )
+    assert sizes.sum() == 200
+    assert set(sizes) == {28, 29}
+
+
+def test_iid_clients_are_alike():
+    y = np.repeat([0, 1], 5000)
+    labels = client_labels(y, 10, random_state=0)
+    shares = np.array([y[labels == client].mean() for client in range(10)])
+    # A share is a mean of 1,000 draws without replacement: sd sqrt(0.9 / 4 / 1000) = 0.015.
+    assert np.all(np.abs(shares - 0.5) < 4.5 * 0.015)
+    assert np.ptp(shares) > 0
+
+
+def test_by_label_one_shard_is_one_label():
+    labels = client_labels(X, 8, how="by_label", y=Y, shards_per_client=1, random_state=0)
+    assert n_labels_seen(labels, Y, 8) == [1] * 8
+
+
+def test_by_label_shards_are_dealt_at_random():
+    # 8 clients of 2 shards of 12 rows, and 4 shards to a label: none straddles two labels.
+    y = np.arange(192) % 4
+    labels = client_labels(y, 8, how="by_label", y=y, random_state=0)
+    assert set(n_labels_seen(labels, y, 8)) == {1, 2}
+    counts = np.array([np.bincount(y[labels == client], minlength=4) for client in range(8)])
+    assert set(counts.ravel()) == {0, 12, 24}
+
+
+def test_by_label_is_random_within_a_label():
+    labels = client_labels(
+        X, 8, how="by_label", y=np.repeat([0, 1], 100), shards_per_client=1, random_state=0
+    )
+    # Not cut in the rows' order: neighbours with one label are with several clients.
+    assert len(set(labels[:25])) > 1
+
+
+def test_dirichlet_concentration_sets_the_heterogeneity():
+    y = np.arange(4000) % 4
+    rows = y[:, None]
+
+    def shares(concentration):
+        labels = client_labels(
+            rows, 4, how="dirichlet", y=y, concentration=concentration, random_state=0
+        )
+        return np.array([np.bincount(labels[y == code], minlength=4) for code in range(4)]) / 1000
+
+    assert_allclose(shares(1e8), 0.25, atol=2e-3)
+    # At 1e-4 a label has one holder, except for rows moved to clients that got none.
+    assert np.all(shares(1e-4).max(axis=1) > 0.99)
+
+
+def test_dirichlet_shares_have_the_dirichlet_law():
+    # The shares of 2,000 labels of 500 rows are 2,000 draws from Dirichlet(a, a, a, a), whose
+    # margins are Beta(a, 3a), but for the rounding to 1/500.
+    concentration = 0.5
+    y = np.repeat(np.arange(2000), 500)
+    labels = client_labels(y, 4, how="dirichlet", y=y, concentration=concentration, random_state=0)
+    shares = np.bincount(4 * y + labels, minlength=8000).reshape(2000, 4) / 500
+    mean, variance, excess = beta(concentration, 3 * concentration).stats("mvk")
+    assert_allclose(shares.mean(axis=0), mean, atol=4.5 * np.sqrt(variance / 2000))
+    rounding = 2 * np.sqrt(variance) / 500
+    error = variance * np.sqrt((excess + 2) / 2000)
+    assert_allclose(shares.var(axis=0), variance, atol=4.5 * error + rounding)
+
+
+@pytest.mark.parametrize("min_rows", [1, 5, 20])
+def test_dirichlet_fills_clients_up(min_rows):
+    labels = client_labels(
+        X, 10, how="dirichlet", y=Y, concentration=0.01, min_rows=min_rows, random_state=0
+    )
+    sizes = np.bincount(labels, minlength=10)
+    assert sizes.min() >= min_rows
+    assert sizes.sum() == 200
+    assert (np.ptp(sizes) == 0) == (min_rows == 20)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.array(list("abcd"))[Y],
+        pd.Series(Y).astype("category"),
+        [("no", "yes")[code % 2] for code in Y],
+        pd.to_datetime(Y, unit="D"),
+        Y / 3,
+    ],
+)
+@pytest.mark.parametrize("how", ["by_label", "dirichlet"])
+def test_labels_of_any_type_that_sorts(how, y):
+    labels = client_labels(X, 4, how=how, y=y, random_state=0)
+    assert_array_equal(np.unique(labels), np.arange(4))
+
+
+def test_data_frames_keep_columns_types_and_index():
+    frame = pd.DataFrame({"height": np.arange(20.0), "count": np.arange(20)}, index=range(100, 120))
+    clients = split_clients(frame, 3, random_state=0)
+    for client in clients:
+        assert list(client.columns) == ["height", "count"]
+        assert_array_equal(client.dtypes, frame.dtypes)
+        pd.testing.assert_frame_equal(client, frame.loc[client.index])
+    assert sorted(index for client in clients for index in client.index) == list(range(100, 120))
+
+
+def test_the_callers_data_stay_as_they_were():
+    rows, y = X.copy(), Y.copy()
+    rows.flags.writeable = y.flags.writeable = False
+    for how in SPLITS:
+        clients = split_clients(rows, 5, how=how, y=y, random_state=0)
+        for client in clients:
+            client += 1
+    assert_array_equal(rows, X)
+    assert_array_equal(y, Y)
+
+
+def test_lists_and_vectors_can_be_split():
+    clients = split_clients([[1, 2], [3, 4], [5, 6]], 3, random_state=0)
+    assert sorted(client.tolist() for client in clients) == [[[1, 2]], [[3, 4]], [[5, 6]]]
+    assert [len(client) for client in split_clients(Y, 4, random_state=0)] == [50] * 4
+
+
+@pytest.mark.parametrize("splitter", [client_labels, split_clients])
+@pytest.mark.parametrize(
+    "kwargs, error, message",
+    [
+        (dict(how="random"), ValueError, "'iid', 'by_label', 'dirichlet'; got 'random'"),
+        (dict(n_clients=0), ValueError, "n_clients == 0, must be >= 1"),
+        (dict(n_clients=2.0), TypeError, "n_clients must be an instance of int"),
+        (dict(n_clients=201), ValueError, "got 200: lower n_clients or min_rows"),
+        (dict(min_rows=21), ValueError, r"10 \* 21 = 210 rows, got 200"),
+        (dict(how="by_label"), ValueError, "got y=None: pass y"),
+        (dict(how="by_label", y=Y[1:]), ValueError, "one label per row of X, 200, got 199"),
+        (dict(how="by_label", y=Y, shards_per_client=0), ValueError, "must be >= 1"),
+        (dict(how="by_label", y=Y, shards_per_client=21), ValueError, "lower n_clients or shards"),
+        (dict(how="dirichlet", y=["a", None] * 100), TypeError, "labels of one type"),
+        (dict(how="dirichlet", y=np.where(Y > 0, Y, np.nan)), ValueError, "got NaN in y"),
+        (dict(how="dirichlet", y=Y, concentration=0.0), ValueError, "concentration == 0.0"),
+        (dict(how="dirichlet", y=Y, concentration=np.inf), ValueError, "must be < inf"),
+        (dict(how="dirichlet", y=Y, concentration=np.nan), ValueError, "finite"),
+        (dict(how="dirichlet", y=Y, concentration="0.5"), TypeError, "concentration"),
+    ],
+)
+def test_bad_parameters(splitter, kwargs, error, message):
+    with pytest.raises(error, match=message):
+        splitter(X, **kwargs)
+
+
+@pytest.mark.parametrize("splitter", [client_labels, split_clients])
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        ([X[:5], X[:6]], "nothing to split"),
+        ([X, X], "got 3 dimensions"),
+        (3.0, "got 0 dimensions"),
+    ],
+)
+def test_bad_rows(splitter, rows, message):
+    with pytest.raises(ValueError, match=message):
+        splitter(rows, 2)
+
+
+COVARIANCE_SHAPES = {"full": (3, 2, 2), "tied": (2, 2), "diag": (3, 2), "spherical": (3,)}
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_SHAPES)
+def test_simulated_rows_have_the_parameters_moments(covariance_type):
+    weights = [0.5, 0.3, 0.2]
+    data = make_gaussian_mixture(
+        n_clients=20,
+        n_samples=2000,
+        covariance_type=covariance_type,
+        weights=weights,
+        random_state=0,
+    )
+    rows, components = np.concatenate(data.clients), np.concatenate(data.labels)
+    assert data.covariances.shape == COVARIANCE_SHAPES[covariance_type]
+    assert_array_equal(data.weights, weights)
+    shares = np.bincount(components) / len(rows)
+    assert_allclose(shares, weights, atol=4.5 * np.sqrt(0.25 / len(rows)))
+    for g in range(3):
+        drawn = rows[components == g]
+        covariance = {
+            "full": lambda g=g: data.covariances[g],
+            "tied": lambda: data.covariances,
+            "diag": lambda g=g: np.diag(data.covariances[g]),
+            "spherical": lambda g=g: data.covariances[g] * np.eye(2),
+        }[covariance_type]()
+        # Variances are at most 1.5: a mean's is 1.5/n, a second moment's at most 2 * 1.5²/n.
+        mean_error = 4.5 * np.sqrt(1.5 / len(drawn))
+        assert_allclose(drawn.mean(axis=0), data.means[g], atol=mean_error)
+        covariance_error = 4.5 * np.sqrt(2 * 1.5**2 / len(drawn))
+        assert_allclose(np.cov(drawn.T), covariance, atol=covariance_error)
+        eigenvalues = np.linalg.eigvalsh(covariance)
+        assert np.all((eigenvalues > 0.5 - 1e-12) & (eigenvalues < 1.5 + 1e-12))
+
+
+@pytest.mark.parametrize("n_components, n_features", [(2, 1), (3, 2), (10, 2), (10, 20)])
+def test_separation_is_the_distance_of_the_closest_means(n_components, n_features):
+    data = make_gaussian_mixture(5, 4, n_features, n_components, separation=2.5, random_state=0)
+    distances = np.linalg.norm(data.means[:, None] - data.means, axis=2)
+    assert_allclose(distances[np.triu_indices(n_components, 1)].min(), 2.5)
+
+
+def sorted_rows(clients):
+    rows = np.concatenate(clients)
+    return rows[np.lexsort(rows.T)]
+
+
+@pytest.mark.parametrize("make", [make_gaussian_mixture, make_fedem_mixture])
+def test_heterogeneity_moves_rows_and_changes_none(make):
+    pooled = sorted_rows(make(10, 50, random_state=0).clients)
+    for heterogeneity in ("one_component", 0.1, 5):
+        data = make(10, 50, heterogeneity=heterogeneity, random_state=0)
+        assert len(data.clients) == 10
+        assert min(len(rows) for rows in data.clients) >= 1
+        assert_array_equal(sorted_rows(data.clients), pooled)
+
+
+def test_labels_stay_with_their_rows():
+    for heterogeneity in ("iid", "one_component", 0.5):
+        data = make_gaussian_mixture(
+            6, 30, separation=200.0, heterogeneity=heterogeneity, random_state=0
+        )
+        for rows, components in zip(data.clients, data.labels, strict=True):
+            distances = np.linalg.norm(rows[:, None] - data.means, axis=2)
+            assert_array_equal(distances.argmin(axis=1), components)
+
+
+@pytest.mark.parametrize("n_clients", [3, 4, 30, 45])
+def test_one_component_clients(n_clients):
+    data = make_gaussian_mixture(
+        n_clients,
+        40,
+        weights=[0.6, 0.3, 0.1],
+        heterogeneity="one_component",
+        random_state=0,
+    )
+    held = [set(components) for components in data.labels]
+    assert all(len(components) == 1 for components in held)
+    assert set.union(*held) == {0, 1, 2}
+    if n_clients >= 30:
+        sizes = [len(rows) for rows in data.clients]
+        n_holders = np.bincount([components.pop() for components in held])
+        assert_allclose(n_holders / n_clients, data.weights, atol=0.05)
+        assert max(sizes) < 2 * min(sizes)
+
+
+def test_components_without_rows_have_no_clients():
+    data = make_gaussian_mixture(
+        4, 5, weights=[1.0, 0.0, 0.0], heterogeneity="one_component", random_state=0
+    )
+    assert [len(rows) for rows in data.clients] == [5] * 4
+
+
+def test_iid_clients_are_of_one_size():
+    data = make_gaussian_mixture(6, 30, random_state=0)
+    assert [rows.shape for rows in data.clients] == [(30, 2)] * 6
+
+
+@pytest.mark.parametrize("make", [make_gaussian_mixture, make_fedem_mixture])
+def test_simulators_seeds_reproduce(make):
+    first, again, other = make(random_state=0), make(random_state=0), make(random_state=1)
+    assert_array_equal(np.concatenate(first.clients), np.concatenate(again.clients))
+    assert not np.array_equal(first.clients[0], other.clients[0])
+
+
+def test_fedem_mixture_is_the_papers_size():
+    data = make_fedem_mixture(random_state=0)
+    assert [rows.shape for rows in data.clients] == [(100, 2)] * 100
+    assert data.weights.shape == (2,)
+    assert data.means.shape == (2, 2)
+    rows, components = np.concatenate(data.clients), np.concatenate(data.labels)
+    for g in range(2):
+        # A second moment of 4,000 rows with unit variances has a variance of at most 2 / 4,000.
+        covariance = np.cov(rows[components == g].T)
+        assert_allclose(covariance, data.covariances, atol=4.5 * np.sqrt(2 / 4000))
+    other = make_fedem_mixture(random_state=1)
+    assert_array_equal(data.means, other.means)
+    other.means[:] = 0
+    assert_array_equal(make_fedem_mixture(random_state=0).means, data.means)
+
+
+def test_one_component_needs_no_separation():
+    data = make_gaussian_mixture(2, 5, n_components=1, random_state=0)
+    assert_array_equal(data.means, [[0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "kwargs, error, message",
+    [
+        (dict(n_clients=0), ValueError, "n_clients == 0"),
+        (dict(n_samples=0), ValueError, "n_samples == 0"),
+        (dict(n_features=0), ValueError, "n_features == 0"),
+        (dict(n_components=0), ValueError, "n_components == 0"),
+        (dict(covariance_type="ball"), ValueError, "'spherical'; got 'ball'"),
+        (dict(separation=-1.0), ValueError, "separation == -1.0, must be >= 0"),
+        (dict(separation=np.nan), ValueError, "finite"),
+        (dict(weights=[0.5, 0.5]), ValueError, r"shape \(3,\), one per component, got"),
+        (dict(weights=[0.5, 0.4, 0.4]), ValueError, "divide them by their sum"),
+        (dict(weights=[1.5, -0.25, -0.25]), ValueError, "weights >= 0"),
+        (dict(heterogeneity="by_label"), ValueError, "'one_component'; got 'by_label'"),
+        (dict(heterogeneity=0.0), ValueError, "heterogeneity == 0.0, must be > 0"),
+        (dict(heterogeneity=None), TypeError, "heterogeneity"),
+        (
+            dict(heterogeneity="one_component", n_clients=2),
+            ValueError,
+            "got n_clients=2: raise n_clients",
+        ),
+    ],
+)
+def test_bad_simulations(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        make_gaussian_mixture(**kwargs)
