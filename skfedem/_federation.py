@@ -73,7 +73,7 @@ def runs(lengths, n_rows, n_clients=1024):
 
 
 class Reading(NamedTuple):
-    """Some rows of some clients: ``lengths[j]`` rows of the client at position ``run.start + j``."""
+    """Some rows of some clients: ``lengths[j]`` of the client at position ``run.start + j``."""
 
     run: slice
     rows: np.ndarray

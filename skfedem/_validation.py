@@ -167,8 +167,8 @@ def _table(table, k):
         ) from error
     if array.ndim != 2:
         raise ValueError(
-            f"Expected a 2-D table (rows by features) for client {k}, got {array.ndim} dimension(s) "
-            f"and shape {array.shape}. {_HOW}"
+            f"Expected a 2-D table (rows by features) for client {k}, got {array.ndim} "
+            f"dimension(s) and shape {array.shape}. {_HOW}"
         )
     if not len(array):
         raise ValueError(
@@ -184,8 +184,9 @@ def _check_finite(rows, offsets):
     row, column = np.argwhere(~np.isfinite(rows))[0]
     client = int(np.searchsorted(offsets, row, side="right")) - 1
     raise ValueError(
-        f"Input X contains NaN or infinity: expected finite numbers, got {rows[row, column]} in row "
-        f"{row - offsets[client]}, column {column} of client {client}. Drop or impute such rows."
+        f"Input X contains NaN or infinity: expected finite numbers, got {rows[row, column]} in "
+        f"row {row - offsets[client]}, column {column} of client {client}. Drop or impute such "
+        "rows."
     )
 
 
@@ -240,7 +241,8 @@ def check_number(name, value, *, kind=Real, low=None, high=None, low_open=False,
         expected += f" and <= {high}" if low is not None else f" <= {high}"
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(
-            f"Expected {name} to be {expected}, got {value!r} of type {type(value).__name__}. {hint}"
+            f"Expected {name} to be {expected}, got {value!r} of type {type(value).__name__}. "
+            f"{hint}"
         )
     inside = value == value and abs(value) != np.inf
     inside = inside and (low is None or value > low or (value == low and not low_open))
@@ -279,8 +281,9 @@ def check_enough_rows(data, n_components, batch_size, replacement):
         if len(short):
             client = short[0]
             raise ValueError(
-                f"Expected batch_size={batch_size} rows for every client with replacement=False, got "
-                f"{data.offsets[client + 1] - data.offsets[client]} for client {data.ids[client]!r}"
+                f"Expected batch_size={batch_size} rows for every client with replacement=False, "
+                f"got {data.offsets[client + 1] - data.offsets[client]} for client "
+                f"{data.ids[client]!r}"
                 f"{f' and {len(short) - 1} more with too few' if len(short) > 1 else ''}. Use a "
                 "smaller batch_size or replacement=True."
             )

@@ -507,18 +507,18 @@ class FederatedGaussianMixture(
         last_tenth = result.history["safeguarded"][-max(1, self.n_iter_ // 10) :]
         if self.n_iter_ and last_tenth.any():
             warnings.warn(
-                f"Steps left the domain of the M-step in {np.count_nonzero(last_tenth)} of the last "
-                f"{len(last_tenth)} rounds and were shortened. Use a smaller step_size (it was "
-                f"{result.history['step_size'][-1]:.3g}), a larger batch_size or participation, or "
-                "a smaller omega.",
+                f"Steps left the domain of the M-step in {np.count_nonzero(last_tenth)} of the "
+                f"last {len(last_tenth)} rounds and were shortened. Use a smaller step_size (it "
+                f"was {result.history['step_size'][-1]:.3g}), a larger batch_size or "
+                "participation, or a smaller omega.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
         if not self.converged_ and self.n_iter_:
             warnings.warn(
                 f"Not converged to tol={self.tol} after {self.n_iter_} rounds. Increase max_iter"
-                f"{' or max_epochs' if self.max_epochs is not None else ''}, increase tol, or check "
-                "for degenerate data.",
+                f"{' or max_epochs' if self.max_epochs is not None else ''}, increase tol, or "
+                "check for degenerate data.",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -3,7 +3,7 @@
 Every run starts where pooled EM starts. The gap is pooled EM's log-likelihood minus the run's, in
 nats per row; the claim is no NaN, a gap of at most 0.01 for VR-FedEM and of at most 0.05 for FedEM.
 
-    python examples/benchmarks/step_size_grid.py            # corners and centre, covariances in turn
+    python examples/benchmarks/step_size_grid.py            # corners and centre (an hour)
     python examples/benchmarks/step_size_grid.py --full     # every combination (hours)
     python examples/benchmarks/step_size_grid.py --quick    # the centre alone (a minute)
 """

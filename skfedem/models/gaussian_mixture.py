@@ -15,10 +15,10 @@ diag              1, y, y_j²
 spherical         1, y, ||y||²
 ================  ==========================================  ============================
 
-Everything here is in *standard units*: ``y`` is a row minus ``center`` divided by ``scale``. Without
-the centre, ``E[yyᵀ] - E[y]E[y]ᵀ`` would lose its digits on rows far from the origin; without the
-scale, one feature in large units would fill the compressed messages. EM itself does not change under
-either.
+Everything here is in *standard units*: ``y`` is a row minus ``center`` divided by ``scale``.
+Without the centre, ``E[yyᵀ] - E[y]E[y]ᵀ`` would lose its digits on rows far from the origin;
+without the scale, one feature in large units would fill the compressed messages. EM itself does not
+change under either.
 """
 
 from __future__ import annotations
@@ -122,6 +122,10 @@ class GaussianMixtureModel(Model):
         """What is added to the variances in standard units, shape (n_features,)."""
         return np.maximum(self.reg_covar / self.scale**2, _VARIANCE_FLOOR)
 
+    @cached_property
+    def _inverse_scale(self):
+        return (1 / self.scale)[:, None]
+
     # ---------------------------------------------------------------- E-step
 
     def features(self, rows):
@@ -139,8 +143,9 @@ class GaussianMixtureModel(Model):
         features = np.empty((self.n_functions, len(rows)))
         features[0] = 1.0
         y = features[1 : 1 + d]
-        np.subtract(rows.T, self.center[:, None], out=y)
-        y /= self.scale[:, None]
+        y[...] = rows.T
+        y -= self.center[:, None]
+        y *= self._inverse_scale
         if self.covariance_type == "full":
             start = 1 + d
             for j in range(d):
@@ -159,7 +164,7 @@ class GaussianMixtureModel(Model):
         log_joint -= highest
         posterior = np.exp(log_joint, out=log_joint)
         total = posterior.sum(axis=0)
-        posterior /= total
+        posterior *= 1 / total
         log_likelihood = np.log(total, out=total)
         log_likelihood += highest
         return ClientSums(
@@ -432,8 +437,9 @@ def whiten(covariances):
         cholesky = np.linalg.cholesky(covariances)
     except np.linalg.LinAlgError as error:
         raise ValueError(
-            "Expected positive definite covariances, got one that is not: a component has collapsed "
-            "on too few or too similar rows. Decrease n_components or increase reg_covar."
+            "Expected positive definite covariances, got one that is not: a component has "
+            "collapsed on too few or too similar rows. Decrease n_components or increase "
+            "reg_covar."
         ) from error
     return np.linalg.solve(cholesky, np.broadcast_to(np.eye(cholesky.shape[-1]), cholesky.shape))
 

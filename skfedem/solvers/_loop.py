@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -150,11 +149,8 @@ def initialise(solver, problem, start, options, workers):
 
 def active_clients(problem, round_index):
     """Indices of the clients that take part in a round, increasing."""
-    return draw_active(
-        _random.generator(problem.seed, _random.PARTICIPATION, round_index),
-        problem.federation.n_clients,
-        problem.participation,
-    )
+    generator = _random.generator(problem.seed, _random.PARTICIPATION, round_index)
+    return draw_active(generator, problem.federation.n_clients, problem.participation)
 
 
 def client_round(solver, problem, server, states, active, workers):

@@ -54,14 +54,14 @@ def _check_compressor(compressor, omega):
     if compressor is None:
         if omega > 0:
             raise ValueError(
-                f"Expected omega=0 with compressor=None, got omega={omega}: nothing would compress. "
-                'Name a compressor, as "dithering", or set omega=0.'
+                f"Expected omega=0 with compressor=None, got omega={omega}: nothing would "
+                'compress. Name a compressor, as "dithering", or set omega=0.'
             )
     elif isinstance(compressor, Compressor):
         if omega == 0:
             warnings.warn(
-                f"compressor={compressor!r} is not used: omega=0 means no compression. Set omega to "
-                "a positive number to use it.",
+                f"compressor={compressor!r} is not used: omega=0 means no compression. Set omega "
+                "to a positive number to use it.",
                 UserWarning,
                 stacklevel=5,
             )

@@ -1,0 +1,296 @@
+"""Simulated Gaussian mixtures, with known parameters, whose rows clients hold."""
+
+from numbers import Integral
+
+import numpy as np
+from sklearn.utils import Bunch, check_random_state, check_scalar
+
+from ._splits import check_choice, check_real, client_labels, equal_sizes, split_by
+
+_COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
+_N_MEANS_DRAWN = 20
+
+
+def make_gaussian_mixture(
+    n_clients=10,
+    n_samples=100,
+    n_features=2,
+    n_components=3,
+    *,
+    covariance_type="tied",
+    separation=3.0,
+    weights=None,
+    heterogeneity="iid",
+    random_state=None,
+):
+    """Draw a Gaussian mixture at random, and rows of it that clients hold.
+
+    ``n_clients * n_samples`` rows are drawn from the mixture and dealt to the clients. With an int
+    as `random_state`, `heterogeneity` changes only who holds which row: the pooled rows, and so
+    the fit to be found, stay the same.
+
+    Parameters
+    ----------
+    n_clients : int, default=10
+        Number of clients.
+    n_samples : int, default=100
+        Mean number of rows of a client; every client's number with ``heterogeneity="iid"``.
+    n_features : int, default=2
+        Number of features.
+    n_components : int, default=3
+        Number of components.
+    covariance_type : {"full", "tied", "diag", "spherical"}, default="tied"
+        Shape of the covariances, as in :class:`sklearn.mixture.GaussianMixture`. The variances
+        along the principal axes are drawn uniformly from [0.5, 1.5].
+    separation : float, default=3.0
+        Distance between the two closest means, ``separation >= 0``. Standard deviations are
+        around 1: at 1 components overlap heavily, at 5 hardly.
+    weights : array-like of shape (n_components,), default=None
+        Probabilities of the components; None: all equal.
+    heterogeneity : {"iid", "one_component"} or float, default="iid"
+        - "iid": rows are dealt at random, the clients are alike;
+        - "one_component": each client holds rows of a single component. A component has clients
+          in proportion to its rows, at least one; sizes vary;
+        - a float: the concentration of :func:`client_labels`'s Dirichlet split by component, near
+          0 for very unlike clients; sizes vary.
+    random_state : int, RandomState instance or None, default=None
+        Seed. An int gives the same result in every call.
+
+    Returns
+    -------
+    Bunch
+        - ``clients`` : list of ndarray of shape (n_samples_i, n_features), the clients' rows;
+        - ``labels`` : list of ndarray of shape (n_samples_i,), the rows' components;
+        - ``weights`` : ndarray of shape (n_components,), the true weights;
+        - ``means`` : ndarray of shape (n_components, n_features), the true means;
+        - ``covariances`` : ndarray, the true covariances: (n_components, n_features, n_features)
+          for "full", (n_features, n_features) for "tied", (n_components, n_features) for "diag",
+          (n_components,) for "spherical".
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is out of its range, if `weights` are no probabilities, or if there are
+        fewer clients than components with ``heterogeneity="one_component"``.
+
+    See Also
+    --------
+    make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture.
+
+    Examples
+    --------
+    >>> from skfedem.datasets import make_gaussian_mixture
+    >>> data = make_gaussian_mixture(
+    ...     n_clients=4, n_samples=50, heterogeneity="one_component", random_state=0
+    ... )
+    >>> len(data.clients), data.means.shape, data.covariances.shape
+    (4, (3, 2), (2, 2))
+    >>> [len(set(components)) for components in data.labels]
+    [1, 1, 1, 1]
+    """
+    check_scalar(n_clients, "n_clients", Integral, min_val=1)
+    check_scalar(n_samples, "n_samples", Integral, min_val=1)
+    check_scalar(n_features, "n_features", Integral, min_val=1)
+    check_scalar(n_components, "n_components", Integral, min_val=1)
+    check_real(separation, "separation", at_least=0)
+    check_choice(covariance_type, "covariance_type", _COVARIANCE_TYPES)
+    weights = _check_weights(weights, n_components)
+    random_state = check_random_state(random_state)
+    means = _draw_means(n_components, n_features, separation, random_state)
+    covariances = _draw_covariances(covariance_type, n_components, n_features, random_state)
+    return _simulate(
+        n_clients,
+        n_samples,
+        weights,
+        means,
+        covariances,
+        covariance_type,
+        heterogeneity,
+        random_state,
+    )
+
+
+def make_fedem_mixture(n_clients=100, n_samples=100, *, heterogeneity="iid", random_state=None):
+    """Synthetic experiment of the FedEM paper: two components, a known common covariance.
+
+    10,000 rows in two dimensions, held by 100 clients of 100 rows each; only the weights and the
+    means are to be estimated. The paper publishes the sizes, not the parameters: those used here
+    are weights 0.4 and 0.6, means (-1.5, -1) and (1.5, 1) and the covariance
+    ((1, 0.5), (0.5, 1)), so that the means are about 3 standard deviations apart.
+
+    Parameters
+    ----------
+    n_clients : int, default=100
+        Number of clients.
+    n_samples : int, default=100
+        Mean number of rows of a client; every client's number with ``heterogeneity="iid"``.
+    heterogeneity : {"iid", "one_component"} or float, default="iid"
+        How unlike the clients are, as in :func:`make_gaussian_mixture`.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the rows. The parameters do not depend on it.
+
+    Returns
+    -------
+    Bunch
+        - ``clients`` : list of ndarray of shape (n_samples_i, 2), the clients' rows;
+        - ``labels`` : list of ndarray of shape (n_samples_i,), the rows' components;
+        - ``weights`` : ndarray of shape (2,), the true weights;
+        - ``means`` : ndarray of shape (2, 2), the true means;
+        - ``covariances`` : ndarray of shape (2, 2), the known common covariance.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is out of its range.
+
+    References
+    ----------
+    .. [1] A. Dieuleveut, G. Fort, E. Moulines and G. Robin, "Federated Expectation Maximization
+       with heterogeneity mitigation and variance reduction", Advances in Neural Information
+       Processing Systems 34, 2021, Section 4, "Synthetic data".
+
+    Examples
+    --------
+    >>> from skfedem.datasets import make_fedem_mixture
+    >>> data = make_fedem_mixture(random_state=0)
+    >>> len(data.clients), data.clients[0].shape
+    (100, (100, 2))
+    >>> data.covariances
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+    check_scalar(n_clients, "n_clients", Integral, min_val=1)
+    check_scalar(n_samples, "n_samples", Integral, min_val=1)
+    weights = np.array([0.4, 0.6])
+    means = np.array([[-1.5, -1.0], [1.5, 1.0]])
+    covariance = np.array([[1.0, 0.5], [0.5, 1.0]])
+    return _simulate(
+        n_clients,
+        n_samples,
+        weights,
+        means,
+        covariance,
+        "tied",
+        heterogeneity,
+        check_random_state(random_state),
+    )
+
+
+def _check_weights(weights, n_components):
+    if weights is None:
+        return np.full(n_components, 1 / n_components)
+    weights = np.array(weights, dtype=float)
+    if weights.shape != (n_components,):
+        raise ValueError(
+            f"Expected weights of shape ({n_components},), one per component, got shape "
+            f"{weights.shape}: change weights or n_components."
+        )
+    if not (np.all(weights >= 0) and np.isclose(weights.sum(), 1)):
+        raise ValueError(
+            f"Expected weights >= 0 with sum 1, got {weights} with sum {weights.sum()}: divide "
+            "them by their sum."
+        )
+    return weights / weights.sum()
+
+
+def _one_component_labels(components, n_components, n_clients, random_state):
+    """Give each component whole clients: the next client goes where clients are largest."""
+    n_rows = np.bincount(components, minlength=n_components)
+    n_holders = (n_rows > 0).astype(int)
+    for _ in range(n_clients - n_holders.sum()):
+        n_holders[np.argmax(n_rows / np.maximum(n_holders, 1))] += 1
+    labels = np.empty(len(components), dtype=int)
+    first = 0
+    for component in np.flatnonzero(n_rows):
+        holders = np.arange(first, first + n_holders[component])
+        holders_of_rows = np.repeat(holders, equal_sizes(n_rows[component], len(holders)))
+        labels[components == component] = random_state.permutation(holders_of_rows)
+        first += len(holders)
+    return labels
+
+
+def _draw_means(n_components, n_features, separation, random_state):
+    if n_components == 1:
+        return np.zeros((1, n_features))
+    # The best of a few draws: scaling a draw in which two means nearly coincide would throw the
+    # others far away.
+    best, best_distance = None, -1.0
+    for _ in range(_N_MEANS_DRAWN):
+        means = random_state.standard_normal((n_components, n_features))
+        distances = np.linalg.norm(means[:, None] - means, axis=2)
+        closest = distances[np.triu_indices(n_components, 1)].min()
+        if closest > best_distance:
+            best, best_distance = means, closest
+    return best * (separation / best_distance)
+
+
+def _draw_covariances(covariance_type, n_components, n_features, random_state):
+    if covariance_type == "spherical":
+        return random_state.uniform(0.5, 1.5, n_components)
+    if covariance_type == "diag":
+        return random_state.uniform(0.5, 1.5, (n_components, n_features))
+    n_covariances = 1 if covariance_type == "tied" else n_components
+    covariances = np.empty((n_covariances, n_features, n_features))
+    for covariance in covariances:
+        axes, _ = np.linalg.qr(random_state.standard_normal((n_features, n_features)))
+        scaled = axes * np.sqrt(random_state.uniform(0.5, 1.5, n_features))
+        covariance[:] = scaled @ scaled.T
+    return covariances[0] if covariance_type == "tied" else covariances
+
+
+def _component_factors(covariances, covariance_type, n_components, n_features):
+    """Matrix A of each component with A Aᵀ = its covariance."""
+    if covariance_type == "full":
+        return np.linalg.cholesky(covariances)
+    if covariance_type == "tied":
+        return np.broadcast_to(
+            np.linalg.cholesky(covariances), (n_components, n_features, n_features)
+        )
+    deviations = np.sqrt(covariances)
+    if covariance_type == "spherical":
+        deviations = deviations[:, None]
+    return deviations[..., None] * np.eye(n_features)
+
+
+def _simulate(
+    n_clients, n_samples, weights, means, covariances, covariance_type, heterogeneity, random_state
+):
+    n_components, n_features = means.shape
+    if isinstance(heterogeneity, str):
+        check_choice(heterogeneity, "heterogeneity", ("iid", "one_component"))
+    else:
+        check_real(heterogeneity, "heterogeneity", above=0)
+    if heterogeneity == "one_component" and n_clients < n_components:
+        raise ValueError(
+            f"heterogeneity='one_component' needs a client for each of the {n_components} "
+            f"components, got n_clients={n_clients}: raise n_clients or lower n_components."
+        )
+    n_rows = n_clients * n_samples
+    components = random_state.choice(n_components, size=n_rows, p=weights)
+    factors = _component_factors(covariances, covariance_type, n_components, n_features)
+    rows = random_state.standard_normal((n_rows, n_features))
+    for component in range(n_components):
+        drawn = components == component
+        rows[drawn] = means[component] + rows[drawn] @ factors[component].T
+
+    # Last, so that the split cannot change the rows.
+    if heterogeneity == "one_component":
+        labels = _one_component_labels(components, n_components, n_clients, random_state)
+    elif heterogeneity == "iid":
+        labels = client_labels(rows, n_clients, random_state=random_state)
+    else:
+        labels = client_labels(
+            rows,
+            n_clients,
+            how="dirichlet",
+            y=components,
+            concentration=heterogeneity,
+            random_state=random_state,
+        )
+    return Bunch(
+        clients=split_by(rows, labels, n_clients),
+        labels=split_by(components, labels, n_clients),
+        weights=weights,
+        means=means,
+        covariances=covariances,
+    )

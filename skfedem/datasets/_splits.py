@@ -1,0 +1,292 @@
+"""Splitters: who holds which of the rows that you have."""
+
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.utils import _safe_indexing, check_random_state, check_scalar, column_or_1d
+
+_SPLITS = ("iid", "by_label", "dirichlet")
+
+
+def client_labels(
+    X,
+    n_clients=10,
+    *,
+    how="iid",
+    y=None,
+    shards_per_client=2,
+    concentration=0.5,
+    min_rows=1,
+    random_state=None,
+):
+    """Client that holds each row, for ``fit(X, clients=labels)``.
+
+    Parameters
+    ----------
+    X : array-like or DataFrame of shape (n_samples, ...)
+        The rows to spread. Only their number is used.
+    n_clients : int, default=10
+        Number of clients.
+    how : {"iid", "by_label", "dirichlet"}, default="iid"
+        - "iid": at random. The clients are alike, and their sizes differ by at most one row.
+        - "by_label": the rows are sorted by `y` (at random within a label) and cut into
+          ``n_clients * shards_per_client`` consecutive shards, which are dealt to the clients at
+          random [1]_. Each client sees few labels; sizes differ by at most one row.
+        - "dirichlet": the rows of each label are shared out to the clients by proportions drawn
+          from a symmetric Dirichlet distribution, independently for each label [2]_. Both the
+          mix of labels and the sizes of the clients vary. ([3]_ draws the mix of each client
+          instead, and keeps the sizes equal.)
+    y : array-like of shape (n_samples,), default=None
+        The rows' labels, of any type that sorts. Required unless ``how="iid"``, which ignores it.
+        With "by_label" it may also be a continuous quantity.
+    shards_per_client : int, default=2
+        Used by "by_label". With 1, a client holds a single label, but for the clients whose shard
+        straddles the border of two.
+    concentration : float, default=0.5
+        Used by "dirichlet", ``concentration > 0``: near 0 a label belongs to one client, towards
+        infinity the clients become alike.
+    min_rows : int, default=1
+        Fewest rows of a client. Only "dirichlet" needs to act on it: rows drawn at random from
+        the client that is then the largest move to those that are short.
+    random_state : int, RandomState instance or None, default=None
+        Seed. An int gives the same labels in every call.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,), int
+        Labels 0 to ``n_clients - 1``. Each of them occurs at least `min_rows` times.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there are too few rows, if `y` is missing, has another length than `X` or has missing
+        values, or if a parameter is out of its range.
+
+    See Also
+    --------
+    split_clients : The rows themselves, as a list of clients.
+
+    References
+    ----------
+    .. [1] H. B. McMahan et al., "Communication-efficient learning of deep networks from
+       decentralized data", AISTATS 2017.
+    .. [2] M. Yurochkin et al., "Bayesian nonparametric federated learning of neural networks",
+       ICML 2019.
+    .. [3] T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the effects of non-identical data
+       distribution for federated visual classification", arXiv:1909.06335, 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem.datasets import client_labels
+    >>> X = np.zeros((6, 2))
+    >>> y = ["a", "b", "c", "a", "b", "c"]
+    >>> labels = client_labels(
+    ...     X, n_clients=3, how="by_label", y=y, shards_per_client=1, random_state=0
+    ... )
+    >>> bool(np.all(labels[:3] == labels[3:]))  # one label, one client
+    True
+    """
+    check_choice(how, "how", _SPLITS)
+    check_scalar(n_clients, "n_clients", Integral, min_val=1)
+    check_scalar(min_rows, "min_rows", Integral, min_val=1)
+    n_samples = np.shape(_check_rows(X))[0]
+    if n_samples < n_clients * min_rows:
+        raise ValueError(
+            f"Expected at least n_clients * min_rows = {n_clients} * {min_rows} = "
+            f"{n_clients * min_rows} rows, got {n_samples}: lower n_clients or min_rows."
+        )
+    random_state = check_random_state(random_state)
+    if how == "iid":
+        labels = np.repeat(np.arange(n_clients), equal_sizes(n_samples, n_clients))
+        return random_state.permutation(labels)
+
+    codes = _label_codes(y, n_samples, how)
+    if how == "by_label":
+        check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1)
+        if n_samples < n_clients * shards_per_client:
+            raise ValueError(
+                f"Expected at least n_clients * shards_per_client = {n_clients} * "
+                f"{shards_per_client} = {n_clients * shards_per_client} rows, got {n_samples}: "
+                "lower n_clients or shards_per_client."
+            )
+        shuffled = random_state.permutation(n_samples)
+        rows = shuffled[np.argsort(codes[shuffled], kind="stable")]
+        return _deal_shards(rows, n_clients, shards_per_client, random_state)
+
+    check_real(concentration, "concentration", above=0)
+    labels = _dirichlet_labels(codes, n_clients, concentration, random_state)
+    return _fill_up(labels, n_clients, min_rows, random_state)
+
+
+def split_clients(
+    X,
+    n_clients=10,
+    *,
+    how="iid",
+    y=None,
+    shards_per_client=2,
+    concentration=0.5,
+    min_rows=1,
+    random_state=None,
+):
+    """Spread rows over clients, for ``fit(clients)``.
+
+    Parameters
+    ----------
+    X : array-like or DataFrame of shape (n_samples, ...)
+        The rows to spread.
+    n_clients, how, y, shards_per_client, concentration, min_rows, random_state
+        As in :func:`client_labels`.
+
+    Returns
+    -------
+    list of ndarray or DataFrame of shape (n_samples_i, ...)
+        The rows of client 0, 1, ..., ``n_clients - 1``. Every row of `X` is in one of them, in the
+        order that it has in `X`; DataFrames keep their columns and index.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`client_labels`.
+
+    See Also
+    --------
+    client_labels : The client of each row, which splits other arrays the same way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem.datasets import split_clients
+    >>> X = np.arange(10).reshape(5, 2)
+    >>> clients = split_clients(X, n_clients=2, random_state=0)
+    >>> [rows.shape for rows in clients]
+    [(3, 2), (2, 2)]
+    >>> int(sum(rows.sum() for rows in clients)) == int(X.sum())
+    True
+    """
+    X = _check_rows(X)
+    labels = client_labels(
+        X,
+        n_clients,
+        how=how,
+        y=y,
+        shards_per_client=shards_per_client,
+        concentration=concentration,
+        min_rows=min_rows,
+        random_state=random_state,
+    )
+    return split_by(X, labels, n_clients)
+
+
+def check_choice(value, name, choices):
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
+
+
+def check_real(value, name, *, above=None, at_least=None):
+    """Check a finite number: check_scalar's comparisons let NaN and infinity pass."""
+    boundaries = "neither" if at_least is None else "left"
+    check_scalar(
+        value,
+        name,
+        Real,
+        min_val=above if at_least is None else at_least,
+        max_val=np.inf,
+        include_boundaries=boundaries,
+    )
+    if np.isnan(value):
+        raise ValueError(f"{name} must be a finite number; got {value!r}.")
+
+
+def _check_rows(X):
+    try:
+        X = X if hasattr(X, "shape") else np.asarray(X)
+    except ValueError as error:
+        raise ValueError(
+            "Expected X to be one array or DataFrame, got a sequence of unequal parts: if these "
+            "are the clients already, there is nothing to split."
+        ) from error
+    if len(X.shape) not in (1, 2):
+        raise ValueError(
+            "Expected X to be one array or DataFrame of shape (n_samples, n_features), got "
+            f"{len(X.shape)} dimensions: pass the rows of all clients as one array."
+        )
+    return X
+
+
+def _label_codes(y, n_samples, how):
+    if y is None:
+        raise ValueError(f"how={how!r} needs the label of each row, got y=None: pass y.")
+    y = column_or_1d(y)
+    if len(y) != n_samples:
+        raise ValueError(f"Expected y to have one label per row of X, {n_samples}, got {len(y)}.")
+    try:
+        labels, codes = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        raise TypeError(
+            "Expected y to hold labels of one type, without missing values, got values that "
+            f"cannot be sorted ({error}): convert y to strings or to numbers."
+        ) from error
+    if np.any(labels != labels):
+        raise ValueError("Expected a label for every row, got NaN in y: drop or fill these rows.")
+    return codes
+
+
+def equal_sizes(total, n_parts):
+    sizes = np.full(n_parts, total // n_parts)
+    sizes[: total % n_parts] += 1
+    return sizes
+
+
+def _deal_shards(rows, n_clients, shards_per_client, random_state):
+    """Cut `rows` where they stand into shards, and deal those to the clients at random.
+
+    The clients' sizes are made equal first, then those of a client's shards: cutting equal shards
+    first would leave the sizes of clients up to `shards_per_client` apart.
+    """
+    shard_sizes = np.array(
+        [equal_sizes(size, shards_per_client) for size in equal_sizes(len(rows), n_clients)]
+    )
+    shards = random_state.permutation(shard_sizes.size)
+    labels = np.empty(len(rows), dtype=int)
+    labels[rows] = np.repeat(shards // shards_per_client, shard_sizes.ravel()[shards])
+    return labels
+
+
+def _dirichlet_labels(codes, n_clients, concentration, random_state):
+    labels = np.empty(len(codes), dtype=int)
+    for rows in split_by(np.arange(len(codes)), codes, codes.max() + 1):
+        # A Dirichlet draw is gamma draws over their sum. Logarithms of gamma draws, because the
+        # draws themselves all underflow to 0 at a small concentration; Gamma(a) has the law of
+        # Gamma(a + 1) * U^(1/a).
+        log_shares = np.log(random_state.standard_gamma(concentration + 1, n_clients))
+        log_shares += np.log(1 - random_state.random_sample(n_clients)) / concentration
+        shares = np.exp(log_shares - log_shares.max())
+        ends = np.rint(np.cumsum(shares) / shares.sum() * len(rows)).astype(int)
+        holders = np.repeat(np.arange(n_clients), np.diff(ends, prepend=0))
+        labels[rows] = random_state.permutation(holders)
+    return labels
+
+
+def _fill_up(labels, n_clients, min_rows, random_state):
+    """Move rows, one by one, from the largest client to the smallest until none is short."""
+    sizes = np.bincount(labels, minlength=n_clients)
+    if sizes.min() >= min_rows:
+        return labels
+    shuffled = random_state.permutation(len(labels))
+    rows = [list(part) for part in split_by(shuffled, labels[shuffled], n_clients)]
+    while sizes.min() < min_rows:
+        largest, smallest = sizes.argmax(), sizes.argmin()
+        row = rows[largest].pop()
+        rows[smallest].append(row)
+        labels[row] = smallest
+        sizes[largest] -= 1
+        sizes[smallest] += 1
+    return labels
+
+
+def split_by(X, labels, n_clients):
+    order = np.argsort(labels, kind="stable")
+    ends = np.cumsum(np.bincount(labels, minlength=n_clients))
+    return [_safe_indexing(X, rows) for rows in np.split(order, ends[:-1])]
