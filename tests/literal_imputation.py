@@ -183,14 +183,14 @@ def client_statistic(observers, theta, family, batch=None):
     if batch is None:
         for rows, columns, values in observers:
             matrix = np.array(expectation)
-            for j, l, y in zip(rows, columns, values, strict=True):
-                matrix[j, l] = y
+            for row, column, y in zip(rows, columns, values, strict=True):
+                matrix[row, column] = y
             total += matrix
         return total / len(observers)
     seen = [cell for cells in observers for cell in zip(*cells, strict=True)]
     for position in batch:
-        j, l, y = seen[position]
-        total[j, l] += len(seen) / len(batch) * (y - expectation[j, l])
+        row, column, y = seen[position]
+        total[row, column] += len(seen) / len(batch) * (y - expectation[row, column])
     return expectation + total / len(observers)
 
 

@@ -141,7 +141,9 @@ def test_fixed_point_is_pooled_soft_impute(family):
     fit = oracle.soft_impute(*pooled(everyone), (7, 5), penalty, family, effects="none")
 
     theta = np.zeros((7, 5))
-    start = sum(w * oracle.client_statistic(c, theta, family) for w, c in zip(weights, clients))
+    start = literal.weighted_sum(
+        weights, [oracle.client_statistic(client, theta, family) for client in clients]
+    )
     controls = [np.zeros((7, 5))] * 3
     arguments = exact_rounds(250, 3)
     rounds = oracle.algorithm_7(
@@ -358,6 +360,9 @@ def test_no_low_rank_part_exactly_from_the_largest_penalty_on(family):
     means = oracle.mean(alone.theta[cells.rows, cells.columns], family)
     np.add.at(residuals, (cells.rows, cells.columns), cells.values - means)
     largest = np.linalg.norm(residuals, 2)
+    point = alone.low_rank, alone.effects
+    gap = oracle.optimality_gap(*cells, *point, 0.9 * largest, family, "both")
+    assert_allclose([gap.complement, gap.support], [0.1 * largest, 0.0], rtol=1e-6)
     assert not oracle.soft_impute(*cells, SHAPE, 1.001 * largest, family).low_rank.any()
     assert oracle.soft_impute(*cells, SHAPE, 0.99 * largest, family).low_rank.any()
 
@@ -367,13 +372,13 @@ def test_effects_alone_are_sklearns_regression(family):
     shape = (5, 4)
     cells = observations(family, 120, shape, seed=2)
     fit = oracle.soft_impute(*cells, shape, 1e6, family)
-    design = np.hstack([np.eye(5)[cells.rows], np.eye(4)[cells.columns]])
+    design = np.hstack([np.eye(5)[cells.rows][:, 1:], np.eye(4)[cells.columns][:, 1:]])
     if family == "poisson":
         regression = PoissonRegressor(alpha=0, solver="newton-cholesky", tol=1e-12)
-        means = regression.fit(design[:, 1:], cells.values).predict(design[:, 1:])
+        means = regression.fit(design, cells.values).predict(design)
     else:
         regression = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12)
-        means = regression.fit(design[:, 1:], cells.values).predict_proba(design[:, 1:])[:, 1]
+        means = regression.fit(design, cells.values).predict_proba(design)[:, 1]
     fitted = oracle.mean(fit.theta[cells.rows, cells.columns], family)
     assert_allclose(fitted, means, rtol=1e-5)
 
