@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from binascii import crc_hqx
+import pickle
+from copy import deepcopy
 from math import floor, sqrt
 
+import joblib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.preprocessing import FunctionTransformer
 
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 
@@ -41,10 +45,6 @@ def gaussian(*shape, seed=0):
 
 def draws(*shape, seed=1):
     return np.random.default_rng(seed).random(shape)
-
-
-def sealed(body):
-    return body + crc_hqx(body, 0xFFFF).to_bytes(2, "little")
 
 
 def same_bits(a, b):
@@ -127,6 +127,22 @@ def test_blocks_of_one_are_exact():
     assert same_bits(BlockQuantizer(1).compress(x, draws(500)), x)
 
 
+@every_operator
+@pytest.mark.parametrize("u", [0.0, np.nextafter(1.0, 0.0)])
+def test_extreme_draws(operator, u):
+    # zeros stay zero; random rounding of the norm itself may give one level more than there are
+    for x in [0.1 * np.eye(6)[2], np.array([5e-324, 0, -1e-323]), np.array([0.0, 0.3])]:
+        sent = operator.compress(x, np.full(len(x), u))
+        assert not sent[x == 0].any() and np.isfinite(sent).all()
+        assert same_bits(operator.decode(operator.encode(sent)), sent)
+
+
+def test_block_norm_is_not_below_a_coordinate():
+    # else the probability |x_j| / ||x|| would be above 1, and the mean too small
+    x = gaussian(100, 1) * np.array([1.0, 0, 0, 0])
+    assert (np.abs(BlockQuantizer(4).compress(x, np.full(x.shape, 0.5))) >= np.abs(x)).all()
+
+
 # --- statistics ------------------------------------------------------------------------------
 
 
@@ -166,9 +182,7 @@ def test_unbiased_with_exact_variance_within_omega(operator, name):
 @pytest.mark.parametrize("norm", [2, np.inf])
 def test_block_variance_formula(norm):
     x = gaussian(10, seed=5)
-    want = sum(
-        abs(x[p]).sum() * p_norm(x[p], norm) - (x[p] ** 2).sum() for p in pieces(x, 4)
-    )
+    want = sum(abs(x[p]).sum() * p_norm(x[p], norm) - (x[p] ** 2).sum() for p in pieces(x, 4))
     got = BlockQuantizer(4, norm=norm).variance(x)
     np.testing.assert_allclose(got, [want], rtol=1e-5)
 
@@ -297,8 +311,7 @@ def test_different_lengths_agree_bitwise_with_one_by_one(operator):
     sent = operator.compress(x, xi, sizes)
     cuts = np.cumsum(sizes)[:-1]
     alone = [
-        operator.compress(v, u)
-        for v, u in zip(np.split(x, cuts), np.split(xi, cuts), strict=True)
+        operator.compress(v, u) for v, u in zip(np.split(x, cuts), np.split(xi, cuts), strict=True)
     ]
     assert same_bits(np.concatenate(alone), sent)
     assert operator.n_bytes(sent, sizes).tolist() == [len(operator.encode(v)) for v in alone]
@@ -315,6 +328,12 @@ def test_no_vectors_and_other_dtypes(operator):
     xi = draws(6)
     small = np.array([0, -3, 2, 0, 1, 5], dtype=np.int32)
     assert same_bits(operator.compress(small, xi), operator.compress(small.astype(float), xi))
+    for layout in [np.asfortranarray(gaussian(9, 33)), gaussian(33, 9).T]:
+        copied = np.ascontiguousarray(layout)
+        assert same_bits(operator.variance(layout), operator.variance(copied))
+        sent = operator.compress(layout, draws(33, 9).T)
+        assert same_bits(sent, operator.compress(copied, draws(33, 9).T.copy()))
+        assert sent.shape == (9, 33)
     wide = gaussian(4, 12)
     assert same_bits(
         operator.compress(wide[:, ::2], draws(4, 6)),
@@ -369,15 +388,24 @@ def test_round_trip(operator, vector):
     assert not sent[x == 0].any() and not np.signbit(sent[sent == 0]).any()
 
 
-@pytest.mark.parametrize("levels", [[2, 3], [6, 10, 15], [4, 6, 0, -10], [0, 9, 0], [5, 8, 13, 21]])
-@pytest.mark.parametrize("step", [1.0, 1.75 * 2.0**-1070, 2.0**900, 1 / 3])
-def test_step_is_found_when_no_level_is_one(levels, step):
-    step = float(np.float32(step)) if 1e-30 < step < 1e30 else step
-    values = np.array(levels) * step
-    operator = Dithering(levels=30)
-    data = operator.encode(values)
-    assert same_bits(operator.decode(data), values + 0.0)
-    assert operator.n_bytes(values).item() == len(data)
+@pytest.mark.parametrize("kind", [Dithering, BlockQuantizer, RandK])
+def test_levels_may_be_numpy_integers(kind):
+    # as np.arange gives them to GridSearchCV
+    theirs, ours = kind(np.int64(4)), kind(4)
+    assert theirs == ours and theirs.with_omega(np.float64(1)) == ours.with_omega(1.0)
+    sent = theirs.compress(gaussian(3, 30), draws(3, 30))
+    assert same_bits(sent, ours.compress(gaussian(3, 30), draws(3, 30)))
+    assert same_bits(theirs.n_bytes(sent), ours.n_bytes(sent))
+    assert theirs.encode(sent[0]) == ours.encode(sent[0])
+
+
+def test_longest_blocks():
+    x, longest = gaussian(20), 2**52 - 1
+    for operator in [Dithering(3, bucket_length=longest), BlockQuantizer(longest)]:
+        sent = operator.compress(x, draws(20))
+        assert same_bits(operator.decode(operator.encode(sent)), sent)
+    with pytest.raises(ValueError, match=f"bucket_length to be .* <= {longest}"):
+        Dithering(3, bucket_length=longest + 1)
 
 
 def test_message_needs_no_operator_parameters():
@@ -386,18 +414,11 @@ def test_message_needs_no_operator_parameters():
     assert same_bits(Dithering(levels=1, norm=np.inf).decode(data), sent)
 
 
-def test_documented_message():
-    # format, places by bitmap, sizes all 1, length 4, 1010, signs 01, zeros, step 1.5, checksum
-    values = np.array([1.5, 0.0, -1.5, 0.0])
-    want = sealed(bytes([0x11, 1, 0, 4, 0b10100100]) + np.float32(1.5).tobytes())
-    assert Dithering(levels=1).encode(values) == want
-
-
 @pytest.mark.parametrize(
-    ("omega", "most"), [(0.05, 4.1), (0.5, 2.75), (1.0, 2.5), (3.0, 1.9), (8.0, 1.25)]
+    ("omega", "most"), [(0.05, 4.2), (0.5, 2.5), (1.0, 2.15), (3.0, 1.85), (8.0, 1.25)]
 )
 def test_bits_per_coordinate(omega, most):
-    # `most`: at 1 the requirement; elsewhere 5 % above what was measured.
+    # The requirement is 2.5 at omega = 1; `most` is about 5 % above what was measured.
     operator = Dithering(omega=omega)
     sent = operator.compress(gaussian(300, 210), draws(300, 210))
     assert 8 * operator.n_bytes(sent).mean() / 210 <= most
@@ -414,92 +435,28 @@ def test_long_vectors_come_close_to_entropy(operator):
     assert entropy - 1e-9 <= bits <= 1.1 * entropy + 0.05
 
 
-# --- damaged messages ------------------------------------------------------------------------
+@every_operator
+def test_messages_of_other_operators_are_refused(operator):
+    sent = operator.compress(gaussian(9), draws(9))
+    for other in OPERATORS:
+        if type(other) is not type(operator):
+            with pytest.raises(ValueError, match="expected format byte"):
+                other.decode(operator.encode(sent))
 
 
-def message(operator, length=40):
-    return operator.encode(operator.compress(gaussian(length), draws(length)))
+# --- values ----------------------------------------------------------------------------------
 
 
 @every_operator
-def test_truncated_or_extended_messages_are_refused(operator):
-    data = message(operator)
-    for stop in range(len(data)):
-        with pytest.raises(ValueError, match="expected"):
-            operator.decode(data[:stop])
-        # with a right checksum the format itself must refuse
-        with pytest.raises(ValueError, match="expected"):
-            operator.decode(sealed(data[: max(stop - 2, 0)]))
-    for extra in [b"\0", b"\0" * 4, b"abc"]:
-        with pytest.raises(ValueError, match="expected"):
-            operator.decode(sealed(data[:-2] + extra))
-
-
-@every_operator
-def test_every_bit_flip_is_refused(operator):
-    # Guaranteed: CRC-16-CCITT detects all one-bit errors of messages below 32751 bits.
-    data = message(operator)
-    for bit in range(8 * len(data)):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(ValueError, match="expected"):
-            operator.decode(damaged)
-
-
-@every_operator
-def test_forged_messages_are_refused_or_give_a_finite_vector(operator):
-    # Right checksum, damaged content: never another exception, never a huge array.
-    rng = np.random.default_rng(0)
-    outcomes = []
-    for length in [0, 1, 6, 40]:
-        data = message(operator, length)
-        for _ in range(150):
-            body = bytearray(data[:-2])
-            for at in rng.integers(1, len(body), size=rng.integers(1, 4)):
-                body[at] = rng.integers(256)
-            try:
-                values = operator.decode(sealed(bytes(body)))
-            except ValueError:
-                outcomes.append(False)
-            else:
-                outcomes.append(True)
-                assert np.isfinite(values).all() and len(values) <= 8 * 2**12 * len(body)
-    assert not all(outcomes)
-
-
-ONE = np.float32(1.0).tobytes()
-
-
-@pytest.mark.parametrize(
-    ("operator", "body", "match"),
-    [
-        (Identity(), b"\x11\x00", "format byte 0x10, got 0x11"),
-        (Identity(), b"\x10\x01" + np.float64(np.nan).tobytes(), "finite"),
-        (Identity(), b"\x10\x80\x00", "shortest form"),
-        (Identity(), b"\x10" + b"\xff" * 9, "length"),
-        (Identity(), b"\x10" + b"\xff" * 8 + b"\x3f", "expected .* bytes of floats"),
-        (Dithering(1), b"\x11\x01\x00" + b"\xff" * 8 + b"\x3f", "at least .* bits"),
-        (Dithering(1), b"\x11\x01\x00\x04" + b"\xa5" + ONE, "zeros after the last bit"),
-        (Dithering(1), b"\x11\x01\x00\x04" + b"\xa4" + np.float32(-1).tobytes(), "positive"),
-        (Dithering(1), b"\x11\x01\x00\x04" + b"\xa4" + np.float32(np.inf).tobytes(), "finite"),
-        (Dithering(1), b"\x11\x01\x00\x04" + b"\xa4" + bytes(4), "positive"),
-        (Dithering(1), b"\x11\x00\x00\x04" + b"\xa4" + ONE, "code of places or sizes"),
-        (Dithering(1), b"\x11\x0e\x00\x04" + b"\xa4" + ONE, "places code"),
-        (Dithering(1), b"\x11\x01\xff\x04" + b"\xa4" + ONE, "low bits"),
-        (Dithering(1), b"\x11\x01\x01\x04" + b"\xf0" + bytes(4), "expected 4 sizes, got 0"),
-        (Dithering(1), b"\x11\x41\x00\x04\x00" + b"\xa4" + ONE, "blocks of length"),
-        # k = 1: counts 1,0 for indexes 0-1, low bit 1, sign: index 1 of a vector of length 1
-        (Dithering(1), b"\x11\x02\x00\x01" + b"\xa0" + ONE, "indexes below 1"),
-        # the same index twice
-        (Dithering(1), b"\x11\x02\x00\x02" + b"\xc0" + ONE, "increasing indexes"),
-        (RandK(1), b"\x13\x01\x02\x80" + bytes(8), "non-zero"),
-        (RandK(1), b"\x13\x00\x02\x80" + np.float64(1).tobytes(), "places code"),
-        (BlockQuantizer(2), b"\x12\x01\x00\x80", "a length at byte 3"),
-    ],
-)
-def test_format_errors_are_named(operator, body, match):
-    with pytest.raises(ValueError, match=match):
-        operator.decode(sealed(body))
+def test_an_operator_is_a_value(operator):
+    twin = eval(repr(operator), {**globals(), "inf": np.inf})
+    assert twin == operator and hash(twin) == hash(operator)
+    assert joblib.hash(twin) == joblib.hash(operator)
+    for copied in [clone(operator), deepcopy(operator), pickle.loads(pickle.dumps(operator))]:
+        assert copied == operator and type(copied) is type(operator)
+    # as a parameter in a search
+    assert clone(FunctionTransformer(kw_args=operator)).kw_args == operator
+    assert len({joblib.hash(other) for other in OPERATORS}) == len(OPERATORS) == len({*OPERATORS})
 
 
 # --- refusals --------------------------------------------------------------------------------
@@ -571,17 +528,17 @@ def test_constructors_say_what_to_do(kind, name):
         with pytest.raises(ValueError, match=f"exactly one of {name} and omega"):
             kind(**arguments)
     for level in [0, -1]:
-        with pytest.raises(ValueError, match=f"{name} must lie in .*got {level}"):
+        with pytest.raises(ValueError, match=f"{name} to be an integer >= 1 .*got {level}"):
             kind(level)
     for level in [1.5, True, "3"]:
-        with pytest.raises(TypeError, match=f"{name} must be an integer"):
+        with pytest.raises(TypeError, match=f"{name} to be an integer"):
             kind(level)
     for omega in [0, -1.0, np.nan, np.inf]:
-        with pytest.raises(ValueError, match="omega must be positive.*Identity"):
+        with pytest.raises(ValueError, match="omega to be a number > 0.*Identity"):
             kind(omega=omega)
-        with pytest.raises(ValueError, match="omega must be positive"):
+        with pytest.raises(ValueError, match="omega to be a number > 0"):
             kind(3).with_omega(omega)
-    with pytest.raises(TypeError, match="omega must be a real number"):
+    with pytest.raises(TypeError, match="omega to be a number"):
         kind(omega="1")
     if kind is not RandK:
         with pytest.raises(ValueError, match="norm must be 2 or numpy.inf, got 1"):
@@ -589,9 +546,9 @@ def test_constructors_say_what_to_do(kind, name):
 
 
 def test_other_parameter_errors():
-    with pytest.raises(ValueError, match="bucket_length must lie in"):
+    with pytest.raises(ValueError, match="bucket_length to be an integer >= 1"):
         Dithering(3, bucket_length=0)
-    with pytest.raises(ValueError, match="levels must lie in"):
+    with pytest.raises(ValueError, match="levels to be .* <= 1048576"):
         Dithering(2**20 + 1)
     with pytest.raises(ValueError, match="needs .* levels"):
         Dithering(omega=1e-15).omega_for(210)

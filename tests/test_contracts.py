@@ -35,11 +35,6 @@ every_compressor = pytest.mark.parametrize("operator", COMPRESSORS, ids=repr)
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
 every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-rough_setting = pytest.mark.parametrize(
-    "setting",
-    [setting for name, setting in SETTINGS.items() if name != "exact"],
-    ids=[name for name in SETTINGS if name != "exact"],
-)
 
 
 @pytest.fixture(params=MODELS.values(), ids=list(MODELS))
@@ -169,16 +164,6 @@ def test_expectation_takes_one_parameter_a_client(case, lengths):
     assert_allclose(same.statistics, one.statistics, rtol=1e-12, atol=1e-12)
 
 
-def test_expectation_of_no_client_is_empty(case):
-    model = case.model
-    rows = case.federation.rows[:0]
-    sums = model.expectation(
-        case.parameters[0].natural, model.features(rows), np.zeros(0, dtype=int)
-    )
-    assert sums.statistics.shape == (0, model.n_statistics)
-    assert sums.log_likelihood.shape == (0,)
-
-
 def test_float32_rows_are_read_in_double_precision(case):
     model, natural = case.model, case.parameters[0].natural
     rows = case.federation.rows.astype(np.float32)
@@ -233,17 +218,19 @@ def test_server_step_towards_what_data_have_is_taken_whole(case):
 @every_compressor
 def test_compression_is_unbiased_within_omega_and_decodable(operator):
     n_draws, size = 20000, 11
-    vector = np.random.default_rng(1).standard_normal(size) ** 3
+    # No coordinate so small that it is hardly ever sent, which would want more draws.
+    vector = np.random.default_rng(1).uniform(0.2, 2.0, size) * (-1.0) ** np.arange(size)
     uniforms = np.random.default_rng(2).random((n_draws, size))
     sent = operator.compress(np.tile(vector, (n_draws, 1)), uniforms)
-    # Five standard errors: each of 11 coordinates misses once in two million seeds.
-    standard_error = sent.std(axis=0) / np.sqrt(n_draws)
-    assert (np.abs(sent.mean(axis=0) - vector) <= 5 * standard_error + 1e-12).all()
+    # Five standard errors: each of 11 coordinates misses once in two million seeds. A norm that
+    # travels as a float32 makes an outcome of probability 2^-23 of one that would be certain.
+    error = 5 * sent.std(axis=0) / np.sqrt(n_draws) + 2**-22
+    assert (np.abs(sent.mean(axis=0) - vector) <= error).all()
     squares = ((sent - vector) ** 2).sum(axis=1)
     error = 5 * squares.std() / np.sqrt(n_draws)
     variance = operator.variance(vector)[0]
-    assert abs(squares.mean() - variance) <= error + 1e-12
-    # A norm that travels as a float32 may exceed ω by 2^-23 of 1 + ω.
+    assert abs(squares.mean() - variance) <= error + 2**-20
+    # Rounding that norm may exceed ω by 2^-23 of 1 + ω.
     omega = operator.omega_for(size)
     assert variance <= (omega + (1 + omega) * 2**-22) * (vector @ vector)
     data = operator.encode(sent[0])
@@ -372,23 +359,27 @@ def test_a_round_without_active_clients_follows_the_control(case, solver):
 
 
 @every_solver
-@rough_setting
-def test_the_field_is_unbiased_for_the_mean_field(case, solver, setting):
-    n_draws = 2000
-    problem = make_problem(case.model, case.federation, setting, n_inner=10)
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [(name, "everything") for name in MODELS]
+    + [(next(iter(MODELS)), setting) for setting in SETTINGS if setting != "exact"],
+)
+def test_the_field_is_unbiased_for_the_mean_field(name, setting, solver):
+    case, n_draws = MODELS[name](), 800
+    participation = SETTINGS[setting].participation
+    problem = make_problem(case.model, case.federation, SETTINGS[setting], n_inner=10)
     start = start_at(case.model, case.federation, case.parameters[0])
     # Everyone takes part in round 0, so that every estimate is exact or, for variance-reduced
     # solvers, starts from an exact one. Controls and iterate are those of no fixed point.
     everyone = problem._replace(participation=1.0)
     _, (server, states, *_) = run_rounds(solver, everyone, start, n_rounds=1, step_size=0.2)
     fields = np.empty((n_draws, case.model.n_statistics))
+    generator = np.random.default_rng(0)
     with _parallel.Workers(1) as workers:
         for draw in range(n_draws):
-            drawn = problem._replace(seed=1000 + draw)
-            kept, active = copied(states), np.flatnonzero(
-                np.random.default_rng(draw).random(6) < setting.participation
-            )
-            received = client_round(solver, drawn, server, kept, active, workers)
+            drawn = problem._replace(seed=draw)
+            active = np.flatnonzero(generator.random(len(states.controls)) < participation)
+            received = client_round(solver, drawn, server, copied(states), active, workers)
             fields[draw] = server_half(drawn, server, received, 1e-6)[1].field
     expected = mean_field(problem, server)
     standard_error = fields.std(axis=0) / np.sqrt(n_draws)
@@ -500,7 +491,9 @@ def test_estimator_does_not_depend_on_the_number_of_workers(estimator, monkeypat
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
     clients = many_clients()
     fits = [
-        ESTIMATORS[estimator]().set_params(max_iter=5, batch_size=None, n_jobs=n_jobs).fit(clients)
+        ESTIMATORS[estimator]()
+        .set_params(max_iter=5, init_params="random", n_jobs=n_jobs)
+        .fit(clients)
         for n_jobs in (None, 2, 3)
     ]
     for fit in fits[1:]:

@@ -201,31 +201,22 @@ class GaussianMixtureModel(Model):
         coefficients = natural.reshape(-1, self.n_components, self.n_functions)
         if len(coefficients) == 1:
             return coefficients[0] @ features
-        n_clients, n_rows = len(coefficients), int(lengths[0])
-        product = np.empty((self.n_components, n_clients, n_rows))
-        np.matmul(
-            coefficients,
-            features.reshape(-1, n_clients, n_rows).transpose(1, 0, 2),
-            out=product.transpose(1, 0, 2),
-        )
-        return product.reshape(self.n_components, -1)
+        product = np.empty((self.n_components, features.shape[1]))
+        for clients, rows in _equally_long(lengths):
+            columns = _by_client(features[:, rows], len(coefficients[clients]))
+            part = np.matmul(coefficients[clients], columns.transpose(1, 0, 2))
+            product[:, rows] = part.transpose(1, 0, 2).reshape(self.n_components, -1)
+        return product
 
     def _segment_products(self, posterior, features, lengths):
         """``r f(y)ᵀ`` summed over each client's rows, shape (n_clients, n_statistics)."""
         sums = np.empty((len(lengths), self.n_components, self.n_functions))
-        if len(lengths) and (lengths == lengths[0]).all():
-            _equal_products(posterior, features, len(lengths), sums)
-            return sums.reshape(len(lengths), -1)
-        starts = np.cumsum(lengths) - lengths
-        for length in np.unique(lengths):
-            clients = np.flatnonzero(lengths == length)
-            if len(clients) == 1:
-                rows = slice(starts[clients[0]], starts[clients[0]] + length)
-            else:
-                rows = (starts[clients, None] + np.arange(length)).ravel()
-            part = np.empty((len(clients), *sums.shape[1:]))
-            _equal_products(posterior[:, rows], features[:, rows], len(clients), part)
-            sums[clients] = part
+        for clients, rows in _equally_long(lengths):
+            n_clients = len(lengths[clients])
+            sums[clients] = np.matmul(
+                _by_client(posterior[:, rows], n_clients).transpose(1, 0, 2),
+                _by_client(features[:, rows], n_clients).transpose(1, 2, 0),
+            )
         return sums.reshape(len(lengths), -1)
 
     # ---------------------------------------------------------------- M-step
@@ -444,13 +435,27 @@ def whiten(covariances):
     return np.linalg.solve(cholesky, np.broadcast_to(np.eye(cholesky.shape[-1]), cholesky.shape))
 
 
-def _equal_products(posterior, features, n_clients, out):
-    """Batched ``r f(y)ᵀ`` for clients with equally many rows, into (n_clients, G, F)."""
-    np.matmul(
-        posterior.reshape(len(posterior), n_clients, -1).transpose(1, 0, 2),
-        features.reshape(len(features), n_clients, -1).transpose(1, 2, 0),
-        out=out,
-    )
+def _equally_long(lengths):
+    """Clients with equally many rows and the positions of these rows, group by group.
+
+    Matrix products are batched over such a group. Where all clients have as many, or a group is one
+    client, positions are slices, which copy nothing.
+    """
+    if (lengths == lengths[0]).all():
+        yield slice(None), slice(None)
+        return
+    starts = np.cumsum(lengths) - lengths
+    for length in np.unique(lengths):
+        clients = np.flatnonzero(lengths == length)
+        if len(clients) == 1:
+            yield clients, slice(starts[clients[0]], starts[clients[0]] + length)
+        else:
+            yield clients, (starts[clients, None] + np.arange(length)).ravel()
+
+
+def _by_client(columns, n_clients):
+    """Split the columns of clients with equally many rows: (n, rows) to (n, n_clients, rows)."""
+    return columns.reshape(len(columns), n_clients, -1)
 
 
 def _segment_sums(values, lengths):

@@ -1,0 +1,155 @@
+"""Many vectors at once: checks of what is given, rows of one length, blocks of a row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+MAX_LENGTH = 2**52
+_MAX_NORM = 2.0**1022
+
+
+def as_vectors(values, lengths=None):
+    """Return float64 values and, if they are flat, the checked lengths of the vectors (or None)."""
+    values = _real_array("values", values)
+    if lengths is None:
+        if values.ndim not in (1, 2):
+            raise ValueError(
+                f"values must have shape (q,) or (n, q), got {values.shape}; "
+                "give vectors of different lengths as a flat array with lengths"
+            )
+        return values, None
+    sizes = as_lengths("lengths", lengths)
+    if values.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(values):
+        raise ValueError(
+            "with lengths, values must be flat and hold sum(lengths) numbers: got values of shape "
+            f"{values.shape}, lengths of shape {sizes.shape} and sum {sizes.sum()}"
+        )
+    return values, sizes
+
+
+def as_uniforms(uniforms, values):
+    """Return uniforms in [0, 1), as many as there are values."""
+    uniforms = _real_array("uniforms", uniforms)
+    if uniforms.shape != values.shape:
+        raise ValueError(
+            f"uniforms must have the shape of values, {values.shape}, got {uniforms.shape}"
+        )
+    if uniforms.size and not (uniforms.min() >= 0 and uniforms.max() < 1):
+        raise ValueError(f"uniforms must lie in [0, 1), got {uniforms.min()} .. {uniforms.max()}")
+    return uniforms
+
+
+def as_lengths(name, lengths):
+    """Return lengths of vectors as int64."""
+    array = np.asarray(lengths)
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+    if array.size and not (array.min() >= 0 and array.max() < MAX_LENGTH):
+        raise ValueError(f"{name} must lie in [0, 2**52), got {array.min()} .. {array.max()}")
+    return array.astype(np.int64)
+
+
+def _real_array(name, array):
+    array = np.asarray(array)
+    if array.dtype.kind not in "fiub" and array.size:
+        raise TypeError(f"{name} must be an array of real numbers, got dtype {array.dtype}")
+    return np.asarray(array, dtype=np.float64, order="C")
+
+
+def for_each_length(function, lengths):
+    """Return function(q), a number, for one length or for each of an array of them."""
+    array = as_lengths("length", lengths)
+    if array.ndim == 0:
+        return function(array.item())
+    return np.array([function(q) for q in array.ravel().tolist()]).reshape(array.shape)
+
+
+def per_vector(function, dtype, values, sizes):
+    """Return function(rows), one number a row, for all vectors; rows have shape (n, q)."""
+    if sizes is None:
+        return function(np.atleast_2d(values))
+    results = np.empty(len(sizes), dtype=dtype)
+    for chosen, places in _equal_lengths(sizes):
+        results[chosen] = function(values[places])
+    return results
+
+
+def per_coordinate(function, values, uniforms, sizes):
+    """Return function(rows, their uniforms), of the shape of the rows, for all vectors."""
+    if sizes is None:
+        return function(np.atleast_2d(values), np.atleast_2d(uniforms)).reshape(values.shape)
+    results = np.empty_like(values)
+    for _, places in _equal_lengths(sizes):
+        results[places] = function(values[places], uniforms[places])
+    return results
+
+
+def _equal_lengths(sizes):
+    """Yield, for each length, which vectors have it and where their coordinates are."""
+    starts = np.cumsum(sizes) - sizes
+    for size in np.unique(sizes):
+        chosen = np.flatnonzero(sizes == size)
+        yield chosen, starts[chosen, None] + np.arange(size)
+
+
+def in_blocks(rows, block_length=None):
+    """Cut rows into blocks, the last one filled with zeros: (n, q) to (n, n_blocks, length).
+
+    A row is one block by default, and if it is shorter than `block_length`.
+    """
+    n, q = rows.shape
+    length = max(min(q, block_length or q), 1)
+    n_blocks = -(-q // length)
+    if q < n_blocks * length:
+        filled = np.zeros((n, n_blocks * length))
+        filled[:, :q] = rows
+        rows = filled
+    return rows.reshape(n, n_blocks, length)
+
+
+def from_blocks(blocks, q):
+    """Undo `in_blocks`."""
+    n, n_blocks, length = blocks.shape
+    return blocks.reshape(n, n_blocks * length)[:, :q]
+
+
+def reduce_blocks(ufunc, blocks):
+    """Reduce over the last axis, and keep it with length 1."""
+    # Up to twice as fast as ufunc.reduce along an axis.
+    starts = np.arange(0, blocks.size, blocks.shape[2])
+    return ufunc.reduceat(blocks.ravel(), starts).reshape(*blocks.shape[:2], 1)
+
+
+def norms(magnitudes, p):
+    """Return the p-norm of each block of absolute values, p = 2 or inf, shape (n, n_blocks, 1)."""
+    results = peaks = reduce_blocks(np.maximum, magnitudes)
+    if p == 2:
+        scales = 1.0
+        if not 1e-100 < peaks.min(initial=1.0) <= peaks.max(initial=1.0) < 1e100:
+            # Squares would vanish or overflow. Powers of two change no other bit of a norm.
+            scales = np.ldexp(1.0, np.minimum(-np.frexp(peaks)[1], 1000))
+            magnitudes = magnitudes * scales
+        with np.errstate(over="ignore"):
+            results = np.sqrt(reduce_blocks(np.add, magnitudes * magnitudes)) / scales
+    if not results.max(initial=0.0) <= _MAX_NORM:
+        check_finite(peaks)
+        raise ValueError(f"norms must be at most 2**1022, got {results.max()}: rescale the values")
+    return results
+
+
+def smallest(uniforms, k):
+    """Return where the k smallest numbers of each row are, the first ones in a tie."""
+    n, q = uniforms.shape
+    if k == q:
+        return np.ones((n, q), dtype=bool)
+    chosen = uniforms <= np.partition(uniforms, k - 1, axis=1)[:, k - 1, None]
+    if np.count_nonzero(chosen) > n * k:  # a tie
+        chosen = uniforms.argsort(axis=1, kind="stable").argsort(axis=1) < k
+    return chosen
+
+
+def check_finite(values, hint=""):
+    """Refuse NaN and infinite numbers."""
+    if not np.isfinite(values).all():
+        bad = values[~np.isfinite(values)]
+        raise ValueError(f"values must be finite {hint}: got {len(bad)} NaN or inf, first {bad[0]}")

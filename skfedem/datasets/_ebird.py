@@ -1,0 +1,259 @@
+"""eBird Basic Dataset files as clients' counts at sites by month."""
+
+from numbers import Integral
+
+import numpy as np
+from sklearn.utils import Bunch, check_random_state
+
+from .._validation import check_choice, check_number
+from ._ebird_files import CELL, EBirdFiles, one_per_event, one_per_group
+
+_VALUES = ("count", "presence")
+_FREQUENCIES = ("D", "W", "M", "Q", "Y")
+
+
+def read_ebird(
+    ebd_path,
+    sampling_path=None,
+    *,
+    species=None,
+    values="count",
+    freq="M",
+    by="observer",
+    n_clients=None,
+    start=None,
+    end=None,
+    complete_only=False,
+    chunk_rows=100_000,
+    random_state=None,
+):
+    r"""Read eBird Basic Dataset files [1]_ into clients' counts at sites by month.
+
+    The files are read as they are shipped: text with one row for each species on each checklist,
+    fields separated by tabs, quotes without a meaning, compressed (``.gz``) or not. They are read
+    in chunks; memory follows the checklists that are kept, which are those with the species or,
+    with a sampling event file, the complete ones without it.
+
+    Get the files from https://ebird.org/data/download; their terms of use forbid passing them on.
+    Needs pandas: ``pip install skfedem[ebird]``.
+
+    Parameters
+    ----------
+    ebd_path : str or path-like
+        The observations ("EBD"), a file with the columns ``COMMON NAME``, ``SCIENTIFIC NAME``,
+        ``OBSERVATION COUNT``, ``LOCALITY ID``, ``OBSERVATION DATE``, ``GROUP IDENTIFIER``,
+        ``SAMPLING EVENT IDENTIFIER`` and the one of `by`, in any order and among any others.
+    sampling_path : str or path-like, default=None
+        The sampling event data that come with `ebd_path`: one row for each checklist, whatever was
+        seen. A complete checklist (``ALL SPECIES REPORTED`` is 1) without the species is an
+        observed zero. Without this file there are no zeros: where nobody reported the species is
+        not observed at all. Both files have to be of the same region, dates and release.
+    species : str, default=None
+        Common or scientific name, in upper or lower case. None: the file has only one species.
+    values : {"count", "presence"}, default="count"
+        - "count": number of birds. "X" (present, not counted) is a missing value, which is left
+          out;
+        - "presence": 1 for a checklist with the species, counted or not, 0 for one without it.
+    freq : {"D", "W", "M", "Q", "Y"}, default="M"
+        Columns are days, weeks (Monday to Sunday), months, quarters or years.
+    by : str, default="observer"
+        What a client is: "observer" (``OBSERVER ID``), or any column of the files, such as
+        "STATE CODE" or "COUNTY". Checklists with an empty field form a client of their own, "".
+    n_clients : int, default=None
+        Put the observers (or whatever `by` says) at random into this many clients, whose numbers of
+        observers differ by at most one. None: each is a client.
+    start, end : str, date or Period, default=None
+        First and last period that is kept, both included, for example ``start="2000-01"``; a year
+        or month as `end` is kept to its last day. None: that of the first and last observation. In
+        between, each period is a column.
+    complete_only : bool, default=False
+        Whether counts from incomplete checklists are left out. They say where a species is and
+        never where it is not, so that beside zeros from complete ones they raise the mean.
+    chunk_rows : int, default=100_000
+        Rows read at a time. Changes memory and speed, and never the result.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the groups when `n_clients` is given. An int gives the same ones in every call.
+
+    Returns
+    -------
+    Bunch
+        - ``clients`` : list of ndarray of shape (n_samples_i, 3), float64, each client's
+          observations with columns site, month (or other period) and count, sorted;
+        - ``shape`` : tuple, ``(n_sites, n_months)``;
+        - ``sites`` : ndarray of str, shape (n_sites,), the ``LOCALITY ID`` of each site, sorted;
+        - ``months`` : PeriodIndex of length n_months, without gaps;
+        - ``client_ids`` : ndarray of shape (n_clients,), the observers' identifiers, sorted; with
+          `n_clients` the numbers 0 to ``n_clients - 1``;
+        - ``members`` : ndarray of str, the observers' identifiers, sorted;
+        - ``member_clients`` : ndarray of int, the client of each member;
+        - ``species`` : str, the common name;
+        - ``n_zeros`` : int, number of observed zeros from complete checklists;
+        - ``n_missing_counts`` : int, number of checklists left out because of an "X".
+
+    Raises
+    ------
+    ImportError
+        If pandas is missing.
+    FileNotFoundError
+        If there is no such file.
+    TypeError, ValueError
+        If a parameter is out of its range, if columns are missing, if a count, a date or another
+        field cannot be read (with the line and the checklist), if there are several species and
+        `species` is None, if it is not in the file, or if nothing is left.
+
+    See Also
+    --------
+    make_site_counts : Simulated observations, in the same form.
+
+    Notes
+    -----
+    Each checklist is one observation, and several of the same site and month stay apart. Rows of
+    one checklist that share the species' name are subspecies or forms of it: their counts are
+    added, and are missing as soon as one of them is "X". Copies of one checklist that the members
+    of a group share (same ``GROUP IDENTIFIER``) count once: among those with the species, or among
+    the complete ones if none has it, the one with the lowest identifier is kept [2]_.
+
+    References
+    ----------
+    .. [1] B. L. Sullivan et al., "eBird: a citizen-based bird observation network in the biological
+       sciences", Biological Conservation 142(10), 2009, pp. 2282-2292.
+    .. [2] M. Strimas-Mackey, E. Miller and W. Hochachka, "auk: eBird data extraction and processing
+       in R", whose rules for shared checklists, subspecies and zeros these are.
+
+    Examples
+    --------
+    A file with only the columns that are needed, and two checklists of one observer:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skfedem.datasets import read_ebird
+    >>> columns = ["COMMON NAME", "SCIENTIFIC NAME", "OBSERVATION COUNT", "LOCALITY ID"]
+    >>> columns += ["OBSERVATION DATE", "OBSERVER ID", "SAMPLING EVENT IDENTIFIER"]
+    >>> rows = [[*columns, "GROUP IDENTIFIER"]]
+    >>> rows += [["Mallard", "Anas platyrhynchos", "12", "L1", "2020-01-05", "obsr1", "S1", ""]]
+    >>> rows += [["Mallard", "Anas platyrhynchos", "3", "L2", "2020-03-01", "obsr1", "S2", ""]]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "ebd.txt"
+    ...     _ = path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    ...     data = read_ebird(path)
+    >>> data.clients
+    [array([[ 0.,  0., 12.],
+           [ 1.,  2.,  3.]])]
+    >>> data.sites.tolist(), data.client_ids.tolist(), data.months.astype(str).tolist()
+    (['L1', 'L2'], ['obsr1'], ['2020-01', '2020-02', '2020-03'])
+    """
+    pandas = _import_pandas()
+    check_choice("values", values, _VALUES)
+    check_choice("freq", freq, _FREQUENCIES)
+    check_number("chunk_rows", chunk_rows, kind=Integral, low=1)
+    if n_clients is not None:
+        check_number("n_clients", n_clients, kind=Integral, low=1)
+    for name, value in (("species", species), ("by", by)):
+        if not (isinstance(value, str) or (name == "species" and value is None)):
+            raise TypeError(f"Expected {name} to be a string, got {value!r}.")
+    files = EBirdFiles(
+        pandas,
+        "OBSERVER ID" if by == "observer" else by,
+        freq,
+        _ordinals(pandas, start, end, freq),
+        int(chunk_rows),
+    )
+    found, common_name = files.reports(ebd_path, species, complete_only)
+    # Before any of them is left out: none of these checklists is a zero.
+    reported = pandas.Index(pandas.concat([found["event"], found["group"]]).unique())
+    reported = reported[reported != ""]
+    found = one_per_group(pandas, one_per_event(found[found["complete"]]))
+    if values == "presence":
+        found["value"] = ((found["value"] > 0) | found["uncounted"]).astype(float)
+        found["uncounted"] = False
+    counted = found[~found["uncounted"]]
+    cells = counted[CELL].to_numpy(dtype=np.float64)
+    n_zeros = 0
+    if sampling_path is not None:
+        absences = files.absences(sampling_path, reported)
+        n_zeros = len(absences)
+        cells = np.concatenate([cells, absences])
+    if not len(cells):
+        raise ValueError(
+            f"Expected observations of {common_name}, got none: of its checklists, {len(found)} "
+            "are between start and end, all with count 'X'. Check start and end, use "
+            "values='presence', or give sampling_path."
+        )
+    return Bunch(
+        **_federate(pandas, files, cells, n_clients, random_state),
+        species=common_name,
+        n_zeros=n_zeros,
+        n_missing_counts=len(found) - len(counted),
+    )
+
+
+def _import_pandas():
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            "read_ebird needs pandas, which is not installed: pip install skfedem[ebird]"
+        ) from error
+    return pandas
+
+
+def _ordinals(pandas, start, end, freq):
+    """Numbers of the first and the last period; None where there is no limit."""
+    limits = {"start": start, "end": end}
+    for (name, value), moment in zip(limits.items(), ("start_time", "end_time"), strict=True):
+        if value is None:
+            continue
+        try:
+            # A string's own period first: the end "2020" is that of December.
+            days = None if isinstance(value, str | pandas.Period) else "D"
+            instant = getattr(pandas.Period(value, freq=days), moment)
+            limits[name] = pandas.Period(instant, freq=freq).ordinal
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"Expected {name} to be a date such as '2000-01', got {value!r}."
+            ) from error
+    first, last = limits.values()
+    if first is not None and last is not None and first > last:
+        raise ValueError(f"Expected start <= end, got start={start!r} and end={end!r}.")
+    return first, last
+
+
+def _federate(pandas, files, cells, n_clients, random_state):
+    """Clients' triplets, and what their numbers stand for."""
+    sites, site_labels = _relabel(cells[:, 0], files.sites.labels())
+    members, member_labels = _relabel(cells[:, 2], files.members.labels())
+    first = int(cells[:, 1].min()) if files.first is None else files.first
+    last = int(cells[:, 1].max()) if files.last is None else files.last
+    client_ids = member_labels
+    member_clients = np.arange(len(member_labels))
+    if n_clients is not None:
+        if n_clients > len(member_labels):
+            raise ValueError(
+                f"Expected n_clients of at most {len(member_labels)}, the number of different "
+                f"entries in {files.member_column!r}, got {n_clients}: lower n_clients."
+            )
+        client_ids = np.arange(n_clients)
+        member_clients = check_random_state(random_state).permutation(member_clients % n_clients)
+    triplets = np.column_stack([sites, cells[:, 1] - first, cells[:, 3]])
+    owners = member_clients[members]
+    order = np.lexsort((*triplets.T[::-1], owners))
+    ends = np.cumsum(np.bincount(owners, minlength=len(client_ids)))[:-1]
+    return dict(
+        clients=np.split(triplets[order], ends),
+        shape=(len(site_labels), last - first + 1),
+        sites=site_labels,
+        months=pandas.PeriodIndex.from_ordinals(np.arange(first, last + 1), freq=files.freq),
+        client_ids=client_ids,
+        members=member_labels,
+        member_clients=member_clients,
+    )
+
+
+def _relabel(numbers, labels):
+    """Number the labels that occur in sorted order."""
+    numbers = numbers.astype(np.int64)
+    used = np.unique(numbers)
+    used = used[np.argsort(labels[used])]
+    places = np.empty(len(labels), dtype=np.int64)
+    places[used] = np.arange(len(used))
+    return places[numbers], labels[used]

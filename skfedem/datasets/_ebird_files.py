@@ -1,0 +1,219 @@
+"""The two files of the eBird Basic Dataset, read a chunk of rows at a time.
+
+pandas is given to what needs it: it is optional, and imported where its absence can be explained.
+"""
+
+import csv
+
+import numpy as np
+
+_EVENT = "SAMPLING EVENT IDENTIFIER"
+_GROUP = "GROUP IDENTIFIER"
+_SITE = "LOCALITY ID"
+_DATE = "OBSERVATION DATE"
+_COMPLETE = "ALL SPECIES REPORTED"
+_COUNT = "OBSERVATION COUNT"
+_SPECIES = ("COMMON NAME", "SCIENTIFIC NAME")
+CELL = ["site", "period", "member", "value"]
+_N_NAMES_SHOWN = 5
+
+
+class _Numbers:
+    """Numbers for labels, in order of appearance: kept rows hold numbers in place of text."""
+
+    def __init__(self):
+        self._numbers = {}
+
+    def of(self, pandas, labels):
+        codes, unique = pandas.factorize(labels.to_numpy(dtype=object))
+        numbers = [self._numbers.setdefault(_text(label), len(self._numbers)) for label in unique]
+        return np.array(numbers, dtype=np.int64)[codes]
+
+    def labels(self):
+        return np.array(list(self._numbers), dtype=str)
+
+
+class EBirdFiles:
+    """Reader of both files: it numbers sites and members alike in both.
+
+    Parameters
+    ----------
+    pandas : module
+    member_column : str
+        The column whose entries become clients, or the members of clients.
+    freq : str
+        Frequency of the periods.
+    ordinals : tuple of int or None
+        Numbers of the first and the last period that are kept.
+    chunk_rows : int
+    """
+
+    def __init__(self, pandas, member_column, freq, ordinals, chunk_rows):
+        self.pandas = pandas
+        self.member_column = member_column
+        self.freq = freq
+        self.first, self.last = ordinals
+        self.chunk_rows = chunk_rows
+        self.sites = _Numbers()
+        self.members = _Numbers()
+
+    def reports(self, path, species, complete_only):
+        """Rows with the species, a row of text and numbers each, and its common name."""
+        flag = [_COMPLETE] if complete_only else []
+        names, common_name, parts = {}, None, []
+        for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag]):
+            _collect_names(frame, names, path, species)
+            if species is not None:
+                frame = frame[_is_species(frame, species)]
+            if len(frame):
+                common_name = common_name or _text(frame["COMMON NAME"].iloc[0])
+                frame, part = self._checklists(frame, path)
+                part["value"], part["uncounted"] = _counts(frame, path)
+                part["complete"] = _flags(frame, path) if complete_only else True
+                if len(part) or not parts:
+                    parts.append(part)
+        if not parts:
+            wanted = "a species" if species is None else repr(species)
+            raise ValueError(
+                f"Expected rows with {wanted} in {path}, got none. Species there: {_shown(names)}."
+            )
+        return self.pandas.concat(parts, ignore_index=True), common_name
+
+    def absences(self, path, reported):
+        """Cells (site, period, member, 0) of the complete checklists that are not `reported`."""
+        alone, shared = [np.empty((0, len(CELL)))], []
+        for frame in self._chunks(path, [_COMPLETE]):
+            frame = frame[_flags(frame, path)]
+            known = [reported.get_indexer(frame[column]) >= 0 for column in (_EVENT, _GROUP)]
+            _, part = self._checklists(frame[~np.any(known, axis=0)], path)
+            part["value"] = 0
+            in_group = part["group"] != ""
+            # Empty parts, of thousands of chunks, would be what fills the memory.
+            if not in_group.all():
+                alone.append(part.loc[~in_group, CELL].to_numpy(dtype=np.float64))
+            if in_group.any():
+                shared.append(part[in_group])
+        if shared:
+            shared = one_per_group(self.pandas, self.pandas.concat(shared, ignore_index=True))
+            alone.append(shared[CELL].to_numpy(dtype=np.float64))
+        return np.concatenate(alone)
+
+    def _chunks(self, path, more_columns):
+        columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
+        options = dict(sep="\t", quoting=csv.QUOTE_NONE, dtype=str, keep_default_na=False)
+        # One character for each byte, so that any file can be read; _text() makes text of them.
+        options.update(encoding="latin-1", index_col=False)
+        header = self.pandas.read_csv(path, nrows=0, **options).columns
+        names = [_text(name).strip("\ufeff ") for name in header]
+        missing = [name for name in dict.fromkeys(columns) if name not in names]
+        if missing:
+            raise ValueError(
+                f"Expected {', '.join(map(repr, missing))} among the columns of {path}, got "
+                f"{', '.join(names)}."
+            )
+        used = sorted({names.index(name) for name in columns})
+        frames = self.pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **options)
+        with frames:
+            for frame in frames:
+                frame.columns = [names[k] for k in used]
+                frame.index += 2  # the line in the file
+                yield frame
+
+    def _checklists(self, frame, path):
+        """Rows within the periods: as they are, and with numbers in place of text."""
+        pandas = self.pandas
+        for column in (_SITE, _EVENT):
+            _check_field(frame, frame[column] != "", column, "an identifier", path)
+        dates = pandas.to_datetime(frame[_DATE], format="%Y-%m-%d", errors="coerce")
+        _check_field(frame, dates.notna(), _DATE, "a date such as 2020-05-31", path)
+        periods = pandas.PeriodIndex(dates, freq=self.freq).astype("int64").to_numpy()
+        inside = np.full(len(frame), True)
+        if self.first is not None:
+            inside &= periods >= self.first
+        if self.last is not None:
+            inside &= periods <= self.last
+        frame = frame[inside]
+        part = dict(
+            event=frame[_EVENT],
+            group=frame[_GROUP],
+            site=self.sites.of(pandas, frame[_SITE]),
+            period=periods[inside],
+            member=self.members.of(pandas, frame[self.member_column]),
+        )
+        return frame, pandas.DataFrame(part)
+
+
+def _text(label):
+    try:
+        return label.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        return label
+
+
+def _check_field(frame, valid, column, expected, path):
+    if not valid.all():
+        row = frame[~valid].iloc[0]
+        raise ValueError(
+            f"Expected {expected} in column {column!r}, got {row[column]!r} in line {row.name} of "
+            f"{path} (checklist {row[_EVENT]!r})."
+        )
+
+
+def _flags(frame, path):
+    _check_field(frame, frame[_COMPLETE].isin(["0", "1"]), _COMPLETE, "0 or 1", path)
+    return frame[_COMPLETE] == "1"
+
+
+def _counts(frame, path):
+    """Counts, 0 for "X", and whether it is one."""
+    counts = frame[_COUNT]
+    uncounted = counts.isin(["X", "x"])
+    valid = uncounted | counts.str.fullmatch("[0-9]+")
+    _check_field(frame, valid, _COUNT, "a whole number or 'X'", path)
+    return counts.where(~uncounted, "0").astype(np.float64), uncounted
+
+
+def _collect_names(frame, names, path, species):
+    """Note some of the file's species; raise if there are several and none was asked for."""
+    if len(names) <= _N_NAMES_SHOWN:
+        pairs = frame[list(_SPECIES)].drop_duplicates("SCIENTIFIC NAME").head(2 * _N_NAMES_SHOWN)
+        for common, scientific in pairs.itertuples(index=False):
+            names.setdefault(scientific, f"{_text(common)} ({_text(scientific)})")
+    if species is None and len(names) > 1:
+        raise ValueError(
+            f"Expected one species in {path} for species=None, got several: {_shown(names)}. Pass "
+            "the common or the scientific name of one of them as species."
+        )
+
+
+def _shown(names):
+    shown = list(names.values())[:_N_NAMES_SHOWN]
+    return ", ".join(shown + ["..."] * (len(names) > _N_NAMES_SHOWN)) or "none"
+
+
+def _is_species(frame, species):
+    wanted = species.strip().casefold()
+    same = np.full(len(frame), False)
+    for column in _SPECIES:
+        spellings = [
+            name for name in frame[column].unique() if _text(name).strip().casefold() == wanted
+        ]
+        same |= frame[column].isin(spellings).to_numpy()
+    return same
+
+
+def one_per_event(rows):
+    """Add up the rows of subspecies and forms that one checklist has of the species."""
+    columns = {name: "first" for name in rows.columns if name != "event"}
+    columns.update(value="sum", uncounted="max")
+    return rows.groupby("event", sort=False, as_index=False).agg(columns)
+
+
+def one_per_group(pandas, checklists):
+    """Keep the copy with the lowest identifier of each shared checklist, and all that are alone."""
+    in_group = checklists["group"] != ""
+    shared = checklists[in_group]
+    # Identifiers are a letter and a number: the shorter one is lower.
+    shared = shared.assign(length=shared["event"].str.len()).sort_values(["length", "event"])
+    shared = shared.drop_duplicates("group").drop(columns="length")
+    return pandas.concat([checklists[~in_group], shared], ignore_index=True)

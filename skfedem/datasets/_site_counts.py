@@ -1,0 +1,310 @@
+"""Simulated counts at sites by month, reported by observers of uneven effort."""
+
+from numbers import Integral
+
+import numpy as np
+from sklearn.utils import Bunch, check_random_state
+
+from .._validation import check_choice, check_number
+
+_FAMILIES = ("poisson", "gaussian", "bernoulli")
+_GROUPINGS = ("random", "region")
+_MONTHS_PER_YEAR = 12
+_PEAK_MONTH = 5  # June
+_OBSERVATIONS_PER_OBSERVER = 5
+# Observations drawn at once: what is needed beside the result stays below 100 MB at any size.
+_BLOCK = 1 << 18
+# Counts are stored as float64, which holds integers up to here.
+_LARGEST_LOG_MEAN = 53 * np.log(2)
+
+
+def make_site_counts(
+    n_sites=300,
+    n_months=60,
+    n_clients=10,
+    *,
+    observed=0.1,
+    rank=2,
+    family="poisson",
+    intercept=1.0,
+    site_deviation=1.0,
+    seasonality=0.5,
+    trend=-0.05,
+    interaction=0.3,
+    n_observers=None,
+    effort_tail=1.2,
+    effort_growth=0.1,
+    home_range=10.0,
+    grouping="random",
+    random_state=None,
+):
+    """Draw counts at sites by month, of which observers in groups report a few.
+
+    This is the setting of the paper's eBird study [1]_: the matrix of sites by months is low rank
+    beside its main effects, most of its cells are never observed, and the observations belong to
+    groups of observers. An observation is a visit of one observer to one site in one month; the
+    same cell may be visited again, by the same observer or by others.
+
+    The natural parameter of site j in month l is ::
+
+        theta[j, l] = intercept + row_effects[j] + column_effects[l]
+                      + row_factors[j] @ column_factors[l]
+
+    and an observation of this cell is drawn from the family with that parameter. The matrix is
+    never built: memory follows the observations, the sites and the months. The largest size that
+    it is made for, a million sites by 240 months with ten million observations, needs about 0.6 GB.
+
+    Parameters
+    ----------
+    n_sites : int, default=300
+        Number of sites J. Site numbers are places along a coast that closes to a ring: sites with
+        neighbouring numbers are neighbours.
+    n_months : int, default=60
+        Number of months L; month 0 is a January.
+    n_clients : int, default=10
+        Number of clients, which are groups of observers.
+    observed : int or float, default=0.1
+        An int: number of observations. A float: observations per cell, ``observed > 0``. Because
+        cells are visited again, fewer cells than that are observed.
+    rank : int, default=2
+        Rank of the interaction of sites and months, at most ``min(n_sites, n_months) - 1``; 0 for
+        none. Along the columns, its first factor is linear in time (sites whose trends differ), the
+        next two are the season's (sites whose seasons differ), further ones are random.
+    family : {"poisson", "gaussian", "bernoulli"}, default="poisson"
+        - "poisson": counts with mean exp(theta);
+        - "gaussian": numbers with mean theta and variance 1;
+        - "bernoulli": presence 1 or absence 0, with probability of presence 1/(1 + exp(-theta)).
+    intercept : float, default=1.0
+        Mean of theta over all cells.
+    site_deviation : float, default=1.0
+        Standard deviation of the sites' normal effects, ``site_deviation >= 0``.
+    seasonality : float, default=0.5
+        Amplitude of the season, a cosine that peaks in June, ``seasonality >= 0``.
+    trend : float, default=-0.05
+        Change of theta in a year. For Poisson counts, -0.05 means 5% fewer each year.
+    interaction : float, default=0.3
+        Root mean square of the interaction's term in theta, ``interaction >= 0``.
+    n_observers : int, default=None
+        Number of observers, between `n_clients` and the number of observations: everyone reports
+        at least once. None: one for each five observations, which is the mean in [1]_.
+    effort_tail : float, default=1.2
+        Index of the Pareto law of the observers' efforts, ``effort_tail > 0``. Below 2, a few
+        observers make most of the observations; towards infinity all make as many.
+    effort_growth : float, default=0.1
+        Logarithm of the factor by which the number of observations grows in a year. Real schemes
+        grow, so that the early months have more missing cells.
+    home_range : float, default=10.0
+        Mean distance, in sites, of an observer's visits from home, ``home_range >= 0``: distances
+        are those of a Laplace distribution, rounded. Homes are uniform along the coast.
+    grouping : {"random", "region"}, default="random"
+        Which observers form a client; the clients' numbers of observers differ by at most one.
+
+        - "random": any, as in [1]_: the clients are alike;
+        - "region": neighbours, so that clients see different sites.
+    random_state : int, RandomState instance or None, default=None
+        Seed. An int gives the same result in every call.
+
+    Returns
+    -------
+    Bunch
+        - ``clients`` : list of ndarray of shape (n_samples_i, 3), float64, each client's
+          observations with columns site, month, count;
+        - ``shape`` : tuple, ``(n_sites, n_months)``;
+        - ``observers`` : list of ndarray of int, shape (n_samples_i,), who made each observation,
+          0 to ``n_observers - 1``; an observer belongs to one client;
+        - ``homes`` : ndarray of shape (n_observers,), the sites where observers are at home;
+        - ``intercept`` : float;
+        - ``row_effects`` : ndarray of shape (n_sites,), with mean 0;
+        - ``column_effects`` : ndarray of shape (n_months,), with mean 0;
+        - ``row_factors`` : ndarray of shape (n_sites, rank), each column with mean 0;
+        - ``column_factors`` : ndarray of shape (n_months, rank), orthogonal columns with mean 0;
+        - ``trend`` : ndarray of shape (n_months,), the sum over all sites of the true means. This
+          is the national trend that a fit is to find.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is out of its range, if there are fewer observations than observers or fewer
+        observers than clients, or if a Poisson mean is too large to count.
+
+    See Also
+    --------
+    read_ebird : Real observations, in the same form.
+
+    References
+    ----------
+    .. [1] A. Dieuleveut, G. Fort, E. Moulines and G. Robin, "Federated Expectation Maximization
+       with heterogeneity mitigation and variance reduction", Advances in Neural Information
+       Processing Systems 34, 2021, Section 4 and Appendix F.2. There: 9,721 sites, 525 months,
+       12,185 observations of 2,465 observers in 10 groups.
+
+    Examples
+    --------
+    >>> from skfedem.datasets import make_site_counts
+    >>> data = make_site_counts(n_sites=50, n_months=24, n_clients=3, observed=600, random_state=0)
+    >>> data.shape, sum(len(cells) for cells in data.clients)
+    ((50, 24), 600)
+    >>> sites, months, counts = data.clients[0].T
+    >>> bool(sites.max() < 50 and months.max() < 24 and counts.min() >= 0)
+    True
+    >>> data.row_factors.shape, data.column_factors.shape, data.trend.shape
+    ((50, 2), (24, 2), (24,))
+    """
+    check_number("n_sites", n_sites, kind=Integral, low=1)
+    check_number("n_months", n_months, kind=Integral, low=1)
+    check_number("n_clients", n_clients, kind=Integral, low=1)
+    check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1)
+    check_choice("family", family, _FAMILIES)
+    check_choice("grouping", grouping, _GROUPINGS)
+    for name, value in (("intercept", intercept), ("trend", trend)):
+        check_number(name, value)
+    check_number("effort_growth", effort_growth)
+    check_number("effort_tail", effort_tail, low=0, low_open=True)
+    check_number("site_deviation", site_deviation, low=0)
+    check_number("seasonality", seasonality, low=0)
+    check_number("interaction", interaction, low=0)
+    check_number("home_range", home_range, low=0)
+    n_samples = _n_observations(observed, n_sites * n_months)
+    n_observers = _check_observers(n_observers, n_samples, n_clients)
+    random_state = check_random_state(random_state)
+
+    truth = Bunch(
+        intercept=float(intercept),
+        row_effects=site_deviation * _centred(random_state.standard_normal(n_sites)),
+        column_effects=_month_effects(n_months, seasonality, trend),
+        row_factors=_centred(random_state.standard_normal((n_sites, rank))),
+        column_factors=_month_factors(n_months, rank, random_state),
+    )
+    _scale_interaction(truth, interaction)
+    trend_of_means = _sums_over_sites(truth, family)
+
+    n_visits = _efforts(n_observers, n_samples, effort_tail, random_state)
+    homes = random_state.randint(n_sites, size=n_observers)
+    if grouping == "random":
+        ordered = random_state.permutation(n_observers)
+    else:
+        ordered = np.argsort(homes, kind="stable")
+    # Observers in the order of their clients: observations are drawn where they will stay.
+    who = np.repeat(ordered, n_visits[ordered])
+    log_shares = effort_growth / _MONTHS_PER_YEAR * np.arange(n_months)
+    month_ends = np.cumsum(np.exp(log_shares - log_shares.max()))
+    cells = np.empty((n_samples, 3))
+    for start in range(0, n_samples, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        _draw_cells(
+            cells[block], homes[who[block]], home_range, month_ends, truth, family, random_state
+        )
+
+    members = np.array_split(ordered, n_clients)
+    ends = np.cumsum([n_visits[group].sum() for group in members])[:-1]
+    return Bunch(
+        clients=np.split(cells, ends),
+        shape=(int(n_sites), int(n_months)),
+        observers=np.split(who, ends),
+        homes=homes,
+        trend=trend_of_means,
+        **truth,
+    )
+
+
+def _n_observations(observed, n_cells):
+    if isinstance(observed, Integral):
+        check_number("observed", observed, kind=Integral, low=1)
+        return int(observed)
+    hint = "An int is a number of observations, a float the observations per cell."
+    check_number("observed", observed, low=0, low_open=True, hint=hint)
+    return max(1, round(observed * n_cells))
+
+
+def _check_observers(n_observers, n_samples, n_clients):
+    if n_observers is None:
+        n_observers = max(n_clients, n_samples // _OBSERVATIONS_PER_OBSERVER)
+    check_number("n_observers", n_observers, kind=Integral, low=1)
+    if not n_clients <= n_observers <= n_samples:
+        raise ValueError(
+            "Expected at least one observer for each client and one observation for each observer, "
+            f"got {n_clients} clients, {n_observers} observers and {n_samples} observations: lower "
+            "n_clients or n_observers, or raise observed."
+        )
+    return int(n_observers)
+
+
+def _centred(values):
+    return values - values.mean(axis=0)
+
+
+def _month_effects(n_months, seasonality, trend):
+    months = np.arange(n_months)
+    season = np.cos(2 * np.pi * (months - _PEAK_MONTH) / _MONTHS_PER_YEAR)
+    return _centred(seasonality * season + trend * months / _MONTHS_PER_YEAR)
+
+
+def _month_factors(n_months, rank, random_state):
+    """Orthogonal curves with mean 0 and mean square 1."""
+    months = np.arange(n_months)
+    angles = 2 * np.pi * months / _MONTHS_PER_YEAR
+    curves = random_state.standard_normal((n_months, rank))
+    for k, curve in enumerate((months, np.cos(angles), np.sin(angles))[:rank]):
+        curves[:, k] = curve
+    orthogonal, _ = np.linalg.qr(_centred(curves))
+    return np.sqrt(n_months) * orthogonal
+
+
+def _scale_interaction(truth, interaction):
+    """Give the matrix of products a root mean square, over its cells, of `interaction`."""
+    # The columns of column_factors are orthogonal with mean square 1.
+    mean_square = np.mean(np.sum(truth.row_factors**2, axis=1))
+    if mean_square > 0:
+        truth.row_factors *= interaction / np.sqrt(mean_square)
+
+
+def _sums_over_sites(truth, family):
+    """Sum of the means over the sites for each month, one month at a time."""
+    sums = np.empty(len(truth.column_effects))
+    base = truth.intercept + truth.row_effects
+    for month, effect in enumerate(truth.column_effects):
+        natural = base + effect
+        natural += truth.row_factors @ truth.column_factors[month]
+        if family == "poisson" and natural.max() > _LARGEST_LOG_MEAN:
+            raise ValueError(
+                f"Expected Poisson means up to 2**53, got exp({natural.max():.4g}) in month "
+                f"{month}: lower intercept, site_deviation, seasonality, trend or interaction."
+            )
+        sums[month] = _mean(natural, family).sum()
+    return sums
+
+
+def _mean(natural, family):
+    if family == "poisson":
+        return np.exp(natural)
+    if family == "bernoulli":
+        # Equal to 1/(1 + exp(-natural)), without overflow.
+        return (1 + np.tanh(natural / 2)) / 2
+    return natural
+
+
+def _efforts(n_observers, n_samples, effort_tail, random_state):
+    """Number of observations of each observer: one, and a share of the rest."""
+    # By logarithms: a draw overflows at a small index.
+    log_efforts = random_state.standard_exponential(n_observers) / effort_tail
+    efforts = np.exp(log_efforts - log_efforts.max())
+    return 1 + random_state.multinomial(n_samples - n_observers, efforts / efforts.sum())
+
+
+def _draw_cells(cells, homes, home_range, month_ends, truth, family, random_state):
+    """Fill rows of (site, month, count)."""
+    size = len(cells)
+    distances = np.rint(random_state.laplace(0, home_range, size))
+    sites = ((homes + distances) % len(truth.row_effects)).astype(np.intp)
+    # Draws lie in [0, 1); where the product rounds up to the last end, the last month is meant.
+    draws = random_state.random_sample(size) * month_ends[-1]
+    months = np.searchsorted(month_ends[:-1], draws, side="right")
+    natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]
+    natural += np.einsum("ij,ij->i", truth.row_factors[sites], truth.column_factors[months])
+    cells[:, 0], cells[:, 1] = sites, months
+    if family == "poisson":
+        cells[:, 2] = random_state.poisson(np.exp(natural))
+    elif family == "bernoulli":
+        cells[:, 2] = random_state.random_sample(size) < _mean(natural, family)
+    else:
+        cells[:, 2] = natural + random_state.standard_normal(size)

@@ -1,0 +1,297 @@
+"""Codes: exact round trips, exact sizes, the documented layout, refusal of damage."""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skfedem._codec import Plain, Scaled, Sparse
+
+FORM = 7
+CODES = [Plain(FORM), Sparse(FORM), Scaled(FORM), Scaled(FORM, block_length=6)]
+every_code = pytest.mark.parametrize("code", CODES, ids=repr)
+
+
+def integers(length, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.round(rng.normal(size=length) * 1.5) + 0.0
+
+
+def same_bits(a, b):
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def check(code, vector):
+    data = code.encode(vector)
+    assert isinstance(data, bytes)
+    assert same_bits(code.decode(data), vector)
+    assert code.sizes(vector[None]).tolist() == [len(data)]
+
+
+# --- round trips -----------------------------------------------------------------------------
+
+
+@st.composite
+def scaled_vectors(draw):
+    length = draw(st.integers(0, 400))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    size = draw(st.sampled_from([0.3, 1, 10, 1000, 2**18]))
+    heavy = draw(st.sampled_from([1, 5]))
+    levels = np.clip(np.round(size * rng.normal(size=length) ** heavy), -(2**22), 2**22)
+    levels *= rng.random(length) < draw(st.sampled_from([0.01, 0.3, 1.0]))
+    block_length = draw(st.sampled_from([None, 1, 2, 7, 64, 1000]))
+    scale = 2.0 ** draw(st.sampled_from([0, -1074, -200, 200, 900]))
+    n_blocks = -(-length // (block_length or max(length, 1)))
+    steps = rng.integers(1, 2**24, size=n_blocks) * scale
+    return levels * np.repeat(steps, block_length or length)[:length] + 0.0, block_length
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(scaled_vectors())
+def test_scaled_round_trip(case):
+    vector, block_length = case
+    check(Scaled(FORM, block_length), vector)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.integers(0, 5000), st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_subsets_of_any_size(length, share, seed):
+    # bitmap, Elias-Fano with up to 12 low bits, complements, all, none
+    rng = np.random.default_rng(seed)
+    vector = np.where(rng.random(length) < share**4, rng.normal(size=length), 0.0)
+    ones = np.where(rng.random(length) < share**4, 0.0, 1.0)
+    check(Sparse(FORM), vector)
+    check(Sparse(FORM), ones)
+    check(Scaled(FORM), ones)
+    check(Plain(FORM), vector)
+
+
+@pytest.mark.parametrize("levels", [[2, 3], [6, 10, 15], [4, 6, 0, -10], [0, 9, 0], [5, 8, 13, 21]])
+@pytest.mark.parametrize("step", [1.0, 1.75 * 2.0**-1070, 2.0**900, float(np.float32(1 / 3))])
+def test_step_is_found_when_no_integer_is_one(levels, step):
+    check(Scaled(FORM), np.array(levels) * step + 0.0)
+
+
+def test_step_of_24_bits_is_found_below_integers_of_22():
+    check(Scaled(FORM), np.array([2.0**22 - 1, -(2.0**22) + 2]) * (2.0**24 - 1))
+
+
+def test_sizes_of_many_rows():
+    rows = np.array([integers(50, seed) * 10.0**seed for seed in range(8)])
+    rows[3] = 0
+    rows[4] *= 1000
+    rows[5] *= np.arange(50) == 4
+    for code in CODES:
+        assert code.sizes(rows).tolist() == [len(code.encode(row)) for row in rows]
+        assert code.sizes(rows[:0]).shape == (0,)
+        assert code.sizes(np.empty((2, 0))).tolist() == [len(code.encode(np.empty(0)))] * 2
+
+
+def test_large_integers_cost_their_bits():
+    # uniform on 1 .. 2**20: 20 bits and a sign each, and at most one more for the heights
+    vector = np.random.default_rng(0).integers(1, 2**20, size=3000).astype(float)
+    assert 20.9 < 8 * len(Scaled(FORM).encode(vector)) / 3000 < 22
+
+
+# --- layout ----------------------------------------------------------------------------------
+
+
+def number(value, width):
+    return "".join(str(value >> i & 1) for i in range(width))
+
+
+def count(value):
+    return number(value.bit_length(), 6) + number(value, value.bit_length())
+
+
+def message(bits, floats=b"", form=FORM):
+    bits = bits.replace(" ", "")
+    padded = bits + "0" * (-len(bits) % 8)
+    body = bytes([form, *(int(padded[i : i + 8], 2) for i in range(0, len(padded), 8))]) + floats
+    return sealed(body)
+
+
+def sealed(body):
+    return body + crc_hqx(body, 0xFFFF).to_bytes(2, "little")
+
+
+ONE = np.float32(1).tobytes()
+WIDE = np.float64(1).tobytes()
+HEAD = count(0) + "0" + number(0, 5)  # of Scaled, after the length: one block, float32, m = 0
+
+
+@pytest.mark.parametrize(
+    ("code", "vector", "data"),
+    [
+        (Plain(FORM), [1.0], message(count(1), WIDE)),
+        # 2 of 4 by a bitmap; none of these 2 is higher
+        (Sparse(FORM), [1.0, 0, 1, 0], message(count(4) + "010 1010 00 0", 2 * WIDE)),
+        # signs last
+        (Scaled(FORM), [1.0, 0, -1, 0], message(count(4) + HEAD + "010 1010 00 0 01", ONE)),
+        # 1 of 8: one range of 8 with one, then 3 low bits of 5
+        (Scaled(FORM), np.eye(8)[5], message(count(8) + HEAD + "1000 10 101 0 0 0", ONE)),
+        # 7 of 8: the other one in the same way
+        (
+            Scaled(FORM),
+            1 - np.eye(8)[5],
+            message(count(8) + HEAD + "1110 10 101 000 0" + 7 * "0", ONE),
+        ),
+        # 1 and 2: both of 2 (0 others), 1 of 2 higher, 0 of 1 higher
+        (Scaled(FORM), [1.0, 2], message(count(2) + HEAD + "01 0 10 01 0 0 00", ONE)),
+        # blocks of 2: a step for the second one only; 1e-300 is not a float32
+        (
+            Scaled(FORM, 2),
+            [0.0, 0, 1e-300],
+            message(
+                count(3)
+                + count(2)
+                + "1"
+                + number(0, 5)
+                + "10 10 0 0 0 0 0".replace("10 10 0", "10 001", 1),
+                np.float64(1e-300).tobytes(),
+            ),
+        ),
+        # 1 and 33, 32 has 6 bits: heights 1 and 9, then signs, then two low bits of 0 and 32
+        (
+            Scaled(FORM),
+            [1.0, 33],
+            message(
+                count(2)
+                + count(0)
+                + "0"
+                + number(2, 5)
+                + "01 0 10 01"
+                + 7 * "1 0"
+                + "0 0 00 00 00",
+                ONE,
+            ),
+        ),
+    ],
+)
+def test_documented_layout(code, vector, data):
+    vector = np.array(vector)
+    assert code.encode(vector) == data
+    check(code, vector)
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "match"),
+    [
+        (Plain(FORM), message(count(0), form=6), "format byte 0x07, got 0x06"),
+        (Plain(FORM), message(count(1), np.float64(np.nan).tobytes()), "finite"),
+        (Plain(FORM), message(count(2**52)), "below 2.*52"),
+        (Plain(FORM), message(count(2**51)), "expected 2251799813685248 floats"),
+        (Plain(FORM), message("111111"), "at least 69 bits, got 8"),
+        (Plain(FORM), message(count(0) + "01"), "zeros after the last bit"),
+        (Sparse(FORM), message(count(2**24) + number(0, 25 + 8)), "at least .* bits"),
+        (Sparse(FORM), message(count(2) + "11" + 30 * "0"), "at most 2 items, got 3"),
+        (Sparse(FORM), message(count(4) + "010 1011 00 0", 2 * WIDE), "2 ones, got 3"),
+        (Sparse(FORM), message(count(8) + "1000 00 101 0 0", WIDE), "1 ones, got 0"),
+        (Sparse(FORM), message(count(8) + "1000 01 101 0 0", WIDE), "increasing places below 8"),
+        (Sparse(FORM), message(count(5) + "100 010 11 0 0", WIDE), "increasing places below 5"),
+        (Sparse(FORM), message(count(16) + "01000 1100 101 101" + 9 * "0", 2 * WIDE), "increasing"),
+        (Sparse(FORM), message(count(1) + "1 0 0 0", bytes(8)), "non-zero"),
+        (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", bytes(4)), "positive"),
+        (
+            Scaled(FORM),
+            message(count(1) + HEAD + "1 0 0 0 0", np.float32(-1).tobytes()),
+            "positive",
+        ),
+        (
+            Scaled(FORM),
+            message(count(1) + HEAD + "1 0 0 0 0", np.float32(np.inf).tobytes()),
+            "finite",
+        ),
+        (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", WIDE), "1 floats of type <f4"),
+        (
+            Scaled(FORM),
+            message(
+                count(1) + count(0) + "1" + number(31, 5) + "1 0 0 0 0" + 31 * "1",
+                np.float64(1e300).tobytes(),
+            ),
+            "finite values",
+        ),
+    ],
+)
+def test_format_errors_are_named(code, data, match):
+    with pytest.raises(ValueError, match=match):
+        code.decode(data)
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+@every_code
+def test_truncated_or_extended_messages_are_refused(code):
+    data = code.encode(integers(40))
+    for stop in range(len(data)):
+        with pytest.raises(ValueError, match="expected"):
+            code.decode(data[:stop])
+        # with a right checksum the format itself must refuse
+        with pytest.raises(ValueError, match="expected"):
+            code.decode(sealed(data[: max(stop - 2, 0)]))
+    for extra in [b"\0", b"\0" * 4, b"abc"]:
+        with pytest.raises(ValueError, match="expected"):
+            code.decode(sealed(data[:-2] + extra))
+
+
+@every_code
+def test_every_bit_flip_is_refused(code):
+    # Guaranteed: CRC-16-CCITT detects all one-bit errors of messages below 32751 bits.
+    data = code.encode(integers(40))
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match="expected"):
+            code.decode(damaged)
+
+
+@every_code
+def test_forged_messages_are_refused_or_give_a_finite_vector(code):
+    # Right checksum, damaged content: never another exception, never a huge array.
+    rng = np.random.default_rng(0)
+    outcomes = []
+    for length in [0, 1, 6, 40, 300]:
+        data = code.encode(integers(length))
+        for _ in range(300):
+            body = bytearray(data[:-2])
+            for at in rng.integers(1, min(len(body), 12), size=rng.integers(1, 4)):
+                body[at] = rng.integers(256)
+            try:
+                vector = code.decode(sealed(bytes(body)))
+            except ValueError:
+                outcomes.append(False)
+            else:
+                outcomes.append(True)
+                assert np.isfinite(vector).all() and len(vector) <= 8 * 2**12 * len(body)
+    assert not all(outcomes)
+
+
+# --- refusals of values ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [[1, np.sqrt(2)], [1, 2**22 + 1], [1, np.pi, 1e-9], [1e-300, 1], [1e-300, 1e300],
+     [3, np.nextafter(9.0, 10)], [np.nan], [np.inf, 1], [np.nan, 1]],
+)  # fmt: skip
+@pytest.mark.parametrize("code", [Scaled(FORM), Scaled(FORM, 3)], ids=repr)
+def test_numbers_without_a_common_step_are_refused(code, vector):
+    vector = np.array(vector, dtype=float)
+    for call in [code.encode, lambda v: code.sizes(v[None])]:
+        with pytest.raises(ValueError, match="whole multiples"):
+            call(vector)
+
+
+def test_other_limits():
+    with pytest.raises(ValueError, match="at most 5, of one step"):
+        Scaled(FORM, most=5).encode(np.array([1.0, 6.0]))
+    with pytest.raises(ValueError, match="at most 1 non-zeros, got 2"):
+        Sparse(FORM, most=1).encode(np.array([1.0, 6.0]))
+    for code in [Plain(FORM), Sparse(FORM)]:
+        with pytest.raises(ValueError, match="finite"):
+            code.encode(np.array([1.0, np.inf]))

@@ -1,0 +1,553 @@
+"""Files of the eBird Basic Dataset may not be passed on: these are written here, in its format."""
+
+import gzip
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from skfedem.datasets import read_ebird
+
+PLACE = (
+    "COUNTRY|COUNTRY CODE|STATE|STATE CODE|COUNTY|COUNTY CODE|IBA CODE|BCR CODE|USFWS CODE|"
+    "ATLAS BLOCK|LOCALITY|LOCALITY ID|LOCALITY TYPE|LATITUDE|LONGITUDE|OBSERVATION DATE|"
+    "TIME OBSERVATIONS STARTED|OBSERVER ID|OBSERVER ORCID ID|SAMPLING EVENT IDENTIFIER|"
+    "OBSERVATION TYPE|PROTOCOL NAME|PROTOCOL CODE|PROJECT NAMES|PROJECT IDENTIFIERS|"
+    "DURATION MINUTES|EFFORT DISTANCE KM|EFFORT AREA HA|NUMBER OBSERVERS|ALL SPECIES REPORTED|"
+    "GROUP IDENTIFIER"
+)
+EBD_COLUMNS = (
+    "GLOBAL UNIQUE IDENTIFIER|LAST EDITED DATE|TAXONOMIC ORDER|CATEGORY|TAXON CONCEPT ID|"
+    "COMMON NAME|SCIENTIFIC NAME|SUBSPECIES COMMON NAME|SUBSPECIES SCIENTIFIC NAME|EXOTIC CODE|"
+    f"OBSERVATION COUNT|BREEDING CODE|BREEDING CATEGORY|BEHAVIOR CODE|AGE/SEX|{PLACE}|HAS MEDIA|"
+    "APPROVED|REVIEWED|REASON|CHECKLIST COMMENTS|SPECIES COMMENTS"
+).split("|")
+SAMPLING_COLUMNS = f"LAST EDITED DATE|{PLACE}|CHECKLIST COMMENTS".split("|")
+SCIENTIFIC = {"Mallard": "Anas platyrhynchos", "Common Buzzard": "Buteo buteo", "Smew": "Mergus"}
+
+
+def checklist(
+    event, site="L1", date="2020-01-05", observer="obsr1", group="", complete="1", **more
+):
+    """Fields of one checklist; `more` has those of a species seen and any others."""
+    fields = {
+        "SAMPLING EVENT IDENTIFIER": event,
+        "LOCALITY ID": site,
+        "OBSERVATION DATE": date,
+        "OBSERVER ID": observer,
+        "GROUP IDENTIFIER": group,
+        "ALL SPECIES REPORTED": complete,
+        "LAST EDITED DATE": "2021-03-04 05:06:07.8",
+        "COUNTRY CODE": "FR",
+        "STATE": "Île-de-France",
+        "LOCALITY": '"Étang du Nord',
+        "CHECKLIST COMMENTS": "one \" quote, 'another, #1",
+    }
+    return fields | more
+
+
+def seen(event, count="1", name="Mallard", **more):
+    species = {
+        "GLOBAL UNIQUE IDENTIFIER": f"URN:CornellLabOfOrnithology:EBIRD:OBS{event}",
+        "CATEGORY": "species",
+        "COMMON NAME": name,
+        "SCIENTIFIC NAME": SCIENTIFIC[name],
+        "OBSERVATION COUNT": count,
+    }
+    return checklist(event, **(species | more))
+
+
+def as_text(rows, columns, end="\n"):
+    lines = [columns, *([row.get(column, "") for column in columns] for row in rows)]
+    return "".join("\t".join(fields) + end for fields in lines)
+
+
+def write_ebd(folder, rows, name="ebd.txt", **options):
+    path = folder / name
+    path.write_bytes(as_text(rows, EBD_COLUMNS, **options).encode())
+    return path
+
+
+def write_sampling(folder, rows, name="sampling.txt", **options):
+    path = folder / name
+    path.write_bytes(as_text(rows, SAMPLING_COLUMNS, **options).encode())
+    return path
+
+
+def labelled(data):
+    """Every observation with its labels: (client, site, period, value)."""
+    return sorted(
+        (str(client), str(data.sites[int(site)]), str(data.months[int(month)]), value)
+        for client, cells in zip(data.client_ids, data.clients, strict=True)
+        for site, month, value in cells.tolist()
+    )
+
+
+def test_labels_and_triplets(tmp_path):
+    ebd = write_ebd(
+        tmp_path,
+        [
+            seen("S3", "7", observer="obsr2", site="L9", date="2020-04-30"),
+            seen("S1", "12", site="L30"),
+            seen("S2", "3", site="L30", date="2020-01-31"),
+            seen("S4", "1", site="L9", date="2020-02-01"),
+        ],
+    )
+    data = read_ebird(ebd)
+    assert_array_equal(data.sites, ["L30", "L9"])
+    assert list(data.months.astype(str)) == ["2020-01", "2020-02", "2020-03", "2020-04"]
+    assert_array_equal(data.client_ids, ["obsr1", "obsr2"])
+    assert data.shape == (2, 4)
+    assert_array_equal(data.clients[0], [[0, 0, 3], [0, 0, 12], [1, 1, 1]])
+    assert_array_equal(data.clients[1], [[1, 3, 7]])
+    assert all(cells.dtype == np.float64 for cells in data.clients)
+    assert (data.species, data.n_zeros, data.n_missing_counts) == ("Mallard", 0, 0)
+    assert_array_equal(data.members, data.client_ids)
+    assert_array_equal(data.member_clients, [0, 1])
+
+
+def test_complete_checklists_without_the_species_are_zeros(tmp_path):
+    ebd = write_ebd(
+        tmp_path,
+        [
+            seen("S1", "5"),
+            seen("S2", "4", name="Smew"),
+            seen("S4", "X", site="L4"),
+            seen("S5", "2", complete="0"),
+        ],
+    )
+    sampling = write_sampling(
+        tmp_path,
+        [
+            checklist("S1"),
+            checklist("S2", site="L2"),
+            checklist("S3", site="L3", complete="0"),
+            checklist("S4", site="L4"),
+            checklist("S5", complete="0"),
+            checklist("S6", site="L6", observer="obsr2", date="2020-02-29"),
+        ],
+    )
+    data = read_ebird(ebd, sampling, species="Mallard")
+    assert labelled(data) == [
+        ("obsr1", "L1", "2020-01", 2.0),
+        ("obsr1", "L1", "2020-01", 5.0),
+        ("obsr1", "L2", "2020-01", 0.0),
+        ("obsr2", "L6", "2020-02", 0.0),
+    ]
+    assert (data.n_zeros, data.n_missing_counts) == (2, 1)
+
+    presence = read_ebird(ebd, sampling, species="Mallard", values="presence")
+    assert labelled(presence) == [
+        ("obsr1", "L1", "2020-01", 1.0),
+        ("obsr1", "L1", "2020-01", 1.0),
+        ("obsr1", "L2", "2020-01", 0.0),
+        ("obsr1", "L4", "2020-01", 1.0),
+        ("obsr2", "L6", "2020-02", 0.0),
+    ]
+    assert (presence.n_zeros, presence.n_missing_counts) == (2, 0)
+
+    complete = read_ebird(ebd, sampling, species="Mallard", complete_only=True)
+    assert labelled(complete) == [
+        ("obsr1", "L1", "2020-01", 5.0),
+        ("obsr1", "L2", "2020-01", 0.0),
+        ("obsr2", "L6", "2020-02", 0.0),
+    ]
+
+
+def test_zeros_alone(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1", "X")])
+    with pytest.raises(ValueError, match="of Mallard, got none: of its checklists, 1 "):
+        read_ebird(ebd)
+    sampling = write_sampling(tmp_path, [checklist("S1"), checklist("S2", group="G1")])
+    assert labelled(read_ebird(ebd, sampling)) == [("obsr1", "L1", "2020-01", 0.0)]
+    ebd = write_ebd(tmp_path, [seen("S1", "3", complete="0")])
+    data = read_ebird(ebd, sampling, complete_only=True)
+    assert labelled(data) == [("obsr1", "L1", "2020-01", 0.0)]
+    assert data.n_missing_counts == 0
+
+
+def test_a_sampling_file_without_rows_adds_nothing(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1", "3")])
+    data = read_ebird(ebd, write_sampling(tmp_path, []))
+    assert labelled(data) == [("obsr1", "L1", "2020-01", 3.0)]
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 100])
+def test_shared_checklists_count_once(tmp_path, chunk_rows):
+    ebd = write_ebd(
+        tmp_path,
+        [
+            seen("S10", "8", observer="obsr2", group="G1"),
+            seen("S9", "7", observer="obsr1", group="G1"),
+            seen("S11", "8", observer="obsr3", group="G1"),
+            seen("S21", "4", observer="obsr3", group="G2"),  # the copies of S20 and S22 lost it
+            seen("S30", "1", observer="obsr1"),
+            seen("S31", "1", observer="obsr1"),
+        ],
+    )
+    sampling = write_sampling(
+        tmp_path,
+        [
+            checklist(event, observer=observer, group=group)
+            for event, observer, group in [
+                ("S10", "obsr2", "G1"),
+                ("S9", "obsr1", "G1"),
+                ("S11", "obsr3", "G1"),
+                ("S20", "obsr2", "G2"),
+                ("S21", "obsr3", "G2"),
+                ("S22", "obsr1", "G2"),
+                ("S30", "obsr1", ""),
+                ("S31", "obsr1", ""),
+                ("S100", "obsr1", "G3"),
+                ("S99", "obsr2", "G3"),
+                ("S40", "obsr3", ""),
+            ]
+        ],
+    )
+    data = read_ebird(ebd, sampling, chunk_rows=chunk_rows)
+    assert labelled(data) == [
+        ("obsr1", "L1", "2020-01", 1.0),
+        ("obsr1", "L1", "2020-01", 1.0),
+        ("obsr1", "L1", "2020-01", 7.0),
+        ("obsr2", "L1", "2020-01", 0.0),
+        ("obsr3", "L1", "2020-01", 0.0),
+        ("obsr3", "L1", "2020-01", 4.0),
+    ]
+    assert data.n_zeros == 2
+
+
+def test_a_checklist_that_joined_a_group_later_is_no_zero(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1", "2")])
+    sampling = write_sampling(tmp_path, [checklist("S1", group="G1")])
+    assert read_ebird(ebd, sampling).n_zeros == 0
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 100])
+def test_subspecies_of_one_checklist_add_up(tmp_path, chunk_rows):
+    rows = [
+        seen("S1", "5"),
+        seen("S2", "X"),
+        seen("S1", "2", CATEGORY="issf"),
+        seen("S2", "3", CATEGORY="issf"),
+        seen("S3", "0"),
+    ]
+    ebd = write_ebd(tmp_path, rows)
+    data = read_ebird(ebd, chunk_rows=chunk_rows)
+    assert_array_equal(data.clients[0][:, 2], [0, 7])
+    assert data.n_missing_counts == 1
+    data = read_ebird(ebd, values="presence", chunk_rows=chunk_rows)
+    assert_array_equal(data.clients[0][:, 2], [0, 1, 1])
+
+
+def test_species_by_either_name(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1", "5"), seen("S2", "4", name="Common Buzzard")])
+    for species in ("Common Buzzard", "common buzzard ", "Buteo buteo", "BUTEO BUTEO"):
+        data = read_ebird(ebd, species=species)
+        assert_array_equal(data.clients[0][:, 2], [4])
+        assert data.species == "Common Buzzard"
+    several = r"got several: Mallard \(Anas platyrhynchos\), Common Buzzard \(Buteo buteo\)"
+    for chunk_rows in (1, 100):
+        with pytest.raises(ValueError, match=several):
+            read_ebird(ebd, chunk_rows=chunk_rows)
+    with pytest.raises(ValueError, match="rows with 'Buzzard' in .*ebd.txt, got none. .*Mallard"):
+        read_ebird(ebd, species="Buzzard")
+    with pytest.raises(ValueError, match="rows with a species .* got none. Species there: none"):
+        read_ebird(write_ebd(tmp_path, []))
+
+
+def test_long_lists_of_species_are_shortened(tmp_path):
+    rows = [
+        seen("S1") | {"COMMON NAME": f"bird {k}", "SCIENTIFIC NAME": f"Avis {k}"} for k in range(20)
+    ]
+    for chunk_rows in (1, 100):
+        with pytest.raises(ValueError, match=r"bird 4 \(Avis 4\), \.\.\.\.$"):
+            read_ebird(write_ebd(tmp_path, rows), species="Mallard", chunk_rows=chunk_rows)
+
+
+@pytest.mark.parametrize(
+    "freq, periods",
+    [
+        ("D", ["2019-12-29", "2019-12-30", "2019-12-31", "2020-01-01"]),
+        ("W", ["2019-12-23/2019-12-29", "2019-12-30/2020-01-05"]),
+        ("M", ["2019-12", "2020-01"]),
+        ("Q", ["2019Q4", "2020Q1"]),
+        ("Y", ["2019", "2020"]),
+    ],
+)
+def test_frequencies(tmp_path, freq, periods):
+    rows = [seen("S1", date="2019-12-29"), seen("S2", date="2020-01-01")]
+    data = read_ebird(write_ebd(tmp_path, rows), freq=freq)
+    assert list(data.months.astype(str)) == periods
+    assert_array_equal(data.clients[0], [[0, 0, 1], [0, len(periods) - 1, 1]])
+
+
+def test_start_and_end(tmp_path):
+    dates = ["2019-12-31", "2020-01-01", "2020-03-31", "2020-04-01"]
+    ebd = write_ebd(tmp_path, [seen(f"S{k}", date=date) for k, date in enumerate(dates)])
+    sampling = write_sampling(
+        tmp_path, [checklist(f"S9{k}", date=date) for k, date in enumerate(dates)]
+    )
+    data = read_ebird(ebd, sampling, start="2020-01", end="2020-03")
+    assert list(data.months.astype(str)) == ["2020-01", "2020-02", "2020-03"]
+    assert_array_equal(data.clients[0], [[0, 0, 0], [0, 0, 1], [0, 2, 0], [0, 2, 1]])
+    data = read_ebird(ebd, start="2019-01-15", end=pd.Timestamp("2020-12-24"), freq="M")
+    assert data.shape == (1, 24)
+    assert_array_equal(data.clients[0][:, 1], [11, 12, 14, 15])
+    for freq in ("D", "M", "Q", "Y"):
+        data = read_ebird(ebd, start="2020", end="2020", freq=freq)
+        assert_array_equal(data.clients[0][:, 2], [1, 1, 1])
+        assert data.shape == (1, {"D": 366, "M": 12, "Q": 4, "Y": 1}[freq])
+    data = read_ebird(ebd, end=pd.Period("2020-01", "M"), freq="D")
+    assert (str(data.months[0]), str(data.months[-1])) == ("2019-12-31", "2020-01-31")
+    with pytest.raises(ValueError, match="got none: of its checklists, 0 "):
+        read_ebird(ebd, start="2021")
+
+
+def test_clients_by_any_column(tmp_path):
+    places = [("NA", "Erongo"), ("FR", ""), ("NA", "Kunene")]
+    ebd = write_ebd(
+        tmp_path,
+        [
+            seen(f"S{k}", str(k), **{"COUNTRY CODE": country, "COUNTY": county})
+            for k, (country, county) in enumerate(places)
+        ],
+    )
+    data = read_ebird(ebd, by="COUNTRY CODE")
+    assert_array_equal(data.client_ids, ["FR", "NA"])  # Namibia is not a missing value
+    assert [cells[:, 2].tolist() for cells in data.clients] == [[1], [0, 2]]
+    assert_array_equal(read_ebird(ebd, by="COUNTY").client_ids, ["", "Erongo", "Kunene"])
+    with pytest.raises(ValueError, match="Expected 'GROUP' among the columns of .*, got GLOBAL"):
+        read_ebird(ebd, by="GROUP")
+
+
+def test_observers_in_groups(tmp_path):
+    rows = [seen(f"S{k}", str(k), observer=f"obsr{k % 7}") for k in range(21)]
+    ebd = write_ebd(tmp_path, rows)
+    data = read_ebird(ebd, n_clients=3, random_state=0)
+    assert_array_equal(data.client_ids, [0, 1, 2])
+    assert_array_equal(data.members, [f"obsr{k}" for k in range(7)])
+    assert sorted(np.bincount(data.member_clients)) == [2, 2, 3]
+    for client, cells in enumerate(data.clients):
+        held = {f"obsr{int(count) % 7}" for count in cells[:, 2]}
+        assert held == set(data.members[data.member_clients == client])
+    assert sum(len(cells) for cells in data.clients) == 21
+    again = read_ebird(ebd, n_clients=3, random_state=0, chunk_rows=2)
+    assert labelled(again) == labelled(data)
+    draws = {tuple(read_ebird(ebd, n_clients=3, random_state=k).member_clients) for k in range(5)}
+    assert len(draws) > 1
+    with pytest.raises(ValueError, match="at most 7, .* 'OBSERVER ID', got 8: lower n_clients"):
+        read_ebird(ebd, n_clients=8)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\t\n"])
+def test_encodings_ends_of_lines_and_compression(tmp_path, encoding, end):
+    # Older files end their lines, the first one among them, with a tab.
+    rows = [
+        seen("S1", "3") | {"SPECIES COMMENTS": "heard"},
+        seen("S2", "4", STATE="Provence-Alpes-Côte d'Azur"),
+    ]
+    content = as_text(rows, EBD_COLUMNS, end).encode(encoding)
+    plain, zipped = tmp_path / "ebd.txt", tmp_path / "ebd.txt.gz"
+    plain.write_bytes(content)
+    zipped.write_bytes(gzip.compress(content))
+    for path in (plain, str(zipped)):
+        data = read_ebird(path, by="STATE")
+        assert_array_equal(data.client_ids, ["Provence-Alpes-Côte d'Azur", "Île-de-France"])
+        assert [cells[:, 2].tolist() for cells in data.clients] == [[4], [3]]
+    identifiers = read_ebird(plain, by="GLOBAL UNIQUE IDENTIFIER").client_ids
+    assert identifiers[0] == "URN:CornellLabOfOrnithology:EBIRD:OBSS1"
+
+
+def test_lines_with_a_tab_too_many(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1", "3"), seen("S2", "4")])
+    ebd.write_text(ebd.read_text().replace("#1\t\n", "#1\tand a tab\there\n"))
+    assert_array_equal(read_ebird(ebd).clients[0], [[0, 0, 3], [0, 0, 4]])
+
+
+def place(event):
+    return dict(
+        site=f"L{event % 3}",
+        date=f"2020-0{1 + event % 4}-01",
+        observer=f"obsr{event % 5}",
+        group=f"G{event % 7}" if event % 7 < 3 else "",
+        complete=str(event % 2),
+    )
+
+
+def read_by_hand(rows, events):
+    """Read (species, count, event) and all events: one checklist after the other."""
+    groups = {}
+    for event in sorted(events):
+        groups.setdefault(place(event)["group"] or event, []).append(event)
+    observations, n_missing_counts = [], 0
+    for copies in groups.values():
+        counts = {
+            event: [count for name, count, at in rows if name == "Mallard" and at == event]
+            for event in copies
+        }
+        if any(counts.values()):
+            kept = next(event for event in copies if counts[event])
+            if "X" in counts[kept]:
+                n_missing_counts += 1
+                continue
+            value = sum(map(int, counts[kept]))
+        else:
+            complete = [event for event in copies if place(event)["complete"] == "1"]
+            if not complete:
+                continue
+            kept, value = complete[0], 0
+        where = place(kept)
+        observations.append((where["observer"], where["site"], where["date"][:7], float(value)))
+    return sorted(observations), n_missing_counts
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.sampled_from(["Mallard", "Smew"]),
+            st.sampled_from(["0", "1", "23", "X"]),
+            st.integers(1, 30),
+        ),
+        max_size=30,
+    ),
+    others=st.sets(st.integers(1, 30)),
+    chunk_rows=st.integers(1, 40),
+)
+def test_agrees_with_reading_by_hand_for_any_chunks(tmp_path_factory, rows, others, chunk_rows):
+    folder = tmp_path_factory.getbasetemp()
+    rows = [*rows, ("Mallard", "2", 31)]
+    events = others | {event for _, _, event in rows}
+    ebd = write_ebd(
+        folder, [seen(f"S{event}", count, name, **place(event)) for name, count, event in rows]
+    )
+    sampling = write_sampling(folder, [checklist(f"S{event}", **place(event)) for event in events])
+    expected, n_missing_counts = read_by_hand(rows, events)
+    data = read_ebird(ebd, sampling, species="Mallard", chunk_rows=chunk_rows)
+    assert labelled(data) == expected
+    assert data.n_missing_counts == n_missing_counts
+    assert_array_equal(data.client_ids, sorted({observer for observer, *_ in expected}))
+    assert_array_equal(data.sites, sorted({site for _, site, *_ in expected}))
+    for cells in data.clients:
+        assert_array_equal(cells, cells[np.lexsort(cells.T[::-1])])
+
+
+def write_many(path, columns, row, n_rows, last=None):
+    """Write a row many times, with a number in place of each @."""
+    header, line = as_text([row], columns).splitlines(keepends=True)
+    with path.open("w", encoding="utf-8") as file:
+        file.write(header)
+        file.writelines(line.replace("@", str(10**6 + k)) for k in range(n_rows))
+        if last is not None:
+            file.write(as_text([last], columns).splitlines(keepends=True)[1])
+
+
+def test_memory_follows_what_is_kept(tmp_path):
+    ebd, sampling = tmp_path / "ebd.txt", tmp_path / "sampling.txt"
+    other = seen("S@", "4", "Smew", observer="obsr@", site="L@")
+    incomplete = checklist("S@", observer="obsr@", site="L@", complete="0")
+
+    def peak_of_reading(n_rows):
+        write_many(ebd, EBD_COLUMNS, other, n_rows, last=seen("S1", "2"))
+        write_many(sampling, SAMPLING_COLUMNS, incomplete, n_rows)
+        tracemalloc.start()
+        data = read_ebird(ebd, sampling, species="Mallard", chunk_rows=1000)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert_array_equal(data.clients[0], [[0, 0, 2]])
+        return peak
+
+    peak_of_reading(1000)  # imports and caches
+    peak = peak_of_reading(45_000)
+    assert ebd.stat().st_size > 9e6
+    assert peak < 9e6 / 4
+    assert peak < 1.25 * peak_of_reading(15_000)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"OBSERVATION COUNT": "-3"}, "'OBSERVATION COUNT', got '-3' in line 3 of .*'S2'"),
+        ({"OBSERVATION COUNT": "1.5"}, "a whole number or 'X' in column .* got '1.5'"),
+        ({"OBSERVATION COUNT": ""}, "got '' in line 3"),
+        ({"OBSERVATION DATE": "05/01/2020"}, "2020-05-31 .*got '05/01/2020' in line 3 of .*'S2'"),
+        ({"OBSERVATION DATE": "2020-02-30"}, "got '2020-02-30' in line 3"),
+        ({"LOCALITY ID": ""}, "an identifier in column 'LOCALITY ID', got '' in line 3"),
+        ({"SAMPLING EVENT IDENTIFIER": ""}, "'SAMPLING EVENT IDENTIFIER', got '' in line 3"),
+        ({"ALL SPECIES REPORTED": "yes"}, "0 or 1 in .* got 'yes' in line 3 of .*'S2'"),
+    ],
+)
+@pytest.mark.parametrize("chunk_rows", [1, 10])
+def test_fields_that_cannot_be_read(tmp_path, change, message, chunk_rows):
+    ebd = write_ebd(tmp_path, [seen("S1"), seen("S2") | change, seen("S3")])
+    with pytest.raises(ValueError, match=message):
+        read_ebird(ebd, complete_only=True, chunk_rows=chunk_rows)
+    if "OBSERVATION COUNT" not in change:
+        ebd = write_ebd(tmp_path, [seen("S9")])
+        sampling = write_sampling(tmp_path, [checklist("S1"), checklist("S2") | change])
+        with pytest.raises(ValueError, match=message):
+            read_ebird(ebd, sampling, chunk_rows=chunk_rows)
+
+
+def test_a_file_that_breaks_off(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1"), seen("S2")])
+    ebd.write_text(ebd.read_text()[: ebd.read_text().rindex("2020-01")])
+    with pytest.raises(ValueError, match="got '' in line 3"):
+        read_ebird(ebd)
+
+
+def test_missing_columns_and_files(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1")])
+    sampling = write_sampling(tmp_path, [checklist("S1")])
+    missing = "Expected 'COMMON NAME', 'SCIENTIFIC NAME', 'OBSERVATION COUNT' among the columns of"
+    with pytest.raises(
+        ValueError, match=f"{missing} .*sampling.txt, got LAST EDITED DATE, COUNTRY"
+    ):
+        read_ebird(sampling)
+    with pytest.raises(
+        ValueError, match="Expected 'HAS MEDIA' among the columns of .*sampling.txt"
+    ):
+        read_ebird(ebd, sampling, by="HAS MEDIA")
+    with pytest.raises(FileNotFoundError):
+        read_ebird(tmp_path / "nothing.txt")
+
+
+@pytest.mark.parametrize(
+    "kwargs, error, message",
+    [
+        (dict(values="counts"), ValueError, "values .* 'count', 'presence', got 'counts'"),
+        (dict(freq="month"), ValueError, "freq .*got 'month'"),
+        (dict(n_clients=0), ValueError, "n_clients .*>= 1, got 0"),
+        (dict(n_clients=2.0), TypeError, "n_clients .*integer"),
+        (dict(chunk_rows=0), ValueError, "chunk_rows"),
+        (dict(species=["Mallard"]), TypeError, r"species .* string, got \['Mallard'\]"),
+        (dict(by=None), TypeError, "by .* string, got None"),
+        (dict(start="spring"), ValueError, "start .*'2000-01', got 'spring'"),
+        (dict(end=""), ValueError, "end .*'2000-01', got ''"),
+        (dict(start=[2020]), ValueError, r"start .*got \[2020\]"),
+        (dict(start="2020-02", end="2020-01"), ValueError, "start <= end, got start='2020-02'"),
+    ],
+)
+def test_bad_parameters(tmp_path, kwargs, error, message):
+    ebd = write_ebd(tmp_path, [seen("S1")])
+    with pytest.raises(error, match=message):
+        read_ebird(ebd, **kwargs)
+
+
+def test_without_pandas():
+    code = (
+        "import sys; sys.modules['pandas'] = None\n"
+        "from skfedem.datasets import make_site_counts, read_ebird\n"
+        "make_site_counts(5, 4, 1, random_state=0)\n"
+        "try:\n    read_ebird('nothing.txt')\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install skfedem[ebird]" in done.stdout

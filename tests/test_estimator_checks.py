@@ -1,0 +1,32 @@
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skfedem import FederatedGaussianMixture
+
+# Warnings are errors here. A large tolerance ends the stochastic fits early and converged; a small
+# step keeps them in the domain of the M-step, on one client with twenty rows.
+STOCHASTIC = {"step_size": 0.05, "tol": 10.0}
+ESTIMATORS = [
+    FederatedGaussianMixture(),
+    FederatedGaussianMixture(
+        n_components=2,
+        solver="vr_fedem",
+        omega=1.0,
+        participation=0.5,
+        batch_size=3,
+        **STOCHASTIC,
+    ),
+    FederatedGaussianMixture(
+        n_components=2, covariance_type="tied", compressor="rand_k", omega=0.2, **STOCHASTIC
+    ),
+    FederatedGaussianMixture(
+        n_components=2, covariance_type="diag", init_params="k-means++", batch_size=8, **STOCHASTIC
+    ),
+    FederatedGaussianMixture(
+        covariance_type="spherical", compressor="block", omega=0.5, **STOCHASTIC
+    ),
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
+def test_the_contract_of_scikit_learn(estimator, check):
+    check(estimator)

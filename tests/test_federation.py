@@ -1,0 +1,325 @@
+"""Rows, random streams, participation, minibatches, workers, stopping rules and the history."""
+
+from collections import Counter
+from itertools import pairwise
+from math import comb, inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import binom, kstest
+
+from problems import ragged_clients, stack
+from skfedem import _parallel, _random
+from skfedem._federation import draw_minibatches, read, runs
+from skfedem._history import History
+from skfedem._parallel import Workers
+from skfedem.participation import draw_active
+from skfedem.solvers._stopping import Exact, Sweeps
+
+LARGEST_UNIFORM = 1 - 2.0**-53
+
+# ---- rows and offsets
+
+
+def test_federation_counts_its_rows():
+    federation = stack(ragged_clients((3, 1, 5)))
+    assert (federation.n_clients, federation.n_samples) == (3, 9)
+    assert_array_equal(federation.lengths, [3, 1, 5])
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 20), st.integers(1, 6))
+def test_runs_cover_the_clients_within_their_bounds(lengths, n_rows, n_clients):
+    found = runs(np.array(lengths, dtype=int), n_rows, n_clients)
+    assert [k for run in found for k in range(run.start, run.stop)] == list(range(len(lengths)))
+    for run in found:
+        size = run.stop - run.start
+        assert 1 <= size <= n_clients
+        assert size == 1 or sum(lengths[run]) <= n_rows
+    # And no shorter than need be.
+    for first, second in pairwise(found):
+        one_more = sum(lengths[first]) + lengths[second.start]
+        assert one_more > n_rows or first.stop - first.start == n_clients
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.data())
+def test_read_gives_each_row_of_the_clients_once(data):
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    chosen = data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))
+    n_rows = data.draw(st.integers(1, 25))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    rows = np.arange(offsets[-1])[:, None]
+    federation = stack(np.split(rows, offsets[1:-1]))
+    clients = np.array(sorted(chosen))
+    got = {int(client): [] for client in clients}
+    for reading in read(federation, clients, n_rows):
+        assert len(reading.rows) == reading.lengths.sum()
+        assert len(reading.rows) <= n_rows
+        own = np.split(reading.rows[:, 0], np.cumsum(reading.lengths)[:-1])
+        for client, piece in zip(clients[reading.run], own, strict=True):
+            got[int(client)].extend(piece.tolist())
+    for client, piece in got.items():
+        assert piece == list(range(offsets[client], offsets[client + 1]))
+
+
+def test_neighbouring_clients_are_read_without_a_copy():
+    federation = stack(ragged_clients((3, 1, 5, 2)))
+    (reading,) = read(federation, np.array([1, 2]), 100)
+    assert np.shares_memory(reading.rows, federation.rows)
+
+
+# ---- random streams
+
+
+def test_a_client_draws_the_same_whoever_else_takes_part():
+    # Dense and sparse cohorts are drawn in two ways.
+    n_clients = 3000
+    for size in (1, 3, 4, 9):
+        every = _random.client_uniforms(5, _random.COMPRESSION, 2, np.arange(n_clients), size)
+        for clients in ([0], [7], [0, 2999], [3, 4, 5], [10, 500, 501, 2000], [1, 3, 5, 9]):
+            clients = np.array(clients)
+            drawn = _random.client_uniforms(5, _random.COMPRESSION, 2, clients, size)
+            assert_array_equal(drawn, every[clients])
+    assert _random.client_uniforms(5, 1, 2, np.array([], dtype=int), 4).shape == (0, 4)
+
+
+def test_no_two_addresses_share_numbers():
+    purposes = (
+        _random.PARTICIPATION,
+        _random.MINIBATCH,
+        _random.COMPRESSION,
+        _random.INITIALISATION,
+    )
+    numbers = [
+        _random.client_uniforms(seed, purpose, round_index, np.arange(40), 7).ravel()
+        for seed in (0, 1)
+        for purpose in purposes
+        for round_index in (0, 1, 40)
+    ]
+    numbers = np.concatenate(numbers)
+    # 53 random bits: two of 7000 numbers agree by chance once in 4e8.
+    assert len(np.unique(numbers)) == len(numbers) == 2 * 4 * 3 * 280
+
+
+def test_client_uniforms_are_uniform_and_independent():
+    drawn = _random.client_uniforms(0, _random.COMPRESSION, 3, np.arange(2000), 5)
+    assert drawn.min() >= 0 and drawn.max() < 1
+    assert kstest(drawn.ravel(), "uniform").pvalue > 1e-3
+    correlations = np.corrcoef(drawn.T) - np.eye(5)
+    # 1 / sqrt(2000) is the standard deviation of a correlation: five of them.
+    assert np.abs(correlations).max() < 5 / np.sqrt(2000)
+    neighbours = np.corrcoef(drawn[1:].ravel(), drawn[:-1].ravel())[0, 1]
+    assert abs(neighbours) < 5 / np.sqrt(drawn.size)
+
+
+@pytest.mark.parametrize("seed", [0, 2**31 - 2, 2**63 + 11])
+def test_large_addresses_are_taken(seed):
+    first = _random.generator(seed, _random.INITIALISATION, counter=(2**20) << 32).random(3)
+    again = _random.generator(seed, _random.INITIALISATION, counter=(2**20) << 32).random(3)
+    assert_array_equal(first, again)
+    drawn = _random.client_uniforms(seed, 1, 10**9, np.array([10**9, 2 * 10**9]), 5)
+    assert drawn.shape == (2, 5)
+    alone = _random.client_uniforms(seed, 1, 10**9, np.array([2 * 10**9]), 5)
+    assert_array_equal(alone[0], drawn[1])
+
+
+# ---- participation
+
+
+def draws_of_active(participation, n_clients=6, n_rounds=4000):
+    for k in range(n_rounds):
+        generator = _random.generator(0, _random.PARTICIPATION, k)
+        yield draw_active(generator, n_clients, participation)
+
+
+@pytest.mark.parametrize("participation", [0.1, 0.6])
+def test_clients_take_part_independently(participation):
+    n_clients, n_rounds = 6, 4000
+    present = np.zeros((n_rounds, n_clients))
+    for k, active in enumerate(draws_of_active(participation)):
+        assert (np.diff(active) > 0).all()
+        present[k, active] = 1
+    # Five standard deviations of a share of 4000 rounds.
+    error = 5 * np.sqrt(participation * (1 - participation) / n_rounds)
+    assert (np.abs(present.mean(axis=0) - participation) < error).all()
+    covariances = np.cov(present.T)[np.triu_indices(n_clients, 1)]
+    assert np.abs(covariances).max() < 5 * participation * (1 - participation) / np.sqrt(n_rounds)
+    counts = np.bincount(present.sum(axis=1).astype(int), minlength=n_clients + 1)
+    expected = n_rounds * binom.pmf(np.arange(n_clients + 1), n_clients, participation)
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected) + 5).all()
+
+
+def test_everyone_or_nobody_may_take_part():
+    for active in draws_of_active(1.0, n_rounds=3):
+        assert_array_equal(active, np.arange(6))
+    for active in draws_of_active(1e-12, n_rounds=3):
+        assert len(active) == 0 and active.dtype.kind == "i"
+
+
+# ---- minibatches
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 15), min_size=1, max_size=8), st.data())
+def test_minibatches_hold_rows_of_their_client(lengths, data):
+    lengths = np.array(lengths)
+    replacement = data.draw(st.booleans())
+    size = data.draw(st.integers(1, 20 if replacement else int(lengths.min())))
+    edges = st.sampled_from([0.0, 0.5, LARGEST_UNIFORM])
+    uniform = st.one_of(edges, st.floats(0, LARGEST_UNIFORM))
+    uniforms = np.array(
+        data.draw(
+            st.lists(
+                st.lists(uniform, min_size=size, max_size=size),
+                min_size=len(lengths),
+                max_size=len(lengths),
+            )
+        )
+    )
+    batches = draw_minibatches(uniforms, lengths, replacement=replacement)
+    assert batches.shape == (len(lengths), size)
+    assert (batches >= 0).all() and (batches < lengths[:, None]).all()
+    if not replacement:
+        assert all(len(set(batch)) == size for batch in batches.tolist())
+
+
+@pytest.mark.parametrize("length", [3, 1000, 2**20 - 1, 2**40 - 1, 2**40])
+def test_the_largest_uniform_is_a_row_of_the_client(length):
+    batch = draw_minibatches(np.array([[LARGEST_UNIFORM]]), np.array([length]), replacement=True)
+    assert batch[0, 0] == length - 1
+
+
+def test_without_replacement_every_subset_is_as_likely():
+    n_draws, length, size = 20000, 5, 3
+    uniforms = np.random.default_rng(0).random((n_draws, size))
+    batches = draw_minibatches(uniforms, np.full(n_draws, length), replacement=False)
+    counts = Counter(map(frozenset, batches.tolist()))
+    assert len(counts) == comb(length, size)
+    expected = n_draws / comb(length, size)
+    # Five standard deviations of a count of 2000.
+    assert all(abs(count - expected) < 5 * np.sqrt(expected) for count in counts.values())
+
+
+def test_with_replacement_every_row_is_as_likely():
+    n_draws, length = 8000, 5
+    uniforms = np.random.default_rng(0).random((n_draws, 2))
+    batches = draw_minibatches(uniforms, np.full(n_draws, length), replacement=True)
+    counts = np.bincount(batches[:, 0] * length + batches[:, 1])
+    expected = n_draws / length**2
+    assert len(counts) == length**2
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_a_minibatch_does_not_depend_on_the_other_clients():
+    lengths, uniforms = np.array([4, 9, 6]), np.random.default_rng(0).random((3, 4))
+    for replacement in (True, False):
+        together = draw_minibatches(uniforms, lengths, replacement=replacement)
+        for k in range(3):
+            alone = draw_minibatches(
+                uniforms[k : k + 1], lengths[k : k + 1], replacement=replacement
+            )
+            assert_array_equal(alone[0], together[k])
+
+
+# ---- workers
+
+
+@pytest.mark.parametrize("threshold", [0.0, inf])
+@pytest.mark.parametrize("n_jobs", [None, 1, 2, 3])
+def test_workers_return_results_in_order(n_jobs, threshold, monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", threshold)
+    with Workers(n_jobs) as workers:
+        for n_groups in (0, 1, 2, 7, 5):
+            groups = list(range(n_groups))
+            assert workers.map(lambda k: k * k, groups, "squares") == [k * k for k in groups]
+
+
+def test_an_error_of_a_worker_reaches_the_caller(monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+
+    def fails_late(k):
+        calls.append(k)
+        if len(calls) > 3:
+            raise ValueError("a client's own message")
+        return k
+
+    calls = []
+    with Workers(2) as workers:
+        assert workers.map(fails_late, [0, 1, 2], "kind") == [0, 1, 2]
+        with pytest.raises(ValueError, match="a client's own message"):
+            workers.map(fails_late, [0, 1, 2], "kind")
+
+
+# ---- stopping rules
+
+
+def test_exact_rounds_stop_at_the_first_small_change():
+    rule = Exact(tol=0.1)
+    assert [rule.converged(value) for value in (-3.0, -2.0, -1.5, -1.45)] == [0, 0, 0, 1]
+    assert rule.log_likelihoods == [-3.0, -2.0, -1.5, -1.45]
+    falling = Exact(tol=0.1)
+    assert [falling.converged(value) for value in (-1.0, -1.5, -1.55)] == [False, False, True]
+    never = Exact(tol=0.0)
+    assert not any(never.converged(-1.0) for _ in range(3))
+
+
+class Quadratic:
+    """A model of one number whose minorizer is ``-(s - θ)²``: a gain is a squared distance."""
+
+    def minorizer(self, statistics, parameters):
+        return -((statistics - parameters) ** 2)
+
+
+class At:
+    """A server with Ŝ = T(Ŝ)."""
+
+    def __init__(self, value):
+        self.statistics = self.parameters = value
+
+
+def first_stop(moves, step_size, tol=0.01):
+    position, rule = 0.0, Sweeps(tol, Quadratic(), At(0.0))
+    for round_number, move in enumerate(moves, start=1):
+        position += move
+        if rule.converged(At(position), step_size):
+            return round_number
+    return None
+
+
+def test_a_noisy_run_stops_after_three_quiet_sweeps():
+    # A sweep of 20 rounds at steps of 0.05 (21, where their sum misses 1 by rounding).
+    assert first_stop([0.0] * 100, step_size=0.05) in (60, 61, 62, 63)
+    # Ten rounds at least, whatever the step.
+    assert first_stop([0.0] * 100, step_size=1.0) == 30
+    # 0.01 a round is 0.1 a sweep: a gain of 0.01, which is tol itself.
+    assert first_stop([0.0101] * 100, step_size=1.0) is None
+    assert first_stop([0.0099] * 100, step_size=1.0) == 30
+
+
+def test_a_lucky_sweep_does_not_stop_a_noisy_run():
+    noisy = [0.3] * 10 + [0.0] * 10 + [0.3] * 10 + [0.0] * 20
+    assert first_stop(noisy, step_size=1.0) is None
+    assert first_stop(noisy + [0.0] * 10, step_size=1.0) == 60
+    # A sweep is judged by its ends: what goes there and back again has gained nothing.
+    assert first_stop([0.3, -0.3] * 15, step_size=1.0) == 30
+
+
+# ---- history
+
+
+def test_history_keeps_one_column_a_name():
+    history = History()
+    history.append(round=0, field_sq_norm=np.nan, n_active=0)
+    history.append(round=1, field_sq_norm=0.5, n_active=3)
+    history.update(0, field_sq_norm=2)
+    history.update(-1, n_active=4)
+    assert history.row(-1) == {"round": 1, "field_sq_norm": 0.5, "n_active": 4}
+    columns = history.as_dict()
+    assert columns["round"].dtype == columns["n_active"].dtype == np.int64
+    assert columns["field_sq_norm"].dtype == np.float64
+    assert_allclose(columns["field_sq_norm"], [2.0, 0.5])
+    assert_array_equal(history.column("n_active"), [0, 4])

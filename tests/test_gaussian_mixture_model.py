@@ -1,0 +1,427 @@
+"""The Gaussian mixture as a model: E-step, M-step, domain, units."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.mixture import GaussianMixture
+
+import literal
+from problems import (
+    COVARIANCE_TYPES,
+    KNOWN_COVARIANCE,
+    client_means,
+    mean_statistics,
+    mixture_log_likelihoods,
+    mixture_model,
+    mixture_parameters,
+    ragged_clients,
+    stack,
+)
+from skfedem import FederatedGaussianMixture
+from skfedem.models import gaussian_mixture
+from skfedem.models.gaussian_mixture import in_row_units, in_standard_units, whiten
+
+every_covariance_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+
+
+def small_model(covariance_type, n_components=3, n_features=3, **params):
+    """A model in units of its own, and rows in more than two dimensions."""
+    generator = np.random.default_rng(1)
+    rows = generator.standard_normal((40, n_features)) @ np.diag([1.0, 2.0, 0.5][:n_features])
+    federation = stack(np.split(rows + [3.0, 0.0, -1.0][:n_features], [5, 6, 20]))
+    return mixture_model(federation, covariance_type, n_components, **params), federation
+
+
+def table(model, statistics):
+    return statistics.reshape(model.n_components, model.n_functions)
+
+
+def plain(model, parameters):
+    """Parameters as the literal functions and scikit-learn take them, in standard units."""
+    return parameters.weights, parameters.means, parameters.covariances
+
+
+# ---- E-step
+
+
+@every_covariance_type
+def test_expected_statistics_are_the_literal_ones(covariance_type):
+    model, federation = small_model(covariance_type)
+    parameters = mixture_parameters(model)
+    rows = (federation.rows - model.center) / model.scale
+    statistics, _ = client_means(model, federation, parameters)
+    pieces = np.split(rows, federation.offsets[1:-1])
+    for own, found in zip(pieces, statistics, strict=True):
+        expected = literal.expected_statistics(own, *plain(model, parameters), covariance_type)
+        assert_allclose(table(model, found), expected, rtol=1e-11, atol=1e-13)
+
+
+@every_covariance_type
+def test_features_are_the_literal_ones_in_standard_units(covariance_type):
+    model, federation = small_model(covariance_type)
+    features = model.features(federation.rows)
+    rows = (federation.rows - model.center) / model.scale
+    expected = np.transpose([literal.features(row, covariance_type) for row in rows])
+    assert features.shape == (model.n_functions, 40)
+    assert_allclose(features, expected, rtol=1e-13, atol=1e-15)
+
+
+@every_covariance_type
+def test_log_likelihood_of_any_parameters_is_scipys(covariance_type):
+    # Also of covariances that T would not give: what a user may start from.
+    model, federation = small_model(covariance_type)
+    weights, means, covariances = plain(model, mixture_parameters(model, seed=3, spread=0.2))
+    parameters = model.parameters(weights, means, 1.7 * covariances)
+    in_rows = in_row_units(model, parameters)
+    expected = mixture_log_likelihoods(federation.rows, *in_rows, covariance_type).mean()
+    _, log_likelihoods = client_means(model, federation, parameters)
+    found = model.log_likelihood(federation.weights @ log_likelihoods, parameters)
+    assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_log_likelihood_far_in_the_tails_does_not_underflow():
+    model, federation = small_model("full")
+    parameters = mixture_parameters(model)
+    far = federation._replace(rows=federation.rows + 1e4 * model.scale)
+    statistics, log_likelihoods = client_means(model, far, parameters)
+    assert np.isfinite(statistics).all()
+    expected = mixture_log_likelihoods(far.rows, *in_row_units(model, parameters), "full").mean()
+    found = model.log_likelihood(federation.weights @ log_likelihoods, parameters)
+    # Squares of 1e4 of either sign: eight of sixteen digits, at worst.
+    assert_allclose(found, expected, rtol=1e-8)
+
+
+@every_covariance_type
+def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
+    model, federation = small_model(covariance_type)
+    centers = federation.rows[[0, 11, 25]]
+    features = model.features(federation.rows)
+    sums = model.nearest((centers - model.center) / model.scale, features, federation.lengths)
+    distances = ((federation.rows[:, None] - centers) ** 2).sum(axis=2)
+    closest = distances.argmin(axis=1)
+    pieces = np.split(closest, federation.offsets[1:-1])
+    counts = [np.bincount(piece, minlength=3) for piece in pieces]
+    mass = sums.reshape(4, 3, -1)[:, :, 0]
+    assert_array_equal(mass, counts)
+    means = sums.reshape(4, 3, -1).sum(axis=0)[:, 1:4] / mass.sum(axis=0)[:, None]
+    expected = [federation.rows[closest == g].mean(axis=0) for g in range(3)]
+    assert_allclose(means * model.scale + model.center, expected, rtol=1e-12)
+
+
+def test_large_clients_are_read_in_pieces(monkeypatch):
+    monkeypatch.setattr(gaussian_mixture, "_CACHE_SIZE", 1)
+    federation = stack(ragged_clients((300, 64, 65, 10)))
+    model = mixture_model(federation, "full")
+    assert model.block_rows == 64
+    monkeypatch.undo()
+    assert model.block_rows > 1000
+
+
+# ---- M-step
+
+
+@every_covariance_type
+@pytest.mark.parametrize("total_mass", [1.0, 1.2])
+def test_t_is_the_literal_m_step(covariance_type, total_mass):
+    # Noise lets the masses sum to something else than one.
+    model, federation = small_model(covariance_type, reg_covar=0.02)
+    statistics = mean_statistics(model, federation, mixture_parameters(model))
+    statistics[:: model.n_functions] *= total_mass
+    found = model.maximization(statistics)
+    expected = literal.m_step(
+        table(model, statistics), covariance_type, model.regularization, model.second_moment
+    )
+    for got, want in zip(found[:3], expected, strict=True):
+        assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+@every_covariance_type
+def test_t_inverts_the_expected_statistic_with_regularisation(covariance_type):
+    model, _ = small_model(covariance_type, reg_covar=0.1)
+    parameters = mixture_parameters(model)
+    found = model.maximization(model.statistics_of(parameters))
+    for got, want in zip(found, parameters, strict=True):
+        assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+
+
+def test_regularisation_is_in_the_rows_units_squared():
+    # The covariance in the rows' units is that of the rows plus reg_covar, for one component.
+    for covariance_type in COVARIANCE_TYPES:
+        model, federation = small_model(covariance_type, n_components=1, reg_covar=0.3)
+        rows = federation.rows - federation.rows.mean(axis=0)
+        parameters = mixture_parameters(model, spread=0.0)
+        fitted = model.maximization(mean_statistics(model, federation, parameters))
+        _, means, covariances = in_row_units(model, fitted)
+        moment = rows.T @ rows / len(rows)
+        expected = {
+            "full": [moment + 0.3 * np.eye(3)],
+            "tied": moment + 0.3 * np.eye(3),
+            "diag": [np.diag(moment) + 0.3],
+            "spherical": [np.diag(moment).mean() + 0.3],
+        }[covariance_type]
+        assert_allclose(means[0], federation.rows.mean(axis=0), rtol=1e-12)
+        assert_allclose(covariances, expected, rtol=1e-12, atol=1e-12)
+
+
+def perturbed(model, parameters, generator, size):
+    """Other parameters near by, also such as T never gives."""
+    weights = parameters.weights * np.exp(size * generator.standard_normal(model.n_components))
+    means = parameters.means + size * generator.standard_normal(parameters.means.shape)
+    covariances = parameters.covariances
+    if model.fixed_covariance is None and model.covariance_type in ("full", "tied"):
+        d = model.n_features
+        turn = np.eye(d) + size * generator.standard_normal((*covariances.shape[:-2], d, d))
+        covariances = turn @ covariances @ np.swapaxes(turn, -1, -2)
+    elif model.fixed_covariance is None:
+        covariances = covariances * np.exp(size * generator.standard_normal(covariances.shape))
+    return model.parameters(weights / weights.sum(), means, covariances)
+
+
+@pytest.mark.parametrize("total_mass", [1.0, 1.2, 0.8])
+@pytest.mark.parametrize("covariance_type", [*COVARIANCE_TYPES, "fixed"])
+def test_no_parameters_beat_those_of_t(covariance_type, total_mass):
+    fixed = np.eye(3) + 0.2 if covariance_type == "fixed" else None
+    model, federation = small_model(covariance_type.replace("fixed", "tied"), fixed=fixed)
+    statistics = mean_statistics(model, federation, mixture_parameters(model))
+    # Noise lets the masses sum to something else than one.
+    statistics[:: model.n_functions] *= total_mass
+    best = model.maximization(statistics)
+    value = model.minorizer(statistics, best)
+    generator = np.random.default_rng(0)
+    for size in (1e-3, 1e-2, 0.1):
+        for _ in range(50):
+            other = model.minorizer(statistics, perturbed(model, best, generator, size))
+            # At a maximum the loss is quadratic: at least 1e-3 of the square of the step here,
+            # which at 1e-3 is 1e-9, far above the rounding of numbers of order 10.
+            assert other < value - 1e-4 * size**2
+
+
+def test_the_minorizer_is_what_em_gains_at_the_e_step():
+    # At the statistic of θ itself, log p(θ) - Q(θ) is the entropy of the posterior.
+    model, federation = small_model("tied")
+    parameters = mixture_parameters(model)
+    statistics, log_likelihoods = client_means(model, federation, parameters)
+    gap = federation.weights @ log_likelihoods - parameters.log_partition
+    gap -= model.minorizer(federation.weights @ statistics, parameters)
+    rows = (federation.rows - model.center) / model.scale
+    shares = np.array(literal.responsibilities(rows, *plain(model, parameters), "tied"))
+    entropy = -(shares * np.log(shares)).sum(axis=1).mean()
+    assert_allclose(gap, entropy, rtol=1e-11)
+
+
+# ---- the domain of T
+
+
+def at_rows(covariance_type, **params):
+    model, federation = small_model(covariance_type, **params)
+    return model, mean_statistics(model, federation, mixture_parameters(model))
+
+
+@pytest.mark.parametrize("covariance_type", [*COVARIANCE_TYPES, "fixed"])
+def test_components_without_mass_are_outside(covariance_type):
+    fixed = np.eye(3) if covariance_type == "fixed" else None
+    model, statistics = at_rows(covariance_type.replace("fixed", "tied"), fixed=fixed)
+    assert model.in_domain(statistics)
+    for mass in (0.0, -0.1, np.nan):
+        outside = table(model, statistics.copy())
+        outside[1, 0] = mass
+        assert not model.in_domain(outside.ravel())
+
+
+@every_covariance_type
+def test_negative_variances_are_outside(covariance_type):
+    model, statistics = at_rows(covariance_type)
+    if covariance_type == "tied":
+        # Means that are further apart than the rows are spread.
+        outside = table(model, statistics.copy())
+        outside[:, 1:4] += 2 * outside[:, :1] * [[3.0, 0, 0], [-3.0, 0, 0], [0, 0, 0]]
+    else:
+        outside = table(model, statistics.copy())
+        outside[1, 4] -= 10.0 * outside[1, 0]
+    assert not model.in_domain(outside.ravel())
+
+
+def test_correlations_beyond_one_are_outside():
+    model, statistics = at_rows("full")
+    outside = table(model, statistics.copy())
+    outside[0, 5] += 5.0 * outside[0, 0]  # y_1 y_2
+    assert not model.in_domain(outside.ravel())
+
+
+@every_covariance_type
+def test_a_step_is_halved_until_it_stays(covariance_type):
+    model, statistics = at_rows(covariance_type)
+    field = np.zeros_like(statistics)
+    # Component 0 keeps at least half of 1 - γ, here 0.45, of its mass m: it may lose 0.55 m.
+    mass = statistics[0]
+    for loss, halvings in ((0.5, 0), (0.6, 1), (1.2, 2), (40.0, 7)):
+        field[0 :: model.n_functions] = 0.0
+        field = -(loss / 0.1) * table(model, statistics) * [[1.0], [0.0], [0.0]]
+        # The lost rows go to component 1, so that every moment stays that of some rows.
+        field[1] = -field[0]
+        after, found = model.server_step(statistics, field.ravel(), 0.1)
+        assert found == halvings
+        kept = 1 - loss / 2**halvings
+        assert_allclose(after[0], kept * mass, rtol=1e-12)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+def test_a_step_keeps_its_share_of_every_components_scatter(covariance_type):
+    # One whose mass stays: component 0 keeps at least 0.45 of its scatter at a step of 0.1.
+    model, statistics = at_rows(covariance_type)
+    here = model.maximization(statistics)
+    for loss, halvings in ((0.5, 0), (0.6, 1), (0.95, 1), (1.2, 2)):
+        share = np.reshape([loss, 0.0, 0.0], (3, *[1] * (here.covariances.ndim - 1)))
+        less = here._replace(covariances=(1 - share) * here.covariances)
+        field = (model.statistics_of(less) - statistics) / 0.1
+        after, found = model.server_step(statistics, field, 0.1)
+        assert found == halvings
+        kept = 1 - loss / 2**halvings
+        found_covariance = model.maximization(after).covariances[0]
+        assert_allclose(found_covariance, kept * here.covariances[0], rtol=1e-9, atol=1e-11)
+
+
+def test_a_step_to_nowhere_is_not_taken():
+    model, statistics = at_rows("diag")
+    after, halvings = model.server_step(statistics, np.full_like(statistics, np.nan), 0.5)
+    assert_array_equal(after, statistics)
+    assert halvings == 20
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@every_covariance_type
+def test_a_constant_feature_stays_in_the_domain(covariance_type):
+    rows = np.random.default_rng(0).standard_normal((30, 3))
+    rows[:, 1] = 5.0
+    fit = FederatedGaussianMixture(
+        2, covariance_type=covariance_type, omega=0.5, participation=0.7, random_state=0
+    )
+    fit.fit(np.split(rows, 3))
+    # Minus its mean it is zero, and a zero is never compressed to anything else.
+    assert_allclose(fit.means_[:, 1], 5.0, rtol=1e-12)
+    assert np.isfinite(fit.lower_bound_)
+
+
+# ---- components, features and covariances at the edge
+
+
+def edge_start(covariance_type, means):
+    precisions = {
+        "full": np.array([np.eye(2)] * 2),
+        "tied": np.eye(2),
+        "diag": np.ones((2, 2)),
+        "spherical": np.ones(2),
+    }[covariance_type]
+    return {"weights_init": [0.5, 0.5], "means_init": means, "precisions_init": precisions}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@every_covariance_type
+@pytest.mark.parametrize("distance", [20.0, 50.0, 500.0])
+def test_an_empty_component_does_not_harm_the_others(covariance_type, distance):
+    rows = np.random.default_rng(0).standard_normal((60, 2)) * [1.0, 2.0]
+    params = {"max_iter": 6, "tol": 0.0}
+    params.update(edge_start(covariance_type, [[0.0, 0.0], [distance, distance]]))
+    pooled = GaussianMixture(2, covariance_type=covariance_type, **params).fit(rows)
+    fit = FederatedGaussianMixture(2, covariance_type=covariance_type, **params)
+    fit.fit(np.split(rows, [10, 35]))
+    assert fit.weights_[1] < 1e-12
+    assert_allclose(fit.weights_, pooled.weights_, rtol=0, atol=1e-12)
+    assert_allclose(fit.means_[0], pooled.means_[0], rtol=1e-8)
+    if covariance_type == "tied":
+        assert_allclose(fit.covariances_, pooled.covariances_, rtol=1e-8)
+    else:
+        assert_allclose(fit.covariances_[0], pooled.covariances_[0], rtol=1e-8)
+    assert_allclose(fit.lower_bound_, pooled.lower_bound_, rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@every_covariance_type
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e5 / 3, 1e6])
+def test_a_constant_feature_changes_no_other(covariance_type, constant):
+    rows = np.random.default_rng(0).standard_normal((60, 2)) + np.repeat([[0.0], [3.0]], 30, 0)
+    wide = np.column_stack([rows, np.full(60, constant)])
+    params = {"max_iter": 8, "tol": 0.0, "reg_covar": 1e-6}
+    means = np.array([[0.0, 0.0], [3.0, 3.0]])
+    start = edge_start(covariance_type, means)
+    start.pop("precisions_init")
+    narrow = FederatedGaussianMixture(2, covariance_type=covariance_type, **params, **start)
+    narrow.fit(np.split(rows, 3))
+    start["means_init"] = np.column_stack([means, np.full(2, constant)])
+    fit = FederatedGaussianMixture(2, covariance_type=covariance_type, **params, **start)
+    fit.fit(np.split(wide, 3))
+    if covariance_type == "spherical":
+        # One variance for all features: a third feature without spread does change it.
+        assert_allclose(fit.means_[:, 2], constant, rtol=1e-12)
+        return
+    # It has no part in the statistics either: their norm is that without it.
+    norms = fit.history_["mean_field_sq_norm"]
+    assert_allclose(norms, narrow.history_["mean_field_sq_norm"], rtol=1e-6)
+    assert_allclose(fit.weights_, narrow.weights_, rtol=1e-8)
+    assert_allclose(fit.means_[:, :2], narrow.means_, rtol=1e-8, atol=1e-9)
+    assert_allclose(fit.means_[:, 2], constant, rtol=1e-12)
+    variances = fit.covariances_ if covariance_type == "diag" else fit.covariances_[..., 2, 2]
+    assert_allclose(variances[..., 2] if covariance_type == "diag" else variances, 1e-6, rtol=1e-8)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
+def test_a_constant_feature_without_regularisation_is_refused(covariance_type, constant):
+    rows = np.random.default_rng(0).standard_normal((60, 2))
+    wide = np.column_stack([rows, np.full(60, constant)])
+    fit = FederatedGaussianMixture(2, covariance_type=covariance_type, reg_covar=0, random_state=0)
+    with pytest.raises(ValueError, match="collapsed.*increase reg_covar"):
+        fit.fit(np.split(wide, 3))
+    assert not hasattr(fit, "means_")
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+def test_a_component_on_one_row_without_regularisation_is_refused(covariance_type):
+    rows = np.random.default_rng(0).standard_normal((60, 2))
+    rows[7] = [9.0, -9.0]
+    start = edge_start(covariance_type, [[0.0, 0.0], [9.0, -9.0]])
+    fit = FederatedGaussianMixture(2, covariance_type=covariance_type, reg_covar=0, **start)
+    with pytest.raises(ValueError, match="collapsed.*increase reg_covar"):
+        fit.fit(np.split(rows, 3))
+    assert not hasattr(fit, "means_")
+    fit.set_params(reg_covar=1e-3).fit(np.split(rows, 3))
+    assert_allclose(fit.means_[1], [9.0, -9.0], rtol=1e-6)
+    assert_allclose(fit.weights_[1], 1 / 60, rtol=1e-6)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_two_equal_features_without_regularisation_are_refused(covariance_type):
+    rows = np.random.default_rng(0).standard_normal((60, 2))
+    wide = np.column_stack([rows, 3.0 * rows[:, 0] + 1.0])
+    fit = FederatedGaussianMixture(
+        2, covariance_type=covariance_type, reg_covar=0.0, random_state=0
+    )
+    with pytest.raises(ValueError, match="collapsed.*increase reg_covar"):
+        fit.fit(np.split(wide, 3))
+
+
+# ---- units
+
+
+@every_covariance_type
+def test_units_there_and_back(covariance_type):
+    model, _ = small_model(covariance_type)
+    parameters = mixture_parameters(model)
+    back = in_standard_units(
+        *in_row_units(model, parameters), model.center, model.scale, covariance_type
+    )
+    for got, want in zip(back, plain(model, parameters), strict=True):
+        assert_allclose(got, want, rtol=1e-13, atol=1e-13)
+    nothing = in_standard_units(None, None, None, model.center, model.scale, covariance_type)
+    assert nothing == (None, None, None)
+
+
+def test_whiten_inverts_a_covariance():
+    several = np.array([KNOWN_COVARIANCE, 4.0 * np.eye(2)])
+    whitening = whiten(several)
+    identities = whitening @ several @ np.swapaxes(whitening, -1, -2)
+    assert_allclose(identities, [np.eye(2)] * 2, atol=1e-14)
+    assert_allclose(whitening[:, 0, 1], 0.0, atol=0)
+    assert_allclose(whiten(KNOWN_COVARIANCE), whitening[0], rtol=1e-15)
+    with pytest.raises(ValueError, match="positive definite.*Decrease n_components"):
+        whiten(np.array([[1.0, 2.0], [2.0, 1.0]]))

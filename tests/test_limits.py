@@ -1,0 +1,544 @@
+"""Exact reductions: where the algorithms must agree with others to rounding."""
+
+from itertools import pairwise
+from math import isclose
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.mixture import GaussianMixture
+
+import literal
+from problems import (
+    COVARIANCE_TYPES,
+    KNOWN_COVARIANCE,
+    MODELS,
+    SETTINGS,
+    SOLVERS,
+    Setting,
+    make_problem,
+    mixture_model,
+    mixture_parameters,
+    ragged_clients,
+    run_rounds,
+    stack,
+    start_at,
+)
+from skfedem import FederatedGaussianMixture, _random
+from skfedem._federation import draw_minibatches
+from skfedem._parallel import Workers
+from skfedem.compression import BlockQuantizer, Dithering, RandK
+from skfedem.participation import draw_active
+from skfedem.solvers._loop import Options, run
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+every_covariance_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+
+FITTED = ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_")
+
+
+def start_of(covariance_type, scale=1.0, shift=0.0):
+    """A start within the rows of ``ragged_clients``, times ``scale`` plus ``shift``."""
+    precisions = {
+        "full": np.array([[[1.0, 0.1], [0.1, 0.2]], [[0.7, -0.1], [-0.1, 0.15]]]),
+        "tied": np.array([[0.8, 0.1], [0.1, 0.2]]),
+        "diag": np.array([[1.0, 0.2], [0.7, 0.15]]),
+        "spherical": np.array([0.5, 0.3]),
+    }[covariance_type]
+    return {
+        "weights_init": np.array([0.4, 0.6]),
+        "means_init": np.array([[1.0, -7.0], [3.0, -3.0]]) * scale + shift,
+        "precisions_init": precisions / scale**2,
+    }
+
+
+def federated(covariance_type, **params):
+    params = {"n_components": 2, "tol": 0.0, "random_state": 0, **params}
+    return FederatedGaussianMixture(covariance_type=covariance_type, **params)
+
+
+def assert_same_fit(got, want, rtol=1e-8, names=FITTED):
+    for name in names:
+        assert_allclose(getattr(got, name), getattr(want, name), rtol=rtol, atol=1e-9, err_msg=name)
+
+
+# ---- scikit-learn's EM
+
+
+# EM on 48 rows of spread 1 to 4 is well conditioned: the two implementations part by rounding,
+# below 1e-12 in every quantity, which leaves 1e-8 four digits to spare.
+@every_covariance_type
+@pytest.mark.parametrize("max_iter", range(1, 7))
+def test_defaults_are_scikit_learns_em_iteration_by_iteration(covariance_type, max_iter):
+    clients = ragged_clients()
+    params = {"max_iter": max_iter, "reg_covar": 1e-3, **start_of(covariance_type)}
+    pooled = GaussianMixture(2, covariance_type=covariance_type, tol=0.0, **params)
+    pooled.fit(np.concatenate(clients))
+    fit = federated(covariance_type, **params).fit(clients)
+    assert_same_fit(fit, pooled)
+    assert_allclose(fit.lower_bounds_, pooled.lower_bounds_, rtol=1e-10)
+    assert_allclose(fit.lower_bound_, pooled.lower_bound_, rtol=1e-10)
+    assert (fit.n_iter_, fit.converged_) == (pooled.n_iter_, pooled.converged_)
+    assert fit.n_iter_ == max_iter and not fit.converged_
+    # Row r of the history is the state after r rounds: one E-step ahead of the bounds.
+    assert_allclose(fit.history_["log_likelihood"][:max_iter], pooled.lower_bounds_, rtol=1e-10)
+    assert_array_equal(fit.history_["safeguarded"], 0)
+
+
+@every_covariance_type
+@pytest.mark.parametrize("tol", [1e-2, 1e-4])
+def test_defaults_stop_where_scikit_learn_stops(covariance_type, tol):
+    clients = ragged_clients()
+    params = {"max_iter": 500, "tol": tol, **start_of(covariance_type)}
+    pooled = GaussianMixture(2, covariance_type=covariance_type, **params)
+    pooled.fit(np.concatenate(clients))
+    fit = federated(covariance_type, **params).fit(clients)
+    assert (fit.n_iter_, fit.converged_) == (pooled.n_iter_, pooled.converged_)
+    assert fit.converged_ and fit.n_iter_ > 2
+    assert_allclose(fit.lower_bounds_, pooled.lower_bounds_, rtol=1e-8)
+    # Rounding grows a little where EM converges slowly.
+    assert_same_fit(fit, pooled, rtol=1e-7)
+
+
+@every_covariance_type
+def test_only_rounds_without_noise_step_by_one(covariance_type):
+    clients = ragged_clients()
+    fit = federated(covariance_type, max_iter=2, **start_of(covariance_type)).fit(clients)
+    assert_array_equal(fit.history_["step_size"][1:], 1.0)
+    assert_array_equal(fit.history_["epoch"], [0, 1, 2])
+
+
+@every_covariance_type
+def test_the_split_does_not_matter(covariance_type):
+    rows = np.concatenate(ragged_clients())
+    fits = []
+    for lengths in ([48], [1] * 48, [47, 1], [10, 20, 3, 15]):
+        split = np.split(rows, np.cumsum(lengths)[:-1])
+        fits.append(federated(covariance_type, max_iter=20, **start_of(covariance_type)).fit(split))
+    assert [fit.n_clients_ for fit in fits] == [1, 48, 2, 4]
+    for fit in fits[1:]:
+        assert_same_fit(fit, fits[0])
+        assert_allclose(fit.lower_bounds_, fits[0].lower_bounds_, rtol=1e-10)
+
+
+@every_covariance_type
+def test_a_known_control_changes_nothing_of_an_exact_fit(covariance_type):
+    # The fields of the control variates cancel, whatever their start and their step.
+    clients = ragged_clients()
+    fits = [
+        federated(
+            covariance_type, max_iter=10, control_init=init, control_step=step,
+            **start_of(covariance_type),
+        ).fit(clients)
+        for init in ("field", "zeros")
+        for step in ("auto", 0.0, 0.3)
+    ]  # fmt: skip
+    for fit in fits[1:]:
+        assert_same_fit(fit, fits[0])
+
+
+def test_fixed_covariance_is_a_literal_em_of_weights_and_means():
+    clients = [rows / [1.0, 3.0] for rows in ragged_clients()]
+    rows = np.concatenate(clients)
+    weights, means = np.array([0.4, 0.6]), np.array([[1.0, -2.0], [3.0, -1.0]])
+    start = {"weights_init": weights, "means_init": means}
+    for max_iter in range(1, 6):
+        shares = np.array(literal.responsibilities(rows, weights, means, KNOWN_COVARIANCE, "tied"))
+        weights, means = shares.mean(axis=0), (shares.T @ rows) / shares.sum(axis=0)[:, None]
+        fit = federated("tied", fixed_covariance=KNOWN_COVARIANCE, max_iter=max_iter, **start)
+        fit.fit(clients)
+        assert_allclose(fit.weights_, weights, rtol=1e-8)
+        assert_allclose(fit.means_, means, rtol=1e-8)
+        # Units to standard units and back: one rounding each.
+        assert_allclose(fit.covariances_, KNOWN_COVARIANCE, rtol=1e-14)
+    log_likelihood = literal.log_likelihood(rows, weights, means, KNOWN_COVARIANCE, "tied")
+    assert_allclose(fit.score(rows), log_likelihood, rtol=1e-10)
+    assert_allclose(fit.history_["log_likelihood"][-1], log_likelihood, rtol=1e-10)
+
+
+# ---- units and numbers
+
+
+@every_covariance_type
+def test_rows_far_from_the_origin_give_the_fit_of_centred_ones(covariance_type):
+    # Near 1e6 doubles are 2^-33, about 1e-10, apart. Rows rounded to multiples of it can be moved
+    # there and back without an error; the fitted means are rounded to it once more, when they are
+    # stored, and the mean of all rows, to a few of it, before.
+    spacing = 2.0**-33
+    near = [np.round(rows / spacing) * spacing for rows in ragged_clients()]
+    far = [rows + 1e6 for rows in near]
+    assert all(((a - 1e6) == b).all() for a, b in zip(far, near, strict=True))
+    params = {"max_iter": 15, "reg_covar": 1e-6}
+    expected = federated(covariance_type, **params, **start_of(covariance_type)).fit(near)
+    fit = federated(covariance_type, **params, **start_of(covariance_type, shift=1e6)).fit(far)
+    assert_allclose(fit.means_ - 1e6, expected.means_, rtol=0, atol=8 * spacing)
+    assert_allclose(fit.weights_, expected.weights_, rtol=1e-9)
+    assert_allclose(fit.covariances_, expected.covariances_, rtol=1e-9, atol=1e-9)
+    assert_allclose(fit.lower_bounds_, expected.lower_bounds_, rtol=1e-9)
+    # Prediction sees means that are off by the spacing, about 1e-9 of a standard deviation.
+    assert_allclose(fit.score_samples(far[2]), expected.score_samples(near[2]), atol=1e-8)
+    assert_allclose(fit.predict_proba(far[2]), expected.predict_proba(near[2]), atol=1e-8)
+
+
+@pytest.mark.parametrize("setting", ["exact", "rough"])
+@every_covariance_type
+def test_units_of_the_features_change_nothing_but_units(covariance_type, setting):
+    # Also for noisy rounds: what travels is in standard units, and the draws are the same.
+    params = {"max_iter": 12, "reg_covar": 0.0}
+    if setting == "rough":
+        params.update(omega=0.5, participation=0.7, batch_size=5, step_size=0.05)
+    units = np.array([1e-3, 1e-3]) if covariance_type == "spherical" else np.array([1e-4, 250.0])
+    shift = np.array([7.0, -30.0])
+    clients = ragged_clients()
+    start = start_of(covariance_type)
+    squared = {"spherical": units[0] ** 2, "diag": units**2}
+    start_moved = {
+        "weights_init": start["weights_init"],
+        "means_init": start["means_init"] * units + shift,
+        "precisions_init": start["precisions_init"]
+        / squared.get(covariance_type, np.outer(units, units)),
+    }
+    expected = federated(covariance_type, **params, **start).fit(clients)
+    moved = [rows * units + shift for rows in clients]
+    fit = federated(covariance_type, **params, **start_moved).fit(moved)
+    squares = squared.get(covariance_type, np.outer(units, units))
+    assert_allclose(fit.weights_, expected.weights_, rtol=1e-8)
+    # 7 and 30 are 1e5 of the small unit: the means, and the rows, lose five digits of sixteen.
+    assert_allclose((fit.means_ - shift) / units, expected.means_, rtol=1e-8)
+    assert_allclose(fit.covariances_ / squares, expected.covariances_, rtol=1e-8)
+    log_units = np.log(units).sum()
+    assert_allclose(fit.lower_bounds_, np.array(expected.lower_bounds_) - log_units, rtol=1e-8)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_a_turn_of_the_axes_turns_the_fit(covariance_type):
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]]) @ np.diag([1.0, 2.0])
+    clients, start = ragged_clients(), start_of(covariance_type)
+    inverse = np.linalg.inv(turn)
+    turned = {
+        "weights_init": start["weights_init"],
+        "means_init": start["means_init"] @ turn.T,
+        "precisions_init": inverse.T @ start["precisions_init"] @ inverse,
+    }
+    params = {"max_iter": 12, "reg_covar": 0.0}
+    expected = federated(covariance_type, **params, **start).fit(clients)
+    fit = federated(covariance_type, **params, **turned).fit([rows @ turn.T for rows in clients])
+    assert_allclose(fit.weights_, expected.weights_, rtol=1e-8)
+    assert_allclose(fit.means_, expected.means_ @ turn.T, rtol=1e-8)
+    assert_allclose(fit.covariances_, turn @ expected.covariances_ @ turn.T, rtol=1e-8)
+
+
+@every_covariance_type
+def test_float32_rows_give_the_fit_of_the_same_numbers_in_float64(covariance_type):
+    clients = [rows.astype(np.float32) for rows in ragged_clients()]
+    params = {"max_iter": 10, **start_of(covariance_type)}
+    low = federated(covariance_type, **params).fit(clients)
+    high = federated(covariance_type, **params).fit([rows.astype(np.float64) for rows in clients])
+    assert_same_fit(low, high, rtol=1e-12)
+    assert low.means_.dtype == np.float64
+
+
+@every_covariance_type
+def test_uniform_weights_are_those_of_clients_resampled_to_equal_size(covariance_type):
+    # Rows of clients with 12, 6, 4 and 3 rows, repeated until each has 12.
+    clients = ragged_clients((12, 6, 4, 3))
+    repeated = [np.repeat(rows, 12 // len(rows), axis=0) for rows in clients]
+    params = {"max_iter": 10, "reg_covar": 1e-3, **start_of(covariance_type)}
+    uniform = federated(covariance_type, client_weights="uniform", **params).fit(clients)
+    by_rows = federated(covariance_type, client_weights="n_samples", **params).fit(repeated)
+    assert_same_fit(uniform, by_rows)
+    assert_allclose(uniform.lower_bounds_, by_rows.lower_bounds_, rtol=1e-10)
+    pooled = federated(covariance_type, client_weights="n_samples", **params).fit(clients)
+    assert np.abs(pooled.means_ - uniform.means_).max() > 1e-3
+
+
+# ---- one solver against another
+
+
+ROUGH = {
+    "compressed": Setting(Dithering(omega=1.0)),
+    "partial": Setting(participation=0.6),
+    "both": Setting(RandK(omega=1.0), participation=0.6),
+}
+
+
+@pytest.mark.parametrize("setting", [SETTINGS["exact"], *ROUGH.values()], ids=["exact", *ROUGH])
+@pytest.mark.parametrize("batch_size", [None, 12])
+def test_vr_fedem_on_all_rows_is_fedem(setting, batch_size):
+    # A minibatch of all twelve rows, none twice, is all rows too, in another order.
+    federation = stack(ragged_clients((12, 12, 12)))
+    model = mixture_model(federation, "full")
+    start = start_at(model, federation, mixture_parameters(model))
+    fedem, vr_fedem = (
+        run_rounds(SOLVERS[name], problem, start, n_rounds=15, control_init="zeros")
+        for name, problem in {
+            "fedem": make_problem(model, federation, setting),
+            "vr_fedem": make_problem(
+                model, federation, setting, batch_size=batch_size, replacement=False
+            ),
+        }.items()
+    )
+    for plain, reduced in zip(fedem, vr_fedem, strict=True):
+        assert_allclose(reduced.server.statistics, plain.server.statistics, rtol=1e-10, atol=1e-12)
+        assert_allclose(reduced.states.controls, plain.states.controls, rtol=1e-10, atol=1e-12)
+
+
+def test_vr_fedem_of_one_client_is_spider_em():
+    # Fort, Moulines and Wai (2020): S is the running estimate, refreshed every n_inner rounds.
+    federation = stack(ragged_clients((40,)))
+    model = mixture_model(federation, "diag")
+    start = start_at(model, federation, mixture_parameters(model))
+    problem = make_problem(model, federation, batch_size=5, n_inner=4, seed=7)
+    rounds = list(run_rounds(SOLVERS["vr_fedem"], problem, start, n_rounds=11, step_size=0.2))
+    rows = (federation.rows - model.center) / model.scale
+
+    def expected_statistics(theta, batch):
+        return literal.expected_statistics(rows[batch], *theta[:3], "diag")
+
+    statistics, last = start.statistics.reshape(2, -1), None
+    for k, result in enumerate(rounds[1:]):
+        theta = literal.m_step(statistics, "diag", model.regularization)
+        if k % 4 == 0:
+            estimate = expected_statistics(theta, slice(None))
+        else:
+            uniforms = _random.client_uniforms(7, _random.MINIBATCH, k, np.array([0]), 5)
+            batch = draw_minibatches(uniforms, federation.lengths, replacement=True)[0]
+            estimate = estimate + expected_statistics(theta, batch)
+            estimate = estimate - expected_statistics(last, batch)
+        last = theta
+        field = estimate - statistics
+        statistics = statistics + 0.2 * field
+        assert_allclose(result.info.field, field.ravel(), rtol=1e-9, atol=1e-11)
+        assert_allclose(result.server.statistics, statistics.ravel(), rtol=1e-9, atol=1e-11)
+    assert k == 10
+
+
+# ---- the paper's algorithms, round by round
+
+
+class Drawn:
+    """What a problem's clients draw, as the literal algorithms want it."""
+
+    def __init__(self, problem, n_rounds):
+        self.problem = problem
+        n_clients, seed = problem.federation.n_clients, problem.seed
+        every = np.arange(n_clients)
+        self.active_sets = [
+            set(
+                draw_active(
+                    _random.generator(seed, _random.PARTICIPATION, k),
+                    n_clients,
+                    problem.participation,
+                ).tolist()
+            )
+            for k in range(n_rounds)
+        ]
+        self.batches = [[None] * n_clients] * n_rounds
+        if problem.batch_size is not None:
+            self.batches = [
+                draw_minibatches(
+                    _random.client_uniforms(seed, _random.MINIBATCH, k, every, problem.batch_size),
+                    problem.federation.lengths,
+                    replacement=problem.replacement,
+                )
+                for k in range(n_rounds)
+            ]
+
+    def quantise(self, k, client, vector):
+        uniforms = _random.client_uniforms(
+            self.problem.seed, _random.COMPRESSION, k, np.array([client]), vector.size
+        )
+        compressed = self.problem.compressor.compress(vector.ravel(), uniforms[0])
+        return compressed.reshape(vector.shape)
+
+
+def literal_rounds(solver, problem, start, step_sizes, controls=None):
+    """Rounds of the literal algorithm on a mixture problem, in the model's standard units."""
+    model, federation = problem.model, problem.federation
+    rows = (federation.rows - model.center) / model.scale
+    clients = np.split(rows, federation.offsets[1:-1])
+    client_statistics, m_step = literal.mixture_problem(
+        clients,
+        federation.weights,
+        model.covariance_type,
+        model.regularization,
+        model.fixed_covariance,
+    )
+    statistics = start.statistics.reshape(model.n_components, -1)
+    if controls is None:
+        controls = literal.client_fields(client_statistics, m_step, statistics, len(clients))
+    drawn = Drawn(problem, len(step_sizes))
+    extra = {"n_inner": problem.n_inner} if solver is SOLVERS["vr_fedem"] else {}
+    algorithm = literal.vr_fedem if solver is SOLVERS["vr_fedem"] else literal.fedem
+    return algorithm(
+        client_statistics,
+        m_step,
+        statistics,
+        controls,
+        federation.weights,
+        step_sizes,
+        problem.control_step,
+        problem.participation,
+        drawn.active_sets,
+        drawn.batches,
+        quantise=drawn.quantise,
+        **extra,
+    )
+
+
+def assert_same_rounds(rounds, expected):
+    n_rounds = 0
+    # Fields of order 1 from sums of 20 rows. A rounding of 1e-16 that tipped a draw of an operator
+    # would show as a difference of order 0.1, and happens once in 1e14 draws.
+    close = {"rtol": 1e-9, "atol": 1e-11}
+    for result, want in zip(rounds, expected, strict=True):
+        assert result.info.safeguarded == 0
+        controls = np.reshape(want.client_controls, result.states.controls.shape)
+        assert_allclose(result.info.field, want.field.ravel(), **close)
+        assert_allclose(result.server.statistics, want.statistics.ravel(), **close)
+        assert_allclose(result.server.control, want.control.ravel(), **close)
+        assert_allclose(result.states.controls, controls, **close)
+        n_rounds += 1
+    assert n_rounds == 10
+
+
+# Small enough for 32 rows with all that noise to stay in the domain of T, without its safeguard.
+STEP_SIZE = 0.005
+
+LITERAL_SETTINGS = {
+    **SETTINGS,
+    "dithering": Setting(Dithering(omega=1.0), 0.7, 3),
+    "block": Setting(BlockQuantizer(omega=1.5, norm=np.inf), 0.7, 2),
+    "distinct": Setting(Dithering(omega=0.5), 0.7, 4, replacement=False),
+}
+
+
+@every_solver
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("mixture-full", setting) for setting in LITERAL_SETTINGS]
+    + [(name, "distinct") for name in MODELS if name != "mixture-full"],
+)
+def test_rounds_are_those_of_the_paper(name, setting, solver):
+    setting = LITERAL_SETTINGS[setting]
+    covariance_type = name.removeprefix("mixture-").replace("fixed", "tied")
+    fixed = KNOWN_COVARIANCE if name == "mixture-fixed" else None
+    federation = stack(ragged_clients((7, 12, 4, 9)))
+    model = mixture_model(federation, covariance_type, reg_covar=1e-2, fixed=fixed)
+    problem = make_problem(model, federation, setting, n_inner=4, seed=11)
+    start = start_at(model, federation, mixture_parameters(model))
+    _, *rounds = run_rounds(solver, problem, start, n_rounds=10, step_size=STEP_SIZE)
+    if problem.exact:
+        # Exact rounds start from V_i = 0: nothing that the server sees depends on it.
+        controls = [np.zeros((2, model.n_functions))] * 4
+        expected = literal_rounds(solver, problem, start, [STEP_SIZE] * 10, controls)
+    else:
+        expected = literal_rounds(solver, problem, start, [STEP_SIZE] * 10)
+    assert_same_rounds(rounds, expected)
+
+
+@every_solver
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+def test_fit_is_that_of_the_paper(covariance_type, solver):
+    # The same through the estimator: its seed, units, start, schedule and history.
+    name = next(name for name in SOLVERS if SOLVERS[name] is solver)
+    clients = ragged_clients((7, 12, 4, 9))
+    fit = federated(
+        covariance_type,
+        solver=name,
+        omega=0.5,
+        participation=0.7,
+        batch_size=4,
+        replacement=False,
+        n_inner=3,
+        control_step=0.4,
+        step_size=lambda k: 0.1 / k,
+        reg_covar=1e-2,
+        max_iter=10,
+        random_state=3,
+        **start_of(covariance_type),
+    ).fit(clients)
+    federation = stack(clients)
+    model = mixture_model(federation, covariance_type, reg_covar=1e-2)
+    setting = Setting(Dithering(omega=0.5), 0.7, 4, replacement=False)
+    seed = np.random.RandomState(3).randint(np.iinfo(np.int32).max)
+    problem = make_problem(model, federation, setting, n_inner=3, seed=seed, control_step=0.4)
+    weights, means, precisions = start_of(covariance_type).values()
+    scale = model.scale
+    if covariance_type == "full":
+        covariances = np.linalg.inv(precisions) / np.outer(scale, scale)
+    else:
+        covariances = 1 / precisions / (scale**2 if covariance_type == "diag" else scale[0] ** 2)
+    parameters = model.parameters(weights, (means - model.center) / scale, covariances)
+    start = model.statistics_of(parameters)
+    rounds = literal_rounds(
+        solver,
+        problem,
+        type("Start", (), {"statistics": start}),
+        [0.1 / k for k in range(1, 11)],
+    )
+    fitted_weights = [weights]
+    field_sq_norms = []
+    for result in rounds:
+        theta = literal.m_step(result.statistics, covariance_type, model.regularization)
+        fitted_weights.append(theta.weights)
+        field_sq_norms.append((result.field**2).sum())
+    assert_allclose(fit.history_["weights"], fitted_weights, rtol=1e-9)
+    assert_allclose(fit.history_["field_sq_norm"][1:], field_sq_norms, rtol=1e-8)
+    assert_allclose(fit.history_["step_size"][1:], [0.1 / k for k in range(1, 11)], rtol=1e-15)
+    assert_allclose(fit.means_, theta.means * scale + model.center, rtol=1e-9)
+    squares = {"full": np.outer(scale, scale), "diag": scale**2, "spherical": scale[0] ** 2}
+    assert_allclose(fit.covariances_, theta.covariances * squares[covariance_type], rtol=1e-8)
+    final_controls = np.reshape(result.client_controls, (4, -1))
+    assert_allclose(fit.client_drift_, np.linalg.norm(final_controls, axis=1), rtol=1e-8)
+
+
+@every_solver
+@pytest.mark.parametrize("setting", ["everything", "compressed"])
+def test_naive_fedem_has_no_control_variates(solver, setting):
+    federation = stack(ragged_clients((7, 12, 4, 9)))
+    model = mixture_model(federation, "tied", reg_covar=1e-2)
+    problem = make_problem(model, federation, SETTINGS[setting], control_step=0.0, seed=5)
+    start = start_at(model, federation, mixture_parameters(model))
+    _, *rounds = run_rounds(solver, problem, start, 10, STEP_SIZE, control_init="zeros")
+    for result in rounds:
+        assert not result.server.control.any()
+        assert not result.states.controls.any()
+    controls = [np.zeros((2, model.n_functions))] * 4
+    assert_same_rounds(rounds, literal_rounds(solver, problem, start, [STEP_SIZE] * 10, controls))
+
+
+def test_naive_fedem_through_the_estimator_has_no_drift():
+    fit = federated(
+        "diag", omega=1.0, control_step=0, control_init="zeros", max_iter=5, step_size=0.1
+    ).fit(ragged_clients())
+    assert_array_equal(fit.client_drift_, 0.0)
+    fit.set_params(control_init="field").fit(ragged_clients())
+    assert (fit.client_drift_ > 0).all()
+
+
+@every_solver
+def test_the_loop_goes_through_the_rounds_one_by_one(solver):
+    federation = stack(ragged_clients((7, 12, 4, 9)))
+    model = mixture_model(federation, "full", reg_covar=1e-2)
+    problem = make_problem(model, federation, SETTINGS["everything"], seed=2)
+    start = start_at(model, federation, mixture_parameters(model))
+    rounds = list(run_rounds(solver, problem, start, n_rounds=6))
+    for n_rounds in (0, 1, 6):
+        options = Options(step_size=lambda k: 0.05, max_iter=n_rounds, tol=0.0, eval_every=3)
+        with Workers() as workers:
+            result = run(solver, problem, start, options, workers, lambda row: None)
+        assert_array_equal(result.server.statistics, rounds[n_rounds].server.statistics)
+        assert_array_equal(result.states.controls, rounds[n_rounds].states.controls)
+    history = result.history
+    fields = [now.info.field for now in rounds[1:]]
+    assert_allclose(history["field_sq_norm"][1:], [field @ field for field in fields], rtol=1e-14)
+    assert_array_equal(history["n_active"][1:], [len(now.active) for now in rounds[1:]])
+    assert_array_equal(history["uplink_bits"][1:], [8 * now.received.n_bytes for now in rounds[1:]])
+    assert_array_equal(history["downlink_bits"], 64 * model.n_statistics * history["n_active"])
+    expectations = np.cumsum([now.received.n_expectations for now in rounds[1:]])
+    assert_allclose(history["epoch"][1:], expectations / 32, rtol=1e-14)
+    assert_array_equal(np.isfinite(history["log_likelihood"]), [1, 0, 0, 1, 0, 0, 1])
+    assert isclose(result.log_likelihoods[-1], history["log_likelihood"][-1])
+    assert all(a < b for a, b in pairwise(history["epoch"]))

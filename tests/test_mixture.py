@@ -1,0 +1,1240 @@
+import pickle
+import threading
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import GridSearchCV, KFold, cross_validate
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
+
+from skfedem import FederatedGaussianMixture, _parallel
+from skfedem._federation import Federation
+from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
+from skfedem.models import mixture_start
+
+COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
+CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0]])
+# Rows of each component at each client: label-skewed, and of different lengths.
+ROWS_OF_COMPONENTS = [(20, 0, 0), (31, 0, 0), (0, 25, 0), (0, 12, 0), (0, 0, 30), (9, 8, 7)]
+LENGTHS = np.array(ROWS_OF_COMPONENTS).sum(axis=1)
+N_CLIENTS, N_FEATURES, N_COMPONENTS, N_SAMPLES = len(LENGTHS), 2, 3, int(LENGTHS.sum())
+HISTORY_COLUMNS = {
+    "round",
+    "epoch",
+    "log_likelihood",
+    "field_sq_norm",
+    "mean_field_sq_norm",
+    "step_size",
+    "n_active",
+    "uplink_bits",
+    "downlink_bits",
+    "safeguarded",
+    "weights",
+}
+# Random in every way at once. With this tolerance it converges, and says nothing, after the three
+# sweeps of ten rounds that are the least.
+STOCHASTIC = {
+    "n_components": 3,
+    "covariance_type": "tied",
+    "solver": "vr_fedem",
+    "step_size": 0.125,
+    "omega": 1.0,
+    "participation": 0.7,
+    "batch_size": 4,
+    "means_init": CENTERS / 2,
+    "tol": 10.0,
+    "max_iter": 2000,
+    "random_state": 0,
+}
+EXACT = {"n_components": 3, "means_init": CENTERS / 2, "random_state": 0}
+
+
+def make_rows():
+    rng = np.random.default_rng(0)
+    components = np.concatenate([np.repeat(range(3), counts) for counts in ROWS_OF_COMPONENTS])
+    owners = np.repeat(np.arange(N_CLIENTS), LENGTHS)
+    shuffled = rng.permutation(N_SAMPLES)
+    components, owners = components[shuffled], owners[shuffled]
+    rows = CENTERS[components] + rng.normal(size=(N_SAMPLES, N_FEATURES))
+    for array in (rows, components, owners):
+        array.setflags(write=False)
+    return rows, components, owners
+
+
+# Rows of all clients, mixed up; read-only, so that no fit may change them.
+X, COMPONENTS, OWNERS = make_rows()
+CLIENTS = [X[owner == OWNERS] for owner in range(N_CLIENTS)]
+FRAMES = [pd.DataFrame(client, columns=["length", "width"]) for client in CLIENTS]
+
+
+@pytest.fixture
+def fitted():
+    return FederatedGaussianMixture(**EXACT).fit(CLIENTS)
+
+
+def fit_unconverged(estimator, *args, **kwargs):
+    """Fit where rounds are too few to converge, which is said."""
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
+        return estimator.fit(*args, **kwargs)
+
+
+def assert_same_fit(got, want):
+    """Same fit bit for bit, history included."""
+    names = [name for name in vars(want) if name.endswith("_") and not name.startswith("_")]
+    for name in set(names) - {"history_", "client_ids_", "feature_names_in_"}:
+        assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+    for name in HISTORY_COLUMNS:
+        assert_array_equal(got.history_[name], want.history_[name], err_msg=name)
+
+
+def evaluated_rows(estimator, column="log_likelihood"):
+    return np.flatnonzero(~np.isnan(estimator.history_[column])).tolist()
+
+
+# ------------------------------------------------------------------ forms of input
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        tuple(CLIENTS),
+        FRAMES,
+        [client.tolist() for client in CLIENTS],
+        [np.asfortranarray(client) for client in CLIENTS],
+        [np.repeat(client, 2, axis=0)[::2] for client in CLIENTS],
+        [frame.set_index(frame.index + 7) for frame in FRAMES],
+        [frame.astype("Float64") for frame in FRAMES],
+    ],
+    ids=["tuple", "frames", "nested lists", "fortran", "strided", "odd index", "nullable"],
+)
+def test_tables_of_any_kind_give_the_fit_of_a_list_of_arrays(tables):
+    want = FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS)
+    got = FederatedGaussianMixture(**STOCHASTIC).fit(tables)
+    assert_same_fit(got, want)
+    assert got.client_ids_.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+NAMES = np.array(["ash", "birch", "cedar", "elm", "fir", "oak"])
+DAYS = pd.to_datetime("2024-02-27") + pd.to_timedelta(np.arange(N_CLIENTS), "D")
+
+
+@pytest.mark.parametrize(
+    ("labels", "ids"),
+    [
+        (OWNERS, range(6)),
+        (10 * OWNERS - 25, [-25, -15, -5, 5, 15, 25]),
+        (OWNERS.tolist(), range(6)),
+        (OWNERS / 4, np.arange(6) / 4),
+        (NAMES[OWNERS], NAMES),
+        (NAMES[OWNERS].tolist(), NAMES),
+        (NAMES[OWNERS].astype(object), NAMES),
+        (OWNERS.astype(object), range(6)),
+        (pd.Series(NAMES[OWNERS], index=np.arange(N_SAMPLES)[::-1]), NAMES),
+        (pd.Categorical(NAMES[OWNERS], categories=[*NAMES[::-1], "unused"]), NAMES),
+        (pd.Series(NAMES[OWNERS], dtype="category"), NAMES),
+        (pd.Series(OWNERS, dtype="Int64"), range(6)),
+        (DAYS[OWNERS], DAYS.to_numpy()),
+    ],
+    ids=[
+        "int",
+        "negative int",
+        "list of int",
+        "float",
+        "str",
+        "list of str",
+        "object of str",
+        "object of int",
+        "series, other index",
+        "categorical",
+        "series of categories",
+        "nullable int",
+        "dates",
+    ],
+)
+@pytest.mark.parametrize("table", [X, pd.DataFrame(X)], ids=["array", "frame"])
+def test_labelled_rows_give_the_fit_of_a_list(table, labels, ids):
+    want = FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS)
+    got = FederatedGaussianMixture(**STOCHASTIC).fit(table, clients=labels)
+    assert_same_fit(got, want)
+    assert got.n_clients_ == 6
+    assert list(got.client_ids_) == list(ids)
+
+
+def test_clients_are_the_sorted_labels_whatever_they_are_called():
+    names = np.array(["f", "e", "d", "c", "b", "a"])
+    got = FederatedGaussianMixture(**STOCHASTIC).fit(X, clients=names[OWNERS])
+    assert_same_fit(got, FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS[::-1]))
+    assert got.client_ids_.tolist() == ["a", "b", "c", "d", "e", "f"]
+
+
+@pytest.mark.parametrize("parameters", [EXACT, STOCHASTIC], ids=["exact", "stochastic"])
+def test_one_table_is_one_client(parameters):
+    alone = FederatedGaussianMixture(**parameters).fit(X)
+    assert_same_fit(alone, FederatedGaussianMixture(**parameters).fit([X]))
+    assert_same_fit(alone, FederatedGaussianMixture(**parameters).fit(X, clients=["a"] * len(X)))
+    assert alone.n_clients_ == 1
+    assert alone.client_ids_.tolist() == [0]
+
+
+def test_a_list_of_rows_is_one_table():
+    got = FederatedGaussianMixture(**EXACT).fit(X.tolist())
+    assert_same_fit(got, FederatedGaussianMixture(**EXACT).fit(X))
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_the_defaults_are_em_on_the_pooled_rows(covariance_type):
+    start = FederatedGaussianMixture(
+        3, covariance_type=covariance_type, max_iter=0, random_state=0
+    ).fit(CLIENTS)
+    pooled = GaussianMixture(
+        3,
+        covariance_type=covariance_type,
+        weights_init=start.weights_,
+        means_init=start.means_,
+        precisions_init=start.precisions_,
+    ).fit(X)
+    federated = FederatedGaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(
+        CLIENTS
+    )
+    assert federated.n_iter_ == pooled.n_iter_
+    assert federated.converged_
+    assert_allclose(federated.lower_bounds_, pooled.lower_bounds_, rtol=1e-9)
+    for name in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"):
+        assert_allclose(getattr(federated, name), getattr(pooled, name), rtol=1e-8, atol=1e-10)
+    assert_allclose(federated.predict_proba(X), pooled.predict_proba(X), atol=1e-10)
+    assert_allclose(federated.score_samples(X), pooled.score_samples(X), rtol=1e-9)
+
+
+def test_rows_far_from_the_origin_give_the_fit_of_centred_ones(fitted):
+    shift = 1e6
+    moved = FederatedGaussianMixture(**{**EXACT, "means_init": CENTERS / 2 + shift})
+    moved.fit([client + shift for client in CLIENTS])
+    assert_allclose(moved.means_ - shift, fitted.means_, atol=1e-8)
+    assert_allclose(moved.covariances_, fitted.covariances_, rtol=1e-7, atol=1e-8)
+    # Adding the shift has rounded the rows themselves to about 1e-10.
+    assert_allclose(moved.score_samples(X + shift), fitted.score_samples(X), atol=1e-7)
+    assert_allclose(moved.predict_proba(X + shift), fitted.predict_proba(X), atol=1e-8)
+
+
+def test_float32_rows_are_read_as_the_numbers_they_are():
+    rows = X.astype(np.float32)
+    want = FederatedGaussianMixture(**EXACT).fit(rows.astype(np.float64))
+    got = FederatedGaussianMixture(**EXACT).fit(rows)
+    assert_allclose(got.means_, want.means_, rtol=1e-12, atol=1e-12)
+    assert_allclose(got.covariances_, want.covariances_, rtol=1e-10, atol=1e-12)
+    assert got.means_.dtype == np.float64
+    assert got.predict_proba(rows).shape == (N_SAMPLES, 3)
+
+
+def test_clients_may_differ_in_dtype():
+    as_integers = [client.round() for client in CLIENTS]
+    want = FederatedGaussianMixture(**EXACT).fit(as_integers)
+    dtypes = [np.int8, np.int64, np.float32, np.float64, np.float16, np.int16]
+    mixed = [client.astype(dtype) for client, dtype in zip(as_integers, dtypes, strict=True)]
+    assert_same_fit(FederatedGaussianMixture(**EXACT).fit(mixed), want)
+
+
+def test_read_only_memory_maps(tmp_path):
+    joblib.dump(np.array(X), tmp_path / "rows")
+    rows = joblib.load(tmp_path / "rows", mmap_mode="r")
+    assert isinstance(rows, np.memmap)
+    assert not rows.flags.writeable
+    want = FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS)
+    assert_same_fit(FederatedGaussianMixture(**STOCHASTIC).fit(rows, clients=OWNERS), want)
+    pieces = [rows[owner == OWNERS] for owner in range(N_CLIENTS)]
+    assert_same_fit(FederatedGaussianMixture(**STOCHASTIC).fit(pieces), want)
+    assert_array_equal(want.predict(rows), want.predict(X))
+
+
+def test_feature_names():
+    named = FederatedGaussianMixture(**EXACT).fit(FRAMES)
+    assert named.feature_names_in_.tolist() == ["length", "width"]
+    assert named.n_features_in_ == 2
+    with pytest.raises(ValueError, match="feature names should match"):
+        named.predict([FRAMES[0][["width", "length"]]])
+    named.fit(CLIENTS)
+    assert not hasattr(named, "feature_names_in_")
+
+
+# ------------------------------------------------------------------ what a fit answers
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "transform", "score_samples"])
+@pytest.mark.parametrize("as_sequence", [list, tuple])
+def test_a_list_gives_a_tuple_and_an_array_an_array(fitted, method, as_sequence):
+    answer = getattr(fitted, method)
+    for_all = answer(X)
+    assert isinstance(for_all, np.ndarray)
+    a_row = (3,) if method in ("predict_proba", "transform") else ()
+    assert for_all.shape == (N_SAMPLES, *a_row)
+    by_client = answer(as_sequence(CLIENTS))
+    assert isinstance(by_client, tuple)
+    assert len(by_client) == N_CLIENTS
+    for owner, values in enumerate(by_client):
+        assert_allclose(values, for_all[owner == OWNERS], rtol=1e-12, atol=1e-300)
+
+
+def test_predictions_agree_with_each_other(fitted):
+    posterior = fitted.predict_proba(X)
+    assert_allclose(posterior.sum(axis=1), 1)
+    assert_array_equal(fitted.predict(X), posterior.argmax(axis=1))
+    assert_array_equal(fitted.transform(X), posterior)
+    assert adjusted_rand_score(COMPONENTS, fitted.predict(X)) == 1
+
+
+def test_score_is_the_mean_over_rows_not_over_clients(fitted):
+    by_row = fitted.score_samples(X)
+    by_client = [fitted.score(client) for client in CLIENTS]
+    assert isinstance(fitted.score(X), float)
+    assert_allclose(fitted.score(X), by_row.mean())
+    assert_allclose(fitted.score(CLIENTS), by_row.mean())
+    assert_allclose(np.average(by_client, weights=LENGTHS), by_row.mean())
+    assert abs(np.mean(by_client) - by_row.mean()) > 1e-3
+
+
+@pytest.mark.parametrize("parameters", [EXACT, STOCHASTIC], ids=["exact", "stochastic"])
+def test_fit_predict(parameters):
+    gm = FederatedGaussianMixture(**parameters)
+    labels = gm.fit_predict(X, clients=OWNERS)
+    assert_array_equal(labels, gm.predict(X))
+    assert gm.n_clients_ == N_CLIENTS
+    by_client = FederatedGaussianMixture(**parameters).fit_predict(CLIENTS)
+    assert isinstance(by_client, tuple)
+    for owner, values in enumerate(by_client):
+        assert_array_equal(values, labels[owner == OWNERS])
+
+
+def test_fit_transform():
+    gm = FederatedGaussianMixture(**EXACT)
+    posterior = gm.fit_transform(X, clients=OWNERS)
+    assert gm.n_clients_ == N_CLIENTS
+    assert_array_equal(posterior, gm.transform(X))
+    by_client = FederatedGaussianMixture(**EXACT).fit_transform(CLIENTS)
+    assert isinstance(by_client, tuple)
+    assert_allclose(by_client[2], posterior[OWNERS == 2], rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_samples_come_from_the_mixture(covariance_type):
+    gm = FederatedGaussianMixture(
+        **{**EXACT, "covariance_type": covariance_type, "client_weights": "uniform"}
+    ).fit(CLIENTS)
+    n_samples = 4000
+    rows, components = gm.sample(n_samples)
+    assert rows.shape == (n_samples, 2)
+    assert components.shape == (n_samples,)
+    # Six standard errors of a share, and of a mean.
+    share = np.bincount(components, minlength=3) / n_samples
+    assert_allclose(share, gm.weights_, atol=6 * np.sqrt(0.25 / n_samples))
+    for g in range(3):
+        of_component = rows[components == g]
+        error = 6 * of_component.std(axis=0) / np.sqrt(len(of_component))
+        assert (np.abs(of_component.mean(axis=0) - gm.means_[g]) < error).all()
+    assert_array_equal(rows, gm.sample(n_samples)[0])
+    assert gm.sample()[0].shape == (1, 2)
+
+
+def sklearn_mixture_of(gm):
+    """scikit-learn's mixture with the parameters of a fit."""
+    mixture = GaussianMixture(gm.n_components, covariance_type=gm.covariance_type)
+    mixture.weights_, mixture.means_ = gm.weights_, gm.means_
+    mixture.covariances_, mixture.precisions_ = gm.covariances_, gm.precisions_
+    mixture.precisions_cholesky_ = gm.precisions_cholesky_
+    return mixture
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_information_criteria_are_those_of_scikit_learn(covariance_type):
+    gm = FederatedGaussianMixture(**{**EXACT, "covariance_type": covariance_type}).fit(CLIENTS)
+    pooled = sklearn_mixture_of(gm)
+    for criterion in ("aic", "bic"):
+        want = getattr(pooled, criterion)(X)
+        assert_allclose(getattr(gm, criterion)(X), want, rtol=1e-12)
+        assert_allclose(getattr(gm, criterion)(CLIENTS), want, rtol=1e-12)
+        assert isinstance(getattr(gm, criterion)(X), float)
+
+
+def test_a_fixed_covariance_has_no_parameters():
+    gm = FederatedGaussianMixture(
+        **EXACT, covariance_type="tied", fixed_covariance=[[1.0, 0.2], [0.2, 0.8]]
+    ).fit(CLIENTS)
+    assert_allclose(gm.covariances_, [[1.0, 0.2], [0.2, 0.8]], rtol=1e-12)
+    assert_allclose(gm.precisions_ @ gm.covariances_, np.eye(2), atol=1e-12)
+    n_covariance_parameters = 3  # of a symmetric 2 x 2 matrix
+    pooled = sklearn_mixture_of(gm)
+    assert_allclose(gm.aic(X), pooled.aic(X) - 2 * n_covariance_parameters, rtol=1e-12)
+    assert_allclose(
+        gm.bic(X), pooled.bic(X) - np.log(N_SAMPLES) * n_covariance_parameters, rtol=1e-12
+    )
+
+
+def test_a_known_covariance_is_the_fixed_point_of_means_and_weights():
+    gm = FederatedGaussianMixture(
+        **EXACT, covariance_type="tied", fixed_covariance=np.eye(2), tol=0.0
+    )
+    fit_unconverged(gm, CLIENTS)
+    posterior = gm.predict_proba(X)
+    assert_allclose(gm.weights_, posterior.mean(axis=0), rtol=1e-10)
+    assert_allclose(gm.means_, posterior.T @ X / posterior.sum(axis=0)[:, None], rtol=1e-8)
+
+
+# ------------------------------------------------------------------ scikit-learn's ways
+
+
+def test_feature_names_out(fitted):
+    names = fitted.get_feature_names_out()
+    assert names.tolist() == [f"federatedgaussianmixture{g}" for g in range(3)]
+
+
+def test_set_output_makes_every_client_a_frame(fitted):
+    arrays = fitted.transform(CLIENTS)
+    fitted.set_output(transform="pandas")
+    frame = fitted.transform(X)
+    assert isinstance(frame, pd.DataFrame)
+    assert frame.columns.tolist() == fitted.get_feature_names_out().tolist()
+    frames = fitted.transform(CLIENTS)
+    assert isinstance(frames, tuple)
+    for values, array in zip(frames, arrays, strict=True):
+        assert isinstance(values, pd.DataFrame)
+        assert values.columns.tolist() == frame.columns.tolist()
+        assert_array_equal(values.to_numpy(), array)
+    tables = [table.set_index(table.index + 100) for table in FRAMES]
+    refitted = fitted.fit_transform(tables)
+    assert [values.index.tolist() for values in refitted] == [
+        table.index.tolist() for table in tables
+    ]
+    assert isinstance(fitted.predict_proba(FRAMES[0]), np.ndarray)
+
+
+def pipeline():
+    return Pipeline(
+        [("scale", StandardScaler()), ("gm", FederatedGaussianMixture(3, random_state=0))]
+    )
+
+
+def direct_fit():
+    return FederatedGaussianMixture(3, random_state=0).fit(
+        StandardScaler().fit_transform(X), clients=OWNERS
+    )
+
+
+def test_pipeline_without_metadata_routing():
+    pipe = pipeline().fit(X, gm__clients=NAMES[OWNERS])
+    assert_same_fit(pipe["gm"], direct_fit())
+    assert pipe["gm"].client_ids_.tolist() == NAMES.tolist()
+    assert_array_equal(pipeline().fit_predict(X, gm__clients=OWNERS), pipe.predict(X))
+    assert_array_equal(pipeline().fit_transform(X, gm__clients=OWNERS), pipe.transform(X))
+    assert pipe.get_feature_names_out().tolist() == pipe["gm"].get_feature_names_out().tolist()
+
+
+def test_pipeline_with_metadata_routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        pipe = pipeline().fit(X, clients=NAMES[OWNERS])
+        predicted = pipeline().fit_predict(X, clients=OWNERS)
+        transformed = pipeline().fit_transform(X, clients=OWNERS)
+    assert_same_fit(pipe["gm"], direct_fit())
+    assert_array_equal(predicted, pipe.predict(X))
+    assert_array_equal(transformed, pipe.transform(X))
+
+
+N_FOLDS = 2
+GRID = {"step_size": ["auto", 0.3], "omega": [0.0, 1.0], "participation": [0.6, 1.0]}
+SEARCHED = {
+    "n_components": 2,
+    "covariance_type": "tied",
+    "means_init": CENTERS[:2],
+    "tol": 10.0,
+    "random_state": 0,
+}
+
+
+def scores_by_hand(parameters, fit_fold, n_items):
+    folds = KFold(N_FOLDS).split(np.zeros(n_items))
+    return [fit_fold(FederatedGaussianMixture(**parameters), *fold) for fold in folds]
+
+
+def labelled_fold(gm, train, test):
+    return gm.fit(X[train], clients=NAMES[OWNERS][train]).score(X[test])
+
+
+def listed_fold(gm, train, test):
+    return gm.fit([CLIENTS[i] for i in train]).score([CLIENTS[i] for i in test])
+
+
+def assert_searched(search, fit_fold, n_items):
+    """Every score of a search is what the same fold gives by hand."""
+    results = search.cv_results_
+    assert len(results["params"]) == 8
+    for k, parameters in enumerate(results["params"]):
+        got = [results[f"split{fold}_test_score"][k] for fold in range(N_FOLDS)]
+        assert_allclose(got, scores_by_hand({**SEARCHED, **parameters}, fit_fold, n_items))
+    assert search.best_estimator_.n_clients_ == N_CLIENTS
+    assert len(np.unique(results["mean_test_score"])) > 4
+
+
+def test_grid_search_over_a_list_of_clients():
+    search = GridSearchCV(FederatedGaussianMixture(**SEARCHED), GRID, cv=N_FOLDS).fit(CLIENTS)
+    assert_searched(search, listed_fold, N_CLIENTS)
+    assert isinstance(search.predict(CLIENTS), tuple)
+    assert search.predict(X).shape == (N_SAMPLES,)
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_grid_search_over_labelled_rows(routing):
+    with sklearn.config_context(enable_metadata_routing=routing):
+        search = GridSearchCV(FederatedGaussianMixture(**SEARCHED), GRID, cv=N_FOLDS)
+        search.fit(X, clients=NAMES[OWNERS])
+    assert_searched(search, labelled_fold, N_SAMPLES)
+    assert search.best_estimator_.client_ids_.tolist() == NAMES.tolist()
+
+
+@pytest.mark.parametrize(
+    ("routing", "key"), [(False, "gm__clients"), (True, "clients")], ids=["prefix", "routing"]
+)
+def test_grid_search_over_a_pipeline(routing, key):
+    def scaled_fold(gm, train, test):
+        scale = StandardScaler().fit(X[train])
+        gm.fit(scale.transform(X[train]), clients=OWNERS[train])
+        return gm.score(scale.transform(X[test]))
+
+    steps = [("scale", StandardScaler()), ("gm", FederatedGaussianMixture(**SEARCHED))]
+    with sklearn.config_context(enable_metadata_routing=routing):
+        search = GridSearchCV(Pipeline(steps), {"gm__participation": [0.6, 1.0]}, cv=N_FOLDS)
+        search.fit(X, **{key: OWNERS})
+    for k, participation in enumerate([0.6, 1.0]):
+        parameters = {**SEARCHED, "participation": participation}
+        got = [search.cv_results_[f"split{fold}_test_score"][k] for fold in range(N_FOLDS)]
+        assert_allclose(got, scores_by_hand(parameters, scaled_fold, N_SAMPLES))
+    assert search.best_estimator_["gm"].n_clients_ == N_CLIENTS
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_cross_validate(routing):
+    gm = FederatedGaussianMixture(**SEARCHED)
+    with sklearn.config_context(enable_metadata_routing=routing):
+        by_rows = cross_validate(gm, X, params={"clients": NAMES[OWNERS]}, cv=N_FOLDS)
+        by_clients = cross_validate(gm, CLIENTS, cv=N_FOLDS)
+    assert_allclose(by_rows["test_score"], scores_by_hand(SEARCHED, labelled_fold, N_SAMPLES))
+    assert_allclose(by_clients["test_score"], scores_by_hand(SEARCHED, listed_fold, N_CLIENTS))
+
+
+COMPRESSED = {**STOCHASTIC, "compressor": Dithering(levels=3)}
+
+
+def test_clone_has_the_parameters_and_not_the_fit():
+    gm = FederatedGaussianMixture(**COMPRESSED).fit(CLIENTS)
+    copy = clone(gm)
+    assert copy.get_params().keys() == gm.get_params().keys()
+    assert copy.compressor == gm.compressor
+    assert not [name for name in vars(copy) if name.endswith("_")]
+    assert_same_fit(copy.fit(CLIENTS), gm)
+
+
+@pytest.mark.parametrize("how", ["pickle", "joblib"])
+def test_persistence(how, tmp_path):
+    gm = FederatedGaussianMixture(**COMPRESSED).fit(X, clients=NAMES[OWNERS])
+    if how == "pickle":
+        copy = pickle.loads(pickle.dumps(gm))
+    else:
+        joblib.dump(gm, tmp_path / "gm.joblib")
+        copy = joblib.load(tmp_path / "gm.joblib")
+    assert_same_fit(copy, gm)
+    assert copy.client_ids_.tolist() == NAMES.tolist()
+    assert_array_equal(copy.predict_proba(X), gm.predict_proba(X))
+    assert_same_fit(copy.fit(X, clients=NAMES[OWNERS]), gm)
+
+
+def test_representations():
+    gm = FederatedGaussianMixture(3, omega=2.0, compressor=Dithering(levels=3))
+    text = repr(gm)
+    assert "n_components=3" in text
+    assert "Dithering(levels=3" in text
+    assert "participation" not in text  # a default
+    assert "FederatedGaussianMixture" in gm._repr_html_()
+
+
+def test_parameters_are_flat_and_nest_in_a_pipeline():
+    pipe = pipeline().set_params(gm__omega=2.0, gm__step_size=0.5, gm__participation=0.3)
+    assert pipe["gm"].omega == 2.0
+    assert pipe.get_params()["gm__step_size"] == 0.5
+    assert set(FederatedGaussianMixture().get_params()) == {
+        "n_components", "covariance_type", "fixed_covariance", "solver", "step_size",
+        "control_step", "control_init", "batch_size", "replacement", "n_inner", "compressor",
+        "omega", "participation", "client_weights", "max_iter", "max_epochs", "tol", "reg_covar",
+        "n_init", "init_params", "weights_init", "means_init", "precisions_init", "eval_every",
+        "random_state", "warm_start", "n_jobs", "verbose",
+    }  # fmt: skip
+
+
+def test_a_fit_changes_no_parameter_and_no_row():
+    parameters = {
+        **STOCHASTIC,
+        "means_init": CENTERS.copy(),
+        "weights_init": np.full(3, 1 / 3),
+        "precisions_init": np.eye(2),
+    }
+    gm = FederatedGaussianMixture(**parameters)
+    before = {name: getattr(gm, name) for name in gm.get_params()}
+    tables = [client.copy() for client in CLIENTS]
+    labels = OWNERS.copy()
+    gm.fit(tables)
+    gm.fit(np.array(X), clients=labels)
+    assert all(getattr(gm, name) is value for name, value in before.items())
+    assert_array_equal(parameters["means_init"], CENTERS)
+    assert_array_equal(parameters["weights_init"], np.full(3, 1 / 3))
+    assert_array_equal(parameters["precisions_init"], np.eye(2))
+    assert_array_equal(np.concatenate(tables), np.concatenate(CLIENTS))
+    assert_array_equal(labels, OWNERS)
+
+
+# ------------------------------------------------------------------ randomness and workers
+
+
+def test_a_seed_gives_the_same_fit_every_time():
+    first, second = (FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS) for _ in range(2))
+    assert_same_fit(first, second)
+    other = FederatedGaussianMixture(**{**STOCHASTIC, "random_state": 1}).fit(CLIENTS)
+    assert (other.means_ != first.means_).any()
+
+
+def test_a_random_state_advances_and_the_global_one_does_not():
+    state = np.random.RandomState(5)
+    gm = FederatedGaussianMixture(**{**STOCHASTIC, "random_state": state})
+    first = gm.fit(CLIENTS).means_
+    assert (gm.fit(CLIENTS).means_ != first).any()
+    gm.set_params(random_state=np.random.RandomState(5))
+    assert_array_equal(gm.fit(CLIENTS).means_, first)
+    everyones = check_random_state(None)
+    before = everyones.get_state()[1].copy()
+    FederatedGaussianMixture(3, random_state=0).fit(CLIENTS)
+    assert_array_equal(everyones.get_state()[1], before)
+
+
+class Recording(Compressor):
+    """A compressor that keeps what it returned, and which threads asked."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.sent, self.threads = [], set()
+
+    def compress(self, values, uniforms, lengths=None):
+        self.threads.add(threading.get_ident())
+        compressed = self.inner.compress(values, uniforms, lengths)
+        self.sent.append(compressed.copy())
+        return compressed
+
+    def omega_for(self, length):
+        return self.inner.omega_for(length)
+
+    def with_omega(self, omega):
+        return Recording(self.inner.with_omega(omega))
+
+    def variance(self, values, lengths=None):
+        return self.inner.variance(values, lengths)
+
+    def n_bytes(self, values, lengths=None):
+        return self.inner.n_bytes(values, lengths)
+
+    def encode(self, values):
+        return self.inner.encode(values)
+
+    def decode(self, data):
+        return self.inner.decode(data)
+
+
+@pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
+def test_n_jobs_changes_nothing(solver, monkeypatch):
+    # Also calls as short as these go to the threads.
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    rng = np.random.default_rng(3)
+    # More than the 1024 clients that one task takes.
+    clients = [rng.normal(size=(2 + i % 3, 2)) for i in range(1300)]
+    parameters = {**STOCHASTIC, "solver": solver, "participation": 0.9, "step_size": 0.05}
+    fits, recordings = {}, {}
+    for n_jobs in (None, 2):
+        recordings[n_jobs] = Recording(Dithering(omega=1.0))
+        gm = FederatedGaussianMixture(
+            **{**parameters, "n_jobs": n_jobs, "compressor": recordings[n_jobs]}
+        )
+        fits[n_jobs] = gm.fit(clients)
+    assert len(recordings[None].threads) == 1
+    assert len(recordings[2].threads) > 1
+    assert_same_fit(fits[2], fits[None])
+
+
+# ------------------------------------------------------------------ starts
+
+
+@pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data", "random"])
+def test_every_init_finds_well_separated_components(init_params):
+    # The two that draw without looking may begin badly: the best of ten starts.
+    n_init = 10 if init_params.startswith("random") else 1
+    gm = FederatedGaussianMixture(3, init_params=init_params, n_init=n_init, random_state=0).fit(
+        CLIENTS
+    )
+    assert adjusted_rand_score(COMPONENTS, gm.predict(X)) == 1
+
+
+def test_kmeans_finds_components_that_no_client_has_alone():
+    # Each client holds a single component: its own centroids split it.
+    clients = [X[g == COMPONENTS] for g in range(3)]
+    gm = FederatedGaussianMixture(3, max_iter=0, random_state=0).fit(clients)
+    assert adjusted_rand_score(COMPONENTS, gm.predict(X)) == 1
+
+
+def centroids_sent(client, n_clusters, center, seed):
+    """What one client sends for init_params="kmeans": alone, its centroids are the centres."""
+    federation = Federation(client, np.array([0, len(client)]), np.ones(1))
+    model, _ = mixture_start.standardise(
+        FederatedGaussianMixture(n_clusters), federation, mixture_start.Given()
+    )
+    centers, bits = mixture_start._CENTERS["kmeans"](model, federation, seed)
+    n_sent = bits // (64 * (client.shape[1] + 1))
+    return centers[:n_sent], n_sent
+
+
+@pytest.mark.parametrize("n_clusters", [1, 3, 8])
+def test_kmeans_reveals_no_row(n_clusters):
+    rng = np.random.default_rng(1)
+    for seed in range(20):
+        client = rng.normal(size=(rng.integers(2, 12), 2)) * rng.lognormal(size=2)
+        sent, n_sent = centroids_sent(client, n_clusters, client.mean(axis=0), seed)
+        assert n_sent <= len(client) // 2
+        distances = np.abs(sent[:, None] - client).max(axis=2)
+        assert distances.size == 0 or distances.min() > 1e-6
+
+
+def test_clients_of_one_row_send_no_centroid():
+    center = np.zeros(2)
+    assert centroids_sent(X[:1], 3, center, 0)[1] == 0
+    # Two far outliers are clusters of their own, and are not sent.
+    client = np.concatenate([X[COMPONENTS == 0], [[1e3, 0.0], [0.0, -1e3]]])
+    sent, n_sent = centroids_sent(client, 3, center, 0)
+    assert n_sent == 1
+    assert np.abs(sent).max() < 100
+
+
+def test_a_federation_of_single_rows_is_fitted():
+    gm = FederatedGaussianMixture(3, random_state=0).fit(X, clients=np.arange(N_SAMPLES))
+    assert gm.n_clients_ == N_SAMPLES
+    # No client could cluster: the centres were drawn. EM goes its way from there.
+    assert (np.diff(gm.lower_bounds_) > -1e-9).all()
+    assert np.isfinite(gm.score(X))
+
+
+def test_a_given_start_is_where_the_fit_starts():
+    weights, precisions = np.array([0.2, 0.3, 0.5]), np.array([0.5, 1.0, 2.0])
+    gm = FederatedGaussianMixture(
+        3,
+        covariance_type="spherical",
+        weights_init=weights,
+        means_init=CENTERS,
+        precisions_init=precisions,
+        max_iter=0,
+    ).fit(CLIENTS)
+    assert gm.n_iter_ == 0
+    assert not gm.converged_
+    assert_allclose(gm.weights_, weights)
+    assert_allclose(gm.means_, CENTERS, atol=1e-12)
+    assert_allclose(gm.covariances_, 1 / precisions)
+    assert_allclose(gm.precisions_, precisions)
+    assert len(gm.history_["round"]) == 1
+    assert_allclose(gm.lower_bound_, gm.score(X))
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_warm_start_goes_on_where_the_last_fit_ended(covariance_type):
+    parameters = {**EXACT, "covariance_type": covariance_type, "tol": 0.0}
+    straight = fit_unconverged(FederatedGaussianMixture(**parameters, max_iter=7), CLIENTS)
+    warm = FederatedGaussianMixture(**parameters, max_iter=4, warm_start=True)
+    fit_unconverged(warm, CLIENTS)
+    warm.set_params(max_iter=3)
+    fit_unconverged(warm, CLIENTS)
+    assert warm.n_iter_ == 3
+    assert_allclose(warm.means_, straight.means_, rtol=1e-9, atol=1e-9)
+    assert_allclose(warm.covariances_, straight.covariances_, rtol=1e-8, atol=1e-10)
+    assert_allclose(warm.lower_bounds_, straight.lower_bounds_[4:], rtol=1e-10)
+    cold = fit_unconverged(warm.set_params(warm_start=False), CLIENTS)
+    assert_allclose(cold.lower_bounds_, straight.lower_bounds_[:3], rtol=1e-10)
+
+
+def test_n_init_keeps_the_best_start(capsys):
+    parameters = {"n_components": 3, "init_params": "random_from_data", "random_state": 0}
+    n_init = 6
+    best = FederatedGaussianMixture(**parameters, n_init=n_init, verbose=1).fit(CLIENTS)
+    printed = capsys.readouterr().out
+    assert all(f"Start {k}" in printed for k in range(n_init))
+    # The first k starts are the same for any n_init: the best of them can only improve.
+    bounds = [
+        FederatedGaussianMixture(**parameters, n_init=k).fit(CLIENTS).lower_bound_
+        for k in range(1, n_init + 1)
+    ]
+    assert best.lower_bound_ == bounds[-1] == max(bounds)
+    assert bounds == sorted(bounds)
+    assert bounds[-1] > bounds[0] + 0.1
+
+
+# ------------------------------------------------------------------ parameters of the algorithms
+
+
+@pytest.mark.parametrize(
+    "compressor", [None, "dithering", "block", "rand_k", Dithering(levels=1), RandK(k=1)], ids=repr
+)
+def test_omega_zero_is_no_compression_whatever_the_compressor(compressor):
+    parameters = {**STOCHASTIC, "omega": 0.0}
+    want = FederatedGaussianMixture(**parameters).fit(CLIENTS)
+    gm = FederatedGaussianMixture(**{**parameters, "compressor": compressor})
+    if isinstance(compressor, Compressor):
+        with pytest.warns(UserWarning, match="omega=0 means no compression"):
+            gm.fit(CLIENTS)
+    else:
+        gm.fit(CLIENTS)
+    assert_same_fit(gm, want)
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [("dithering", Dithering), ("block", BlockQuantizer), ("rand_k", RandK)],
+)
+def test_a_named_compressor_is_that_operator_with_this_omega(name, operator):
+    by_name = FederatedGaussianMixture(**{**STOCHASTIC, "compressor": name}).fit(CLIENTS)
+    by_object = FederatedGaussianMixture(
+        **{**STOCHASTIC, "compressor": operator(omega=STOCHASTIC["omega"])}
+    ).fit(CLIENTS)
+    assert_same_fit(by_object, by_name)
+    none = FederatedGaussianMixture(**{**STOCHASTIC, "omega": 0.0}).fit(CLIENTS)
+    assert (none.means_ != by_name.means_).any()
+
+
+def test_automatic_control_step():
+    operator = RandK(k=3)
+    n_statistics = 3 * (1 + 2)  # tied: 1, y for each of three components
+    omega = n_statistics / 3 - 1
+    parameters = {**STOCHASTIC, "compressor": operator, "step_size": 0.02}
+    auto = FederatedGaussianMixture(**parameters).fit(CLIENTS)
+    given = FederatedGaussianMixture(**parameters, control_step=1 / (1 + omega)).fit(CLIENTS)
+    assert_same_fit(auto, given)
+    other = FederatedGaussianMixture(**parameters, control_step=0.9 / (1 + omega)).fit(CLIENTS)
+    assert (other.means_ != auto.means_).any()
+
+
+def test_without_control_variates_there_is_no_drift_to_tell():
+    parameters = {**STOCHASTIC, "omega": 0.2, "step_size": 0.05}
+    naive = FederatedGaussianMixture(**parameters, control_step=0, control_init="zeros")
+    naive.fit(CLIENTS)
+    assert_array_equal(naive.client_drift_, np.zeros(N_CLIENTS))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [EXACT, {**EXACT, "omega": 0.5, "compressor": "block", "step_size": 0.1}],
+    ids=["exact", "compressed"],
+)
+def test_client_drift_tells_who_is_unlike_the_others(parameters):
+    parameters = {**parameters, "covariance_type": "tied", "max_iter": 500}
+    alike = FederatedGaussianMixture(**parameters).fit([X] * 5)
+    unlike = FederatedGaussianMixture(**parameters).fit([X] * 4 + [X[COMPONENTS == 2]])
+    assert alike.client_drift_.shape == (5,)
+    assert (alike.client_drift_ < 0.05).all()
+    assert unlike.client_drift_.argmax() == 4
+    assert unlike.client_drift_[4] > 3 * unlike.client_drift_[:4].max()
+
+
+def test_step_size_may_be_a_function_of_the_round():
+    asked = []
+
+    def step_size(round_number):
+        asked.append(round_number)
+        return 0.2 / round_number**0.5
+
+    gm = FederatedGaussianMixture(**{**STOCHASTIC, "step_size": step_size}).fit(CLIENTS)
+    rounds = np.arange(1, gm.n_iter_ + 1)
+    assert asked == rounds.tolist()
+    assert_allclose(gm.history_["step_size"][1:], 0.2 / rounds**0.5)
+    constant = FederatedGaussianMixture(**{**STOCHASTIC, "step_size": lambda _: 0.125})
+    assert_same_fit(constant.fit(CLIENTS), FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS))
+
+
+def test_client_weights():
+    # One component: the mean is the weighted mean of the clients' means.
+    means = [client.mean(axis=0) for client in CLIENTS]
+    pooled = FederatedGaussianMixture().fit(CLIENTS)
+    uniform = FederatedGaussianMixture(client_weights="uniform").fit(CLIENTS)
+    assert_allclose(pooled.means_[0], X.mean(axis=0))
+    assert_allclose(uniform.means_[0], np.mean(means, axis=0))
+    spread = np.mean(
+        [(c - uniform.means_[0]).T @ (c - uniform.means_[0]) / len(c) for c in CLIENTS], axis=0
+    )
+    assert_allclose(uniform.covariances_[0], spread + 1e-6 * np.eye(2))
+
+
+def test_reg_covar_is_added_in_the_units_of_the_rows():
+    gm = FederatedGaussianMixture(covariance_type="diag", reg_covar=0.5).fit(CLIENTS)
+    assert_allclose(gm.covariances_[0], X.var(axis=0) + 0.5)
+
+
+@pytest.mark.parametrize(
+    "other", [{"replacement": False}, {"batch_size": 5}, {"n_inner": 7}, {"solver": "fedem"}]
+)
+def test_parameters_of_the_minibatches_matter(other):
+    parameters = {**STOCHASTIC, "omega": 0.0, "batch_size": 6, "step_size": 0.05}
+    want = FederatedGaussianMixture(**parameters).fit(CLIENTS)
+    got = FederatedGaussianMixture(**{**parameters, **other}).fit(CLIENTS)
+    assert (got.means_ != want.means_).any()
+
+
+# ------------------------------------------------------------------ when a fit ends
+
+
+def test_max_iter_is_said_when_reached():
+    gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 3})
+    with pytest.warns(ConvergenceWarning, match=r"tol=0.0 after 3 rounds. Increase max_iter"):
+        gm.fit(CLIENTS)
+    assert gm.n_iter_ == 3
+    assert not gm.converged_
+    assert gm.history_["round"].tolist() == [0, 1, 2, 3]
+
+
+def test_no_rounds_are_not_a_failure_to_converge():
+    gm = FederatedGaussianMixture(3, max_iter=0, random_state=0).fit(CLIENTS)  # warns nothing
+    assert gm.n_iter_ == 0
+    assert gm.predict(X).shape == (N_SAMPLES,)
+
+
+@pytest.mark.parametrize("max_iter", [None, 10_000])
+def test_max_epochs_ends_with_the_round_that_completes_them(max_iter):
+    gm = FederatedGaussianMixture(
+        **{**STOCHASTIC, "tol": 0.0, "max_iter": max_iter, "max_epochs": 4.5}
+    )
+    with pytest.warns(ConvergenceWarning, match="max_epochs"):
+        gm.fit(CLIENTS)
+    assert gm.history_["epoch"][-1] >= 4.5
+    assert gm.history_["epoch"][-2] < 4.5
+    assert gm.n_iter_ == len(gm.history_["epoch"]) - 1
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"participation": 0.5},
+        {"omega": 1.0, "step_size": 0.3},
+        {"solver": "vr_fedem", "batch_size": 5, "omega": 1.0, "participation": 0.7},
+    ],
+    ids=["participation", "compression", "vr_fedem"],
+)
+def test_stochastic_fits_stop_neither_early_nor_away_from_em(parameters):
+    common = {"n_components": 3, "covariance_type": "tied", "means_init": CENTERS / 3}
+    rng = np.random.default_rng(5)
+    # Overlapping, so that EM needs many rounds.
+    clients = [client / 2 + rng.normal(size=client.shape) for client in CLIENTS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        pooled = FederatedGaussianMixture(**common, tol=0.0, max_iter=2000).fit(clients)
+    for seed in range(3):
+        gm = FederatedGaussianMixture(**common, **parameters, max_iter=5000, random_state=seed).fit(
+            clients
+        )
+        assert gm.converged_
+        # Three sweeps of at least ten rounds.
+        assert gm.n_iter_ >= 30
+        assert abs(gm.lower_bound_ - pooled.score(clients)) < 0.01
+
+
+def test_tol_governs_stochastic_fits():
+    rounds = [
+        FederatedGaussianMixture(
+            **{**STOCHASTIC, "solver": "fedem", "batch_size": None, "tol": tol, "max_iter": 5000}
+        )
+        .fit(CLIENTS)
+        .n_iter_
+        for tol in (1e-1, 1e-3, 1e-5)
+    ]
+    assert rounds[0] < rounds[1] < rounds[2]
+
+
+def test_steps_out_of_the_domain_are_counted_and_said():
+    clients = [X[g == COMPONENTS] for g in range(3)]
+    gm = FederatedGaussianMixture(
+        3, step_size=1.0, batch_size=1, omega=4.0, max_iter=30, random_state=0
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gm.fit(clients)
+    messages = [str(w.message) for w in caught if w.category is ConvergenceWarning]
+    assert len(messages) == 2
+    assert "left the domain" in messages[0]
+    assert "smaller step_size" in messages[0]
+    assert gm.history_["safeguarded"].sum() > 0
+    assert gm.history_["safeguarded"][0] == 0
+    assert np.isfinite(gm.means_).all()
+    assert np.isfinite(gm.score(X))
+
+
+def test_rounds_without_anyone_are_rounds():
+    gm = FederatedGaussianMixture(
+        **{**STOCHASTIC, "participation": 0.2, "step_size": 0.02, "batch_size": None}
+    ).fit(CLIENTS)
+    idle = np.flatnonzero(gm.history_["n_active"][1:] == 0) + 1
+    assert len(idle) > 10
+    for column in ("uplink_bits", "downlink_bits"):
+        assert_array_equal(gm.history_[column][idle], 0)
+    assert_array_equal(np.diff(gm.history_["epoch"])[idle - 1], 0)
+    assert np.isfinite(gm.history_["weights"]).all()
+
+
+# ------------------------------------------------------------------ history
+
+
+@pytest.mark.parametrize("parameters", [EXACT, STOCHASTIC], ids=["exact", "stochastic"])
+def test_history_is_a_table(parameters):
+    gm = FederatedGaussianMixture(**parameters).fit(CLIENTS)
+    assert isinstance(gm.history_, dict)
+    assert set(gm.history_) == HISTORY_COLUMNS
+    assert {len(column) for column in gm.history_.values()} == {gm.n_iter_ + 1}
+    columns = {name: column for name, column in gm.history_.items() if name != "weights"}
+    frame = pd.DataFrame(columns)
+    assert frame.shape == (gm.n_iter_ + 1, 10)
+    assert frame["round"].tolist() == list(range(gm.n_iter_ + 1))
+    for name in ("n_active", "uplink_bits", "downlink_bits", "safeguarded", "round"):
+        assert frame[name].dtype.kind == "i"
+    assert gm.history_["weights"].shape == (gm.n_iter_ + 1, 3)
+    assert_allclose(gm.history_["weights"][-1], gm.weights_)
+    assert_allclose(gm.history_["weights"].sum(axis=1), 1)
+    # Nobody steps before the first round.
+    assert np.isnan(frame["step_size"][0])
+    assert np.isnan(frame["field_sq_norm"][0])
+    assert frame["n_active"][0] == 0
+    assert frame["epoch"][0] == 0
+    assert frame[["step_size", "field_sq_norm"]][1:].notna().all(axis=None)
+
+
+def test_exact_rounds_tell_everything_for_free():
+    gm = FederatedGaussianMixture(**EXACT).fit(CLIENTS)
+    assert evaluated_rows(gm) == list(range(gm.n_iter_ + 1))
+    assert evaluated_rows(gm, "mean_field_sq_norm") == list(range(gm.n_iter_ + 1))
+    # The field of a round is the mean field where it began.
+    assert_array_equal(gm.history_["field_sq_norm"][1:], gm.history_["mean_field_sq_norm"][:-1])
+    assert_array_equal(gm.history_["epoch"], gm.history_["round"])
+    assert_array_equal(gm.history_["n_active"][1:], N_CLIENTS)
+    assert_array_equal(gm.history_["step_size"][1:], 1)
+    # As in scikit-learn the bound is that of the last E-step; the fit is one M-step further.
+    assert_array_equal(gm.lower_bounds_, gm.history_["log_likelihood"][:-1])
+    assert gm.lower_bound_ == gm.lower_bounds_[-1]
+    assert len(gm.lower_bounds_) == gm.n_iter_
+    assert_allclose(gm.history_["log_likelihood"][-1], gm.score(X))
+    assert (np.diff(gm.history_["log_likelihood"]) > -1e-12).all()
+
+
+@pytest.mark.parametrize("control_init", ["field", "zeros"])
+def test_eval_every_so_many_rounds(control_init):
+    gm = FederatedGaussianMixture(**STOCHASTIC, eval_every=7, control_init=control_init)
+    gm.fit(CLIENTS)
+    assert gm.n_iter_ == 30
+    assert evaluated_rows(gm) == [0, 7, 14, 21, 28, 30]
+    assert evaluated_rows(gm, "mean_field_sq_norm") == [0, 7, 14, 21, 28, 30]
+    assert_allclose(gm.lower_bound_, gm.score(X))
+    assert_array_equal(gm.lower_bounds_, gm.history_["log_likelihood"][evaluated_rows(gm)])
+
+
+def test_eval_every_epoch():
+    gm = FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS)
+    epoch = gm.history_["epoch"]
+    # The first row at or after each whole epoch, the start, and the end.
+    wanted = {int(np.searchsorted(epoch, k)) for k in range(int(epoch[-1]) + 1)}
+    assert len(wanted) > 3
+    assert evaluated_rows(gm) == sorted(wanted | {gm.n_iter_})
+
+
+def test_never_evaluated():
+    gm = FederatedGaussianMixture(**STOCHASTIC, eval_every=None, control_init="zeros")
+    gm.fit(CLIENTS)
+    assert evaluated_rows(gm) == []
+    assert evaluated_rows(gm, "mean_field_sq_norm") == []
+    assert_allclose(gm.lower_bound_, gm.score(X))
+    exact = FederatedGaussianMixture(**EXACT, eval_every=None).fit(CLIENTS)
+    assert evaluated_rows(exact) == []
+    assert exact.lower_bounds_ == FederatedGaussianMixture(**EXACT).fit(CLIENTS).lower_bounds_
+
+
+@pytest.mark.parametrize("eval_every", [None, 1, 7, "auto"])
+def test_looking_changes_neither_the_fit_nor_its_cost(eval_every):
+    want = FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS)
+    got = FederatedGaussianMixture(**STOCHASTIC, eval_every=eval_every).fit(CLIENTS)
+    assert_array_equal(got.means_, want.means_)
+    for name in ("epoch", "uplink_bits", "downlink_bits", "field_sq_norm", "step_size"):
+        assert_array_equal(got.history_[name], want.history_[name], err_msg=name)
+
+
+def test_epochs_of_minibatches():
+    batch_size = 8
+    gm = FederatedGaussianMixture(
+        **{**STOCHASTIC, "solver": "fedem", "batch_size": batch_size, "step_size": 0.02}
+    ).fit(CLIENTS)
+    assert len(set(gm.history_["n_active"][1:])) > 1
+    expectations = batch_size * gm.history_["n_active"]
+    assert_allclose(gm.history_["epoch"], np.cumsum(expectations) / N_SAMPLES)
+
+
+@pytest.mark.parametrize("n_inner", [1, 4])
+def test_epochs_of_variance_reduction(n_inner):
+    batch_size = 3
+    gm = FederatedGaussianMixture(
+        **{**STOCHASTIC, "participation": 1.0, "n_inner": n_inner, "batch_size": batch_size}
+    ).fit(CLIENTS)
+    # All rows at the start of an inner loop, else a minibatch for each of two iterates.
+    expectations = [
+        N_SAMPLES if k % n_inner == 0 else 2 * batch_size * N_CLIENTS for k in range(gm.n_iter_)
+    ]
+    assert_allclose(gm.history_["epoch"][1:], np.cumsum(expectations) / N_SAMPLES)
+
+
+def test_automatic_n_inner():
+    batch_size, omega = 3, RandK(omega=1.0).omega_for(9)
+    gm = FederatedGaussianMixture(
+        **{**STOCHASTIC, "participation": 1.0, "batch_size": batch_size, "compressor": "rand_k"}
+    ).fit(CLIENTS)
+    passes = np.flatnonzero(np.isclose(np.diff(gm.history_["epoch"]), 1.0))
+    # k_in = (1 + omega) sqrt(m / 2), rounded up, with m the mean number of rows.
+    n_inner = int(np.ceil((1 + omega) * np.sqrt(N_SAMPLES / N_CLIENTS / 2)))
+    assert_array_equal(passes, np.arange(0, gm.n_iter_, n_inner))
+
+
+def test_epochs_of_absent_clients_are_not_counted():
+    clients = [X[i : i + 10] for i in range(0, 100, 10)]
+    gm = FederatedGaussianMixture(**{**STOCHASTIC, "batch_size": None}).fit(clients)
+    assert len(set(gm.history_["n_active"][1:])) > 1
+    assert_allclose(gm.history_["epoch"], np.cumsum(gm.history_["n_active"]) / len(clients))
+
+
+# ------------------------------------------------------------------ bits
+
+FLOAT = 64
+N_FUNCTIONS = {"full": 6, "tied": 3, "diag": 5, "spherical": 4}  # of a row with two features
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_bits_of_uncompressed_rounds(covariance_type):
+    gm = FederatedGaussianMixture(
+        **{**EXACT, "covariance_type": covariance_type, "participation": 0.6, "tol": 10.0}
+    ).fit(CLIENTS)
+    n_statistics = 3 * N_FUNCTIONS[covariance_type]
+    # The floats, and a few bytes around them: format, length and checksum.
+    message = 8 * len(Identity().encode(np.ones(n_statistics)))
+    assert FLOAT * n_statistics < message <= FLOAT * (n_statistics + 1)
+    active = gm.history_["n_active"][1:]
+    assert len(set(active)) > 1
+    assert_array_equal(gm.history_["uplink_bits"][1:], message * active)
+    assert_array_equal(gm.history_["downlink_bits"][1:], FLOAT * n_statistics * active)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [Dithering(levels=2), Dithering(omega=3.0), BlockQuantizer(block_length=4), RandK(k=2)],
+    ids=repr,
+)
+def test_bits_of_compressed_rounds_are_those_of_the_bytes(operator):
+    recording = Recording(operator)
+    parameters = {
+        **STOCHASTIC,
+        "compressor": recording,
+        "step_size": 0.05,
+        "participation": 1.0,
+        "batch_size": None,
+    }
+    gm = FederatedGaussianMixture(**parameters).fit(CLIENTS)
+    # Few clients are one group: one call of the compressor a round.
+    assert [len(messages) for messages in recording.sent] == [N_CLIENTS] * gm.n_iter_
+    for row, messages in enumerate(recording.sent, start=1):
+        n_bytes = sum(len(operator.encode(message)) for message in messages)
+        assert gm.history_["uplink_bits"][row] == 8 * n_bytes
+
+
+ONE_OFF = {"n_components": 3, "max_iter": 0, "random_state": 0}
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_bits_before_the_first_round_of_a_given_start(covariance_type):
+    precisions = {
+        "full": np.stack([np.eye(2)] * 3),
+        "tied": np.eye(2),
+        "diag": np.ones((3, 2)),
+        "spherical": np.ones(3),
+    }
+    gm = FederatedGaussianMixture(
+        **ONE_OFF,
+        covariance_type=covariance_type,
+        weights_init=np.full(3, 1 / 3),
+        means_init=CENTERS / 2,
+        precisions_init=precisions[covariance_type],
+    ).fit(CLIENTS)
+    # Each client sends its mean and its second moment (a variance a feature, but for "tied" the
+    # upper triangle), and is told those of all, then the start.
+    moments = 2 + (3 if covariance_type == "tied" else 2)
+    start = 3 * N_FUNCTIONS[covariance_type]
+    assert gm.history_["uplink_bits"][0] == FLOAT * N_CLIENTS * moments
+    assert gm.history_["downlink_bits"][0] == FLOAT * N_CLIENTS * (moments + start)
+
+
+def test_bits_of_given_means():
+    gm = FederatedGaussianMixture(**ONE_OFF, means_init=CENTERS).fit(CLIENTS)
+    # Moments, then the statistics of the rows nearest to each mean, for means and a start.
+    moments, means, statistics = 4, 6, 18
+    assert gm.history_["uplink_bits"][0] == FLOAT * N_CLIENTS * (moments + statistics)
+    assert gm.history_["downlink_bits"][0] == FLOAT * N_CLIENTS * (moments + means + statistics)
+
+
+def test_bits_of_the_inits():
+    def bits(init_params):
+        gm = FederatedGaussianMixture(**ONE_OFF, init_params=init_params).fit(clients)
+        history = gm.history_
+        # Without the moments (4 floats) and the statistics of the first assignment (18).
+        everyone = FLOAT * len(clients)
+        return (
+            history["uplink_bits"][0] - everyone * (4 + 18),
+            history["downlink_bits"][0] - everyone * 4,
+        )
+
+    # Every client has all three components, far apart and many rows of each: three centroids.
+    clients = [X[k::4] for k in range(4)]
+    assert bits("kmeans") == (FLOAT * 4 * 3 * (2 + 1), FLOAT * 4 * 6)
+    # Three rows, and from every client a sum of distances for each of them.
+    assert bits("k-means++") == (FLOAT * (3 * 2 + 3 * 4), FLOAT * 4 * 6)
+    assert bits("random_from_data") == (FLOAT * 3 * 2, FLOAT * 4 * 6)
+    assert bits("random") == (0, 0)
+
+
+def test_bits_of_the_first_control_variates():
+    with_field, without = (
+        FederatedGaussianMixture(**STOCHASTIC, control_init=how).fit(CLIENTS).history_
+        for how in ("field", "zeros")
+    )
+    n_statistics = 9
+    more = with_field["uplink_bits"][0] - without["uplink_bits"][0]
+    assert more == FLOAT * N_CLIENTS * n_statistics
+    assert with_field["downlink_bits"][0] == without["downlink_bits"][0]
+
+
+# ------------------------------------------------------------------ what is printed
+
+
+def test_verbose(capsys):
+    parameters = {**EXACT, "tol": 0.0, "max_iter": 25}
+    fit_unconverged(FederatedGaussianMixture(**parameters), CLIENTS)
+    assert capsys.readouterr().out == ""
+    fit_unconverged(FederatedGaussianMixture(**parameters, verbose=1), CLIENTS)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].strip() for line in lines] == ["Start 0", "Round 10", "Round 20"]
+    fit_unconverged(FederatedGaussianMixture(**parameters, verbose=2), CLIENTS)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 26
+    assert not any("nan" in line for line in lines)

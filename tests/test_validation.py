@@ -1,0 +1,623 @@
+import copy
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+from skfedem import FederatedGaussianMixture
+
+RNG = np.random.default_rng(0)
+CLIENTS = [RNG.normal(g, 1, size=(rows, 2)) for g, rows in enumerate((9, 12, 7))]
+X = np.concatenate(CLIENTS)
+OWNERS = np.repeat(["ash", "birch", "cedar"], [9, 12, 7])
+N_SAMPLES = len(X)
+GOOD = {"n_components": 2, "random_state": 0}
+FITTED = FederatedGaussianMixture(**GOOD).fit(CLIENTS)
+
+
+def frames(*names):
+    return [
+        pd.DataFrame(client[:, : len(own)], columns=own)
+        for client, own in zip(CLIENTS, names, strict=True)
+    ]
+
+
+def with_value(value, client=1, row=3, column=1):
+    tables = [table.copy() for table in CLIENTS]
+    tables[client][row, column] = value
+    return tables
+
+
+def labels_with(label, row=4, dtype=object):
+    labels = OWNERS.astype(dtype)
+    labels[row] = label
+    return labels
+
+
+def fitted_attributes(gm):
+    return {name: value for name, value in vars(gm).items() if name.endswith("_")}
+
+
+def assert_unchanged(got, want):
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        if isinstance(value, dict):
+            assert_unchanged(got[name], value)
+        else:
+            assert_array_equal(got[name], value, err_msg=name)
+
+
+def check_refused(error, says, tables, clients=None, **parameters):
+    """Refuse with a message that says all of ``says``, and change nothing."""
+    never = FederatedGaussianMixture(**{**GOOD, **parameters})
+    given = never.get_params()
+    kept = {name: copy.deepcopy(value) for name, value in given.items() if not callable(value)}
+    kept_tables, kept_clients = copy.deepcopy(tables), copy.deepcopy(clients)
+    with pytest.raises(error) as caught:
+        never.fit(tables, clients=clients)
+    with pytest.raises(NotFittedError):
+        never.predict(X)
+    assert not fitted_attributes(never)
+
+    before = copy.deepcopy(FITTED)
+    attributes = fitted_attributes(FITTED)
+    before.set_params(**parameters)
+    with pytest.raises(error):
+        before.fit(tables, clients=clients)
+    assert_unchanged(fitted_attributes(before), attributes)
+    if not parameters:
+        assert_array_equal(before.predict_proba(X), FITTED.predict_proba(X))
+
+    after = never.get_params()
+    assert all(after[name] is value for name, value in given.items())
+    for name, value in kept.items():
+        np.testing.assert_equal(after[name], value, err_msg=name)
+    np.testing.assert_equal(repr(tables), repr(kept_tables))
+    np.testing.assert_equal(repr(clients), repr(kept_clients))
+
+    message = str(caught.value)
+    for fragment in says:
+        assert re.search(fragment, message), f"{fragment!r} is not in {message!r}"
+    # As a person reads it: no doubled or dangling space, no name of a NumPy type.
+    assert "  " not in message.strip()
+    assert message == message.strip()
+    assert "np." not in message
+    return message
+
+
+# ------------------------------------------------------------------ data
+
+THREE_WAYS = ["list with one 2-D array or DataFrame", "`clients=`", "alone"]
+NAMED = frames(["a", "b"], ["a", "b"], ["a", "b"])
+
+BAD_TABLES = {
+    "an empty list": ([], ValueError, ["at least one client", "empty list", *THREE_WAYS]),
+    "an empty tuple": ((), ValueError, ["at least one client", "empty", *THREE_WAYS]),
+    "no rows": (
+        [CLIENTS[0], CLIENTS[1][:0], CLIENTS[2]],
+        ValueError,
+        ["at least one row", "none for client 1", r"\(0, 2\)", "Leave .* out"],
+    ),
+    "no rows, frames": (
+        [NAMED[0], NAMED[1], NAMED[2][:0]],
+        ValueError,
+        ["at least one row", "none for client 2", "Leave .* out"],
+    ),
+    "no columns": ([client[:, :0] for client in CLIENTS], ValueError, ["0 feature", "client 0"]),
+    "ragged": (
+        [CLIENTS[0], CLIENTS[1], CLIENTS[2][:, :1]],
+        ValueError,
+        ["Expected 2 features", "client 0", "got 1 for client 2", r"\(7, 1\)", "same columns"],
+    ),
+    "other columns": (
+        frames(["a", "b"], ["a", "b"], ["a", "c"]),
+        ValueError,
+        [r"client 0 \(\['a', 'b'\]\)", r"got \['a', 'c'\] for client 2", "Rename or reorder"],
+    ),
+    "columns in another order": (
+        frames(["a", "b"], ["b", "a"], ["a", "b"]),
+        ValueError,
+        ["client 0", r"got \['b', 'a'\] for client 1", "reorder"],
+    ),
+    "columns missing": (
+        frames(["a", "b"], ["a"], ["a", "b"]),
+        ValueError,
+        ["Expected 2 features", "got 1 for client 1"],
+    ),
+    "frames and arrays": (
+        [NAMED[0], CLIENTS[1]],
+        ValueError,
+        [r"\['a', 'b'\]", "no column names for client 1"],
+    ),
+    "NaN": (
+        with_value(np.nan),
+        ValueError,
+        ["finite", "got nan", "row 3", "column 1", "client 1", "[Dd]rop or impute"],
+    ),
+    "infinity": (
+        with_value(-np.inf, client=2, row=0, column=0),
+        ValueError,
+        ["finite", "got -inf", "row 0", "column 0", "client 2", "[Dd]rop or impute"],
+    ),
+    "NaN in a frame": (
+        [NAMED[0], NAMED[1].mask(NAMED[1] == NAMED[1].iloc[5, 0]), NAMED[2]],
+        ValueError,
+        ["row 5", "column (0|'a')", "client 1"],
+    ),
+    "three dimensions": (
+        np.zeros((3, 4, 2)),
+        ValueError,
+        ["2-D", "3 dimensions", r"\(3, 4, 2\)", r"list\(X\)"],
+    ),
+    "three dimensions in a list": (
+        [CLIENTS[0], np.zeros((3, 4, 2))],
+        ValueError,
+        ["2-D", "client 1", "3 dimension", r"\(3, 4, 2\)"],
+    ),
+    "one dimension in a list": (
+        [CLIENTS[0], CLIENTS[1][0]],
+        ValueError,
+        ["2-D", "client 1", "1 dimension", r"\(2,\)"],
+    ),
+    "one dimension": (np.zeros(5), ValueError, ["Expected 2D array, got 1D array"]),
+    "a hole in a list": ([CLIENTS[0], None], ValueError, ["2-D", "client 1"]),
+    "an empty list in a list": ([CLIENTS[0], []], ValueError, ["client 1"]),
+    "strings": (
+        [CLIENTS[0], np.array([["red", "green"]])],
+        ValueError,
+        ["Expected numbers", "client 1", "Encode or drop"],
+    ),
+    "strings as objects": (
+        [np.array([["red", "green"]], dtype=object), CLIENTS[0]],
+        ValueError,
+        ["Expected numbers", "client 0", "red", "Encode or drop"],
+    ),
+    "a column of strings": (
+        [NAMED[0], NAMED[1].assign(b="red"), NAMED[2]],
+        ValueError,
+        ["Expected numbers", "client 1", "red", "Encode or drop"],
+    ),
+    "strings in one table": (
+        np.array([["red", "2"], ["1", "3"]]),
+        ValueError,
+        ["Expected numbers", "Encode or drop"],
+    ),
+    "dates": (
+        [CLIENTS[0], np.array([["2020-01-01", "2020-01-02"]], dtype="M8[D]")],
+        ValueError,
+        ["Expected numbers", "client 1", "datetime64"],
+    ),
+    "complex numbers": ([CLIENTS[0], CLIENTS[1] + 1j], ValueError, ["[Cc]omplex", "client 1"]),
+    "uneven rows": (
+        [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]]],
+        ValueError,
+        ["client 1"],
+    ),
+    "sparse": (
+        [CLIENTS[0], sparse.csr_array(CLIENTS[1])],
+        TypeError,
+        ["dense", "client 1", "sparse", "toarray"],
+    ),
+    "one sparse table": (sparse.csr_matrix(X), TypeError, ["[Ss]parse", "toarray"]),
+    "a dictionary": (dict(enumerate(CLIENTS)), TypeError, ["dict"]),
+    "a generator": (iter(CLIENTS), TypeError, ["iterator|generator"]),
+}
+
+
+@pytest.mark.parametrize(("tables", "error", "says"), BAD_TABLES.values(), ids=list(BAD_TABLES))
+def test_bad_tables(tables, error, says):
+    if "generator" in says[0]:
+        with pytest.raises(error, match=says[0]):
+            FederatedGaussianMixture().fit(tables)
+        return
+    check_refused(error, says, tables)
+
+
+BAD_LABELS = {
+    "one label too few": (
+        OWNERS[:-1],
+        ValueError,
+        ["one label for each of the 28 rows", r"\(27,\)"],
+    ),
+    "one label too many": ([*OWNERS, "ash"], ValueError, ["28 rows", r"\(29,\)"]),
+    "a column of labels": (OWNERS[:, None], ValueError, ["one label", r"\(28, 1\)"]),
+    "one label for all": ("ash", ValueError, ["one label for each of the 28 rows"]),
+    "lengths of clients": ([9, 12, 7], ValueError, ["28 rows", r"\(3,\)", "lengths"]),
+    "lists of rows": ([[0, 1], [2, 3, 4]], ValueError, ["one label for each of the 28 rows"]),
+    "None": (labels_with(None), ValueError, ["missing", "row 4", "[Dd]rop"]),
+    "NaN": (
+        np.where(np.arange(N_SAMPLES) == 6, np.nan, 1.0),
+        ValueError,
+        ["missing", "row 6", "[Dd]rop"],
+    ),
+    "NaN among strings": (labels_with(np.nan), ValueError, ["missing", "row 4"]),
+    "NaN among strings in a list": (
+        labels_with(np.nan).tolist(),
+        ValueError,
+        ["missing", "row 4"],
+    ),
+    "pandas NA": (labels_with(pd.NA), ValueError, ["missing", "row 4"]),
+    "a missing string": (
+        pd.Series(labels_with(None), dtype="str"),
+        ValueError,
+        ["missing", "row 4"],
+    ),
+    "a missing integer": (
+        pd.Series([*range(N_SAMPLES - 1), None], dtype="Int64"),
+        ValueError,
+        ["missing", "row 27"],
+    ),
+    "a missing category": (pd.Categorical(labels_with(None)), ValueError, ["missing", "row 4"]),
+    "no date": (
+        pd.to_datetime(pd.Series(["2020-01-01"] * (N_SAMPLES - 1) + [None])),
+        ValueError,
+        ["missing", "row 27"],
+    ),
+    "mixed types": (labels_with(3), TypeError, ["one type", "int, str", "with str"]),
+    "mixed types in a list": (
+        labels_with(3).tolist(),
+        TypeError,
+        ["one type", "int, str", "with str"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("labels", "error", "says"), BAD_LABELS.values(), ids=list(BAD_LABELS))
+def test_bad_labels(labels, error, says):
+    check_refused(error, says, X, labels)
+
+
+@pytest.mark.parametrize("tables", [CLIENTS, tuple(NAMED)], ids=["list", "tuple of frames"])
+@pytest.mark.parametrize("labels", [OWNERS, ["ash", "birch", "cedar"]], ids=["rows", "clients"])
+def test_labels_together_with_a_list(tables, labels):
+    check_refused(ValueError, ["clients=None", "list", "got both", *THREE_WAYS], tables, labels)
+
+
+def test_missing_numbers_of_labelled_rows_name_the_client():
+    rows = X.copy()
+    rows[10, 1] = np.nan
+    says = ["finite|NaN", "row 10", "column 1", "birch", "[Dd]rop or impute"]
+    check_refused(ValueError, says, rows, OWNERS)
+    rows[10, 1] = np.inf
+    check_refused(ValueError, ["finite|infinity", "row 10", "column 1", "birch"], rows, OWNERS)
+
+
+def test_missing_numbers_are_found_whoever_owns_the_row():
+    shuffled = np.random.default_rng(1).permutation(N_SAMPLES)
+    rows, owners = X[shuffled], OWNERS[shuffled]
+    for row in (0, 5, N_SAMPLES - 1):
+        broken = rows.copy()
+        broken[row, 0] = np.nan
+        check_refused(ValueError, [f"row {row}\\b", "column 0", str(owners[row])], broken, owners)
+
+
+def test_the_first_bad_number_is_named_for_every_client():
+    for client in range(3):
+        for row, column in [(0, 0), (len(CLIENTS[client]) - 1, 1)]:
+            tables = with_value(np.nan, client, row, column)
+            says = [f"row {row}, column {column} of client {client}"]
+            check_refused(ValueError, says, tables)
+
+
+def test_fewer_rows_than_components():
+    says = ["n_samples >= n_components", "28", "29", "fewer components or more rows"]
+    check_refused(ValueError, says, CLIENTS, n_components=29)
+    check_refused(ValueError, says, X, OWNERS, n_components=29)
+
+
+def test_minibatches_larger_than_a_client_without_replacement():
+    large = {"batch_size": 8, "replacement": False, "solver": "vr_fedem"}
+    says = ["batch_size=8", "replacement=False", "got 7 for client 2", "replacement=True"]
+    check_refused(ValueError, says, CLIENTS, **large)
+    says = ["batch_size=8", "got 7 for client '?cedar", "smaller batch_size"]
+    check_refused(ValueError, says, X, OWNERS, **large)
+    large["batch_size"] = 10
+    check_refused(ValueError, ["got 9 for client 0 and 1 more"], CLIENTS, **large)
+    FederatedGaussianMixture(**GOOD, batch_size=7, replacement=False, tol=10.0, max_iter=5000).fit(
+        CLIENTS
+    )
+
+
+# ------------------------------------------------------------------ parameters
+
+NAN, INFINITY = float("nan"), float("inf")
+NOT_NUMBERS = ("x", True, [0.5], 1 + 1j)
+NOT_INTEGERS = (*NOT_NUMBERS, 2.5, 2.0, NAN)
+BAD_NUMBERS = {
+    "n_components": (">= 1", (0, -1), (*NOT_INTEGERS, None)),
+    "n_init": (">= 1", (0, -1), (*NOT_INTEGERS, None)),
+    "batch_size": (">= 1", (0, -1), NOT_INTEGERS),
+    "n_inner": (">= 1", (0, -1), (*NOT_INTEGERS, None)),
+    "max_iter": (">= 0", (-1,), NOT_INTEGERS),
+    "eval_every": (">= 1", (0, -1), NOT_INTEGERS),
+    "step_size": ("> 0 and <= 1", (0, -0.1, 1.5, NAN, INFINITY), (*NOT_NUMBERS, None)),
+    "control_step": (">= 0 and <= 1", (-0.1, 1.5, NAN, INFINITY), (*NOT_NUMBERS, None)),
+    "omega": (">= 0", (-1, -1e-9, NAN, INFINITY), (*NOT_NUMBERS, None)),
+    "participation": ("> 0 and <= 1", (0, -0.5, 1.1, NAN, INFINITY), (*NOT_NUMBERS, None)),
+    "max_epochs": ("> 0", (0, -1, NAN, INFINITY), NOT_NUMBERS),
+    "tol": (">= 0", (-1e-3, NAN, INFINITY), (*NOT_NUMBERS, None)),
+    "reg_covar": (">= 0", (-1e-6, NAN, INFINITY), (*NOT_NUMBERS, None)),
+}
+
+
+def bad_numbers(which):
+    return [(name, case[0], value) for name, case in BAD_NUMBERS.items() for value in case[which]]
+
+
+@pytest.mark.parametrize(("name", "bounds", "value"), bad_numbers(1))
+def test_numbers_out_of_bounds(name, bounds, value):
+    says = [f"Expected {name} to be an? (number|integer) {bounds}", f"got {value!r}"]
+    check_refused(ValueError, says, CLIENTS, **{name: value})
+
+
+@pytest.mark.parametrize(("name", "bounds", "value"), bad_numbers(2))
+def test_what_is_no_number(name, bounds, value):
+    kind = type(value).__name__
+    says = [
+        f"Expected {name} to be an? (number|integer) {bounds}",
+        re.escape(f"got {value!r}"),
+        kind,
+    ]
+    check_refused(TypeError, says, CLIENTS, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["step_size", "control_step", "n_inner", "eval_every"])
+def test_numbers_or_auto_say_so(name):
+    says = ['Or give "auto"']
+    check_refused(ValueError, says, CLIENTS, **{name: -1})
+    check_refused(TypeError, says, CLIENTS, **{name: np.array([0.1, 0.2])})
+
+
+CHOICES = {
+    "covariance_type": ("full", "tied", "diag", "spherical"),
+    "solver": ("fedem", "vr_fedem"),
+    "control_init": ("field", "zeros"),
+    "compressor": ("dithering", "block", "rand_k"),
+    "client_weights": ("n_samples", "uniform"),
+    "init_params": ("kmeans", "k-means++", "random_from_data", "random"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("value", ["unknown", "", 3, True, ["full"]])
+def test_unknown_names(name, value):
+    names = [re.escape(repr(choice)) for choice in CHOICES[name]]
+    says = [f"Expected {name} to be one of", *names]
+    check_refused(ValueError, [*says, re.escape(f"got {value!r}")], CLIENTS, **{name: value})
+
+
+@pytest.mark.parametrize("name", sorted(set(CHOICES) - {"compressor"}))
+def test_none_is_no_name(name):
+    check_refused(ValueError, [f"Expected {name}", "got None"], CLIENTS, **{name: None})
+
+
+@pytest.mark.parametrize("value", ["no", None, 2])
+@pytest.mark.parametrize("name", ["replacement", "warm_start"])
+def test_switches_are_true_or_false(name, value):
+    # "no" would be read as True.
+    says = [f"Expected {name}", "True or False", re.escape(f"got {value!r}")]
+    check_refused(TypeError, says, CLIENTS, **{name: value})
+
+
+def test_something_must_bound_the_fit():
+    says = ["max_iter or max_epochs", "None for both", "Give one"]
+    check_refused(ValueError, says, CLIENTS, max_iter=None)
+
+
+def test_compression_without_a_compressor():
+    says = ["omega=0 with compressor=None", "omega=1.5", "dithering"]
+    check_refused(ValueError, says, CLIENTS, compressor=None, omega=1.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(2.0, ValueError), (0, ValueError), (NAN, ValueError), (None, TypeError)]
+)
+def test_a_function_that_gives_no_step_size(value, error):
+    def step_size(round_number):
+        return 0.5 if round_number < 3 else value
+
+    says = [r"step_size\(3\)", "> 0 and <= 1", f"got {value!r}"]
+    check_refused(error, says, CLIENTS, step_size=step_size, tol=0.0)
+
+
+BAD_STARTS = {
+    "too few weights": ({"weights_init": [1.0]}, [r"shape \(2,\)", r"got \(1,\)"]),
+    "weights that do not sum to 1": (
+        {"weights_init": [0.5, 0.6]},
+        ["sum to 1", "sum of 1.1", "Normalise"],
+    ),
+    "negative weights": ({"weights_init": [1.5, -0.5]}, ["non-negative", "-0.5"]),
+    "NaN weights": ({"weights_init": [0.5, NAN]}, ["weights_init", "NaN"]),
+    "weights that are words": ({"weights_init": ["a", "b"]}, ["weights_init"]),
+    "means for another number of components": (
+        {"means_init": np.zeros((3, 2))},
+        ["means_init", r"shape \(2, 2\)", r"got \(3, 2\)"],
+    ),
+    "means with other features": (
+        {"means_init": np.zeros((2, 1))},
+        ["means_init", r"\(2, 2\)", r"\(2, 1\)"],
+    ),
+    "infinite means": ({"means_init": [[0, 0], [0, INFINITY]]}, ["means_init", "infinity"]),
+    "precisions of another type": (
+        {"precisions_init": np.eye(2)},
+        ["precisions_init", r"\(2, 2, 2\)", r"got \(2, 2\)"],
+    ),
+    "precisions that are not symmetric": (
+        {"precisions_init": [[1, 0.5], [0, 1]], "covariance_type": "tied"},
+        ["precisions_init", "symmetric and positive definite"],
+    ),
+    "precisions that are not positive definite": (
+        {"precisions_init": np.stack([np.eye(2), [[1.0, 2.0], [2.0, 1.0]]])},
+        ["precisions_init", "symmetric and positive definite"],
+    ),
+    "precisions that are not positive": (
+        {"precisions_init": [[1, 1], [1, 0]], "covariance_type": "diag"},
+        ["positive", "precisions_init", "got 0"],
+    ),
+    "negative spherical precisions": (
+        {"precisions_init": [1, -2], "covariance_type": "spherical"},
+        ["positive", "precisions_init", "got -2"],
+    ),
+    "NaN precisions": (
+        {"precisions_init": [1, NAN], "covariance_type": "spherical"},
+        ["precisions_init", "NaN"],
+    ),
+    "a fixed covariance that is not tied": (
+        {"fixed_covariance": np.eye(2)},
+        ["covariance_type='tied'|covariance_type=\"tied\"", "fixed_covariance", "got 'full'"],
+    ),
+    "a fixed covariance and precisions": (
+        {
+            "fixed_covariance": np.eye(2),
+            "precisions_init": np.eye(2),
+            "covariance_type": "tied",
+        },
+        ["precisions_init=None", "fixed_covariance", "got both"],
+    ),
+    "a fixed covariance of another size": (
+        {"fixed_covariance": np.eye(3), "covariance_type": "tied"},
+        ["fixed_covariance", r"\(2, 2\)", r"got \(3, 3\)"],
+    ),
+    "a singular fixed covariance": (
+        {"fixed_covariance": np.ones((2, 2)), "covariance_type": "tied"},
+        ["fixed_covariance", "positive definite"],
+    ),
+    "a fixed covariance with holes": (
+        {"fixed_covariance": [[1, NAN], [NAN, 1]], "covariance_type": "tied"},
+        ["fixed_covariance", "NaN"],
+    ),
+    "a fixed covariance that is a word": (
+        {"fixed_covariance": "identity", "covariance_type": "tied"},
+        ["fixed_covariance"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("parameters", "says"), BAD_STARTS.values(), ids=list(BAD_STARTS))
+def test_bad_starts(parameters, says):
+    check_refused(ValueError, says, CLIENTS, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"n_components": 3}, ["means_", r"\(3, 2\)", r"got \(2, 2\)"]),
+        ({"covariance_type": "tied"}, ["covariances_", r"\(2, 2\)", r"got \(2, 2, 2\)"]),
+    ],
+)
+def test_warm_start_after_a_change_of_shape(changed, says):
+    gm = FederatedGaussianMixture(**GOOD, warm_start=True).fit(CLIENTS)
+    attributes = fitted_attributes(gm)
+    gm.set_params(**changed)
+    with pytest.raises(ValueError, match="warm_start=False") as caught:
+        gm.fit(CLIENTS)
+    for fragment in says:
+        assert re.search(fragment, str(caught.value))
+    assert_unchanged(fitted_attributes(gm), attributes)
+
+
+def test_numpy_numbers_are_numbers():
+    gm = FederatedGaussianMixture(
+        n_components=np.int32(2),
+        batch_size=np.int64(4),
+        step_size=np.float32(0.125),
+        omega=np.float64(0.5),
+        participation=np.float32(0.5),
+        max_iter=np.int16(3000),
+        tol=np.float64(10.0),
+        covariance_type=np.str_("tied"),
+        random_state=0,
+    )
+    assert gm.fit(CLIENTS).converged_
+
+
+# ------------------------------------------------------------------ questions to a fit
+
+
+METHODS = ("predict", "predict_proba", "transform", "score_samples", "score", "aic", "bic")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_before_a_fit(method):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        getattr(FederatedGaussianMixture(), method)(CLIENTS)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        FederatedGaussianMixture().sample()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_questions_about_tables_that_do_not_fit(method):
+    answer = getattr(FITTED, method)
+    with pytest.raises(ValueError, match="1 features.*expecting 2"):
+        answer(X[:, :1])
+    with pytest.raises(ValueError, match="(?s)NaN"):
+        answer(np.full((2, 2), np.nan))
+    with pytest.raises(ValueError, match="(?s)1 features.*client 1|client 1.*1 features"):
+        answer([CLIENTS[0], CLIENTS[1][:, :1]])
+    with pytest.raises(ValueError, match="(?s)NaN.*client 2|client 2.*NaN"):
+        answer(with_value(np.nan, client=2))
+    with pytest.raises(ValueError, match="(?s)0 sample.*client 1|client 1.*0 sample"):
+        answer([CLIENTS[0], CLIENTS[1][:0]])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_questions_about_nobody(method):
+    with pytest.raises(ValueError, match="at least one client"):
+        getattr(FITTED, method)([])
+
+
+@pytest.mark.parametrize("n_samples", [0, -1, 2.5, "x", None])
+def test_sample_sizes(n_samples):
+    with pytest.raises((TypeError, ValueError), match=f"n_samples.*got {n_samples!r}"):
+        FITTED.sample(n_samples)
+
+
+# ------------------------------------------------------------------ any list is some labels
+
+NUMBERS = st.integers(-(10**6), 10**6)
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_list_and_its_labels_are_the_same_federation(data):
+    n_clients = data.draw(st.integers(1, 6), "clients")
+    lengths = data.draw(st.lists(st.integers(1, 6), min_size=n_clients, max_size=n_clients))
+    n_features = data.draw(st.integers(1, 3), "features")
+    kind = data.draw(st.sampled_from([NUMBERS, WORDS, st.dates()]), "kind of label")
+    ids = sorted(data.draw(st.sets(kind, min_size=n_clients, max_size=n_clients)))
+    seed = data.draw(st.integers(0, 2**31), "seed")
+    as_series, as_objects = data.draw(st.booleans()), data.draw(st.booleans())
+
+    rng = np.random.default_rng(seed)
+    owners = rng.permutation(np.repeat(np.arange(n_clients), lengths))
+    rows = rng.normal(size=(len(owners), n_features))
+    tables = [rows[owners == client] for client in range(n_clients)]
+    labels = np.array(ids, dtype=object if as_objects else None)[owners]
+    if as_series:
+        labels = pd.Series(labels, index=rng.permutation(len(labels)))
+
+    gm = FederatedGaussianMixture(
+        covariance_type="diag",
+        batch_size=2,
+        participation=0.5,
+        step_size=0.1,
+        max_iter=5,
+        random_state=seed % 1000,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        attributes = fitted_attributes(gm.fit(tables))
+        gm.fit(rows, clients=labels)
+    got = fitted_attributes(gm)
+    assert attributes.pop("client_ids_").tolist() == list(range(n_clients))
+    assert got.pop("client_ids_").tolist() == ids
+    assert gm.n_clients_ == n_clients
+    assert_unchanged(got, attributes)
