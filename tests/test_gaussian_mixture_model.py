@@ -370,7 +370,7 @@ def test_a_constant_feature_without_regularisation_is_refused(covariance_type, c
     rows = np.random.default_rng(0).standard_normal((60, 2))
     wide = np.column_stack([rows, np.full(60, constant)])
     fit = FederatedGaussianMixture(2, covariance_type=covariance_type, reg_covar=0, random_state=0)
-    with pytest.raises(ValueError, match="collapsed.*increase reg_covar"):
+    with pytest.raises(ValueError, match="collapsed.*Increase reg_covar"):
         fit.fit(np.split(wide, 3))
     assert not hasattr(fit, "means_")
 
@@ -381,7 +381,7 @@ def test_a_component_on_one_row_without_regularisation_is_refused(covariance_typ
     rows[7] = [9.0, -9.0]
     start = edge_start(covariance_type, [[0.0, 0.0], [9.0, -9.0]])
     fit = FederatedGaussianMixture(2, covariance_type=covariance_type, reg_covar=0, **start)
-    with pytest.raises(ValueError, match="collapsed.*increase reg_covar"):
+    with pytest.raises(ValueError, match="collapsed.*Increase reg_covar"):
         fit.fit(np.split(rows, 3))
     assert not hasattr(fit, "means_")
     fit.set_params(reg_covar=1e-3).fit(np.split(rows, 3))
@@ -396,7 +396,7 @@ def test_two_equal_features_without_regularisation_are_refused(covariance_type):
     fit = FederatedGaussianMixture(
         2, covariance_type=covariance_type, reg_covar=0.0, random_state=0
     )
-    with pytest.raises(ValueError, match="collapsed.*increase reg_covar"):
+    with pytest.raises(ValueError, match="collapsed.*Increase reg_covar"):
         fit.fit(np.split(wide, 3))
 
 
@@ -423,5 +423,5 @@ def test_whiten_inverts_a_covariance():
     assert_allclose(identities, [np.eye(2)] * 2, atol=1e-14)
     assert_allclose(whitening[:, 0, 1], 0.0, atol=0)
     assert_allclose(whiten(KNOWN_COVARIANCE), whitening[0], rtol=1e-15)
-    with pytest.raises(ValueError, match="positive definite.*Decrease n_components"):
+    with pytest.raises(ValueError, match="positive definite.*decrease n_components"):
         whiten(np.array([[1.0, 2.0], [2.0, 1.0]]))

@@ -36,14 +36,19 @@ COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _CACHE_SIZE = 2**18
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
-# Rounding of a second moment in standard units; no variance is known better than this.
-_VARIANCE_FLOOR = 64 * np.finfo(np.float64).eps
+# Rounding of a moment in standard units; neither a mass nor a variance is known better than this.
+ROUNDING = 64 * np.finfo(np.float64).eps
 # A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
 # One that keeps less than half of that has left the statistics of any data.
 _KEPT_SHARE = 0.5
 # Even a step of 1 takes no more than three quarters of either.
 _FEWEST_KEPT = 0.25
 _MAX_HALVINGS = 20
+_COLLAPSED = (
+    "Expected positive definite covariances, got one that is not: a feature is constant, or a "
+    "component has collapsed on too few or too similar rows. Increase reg_covar or decrease "
+    "n_components."
+)
 
 
 class Parameters(NamedTuple):
@@ -120,7 +125,9 @@ class GaussianMixtureModel(Model):
     @cached_property
     def regularization(self):
         """What is added to the variances in standard units, shape (n_features,)."""
-        return np.maximum(self.reg_covar / self.scale**2, _VARIANCE_FLOOR)
+        if self.reg_covar == 0:
+            return np.zeros(self.n_features)
+        return np.maximum(self.reg_covar / self.scale**2, ROUNDING)
 
     @cached_property
     def _inverse_scale(self):
@@ -228,6 +235,8 @@ class GaussianMixtureModel(Model):
         if self.fixed_covariance is not None:
             return self.parameters(weights, means, self.fixed_covariance)
         scatter = self._scatter(mass, means, second)
+        if self.reg_covar == 0:
+            self._check_scatter(scatter, means)
         return self.parameters(weights, means, self._regularize(scatter))
 
     def parameters(self, weights, means, covariances):
@@ -259,7 +268,8 @@ class GaussianMixtureModel(Model):
         d = self.n_features
         table = statistics.reshape(self.n_components, self.n_functions)
         mass = np.maximum(table[:, 0], _EMPTY)
-        return mass, table[:, 1 : 1 + d] / mass[:, None], table[:, 1 + d :] / mass[:, None]
+        moments = np.where(table[:, :1] > ROUNDING, table[:, 1:], 0.0) / mass[:, None]
+        return mass, moments[:, :d], moments[:, d:]
 
     def _scatter(self, mass, means, second):
         """Covariances without regularisation, of scikit-learn's shape."""
@@ -271,6 +281,13 @@ class GaussianMixtureModel(Model):
         if self.covariance_type == "diag":
             return second - means**2
         return (second[:, 0] - (means**2).sum(axis=1)) / d
+
+    def _check_scatter(self, scatter, means):
+        """Raise where a variance is no more than what rounding leaves."""
+        if self.covariance_type in ("full", "tied"):
+            scatter = np.linalg.eigvalsh(scatter)
+        if scatter.min() <= ROUNDING * (1 + (means**2).max()):
+            raise ValueError(_COLLAPSED)
 
     def _regularize(self, scatter):
         """Add the regularisation to the variances."""
@@ -297,7 +314,10 @@ class GaussianMixtureModel(Model):
                 precisions = precisions * (0.5 * np.eye(d) - 1.0)
                 natural[:, 1 + d :] = precisions[:, *np.triu_indices(d)]
             else:
+                # Not in φ: it would be multiplied by the sum of the masses, which noise moves.
                 log_partition = 0.5 * float((precisions * self.second_moment).sum())
+                log_partition += 0.5 * d * np.log(2 * np.pi) - float(half_log_det)
+                half_log_det = 0.5 * d * np.log(2 * np.pi)
         else:
             precisions = 1.0 / covariances
             if self.covariance_type == "spherical":
@@ -367,7 +387,7 @@ class GaussianMixtureModel(Model):
                 scatter_before = _scale_components(scatter_before, mass)
             scatter = scatter - kept * scatter_before
         if self.covariance_type in ("diag", "spherical"):
-            return bool((scatter + _VARIANCE_FLOOR > 0).all())
+            return bool((scatter + ROUNDING > 0).all())
         # Constant features have no scatter at all: half of what T adds keeps them in.
         slack = 0.5 * np.diag(self.regularization)
         if by_component:
@@ -427,11 +447,7 @@ def whiten(covariances):
     try:
         cholesky = np.linalg.cholesky(covariances)
     except np.linalg.LinAlgError as error:
-        raise ValueError(
-            "Expected positive definite covariances, got one that is not: a component has "
-            "collapsed on too few or too similar rows. Decrease n_components or increase "
-            "reg_covar."
-        ) from error
+        raise ValueError(_COLLAPSED) from error
     return np.linalg.solve(cholesky, np.broadcast_to(np.eye(cholesky.shape[-1]), cholesky.shape))
 
 

@@ -17,7 +17,7 @@ from .. import _random
 from .._federation import read
 from .._validation import check_shape
 from ._base import Start
-from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
+from .gaussian_mixture import ROUNDING, GaussianMixtureModel, in_standard_units, whiten
 
 _FLOAT_BITS = 64
 # Clients that cluster their rows for init_params="kmeans"; more say little more.
@@ -211,7 +211,9 @@ def standardise(estimator, federation, given):
     variances = np.diagonal(second) if tied else second
     if estimator.covariance_type == "spherical":
         variances = np.full(len(variances), variances.mean())
-    scale = np.sqrt(np.where(variances > 0, variances, 1.0))
+    # The mean of a constant feature is rounded, and what is left of it is no variance.
+    varies = variances > (ROUNDING * center) ** 2
+    scale = np.sqrt(np.where(varies, variances, 1.0))
     fixed = given.fixed_covariance
     model = GaussianMixtureModel(
         n_components=estimator.n_components,
