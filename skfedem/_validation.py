@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -76,24 +77,29 @@ def check_clients(estimator, X, clients=None):
             f"Expected 2-D data, got one array with 3 dimensions and shape {X.shape}. If its first "
             f"axis counts clients, give `list(X)`. {_HOW}"
         )
-    rows = validate_data(
-        estimator, X, dtype=[np.float64, np.float32], order=None, ensure_min_samples=1
-    )
+    if isinstance(X, np.ndarray) and X.dtype.kind in "USmM":
+        raise ValueError(
+            f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not numbers."
+        )
+    rows = validate_data(estimator, X, dtype=[np.float64, np.float32], ensure_all_finite=False)
     if clients is None:
+        _check_finite(rows)
         return ClientData(rows, np.array([0, len(rows)]), np.arange(1))
     return _from_labels(rows, clients)
 
 
 def _from_labels(rows, clients):
-    labels = np.asarray(clients)
+    # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
+    labels = np.asarray(clients, dtype=None if hasattr(clients, "dtype") else object)
     if labels.ndim != 1 or len(labels) != len(rows):
         raise ValueError(
             f"Expected `clients` to hold one label for each of the {len(rows)} rows, got shape "
             f"{labels.shape}. Labels say who owns a row; lengths or lists of rows do not fit here."
         )
-    missing = np.flatnonzero(labels != labels)
-    if labels.dtype == object:
-        missing = np.array([k for k, label in enumerate(labels) if label is None or label != label])
+    if labels.dtype != object:
+        missing = np.flatnonzero(labels != labels)
+    else:
+        missing = [k for k, label in enumerate(labels) if _is_missing(label)]
     if len(missing):
         raise ValueError(
             f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "
@@ -107,6 +113,9 @@ def _from_labels(rows, clients):
             f"Expected client labels of one type, got {', '.join(kinds)}, which cannot be sorted. "
             "Convert them, for example with str."
         ) from error
+    if not hasattr(clients, "dtype"):
+        ids = np.array(ids.tolist())
+    _check_finite(rows, lambda row: f" of client {shown(labels[row])}")
     if (codes[1:] >= codes[:-1]).all():
         stacked = rows
     else:
@@ -139,8 +148,25 @@ def _from_list(estimator, X):
     dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
     rows = tables[0] if len(tables) == 1 else np.concatenate(tables, dtype=dtype)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    _check_finite(rows, offsets)
+    owners = partial(np.searchsorted, offsets, side="right")
+    _check_finite(rows, lambda row: f" of client {owners(row) - 1}", offsets)
     return ClientData(rows, offsets, np.arange(len(tables)))
+
+
+def _is_missing(label):
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA: whether it equals itself is NA, too
+        return True
+
+
+def shown(label):
+    """A client's label as a person writes it."""
+    return (
+        repr(label.item())
+        if isinstance(label, np.generic) and label.dtype.kind not in "mM"
+        else (str(label) if isinstance(label, np.generic) else repr(label))
+    )
 
 
 def _table(table, k):
@@ -170,6 +196,11 @@ def _table(table, k):
             f"Expected a 2-D table (rows by features) for client {k}, got {array.ndim} "
             f"dimension(s) and shape {array.shape}. {_HOW}"
         )
+    if not array.shape[1]:
+        raise ValueError(
+            f"Expected at least one feature for every client, got 0 features for client {k} (shape "
+            f"{array.shape}). Give all clients the same columns."
+        )
     if not len(array):
         raise ValueError(
             f"Expected at least one row for every client, got none for client {k} (shape "
@@ -178,15 +209,16 @@ def _table(table, k):
     return array
 
 
-def _check_finite(rows, offsets):
+def _check_finite(rows, of_whom=lambda row: "", offsets=None):
     if np.isfinite(rows.sum(dtype=np.float64)) or np.isfinite(rows).all():
         return
     row, column = np.argwhere(~np.isfinite(rows))[0]
-    client = int(np.searchsorted(offsets, row, side="right")) - 1
+    within = (
+        row if offsets is None else row - offsets[np.searchsorted(offsets, row, side="right") - 1]
+    )
     raise ValueError(
         f"Input X contains NaN or infinity: expected finite numbers, got {rows[row, column]} in "
-        f"row {row - offsets[client]}, column {column} of client {client}. Drop or impute such "
-        "rows."
+        f"row {within}, column {column}{of_whom(row)}. Drop or impute such rows."
     )
 
 
@@ -241,28 +273,34 @@ def check_number(name, value, *, kind=Real, low=None, high=None, low_open=False,
         expected += f" and <= {high}" if low is not None else f" <= {high}"
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(
-            f"Expected {name} to be {expected}, got {value!r} of type {type(value).__name__}. "
-            f"{hint}"
+            (
+                f"Expected {name} to be {expected}, got {value!r} of type {type(value).__name__}. "
+                f"{hint}"
+            ).rstrip()
         )
     inside = value == value and abs(value) != np.inf
     inside = inside and (low is None or value > low or (value == low and not low_open))
     inside = inside and (high is None or value <= high)
     if not inside:
-        raise ValueError(f"Expected {name} to be {expected}, got {value!r}. {hint}")
+        raise ValueError(f"Expected {name} to be {expected}, got {value!r}. {hint}".rstrip())
 
 
 def check_choice(name, value, choices, *, hint=""):
     """Raise if a parameter is not one of some strings."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(map(repr, choices))
-        raise ValueError(f"Expected {name} to be one of {names}, got {value!r}. {hint}")
+        raise ValueError(f"Expected {name} to be one of {names}, got {value!r}. {hint}".rstrip())
 
 
 def check_shape(name, value, shape):
     """Return a parameter as a finite float array of a shape."""
-    array = check_array(
-        np.atleast_1d(value), dtype=np.float64, ensure_2d=False, allow_nd=True, input_name=name
-    )
+    try:
+        array = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected {name} to be numbers of shape {shape}, got {value!r}."
+        ) from error
+    array = check_array(array, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name=name)
     if array.shape != shape:
         raise ValueError(f"Expected {name} to have shape {shape}, got {array.shape}.")
     return array
@@ -283,7 +321,13 @@ def check_enough_rows(data, n_components, batch_size, replacement):
             raise ValueError(
                 f"Expected batch_size={batch_size} rows for every client with replacement=False, "
                 f"got {data.offsets[client + 1] - data.offsets[client]} for client "
-                f"{data.ids[client]!r}"
+                f"{shown(data.ids[client])}"
                 f"{f' and {len(short) - 1} more with too few' if len(short) > 1 else ''}. Use a "
                 "smaller batch_size or replacement=True."
             )
+
+
+def check_switch(name, value):
+    """Raise if a parameter is neither True nor False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"Expected {name} to be True or False, got {value!r}.")

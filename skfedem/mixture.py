@@ -25,6 +25,7 @@ from ._validation import (
     check_enough_rows,
     check_number,
     check_rows,
+    check_switch,
     federation_of,
     is_client_list,
 )
@@ -197,6 +198,8 @@ class FederatedGaussianMixture(
     """
 
     __metadata_request__fit = {"clients": True}
+    # Pipeline.score asks for it, and fails where nobody knows it.
+    __metadata_request__score = {"sample_weight": None}
 
     def __init__(
         self,
@@ -371,7 +374,7 @@ class FederatedGaussianMixture(
         posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
         """
         if is_client_list(X):
-            return tuple(self.transform(table) for table in X)
+            return self._each_client(X, self.transform)
         return self.predict_proba(X)
 
     def score_samples(self, X):
@@ -446,6 +449,7 @@ class FederatedGaussianMixture(
             Component of each row.
         """
         check_is_fitted(self)
+        check_number("n_samples", n_samples, kind=Integral, low=1)
         return self._pooled(np.zeros(self.n_features_in_)).sample(n_samples)
 
     def __sklearn_is_fitted__(self):
@@ -464,6 +468,7 @@ class FederatedGaussianMixture(
         check_choice("init_params", self.init_params, INIT_PARAMS)
         check_number("reg_covar", self.reg_covar, low=0)
         check_number("n_init", self.n_init, kind=Integral, low=1)
+        check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
 
     def _print(self, line):
@@ -529,11 +534,23 @@ class FederatedGaussianMixture(
         """Apply a method of scikit-learn's mixture to one table, or to each of a list."""
         check_is_fitted(self)
         if is_client_list(X):
-            return tuple(self._by_client(table, method) for table in X)
+            return self._each_client(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
         # Near its own rows the mixture loses no digits, however far they are from the origin.
         shift = self.weights_ @ self.means_
         return getattr(self._pooled(shift), method)(rows - shift)
+
+    def _each_client(self, X, answer):
+        check_is_fitted(self)
+        if not len(X):
+            raise ValueError("Expected at least one client, got an empty list.")
+        answers = []
+        for k, table in enumerate(X):
+            try:
+                answers.append(answer(table))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"In the table of client {k}: {error}") from error
+        return tuple(answers)
 
     def _pooled(self, shift):
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""

@@ -657,9 +657,9 @@ def test_n_jobs_changes_nothing(solver, monkeypatch):
     # Also calls as short as these go to the threads.
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
     rng = np.random.default_rng(3)
-    # More than the 1024 clients that one task takes.
-    clients = [rng.normal(size=(2 + i % 3, 2)) for i in range(1300)]
-    parameters = {**STOCHASTIC, "solver": solver, "participation": 0.9, "step_size": 0.05}
+    # Three groups of at most 1024 clients for two workers: their order could go wrong.
+    clients = [rng.normal(size=(2 + i % 3, 2)) for i in range(2500)]
+    parameters = {**STOCHASTIC, "solver": solver, "participation": 0.9}
     fits, recordings = {}, {}
     for n_jobs in (None, 2):
         recordings[n_jobs] = Recording(Dithering(omega=1.0))
@@ -766,6 +766,14 @@ def test_warm_start_goes_on_where_the_last_fit_ended(covariance_type):
     assert_allclose(warm.lower_bounds_, straight.lower_bounds_[4:], rtol=1e-10)
     cold = fit_unconverged(warm.set_params(warm_start=False), CLIENTS)
     assert_allclose(cold.lower_bounds_, straight.lower_bounds_[:3], rtol=1e-10)
+
+
+def test_warm_start_is_one_start(capsys):
+    gm = FederatedGaussianMixture(**EXACT, n_init=3, warm_start=True, verbose=1)
+    gm.fit(CLIENTS)
+    assert capsys.readouterr().out.count("Start") == 3
+    gm.fit(CLIENTS)
+    assert capsys.readouterr().out.count("Start") == 1
 
 
 def test_n_init_keeps_the_best_start(capsys):

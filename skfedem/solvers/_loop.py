@@ -106,7 +106,8 @@ def run(solver, problem, start, options, workers, report):
         over = converged or used_up(server.round_index, epoch, options)
         if watched and (over or evaluation_due(problem, server, last_epoch, epoch, options)):
             history.update(-1, **evaluated(*evaluate(problem, server, workers)))
-        report(history.row(-1))
+        row = history.row(-1)
+        report({**row, "log_likelihood": log_likelihood} if problem.exact else row)
 
     if problem.exact:
         log_likelihoods = stopping.log_likelihoods

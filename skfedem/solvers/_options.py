@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from numbers import Integral
 
-from .._validation import check_choice, check_number
+from .._validation import check_choice, check_number, check_switch
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from ._base import Problem
 from .step_size import automatic_n_inner, automatic_step_size
@@ -19,17 +19,18 @@ _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK
 def check_federated_parameters(estimator):
     """Raise TypeError or ValueError for a parameter of the algorithms that does not fit."""
     e = estimator
-    if not callable(e.step_size) and e.step_size != "auto":
+    if not callable(e.step_size) and not _is_auto(e.step_size):
         check_number(
             "step_size", e.step_size, low=0, low_open=True, high=1,
             hint='Or give "auto", or a function of the round.',
         )  # fmt: skip
-    if e.control_step != "auto":
+    if not _is_auto(e.control_step):
         check_number("control_step", e.control_step, low=0, high=1, hint='Or give "auto".')
+    check_switch("replacement", e.replacement)
     check_choice("control_init", e.control_init, ("field", "zeros"))
     if e.batch_size is not None:
         check_number("batch_size", e.batch_size, kind=Integral, low=1, hint="None is all rows.")
-    if e.n_inner != "auto":
+    if not _is_auto(e.n_inner):
         check_number("n_inner", e.n_inner, kind=Integral, low=1, hint='Or give "auto".')
     check_number("omega", e.omega, low=0, hint="0 is no compression.")
     check_number("participation", e.participation, low=0, low_open=True, high=1)
@@ -43,11 +44,15 @@ def check_federated_parameters(estimator):
         raise ValueError(
             "Expected max_iter or max_epochs to bound the fit, got None for both. Give one."
         )
-    if e.eval_every not in ("auto", None):
+    if e.eval_every is not None and not _is_auto(e.eval_every):
         check_number(
             "eval_every", e.eval_every, kind=Integral, low=1, hint='Or give "auto" or None.'
         )
     _check_compressor(e.compressor, e.omega)
+
+
+def _is_auto(value):
+    return isinstance(value, str) and value == "auto"
 
 
 def _check_compressor(compressor, omega):
