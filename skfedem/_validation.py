@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
 from functools import partial
 from numbers import Integral, Real
 from typing import NamedTuple
@@ -16,6 +19,8 @@ _HOW = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
     "(a client label for each row), or one 2-D array alone for a single client."
 )
+# Squares of larger numbers, and what EM divides by them, would leave the range of a double.
+_LARGEST = 1e150
 
 
 class ClientData(NamedTuple):
@@ -77,15 +82,75 @@ def check_clients(estimator, X, clients=None):
             f"Expected 2-D data, got one array with 3 dimensions and shape {X.shape}. If its first "
             f"axis counts clients, give `list(X)`. {_HOW}"
         )
+    _refuse_what_is_no_table(X)
     if isinstance(X, np.ndarray) and X.dtype.kind in "USmM":
         raise ValueError(
-            f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not numbers."
+            f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
+            "numbers."
         )
     rows = validate_data(estimator, X, dtype=[np.float64, np.float32], ensure_all_finite=False)
     if clients is None:
         _check_finite(rows)
         return ClientData(rows, np.array([0, len(rows)]), np.arange(1))
     return _from_labels(rows, clients)
+
+
+def _refuse_what_is_no_table(X):
+    """Raise for what holds tables or rows but is neither a list of tables nor a table."""
+    kind = type(X).__name__
+    if issparse(X):
+        return  # scikit-learn says it
+    if isinstance(X, Mapping):
+        raise TypeError(
+            f"Expected a table or a list of tables, got a {kind}. Give list(X.values()) if it "
+            "holds the clients' tables."
+        )
+    is_table = any(hasattr(X, name) for name in ("__getitem__", "__array__", "shape"))
+    if isinstance(X, Iterable) and not is_table:
+        raise TypeError(
+            f"Expected a table or a list of tables, got a {kind}. Give a list, as list(X)."
+        )
+    if isinstance(X, list | tuple):
+        _refuse_uneven_rows(X)
+    elif _holds_tables(X):
+        raise ValueError(
+            f"Expected numbers, got an object {kind} of shape {X.shape} whose entries are tables "
+            "or lists. Give list(X) if they are the clients' tables."
+        )
+
+
+def _refuse_uneven_rows(rows, of_whom=""):
+    """Raise if a table written as a list of rows has rows of several lengths."""
+    lengths = [_length(row) for row in rows]
+    for k, length in enumerate(lengths):
+        if length != lengths[0]:
+            raise ValueError(
+                f"Expected rows of one length, got {_counted(lengths[0])} in row 0 and "
+                f"{_counted(length)} in row {k}{of_whom}. Give every row the same columns"
+                + ("." if of_whom else ", or every client a 2-D table (rows by features).")
+            )
+
+
+def _length(row):
+    """Number of entries of a row, None for a number."""
+    return len(row) if _n_dimensions(row) > 0 else None
+
+
+def _counted(length):
+    return "a bare number" if length is None else _plural(length, "number")
+
+
+def _plural(count, noun):
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _holds_tables(table):
+    """Whether entries of a list are tables, or of an array or a pandas Series tables or lists."""
+    if isinstance(table, list | tuple):
+        return any(_n_dimensions(entry) > 1 for entry in table)
+    if getattr(getattr(table, "dtype", None), "kind", None) != "O":
+        return False
+    return any(_n_dimensions(entry) > 0 for entry in np.asarray(table, dtype=object).ravel())
 
 
 def _from_labels(rows, clients):
@@ -128,7 +193,7 @@ def _from_list(estimator, X):
         raise ValueError(f"Expected at least one client, got an empty list. {_HOW}")
     tables = [_table(table, k) for k, table in enumerate(X)]
     # scikit-learn's checks on the first client fix the number and the names of the features.
-    names = _column_names(X[0])
+    names = _column_names(X[0], 0)
     first = X[0] if names is not None else tables[0]
     validate_data(estimator, first, skip_check_array=True)
     for k, table in enumerate(tables):
@@ -138,7 +203,7 @@ def _from_list(estimator, X):
                 f"got {table.shape[1]} for client {k} (shape {table.shape}). Give all clients the "
                 "same columns."
             )
-        own = _column_names(X[k])
+        own = _column_names(X[k], k)
         if (own is None) != (names is None) or (own is not None and own != names):
             raise ValueError(
                 f"Expected the columns of client 0 ({_shorten(names)}) for every client, in that "
@@ -162,11 +227,11 @@ def _is_missing(label):
 
 def shown(label):
     """A client's label as a person writes it."""
-    return (
-        repr(label.item())
-        if isinstance(label, np.generic) and label.dtype.kind not in "mM"
-        else (str(label) if isinstance(label, np.generic) else repr(label))
-    )
+    if not isinstance(label, np.generic):
+        return repr(label)
+    if label.dtype.kind in "mM":
+        return str(label)
+    return repr(label.item())
 
 
 def _table(table, k):
@@ -176,26 +241,37 @@ def _table(table, k):
             f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "
             "`.toarray()` if it fits in memory."
         )
+    whose = f"the table of client {k}"
+    if _holds_tables(table):
+        raise ValueError(
+            f"Expected numbers in {whose}, got entries that are tables or lists themselves. Give "
+            "each of them as a client of its own."
+        )
+    if isinstance(table, list | tuple):
+        _refuse_uneven_rows(table, f" of {whose}")
     try:
         array = np.asarray(table)
-        if array.dtype.kind == "c":
-            raise ValueError(f"Complex data not supported: client {k} has dtype {array.dtype}.")
-        if array.dtype not in (np.float32, np.float64):
+    except ValueError as error:
+        raise ValueError(f"Expected a 2-D table for client {k}, got {error}. {_HOW}") from error
+    if array.ndim != 2:
+        got = f"{_plural(array.ndim, 'dimension')} and shape {array.shape}"
+        if not array.ndim:
+            got = f"no table, but a {type(table).__name__}"
+        raise ValueError(
+            f"Expected a 2-D table (rows by features) for client {k}, got {got}. {_HOW}"
+        )
+    if array.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: client {k} has dtype {array.dtype}.")
+    if array.dtype not in (np.float32, np.float64):
+        try:
             if array.dtype.kind in "USmM":
                 raise ValueError(f"dtype {array.dtype}")
             array = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        if "Complex" in str(error):
-            raise
-        raise ValueError(
-            f"Expected numbers in the table of client {k}, got {error}. Encode or drop the columns "
-            "that are not numbers."
-        ) from error
-    if array.ndim != 2:
-        raise ValueError(
-            f"Expected a 2-D table (rows by features) for client {k}, got {array.ndim} "
-            f"dimension(s) and shape {array.shape}. {_HOW}"
-        )
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"Expected numbers in {whose}, got {error}. Encode or drop the columns that are "
+                "not numbers."
+            ) from error
     if not array.shape[1]:
         raise ValueError(
             f"Expected at least one feature for every client, got 0 features for client {k} (shape "
@@ -210,26 +286,43 @@ def _table(table, k):
 
 
 def _check_finite(rows, of_whom=lambda row: "", offsets=None):
-    if np.isfinite(rows.sum(dtype=np.float64)) or np.isfinite(rows).all():
+    """Raise for numbers that are missing, infinite, or too large to be squared."""
+    if float(rows.min()) >= -_LARGEST and float(rows.max()) <= _LARGEST:
         return
-    row, column = np.argwhere(~np.isfinite(rows))[0]
+    finite = np.isfinite(rows)
+    bad = np.abs(rows) > _LARGEST if finite.all() else ~finite
+    row, column = np.argwhere(bad)[0]
     within = (
         row if offsets is None else row - offsets[np.searchsorted(offsets, row, side="right") - 1]
     )
+    got = f"got {rows[row, column]} in row {within}, column {column}{of_whom(row)}"
+    if finite.all():
+        raise ValueError(
+            f"Expected numbers of at most {_LARGEST:g} in size, {got}: their squares are too "
+            "large for a double. Rescale the features, for example with StandardScaler."
+        )
     raise ValueError(
-        f"Input X contains NaN or infinity: expected finite numbers, got {rows[row, column]} in "
-        f"row {within}, column {column}{of_whom(row)}. Drop or impute such rows."
+        f"Input X contains NaN or infinity: expected finite numbers, {got}. Drop or impute such "
+        "rows."
     )
 
 
-def _column_names(table):
+def _column_names(table, k):
+    """Names of a table's columns as scikit-learn reads them: None unless they are strings."""
     columns = getattr(table, "columns", None)
-    return None if columns is None else list(columns)
+    names = [] if columns is None else list(columns)
+    are_strings = [isinstance(name, str) for name in names]
+    if any(are_strings) and not all(are_strings):
+        raise TypeError(
+            f"Expected the column names of client {k} to be strings, all of them or none, got "
+            f"{_shorten(names)}. Convert them with X.columns.astype(str)."
+        )
+    return names if any(are_strings) else None
 
 
 def _shorten(names):
     return (
-        "no column names"
+        "no string column names"
         if names is None
         else f"[{', '.join(map(repr, names[:8]))}" + (", ...]" if len(names) > 8 else "]")
     )
@@ -237,7 +330,10 @@ def _shorten(names):
 
 def check_rows(estimator, X):
     """Validate one table against the fitted estimator."""
-    return validate_data(estimator, X, dtype=[np.float64, np.float32], reset=False)
+    _refuse_what_is_no_table(X)
+    rows = validate_data(estimator, X, dtype=[np.float64, np.float32], reset=False)
+    _check_finite(rows)
+    return rows
 
 
 def federation_of(data, client_weights):
@@ -331,3 +427,30 @@ def check_switch(name, value):
     """Raise if a parameter is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"Expected {name} to be True or False, got {value!r}.")
+
+
+def check_n_jobs(value):
+    """Raise if a number of threads is none that joblib knows."""
+    hint = "Give a number of threads, -1 for all processors, or None."
+    if value is not None:
+        check_number("n_jobs", value, kind=Integral, hint=hint)
+        if value == 0:
+            raise ValueError(f"Expected n_jobs to be an integer other than 0, got 0. {hint}")
+
+
+def check_verbose(value):
+    """Raise if how much to print is neither a number nor a switch."""
+    if not isinstance(value, bool | np.bool_):
+        check_number("verbose", value, low=0, hint="0 prints nothing.")
+
+
+def warn(message, category):
+    """Warn at the user's line: the nearest caller outside of this package and scikit-learn."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_ours(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(frame):
+    return frame.f_globals.get("__name__", "").partition(".")[0] in ("skfedem", "sklearn", "joblib")

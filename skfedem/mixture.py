@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from math import ceil
 from numbers import Integral
 
 import numpy as np
@@ -28,6 +28,7 @@ from ._validation import (
     check_switch,
     federation_of,
     is_client_list,
+    warn,
 )
 from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, whiten
 from .models.mixture_start import INIT_PARAMS, check_start, standardise, start_run
@@ -36,6 +37,10 @@ from .solvers._loop import Options, run
 from .solvers._options import check_federated_parameters, federated_problem, step_schedule
 
 _SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
+# Steps that add up to fewer EM iterations than this are a likely reason not to have converged ...
+_FEW_ITERATIONS = 10
+# ... and this many are what EM may well take.
+_ENOUGH_ITERATIONS = 50
 
 
 class FederatedGaussianMixture(
@@ -49,7 +54,9 @@ class FederatedGaussianMixture(
     ``GaussianMixture`` gives from the same start.
 
     Clients are simulated on this machine. What a client would send is computed, encoded length and
-    all; no row is among it, unless ``init_params`` says so.
+    all. It is statistics, not rows, unless ``init_params`` says so; but the statistics of one row
+    are that row. A client with a single row sends it as its mean, before the first round, and so
+    does a client of which a component gets a single row in the first assignment.
 
     Parameters
     ----------
@@ -62,14 +69,16 @@ class FederatedGaussianMixture(
         A known covariance, shared by the components and not estimated; with
         ``covariance_type="tied"``.
     solver : {"fedem", "vr_fedem"}, default="fedem"
-        Algorithm 1 or Algorithm 2 of [1]_. VR-FedEM needs ``batch_size`` to differ from FedEM.
+        Algorithm 1 or Algorithm 2 of [1]_. VR-FedEM needs ``batch_size`` to differ from FedEM, and
+        keeps three vectors a client where FedEM keeps one.
     step_size : float in (0, 1], "auto" or callable, default="auto"
         γ of ``statistics += step_size * field``. A callable maps the round, counted from 1, to γ.
         "auto" is 1 where a round is exact (``omega=0``, ``participation=1``, all rows), else it
         follows from ``omega``, ``participation``, ``batch_size`` and the number of clients by a
         rule that was established by measurement (see the user guide).
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates; "auto" is ``1 / (1 + omega)``. With 0 and
+        Step α of the control variates; "auto" is 1 / (1 + ω), with the operator's own ω for the
+        length of the messages, often less than the parameter ``omega``. With 0 and
         ``control_init="zeros"`` there are no control variates: naive FedEM.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's field h_i(Ŝ_0), which takes one pass
@@ -81,15 +90,17 @@ class FederatedGaussianMixture(
         ``batch_size`` rows.
     n_inner : int or "auto", default="auto"
         VR-FedEM's inner loop, k_in: rounds between two passes over all rows. "auto" is
-        ``(1 + omega) * sqrt(m / 2)`` with m the mean number of rows of a client, which makes the
-        passes cost as much as the minibatches (Appendix E.2 of [1]_), over ``participation``.
+        (1 + ω) sqrt(m / 2) with the operator's own ω, as in ``control_step``, and m the mean
+        number of rows of a client, which makes the passes cost as much as the minibatches
+        (Appendix E.2 of [1]_), over ``participation``.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
         ``omega=0``.
     omega : float, default=0.0
         Relative variance ω of the compression, E||Quant(x)||² <= (1 + ω)||x||²: the operators named
         by a string are set to the coarsest level that keeps it. 0 sends everything uncompressed.
-        A ``Compressor`` object with a level of its own keeps that level.
+        A ``Compressor`` object with a level of its own keeps that level, with a warning if its ω is
+        larger.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
@@ -105,12 +116,16 @@ class FederatedGaussianMixture(
         less. Other rounds stop when the M-step's objective gains less over each of three sweeps in
         a row, a sweep being the rounds whose step sizes add up to 1.
     reg_covar : float, default=1e-6
-        Added to every variance, in the features' units squared.
+        Added to every variance, in the features' units squared; in standard units never less than
+        rounding, 64 eps. 0 adds nothing, and features that are constant or linearly dependent then
+        raise ValueError.
     n_init : int, default=1
-        Number of starts; the fit with the largest log-likelihood is kept.
+        Number of starts; the fit with the largest log-likelihood is kept, and ``history_``, bits
+        included, is that of this start alone.
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
         How a start is found. "kmeans": each client (of at most 128) clusters its rows and sends
-        centroids of two or more rows with their counts, and the server clusters those.
+        centroids of two or more rows with their counts, and the server clusters those. Where
+        clients have single rows only there is nothing to cluster: take "random" then.
         **"k-means++" and "random_from_data" reveal** ``n_components`` **rows to the server**.
         With these three every row then goes to its nearest centre. "random": clients draw
         posterior probabilities.
@@ -124,10 +139,12 @@ class FederatedGaussianMixture(
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of log-likelihood and mean field over all rows, for
         ``history_``. "auto": every round where rounds are exact and tell them, else once an epoch.
-        An evaluation is the experimenter's: it counts neither as bits nor as epochs.
+        None: none at all for ``history_``, start and end included. An evaluation is the
+        experimenter's: it counts neither as bits nor as epochs.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time. What a client draws depends on the seed, the round
-        and its position among the clients alone.
+        and its position among the clients alone; so to reorder the clients changes nothing, but
+        rounding, in exact rounds from a given start only.
     warm_start : bool, default=False
         Start from the parameters of the last fit.
     n_jobs : int, default=None
@@ -151,14 +168,15 @@ class FederatedGaussianMixture(
     converged_ : bool
         Whether ``tol`` was reached.
     lower_bound_ : float
-        Log-likelihood in nats per row: as in scikit-learn that of the last E-step where rounds are
-        exact, else that of the fit.
+        Log-likelihood in nats per row, clients weighted by ``client_weights``: as in scikit-learn
+        that of the last E-step where rounds are exact, else that of the fit.
     lower_bounds_ : list of float
         The log-likelihoods that were computed on the way.
     history_ : dict of ndarray
         What happened, row 0 being the start and row r the state after round r: ``round``,
-        ``epoch``, ``log_likelihood`` (nats per row), ``field_sq_norm`` (||H||², the server's
-        estimate of the field in this round), ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size``,
+        ``epoch``, ``log_likelihood`` (nats per row, weighted as ``lower_bound_``),
+        ``field_sq_norm`` (||H||², the server's estimate of the field in this round),
+        ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size``,
         ``n_active``, ``uplink_bits``, ``downlink_bits`` (of this round, all clients together),
         ``safeguarded`` (how often the step was halved to stay in the domain of the M-step), and
         ``weights`` of shape (n_rows, n_components). NaN where not evaluated. Squared norms are of
@@ -271,6 +289,8 @@ class FederatedGaussianMixture(
             One table (n_i, n_features) for each client; or one table with ``clients``; or one table
             alone, which is one client.
         y : Ignored
+            By scikit-learn's convention. ``fit(X, labels)`` takes the labels for it and sees one
+            client: write ``fit(X, clients=labels)``.
         clients : array-like of shape (n_samples,), default=None
             Client label of each row of X, when X is one table.
 
@@ -289,6 +309,8 @@ class FederatedGaussianMixture(
         ConvergenceWarning
             When ``tol`` was not reached, or when steps still left the domain of the M-step in the
             last tenth of the rounds.
+        UserWarning
+            For a ``Compressor`` object that is not used, or is coarser than ``omega``.
         """
         self._check_parameters()
         checked = clone(self)
@@ -296,30 +318,37 @@ class FederatedGaussianMixture(
         check_enough_rows(data, self.n_components, self.batch_size, self.replacement)
         federation = federation_of(data, self.client_weights)
         given = check_start(self, checked.n_features_in_, warm=self._warm())
+        if self._warm() and self._fitted_type != self.covariance_type:
+            raise ValueError(
+                f"Expected covariance_type={self._fitted_type!r}, as in the last fit, with "
+                f"warm_start=True, got {self.covariance_type!r}. Fit with warm_start=False."
+            )
         seeds = check_random_state(self.random_state).randint(
             np.iinfo(np.int32).max, size=1 if self._warm() else self.n_init
-        )
-        options = Options(
-            control_init=self.control_init,
-            max_iter=self.max_iter,
-            max_epochs=self.max_epochs,
-            tol=self.tol,
-            eval_every=self.eval_every,
         )
         solver = _SOLVERS[self.solver]
         best = None
         with Workers(self.n_jobs) as workers:
             model, cost = standardise(self, federation, given)
+            problem = federated_problem(self, model, federation, seed=0)
             for number, seed in enumerate(seeds.tolist()):
                 self._print(f"Start {number}")
-                problem = federated_problem(self, model, federation, seed)
-                options = options._replace(step_size=step_schedule(self, problem))
+                problem = problem._replace(seed=seed)
+                options = Options(
+                    step_size=step_schedule(self, problem),
+                    cautious=isinstance(self.step_size, str),
+                    control_init=self.control_init,
+                    max_iter=self.max_iter,
+                    max_epochs=self.max_epochs,
+                    tol=self.tol,
+                    eval_every=self.eval_every,
+                )
                 start = start_run(model, federation, self.init_params, given, seed, cost)
                 result = run(solver, problem, start, options, workers, self._print_row)
                 if best is None or result.log_likelihoods[-1] > best.log_likelihoods[-1]:
                     best = result
         self._store(best, model, data, checked)
-        self._warn(best)
+        self._warn(best, options.step_size)
         return self
 
     def fit_predict(self, X, y=None, *, clients=None):
@@ -486,6 +515,9 @@ class FederatedGaussianMixture(
         """Set the fitted attributes, all at once."""
         weights, means, covariances = in_row_units(model, result.server.parameters)
         self.weights_, self.means_, self.covariances_ = weights, means, covariances
+        # What the attributes are, whatever set_params makes of the parameters later.
+        self._fitted_type = self.covariance_type
+        self._covariance_is_known = self.fixed_covariance is not None
         if self.covariance_type in ("full", "tied"):
             whitening = whiten(covariances)
             self.precisions_cholesky_ = np.swapaxes(whitening, -1, -2)
@@ -508,25 +540,55 @@ class FederatedGaussianMixture(
             del self.feature_names_in_
         self._n_features_out = len(weights)
 
-    def _warn(self, result):
+    def _warn(self, result, schedule):
+        if not self.n_iter_:
+            return
         last_tenth = result.history["safeguarded"][-max(1, self.n_iter_ // 10) :]
-        if self.n_iter_ and last_tenth.any():
-            warnings.warn(
+        last_step = result.history["step_size"][-1]
+        if last_tenth.any():
+            warn(
                 f"Steps left the domain of the M-step in {np.count_nonzero(last_tenth)} of the "
-                f"last {len(last_tenth)} rounds and were shortened. Use a smaller step_size (it "
-                f"was {result.history['step_size'][-1]:.3g}), a larger batch_size or "
-                "participation, or a smaller omega.",
+                f"last {_rounds(len(last_tenth))} and were shortened. Use a smaller step_size (it "
+                f"was {last_step:.3g}), a larger batch_size or participation, or a smaller omega, "
+                "or drop linearly dependent features.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
-        if not self.converged_ and self.n_iter_:
-            warnings.warn(
-                f"Not converged to tol={self.tol} after {self.n_iter_} rounds. Increase max_iter"
-                f"{' or max_epochs' if self.max_epochs is not None else ''}, increase tol, or "
-                "check for degenerate data.",
-                ConvergenceWarning,
-                stacklevel=3,
+        if self.converged_:
+            return
+        text = f"Not converged to tol={self.tol} after {_rounds(self.n_iter_)}"
+        travelled = result.history["step_size"][1:].sum()
+        if travelled < min(_FEW_ITERATIONS, self.n_iter_):
+            n_rounds = self._rounds_enough(travelled, last_step, schedule)
+            bounds = []
+            if self.max_iter is not None:
+                bounds.append(f"max_iter to about {n_rounds}")
+            if self.max_epochs is not None:
+                epochs = ceil(n_rounds * result.history["epoch"][-1] / self.n_iter_)
+                bounds.append(f"max_epochs to about {epochs}")
+            text += (
+                f": the steps added up to only {travelled:.2g} EM iterations. With this step set "
+                f"{' and '.join(bounds)}, increase tol, or check for degenerate data."
             )
+        else:
+            text += (
+                f". Increase max_iter{' or max_epochs' if self.max_epochs is not None else ''}, "
+                "increase tol, or check for degenerate data."
+            )
+        warn(text, ConvergenceWarning)
+
+    def _rounds_enough(self, travelled, last_step, schedule):
+        """Rounds until the steps add up to what EM may well take, to two digits."""
+        n_rounds = self.n_iter_
+        # What a function of the user's would give for later rounds is not asked.
+        follows = isinstance(self.step_size, str)
+        unit = last_step / schedule(n_rounds) if follows else last_step
+        while travelled < _ENOUGH_ITERATIONS and n_rounds < 1e12:
+            some = max(1, n_rounds // 50)
+            step_size = unit * schedule(n_rounds + 1) if follows else unit
+            missing = ceil((_ENOUGH_ITERATIONS - travelled) / step_size)
+            some = min(some, missing)
+            travelled, n_rounds = travelled + some * step_size, n_rounds + some
+        return int(float(f"{n_rounds:.2g}"))
 
     # ---------------------------------------------------------------- prediction
 
@@ -543,9 +605,17 @@ class FederatedGaussianMixture(
     def _each_client(self, X, answer):
         check_is_fitted(self)
         if not len(X):
-            raise ValueError("Expected at least one client, got an empty list.")
+            raise ValueError(
+                "Expected at least one client, got an empty list. Give one table, or a list with "
+                "one table for each client."
+            )
         answers = []
         for k, table in enumerate(X):
+            if is_client_list(table):
+                raise ValueError(
+                    f"Expected a 2-D table (rows by features) for client {k}, got a list of "
+                    f"{len(table)} tables. Give one list with all tables."
+                )
             try:
                 answers.append(answer(table))
             except (TypeError, ValueError) as error:
@@ -555,8 +625,8 @@ class FederatedGaussianMixture(
     def _pooled(self, shift):
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""
         pooled = GaussianMixture(
-            self.n_components,
-            covariance_type=self.covariance_type,
+            len(self.weights_),
+            covariance_type=self._fitted_type,
             random_state=self.random_state,
         )
         pooled.weights_, pooled.means_ = self.weights_, self.means_ - shift
@@ -573,8 +643,12 @@ class FederatedGaussianMixture(
         n_components, d = self.means_.shape
         covariance = {
             "full": n_components * d * (d + 1) // 2,
-            "tied": 0 if self.fixed_covariance is not None else d * (d + 1) // 2,
+            "tied": 0 if self._covariance_is_known else d * (d + 1) // 2,
             "diag": n_components * d,
             "spherical": n_components,
         }
-        return n_components - 1 + n_components * d + covariance[self.covariance_type]
+        return n_components - 1 + n_components * d + covariance[self._fitted_type]
+
+
+def _rounds(count):
+    return f"{count} round{'' if count == 1 else 's'}"

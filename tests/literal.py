@@ -122,12 +122,18 @@ def second_moment(rows):
 def m_step(statistics, covariance_type, reg_covar=0.0, second_moment=None, fixed_covariance=None):
     """T: equations 60 to 62, and their analogues where each component has its covariance.
 
-    `reg_covar`, a number or one per feature, is added to the variances.
+    `reg_covar`, a number or one per feature, is added to the variances; or a matrix to the
+    covariances.
     """
     s = np.asarray(statistics, dtype=float)
     n_components = len(s)
     d = _n_features(s.shape[1], covariance_type)
-    reg_covar = np.broadcast_to(np.asarray(reg_covar, dtype=float), (d,))
+    reg_covar = np.asarray(reg_covar, dtype=float)
+    if reg_covar.ndim == 2:
+        added = reg_covar
+    else:
+        reg_covar = np.broadcast_to(reg_covar, (d,))
+        added = np.diag(reg_covar)
 
     s1 = [s[g, 0] for g in range(n_components)]
     s2 = [s[g, 1 : 1 + d] for g in range(n_components)]
@@ -140,7 +146,7 @@ def m_step(statistics, covariance_type, reg_covar=0.0, second_moment=None, fixed
         covariance = np.array(second_moment, dtype=float)
         for g in range(n_components):
             covariance = covariance - s1[g] * np.outer(means[g], means[g])
-        return Parameters(weights, means, covariance + np.diag(reg_covar))
+        return Parameters(weights, means, covariance + added)
 
     covariances = []
     for g in range(n_components):
@@ -153,7 +159,7 @@ def m_step(statistics, covariance_type, reg_covar=0.0, second_moment=None, fixed
                     covariance[j, k] = s3[position] - means[g, j] * means[g, k]
                     covariance[k, j] = covariance[j, k]
                     position += 1
-            covariances.append(covariance + np.diag(reg_covar))
+            covariances.append(covariance + added)
         elif covariance_type == "diag":
             covariances.append([s3[j] - means[g, j] ** 2 + reg_covar[j] for j in range(d)])
         else:  # spherical: the mean over the features of the variances

@@ -17,6 +17,7 @@ from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, Start
 from skfedem.models.gaussian_mixture import GaussianMixtureModel, in_row_units
+from skfedem.models.units import standard_units
 from skfedem.solvers import fedem, vr_fedem
 from skfedem.solvers._base import Problem, all_rows, server_half
 from skfedem.solvers._loop import Options, active_clients, client_round, initialise
@@ -85,19 +86,30 @@ def mixture_model(federation, covariance_type, n_components=2, *, reg_covar=0.0,
     center = row_weights @ federation.rows
     centered = federation.rows - center
     second_moment = (row_weights[:, None] * centered).T @ centered
-    variances = np.diagonal(second_moment)
-    if covariance_type == "spherical":
-        variances = np.full(len(center), variances.mean())
-    scale = np.sqrt(variances)
+    rotates = covariance_type in ("full", "tied")
+    units = standard_units(
+        center, second_moment if rotates else np.diagonal(second_moment), covariance_type
+    )
     return GaussianMixtureModel(
         n_components=n_components,
         covariance_type=covariance_type,
-        center=center,
-        scale=scale,
+        units=units,
         reg_covar=reg_covar,
-        second_moment=second_moment / np.outer(scale, scale) if covariance_type == "tied" else None,
+        second_moment=units.matrices_to_standard(second_moment) if rotates else None,
         fixed_covariance=fixed,
     )
+
+
+def standard_rows(model, rows):
+    """Rows in standard units, one a row."""
+    return model.units.standardize(rows).T
+
+
+def standard_reg_covar(model):
+    """What ``reg_covar`` is in standard units: a matrix where units rotate, else a vector."""
+    if model.covariance_type in ("full", "tied"):
+        return model.units.matrices_to_standard(model.reg_covar * np.eye(model.n_features))
+    return model.reg_covar / model.units.scale**2
 
 
 def mixture_parameters(model, seed=0, spread=0.5):
@@ -114,7 +126,7 @@ def mixture_parameters(model, seed=0, spread=0.5):
         covariances = matrices
     elif model.covariance_type == "tied":
         between = (weights[:, None] * means).T @ means
-        covariances = model.second_moment - between + np.diag(model.regularization)
+        covariances = model.second_moment - between + standard_reg_covar(model)
     elif model.covariance_type == "diag":
         covariances = np.diagonal(matrices, axis1=1, axis2=2).copy()
     else:
@@ -260,7 +272,7 @@ class AfterRound(NamedTuple):
 
 def run_rounds(solver, problem, start, n_rounds, step_size=0.05, control_init="field"):
     """Yield what stands before the first round, and after each."""
-    options = Options(control_init=control_init, eval_every=None)
+    options = Options(lambda k: step_size, control_init=control_init, eval_every=None)
     with Workers(1) as workers:
         server, states, _ = initialise(solver, problem, start, options, workers)
         yield AfterRound(server, copied(states), None, None, np.arange(0))

@@ -281,18 +281,23 @@ class At:
         self.statistics = self.parameters = value
 
 
-def first_stop(moves, step_size, tol=0.01):
-    position, rule = 0.0, Sweeps(tol, Quadratic(), At(0.0))
+def first_stop(moves, step_size, tol=0.01, n_messages=3):
+    position, rule = 0.0, Sweeps(tol, Quadratic(), 3, At(0.0))
     for round_number, move in enumerate(moves, start=1):
         position += move
-        if rule.converged(At(position), step_size):
+        if rule.converged(At(position), step_size, n_messages):
             return round_number
     return None
 
 
 def test_a_noisy_run_stops_after_three_quiet_sweeps():
-    # A sweep of 20 rounds at steps of 0.05 (21, where their sum misses 1 by rounding).
-    assert first_stop([0.0] * 100, step_size=0.05) in (60, 61, 62, 63)
+    # A sweep is 20 rounds at steps of 0.05.
+    assert first_stop([0.0] * 100, step_size=0.05) == 60
+    # It has heard from three clients, which takes 30 rounds where one in ten is heard a round.
+    assert first_stop([0.0] * 100, step_size=1.0, n_messages=0.1) == 90
+    # Steps that are not taken, and rounds that nobody takes part in, say nothing.
+    assert first_stop([0.0] * 100, step_size=0.0) is None
+    assert first_stop([0.0] * 100, step_size=1.0, n_messages=0) is None
     # Ten rounds at least, whatever the step.
     assert first_stop([0.0] * 100, step_size=1.0) == 30
     # 0.01 a round is 0.1 a sweep: a gain of 0.01, which is tol itself.

@@ -16,6 +16,8 @@ from problems import (
     mixture_parameters,
     ragged_clients,
     stack,
+    standard_reg_covar,
+    standard_rows,
 )
 from skfedem import FederatedGaussianMixture
 from skfedem.models import gaussian_mixture
@@ -48,7 +50,7 @@ def plain(model, parameters):
 def test_expected_statistics_are_the_literal_ones(covariance_type):
     model, federation = small_model(covariance_type)
     parameters = mixture_parameters(model)
-    rows = (federation.rows - model.center) / model.scale
+    rows = standard_rows(model, federation.rows)
     statistics, _ = client_means(model, federation, parameters)
     pieces = np.split(rows, federation.offsets[1:-1])
     for own, found in zip(pieces, statistics, strict=True):
@@ -60,7 +62,7 @@ def test_expected_statistics_are_the_literal_ones(covariance_type):
 def test_features_are_the_literal_ones_in_standard_units(covariance_type):
     model, federation = small_model(covariance_type)
     features = model.features(federation.rows)
-    rows = (federation.rows - model.center) / model.scale
+    rows = standard_rows(model, federation.rows)
     expected = np.transpose([literal.features(row, covariance_type) for row in rows])
     assert features.shape == (model.n_functions, 40)
     assert_allclose(features, expected, rtol=1e-13, atol=1e-15)
@@ -82,7 +84,7 @@ def test_log_likelihood_of_any_parameters_is_scipys(covariance_type):
 def test_log_likelihood_far_in_the_tails_does_not_underflow():
     model, federation = small_model("full")
     parameters = mixture_parameters(model)
-    far = federation._replace(rows=federation.rows + 1e4 * model.scale)
+    far = federation._replace(rows=federation.rows + 1e4 * model.units.scale)
     statistics, log_likelihoods = client_means(model, far, parameters)
     assert np.isfinite(statistics).all()
     expected = mixture_log_likelihoods(far.rows, *in_row_units(model, parameters), "full").mean()
@@ -96,7 +98,7 @@ def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
     model, federation = small_model(covariance_type)
     centers = federation.rows[[0, 11, 25]]
     features = model.features(federation.rows)
-    sums = model.nearest((centers - model.center) / model.scale, features, federation.lengths)
+    sums = model.nearest(standard_rows(model, centers), features, federation.lengths)
     distances = ((federation.rows[:, None] - centers) ** 2).sum(axis=2)
     closest = distances.argmin(axis=1)
     pieces = np.split(closest, federation.offsets[1:-1])
@@ -105,7 +107,7 @@ def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
     assert_array_equal(mass, counts)
     means = sums.reshape(4, 3, -1).sum(axis=0)[:, 1:4] / mass.sum(axis=0)[:, None]
     expected = [federation.rows[closest == g].mean(axis=0) for g in range(3)]
-    assert_allclose(means * model.scale + model.center, expected, rtol=1e-12)
+    assert_allclose(model.units.means_to_rows(means), expected, rtol=1e-12)
 
 
 def test_large_clients_are_read_in_pieces(monkeypatch):
@@ -129,7 +131,7 @@ def test_t_is_the_literal_m_step(covariance_type, total_mass):
     statistics[:: model.n_functions] *= total_mass
     found = model.maximization(statistics)
     expected = literal.m_step(
-        table(model, statistics), covariance_type, model.regularization, model.second_moment
+        table(model, statistics), covariance_type, standard_reg_covar(model), model.second_moment
     )
     for got, want in zip(found[:3], expected, strict=True):
         assert_allclose(got, want, rtol=1e-12, atol=1e-13)
@@ -203,7 +205,7 @@ def test_the_minorizer_is_what_em_gains_at_the_e_step():
     statistics, log_likelihoods = client_means(model, federation, parameters)
     gap = federation.weights @ log_likelihoods - parameters.log_partition
     gap -= model.minorizer(federation.weights @ statistics, parameters)
-    rows = (federation.rows - model.center) / model.scale
+    rows = standard_rows(model, federation.rows)
     shares = np.array(literal.responsibilities(rows, *plain(model, parameters), "tied"))
     entropy = -(shares * np.log(shares)).sum(axis=1).mean()
     assert_allclose(gap, entropy, rtol=1e-11)
@@ -407,12 +409,10 @@ def test_two_equal_features_without_regularisation_are_refused(covariance_type):
 def test_units_there_and_back(covariance_type):
     model, _ = small_model(covariance_type)
     parameters = mixture_parameters(model)
-    back = in_standard_units(
-        *in_row_units(model, parameters), model.center, model.scale, covariance_type
-    )
+    back = in_standard_units(model, *in_row_units(model, parameters))
     for got, want in zip(back, plain(model, parameters), strict=True):
         assert_allclose(got, want, rtol=1e-13, atol=1e-13)
-    nothing = in_standard_units(None, None, None, model.center, model.scale, covariance_type)
+    nothing = in_standard_units(model, None, None, None)
     assert nothing == (None, None, None)
 
 

@@ -796,15 +796,18 @@ def test_n_init_keeps_the_best_start(capsys):
 
 
 @pytest.mark.parametrize(
-    "compressor", [None, "dithering", "block", "rand_k", Dithering(levels=1), RandK(k=1)], ids=repr
+    "compressor",
+    [None, "dithering", "block", "rand_k", Identity(), Dithering(levels=1), RandK(k=1)],
+    ids=repr,
 )
 def test_omega_zero_is_no_compression_whatever_the_compressor(compressor):
     parameters = {**STOCHASTIC, "omega": 0.0}
     want = FederatedGaussianMixture(**parameters).fit(CLIENTS)
     gm = FederatedGaussianMixture(**{**parameters, "compressor": compressor})
-    if isinstance(compressor, Compressor):
-        with pytest.warns(UserWarning, match="omega=0 means no compression"):
+    if isinstance(compressor, Dithering | RandK):
+        with pytest.warns(UserWarning, match="omega=0 means no compression") as caught:
             gm.fit(CLIENTS)
+        assert [warning.filename for warning in caught] == [__file__]
     else:
         gm.fit(CLIENTS)
     assert_same_fit(gm, want)
@@ -824,11 +827,23 @@ def test_a_named_compressor_is_that_operator_with_this_omega(name, operator):
     assert (none.means_ != by_name.means_).any()
 
 
+@pytest.mark.parametrize("n_init", [1, 2])
+def test_a_level_that_is_coarser_than_omega_is_kept_and_said(n_init):
+    parameters = {**STOCHASTIC, "compressor": RandK(k=3), "n_init": n_init}  # 3 of 9: omega 2
+    want = FederatedGaussianMixture(**{**parameters, "omega": 2.0}).fit(CLIENTS)
+    gm = FederatedGaussianMixture(**{**parameters, "omega": 1.5})
+    says = r"RandK\(k=3.* omega=2 for messages of 9 numbers, more than omega=1.5. Its own level is"
+    with pytest.warns(UserWarning, match=says) as caught:
+        gm.fit(CLIENTS)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert_same_fit(gm, want)
+
+
 def test_automatic_control_step():
     operator = RandK(k=3)
     n_statistics = 3 * (1 + 2)  # tied: 1, y for each of three components
     omega = n_statistics / 3 - 1
-    parameters = {**STOCHASTIC, "compressor": operator, "step_size": 0.02}
+    parameters = {**STOCHASTIC, "omega": omega, "compressor": operator, "step_size": 0.02}
     auto = FederatedGaussianMixture(**parameters).fit(CLIENTS)
     given = FederatedGaussianMixture(**parameters, control_step=1 / (1 + omega)).fit(CLIENTS)
     assert_same_fit(auto, given)
@@ -913,6 +928,59 @@ def test_max_iter_is_said_when_reached():
     assert gm.history_["round"].tolist() == [0, 1, 2, 3]
 
 
+def test_one_round_is_one_round():
+    gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 1})
+    with pytest.warns(ConvergenceWarning, match=r"after 1 round\. Increase max_iter,"):
+        gm.fit(CLIENTS)
+
+
+@pytest.mark.parametrize("bounds", [{"max_iter": 20}, {"max_iter": None, "max_epochs": 20}])
+def test_rounds_of_small_steps_say_how_many_are_needed(bounds):
+    gm = FederatedGaussianMixture(**EXACT, tol=0.0, step_size=0.05, **bounds)
+    # 20 steps of 0.05 are one EM iteration; fifty are 1000 rounds, of an epoch each.
+    name = "max_iter" if bounds["max_iter"] else "max_epochs"
+    says = f"after 20 rounds: .* only 1 EM iterations.* set {name} to about 1000, increase tol"
+    with pytest.warns(ConvergenceWarning, match=says):
+        gm.fit(CLIENTS)
+
+
+def test_rounds_of_steps_that_decrease_by_themselves():
+    gm = FederatedGaussianMixture(
+        **{**EXACT, "tol": 0.0, "max_iter": 30}, batch_size=4, covariance_type="tied"
+    )
+    with pytest.warns(ConvergenceWarning, match="added up to only") as caught:
+        gm.fit(CLIENTS)
+    n_rounds = int(str(caught[-1].message).split("max_iter to about ")[1].split(",")[0])
+    steps = gm.history_["step_size"]
+    # At least what a step as large as the last would need.
+    assert n_rounds > 0.95 * (30 + (50 - np.nansum(steps)) / steps[-1])
+
+
+@pytest.mark.parametrize("method", ["fit", "fit_predict", "fit_transform"])
+def test_warnings_show_the_line_of_the_user(method):
+    gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 3})
+    with pytest.warns(ConvergenceWarning) as caught:
+        getattr(gm, method)(CLIENTS)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_fit_is_what_it_was_after_set_params(fitted):
+    parameters = {"n_components": 5, "covariance_type": "diag", "fixed_covariance": np.eye(2)}
+    want = [getattr(fitted, method)(X) for method in ("predict_proba", "score", "aic", "bic")]
+    changed = clone(fitted).fit(CLIENTS).set_params(**parameters)
+    for got, method in zip(want, ("predict_proba", "score", "aic", "bic"), strict=True):
+        assert_array_equal(getattr(changed, method)(X), got)
+    assert changed.sample(4)[0].shape == (4, 2)
+
+
+def test_warm_start_of_another_type_with_arrays_of_one_shape():
+    gm = FederatedGaussianMixture(2, covariance_type="diag", warm_start=True, random_state=0)
+    gm.fit(CLIENTS)
+    gm.set_params(covariance_type="tied")  # (2, 2), too
+    with pytest.raises(ValueError, match="covariance_type='diag', as in the last fit"):
+        gm.fit(CLIENTS)
+
+
 def test_no_rounds_are_not_a_failure_to_converge():
     gm = FederatedGaussianMixture(3, max_iter=0, random_state=0).fit(CLIENTS)  # warns nothing
     assert gm.n_iter_ == 0
@@ -982,6 +1050,7 @@ def test_steps_out_of_the_domain_are_counted_and_said():
     assert len(messages) == 2
     assert "left the domain" in messages[0]
     assert "smaller step_size" in messages[0]
+    assert "or drop linearly dependent features" in messages[0]
     assert gm.history_["safeguarded"].sum() > 0
     assert gm.history_["safeguarded"][0] == 0
     assert np.isfinite(gm.means_).all()
@@ -1155,6 +1224,7 @@ def test_bits_of_compressed_rounds_are_those_of_the_bytes(operator):
     parameters = {
         **STOCHASTIC,
         "compressor": recording,
+        "omega": 4.0,
         "step_size": 0.05,
         "participation": 1.0,
         "batch_size": None,

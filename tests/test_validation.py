@@ -92,6 +92,12 @@ def check_refused(error, says, tables, clients=None, **parameters):
     return message
 
 
+def objects(tables):
+    array = np.empty(len(tables), dtype=object)
+    array[:] = tables
+    return array
+
+
 # ------------------------------------------------------------------ data
 
 THREE_WAYS = ["list with one 2-D array or DataFrame", "`clients=`", "alone"]
@@ -134,7 +140,7 @@ BAD_TABLES = {
     "frames and arrays": (
         [NAMED[0], CLIENTS[1]],
         ValueError,
-        [r"\['a', 'b'\]", "no column names for client 1"],
+        [r"\['a', 'b'\]", "no string column names for client 1"],
     ),
     "NaN": (
         with_value(np.nan),
@@ -198,7 +204,63 @@ BAD_TABLES = {
     "uneven rows": (
         [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]]],
         ValueError,
-        ["client 1"],
+        ["2 numbers in row 0 and 1 number in row 1 of the table of client 1", "same columns"],
+    ),
+    "uneven rows of one table": (
+        [[1.0, 2.0], [3.0, 4.0], [5.0]],
+        ValueError,
+        ["2 numbers in row 0 and 1 number in row 2", "every client a 2-D table"],
+    ),
+    "vectors of several lengths": (
+        [np.ones(2), np.ones(3)],
+        ValueError,
+        ["2 numbers in row 0 and 3 numbers in row 1", "every client a 2-D table"],
+    ),
+    "a number among rows": ([[1.0, 2.0], 3.0], ValueError, ["a bare number in row 1"]),
+    "a list of tables in a list": (
+        [CLIENTS[0], CLIENTS[1:]],
+        ValueError,
+        ["table of client 1", "tables or lists themselves", "client of its own"],
+    ),
+    "an object array of tables in a list": (
+        [CLIENTS[0], objects(CLIENTS)],
+        ValueError,
+        ["table of client 1", "tables or lists themselves", "client of its own"],
+    ),
+    "an object array of tables": (
+        objects(CLIENTS),
+        ValueError,
+        [r"object ndarray of shape \(3,\)", r"list\(X\)"],
+    ),
+    "a series of lists": (
+        pd.Series([[1.0, 2.0], [3.0, 4.0]]),
+        ValueError,
+        ["object Series", r"list\(X\)"],
+    ),
+    "a dictionary in a list": (
+        [CLIENTS[0], {"a": CLIENTS[1]}],
+        ValueError,
+        ["2-D", "client 1", "no table, but a dict"],
+    ),
+    "columns named by strings and numbers": (
+        [NAMED[0], NAMED[1].rename(columns={"a": 3})],
+        TypeError,
+        ["column names of client 1", "strings", r"\[3, 'b'\]", "astype"],
+    ),
+    "string and integer names": (
+        [NAMED[0], pd.DataFrame(CLIENTS[1])],
+        ValueError,
+        [r"\['a', 'b'\]", "no string column names for client 1"],
+    ),
+    "huge numbers": (
+        with_value(-1e151, client=2, row=4, column=0),
+        ValueError,
+        [r"1e\+150", r"-1e\+151 in row 4, column 0 of client 2", "Rescale"],
+    ),
+    "huge numbers in one table": (
+        np.concatenate(with_value(1e200)),
+        ValueError,
+        [r"1e\+200 in row 12, column 1", "Rescale"],
     ),
     "sparse": (
         [CLIENTS[0], sparse.csr_array(CLIENTS[1])],
@@ -206,18 +268,47 @@ BAD_TABLES = {
         ["dense", "client 1", "sparse", "toarray"],
     ),
     "one sparse table": (sparse.csr_matrix(X), TypeError, ["[Ss]parse", "toarray"]),
-    "a dictionary": (dict(enumerate(CLIENTS)), TypeError, ["dict"]),
-    "a generator": (iter(CLIENTS), TypeError, ["iterator|generator"]),
+    "a dictionary": (
+        dict(enumerate(CLIENTS)),
+        TypeError,
+        ["list of tables", "got a dict", r"list\(X.values\(\)\)"],
+    ),
 }
 
 
 @pytest.mark.parametrize(("tables", "error", "says"), BAD_TABLES.values(), ids=list(BAD_TABLES))
 def test_bad_tables(tables, error, says):
-    if "generator" in says[0]:
-        with pytest.raises(error, match=says[0]):
-            FederatedGaussianMixture().fit(tables)
-        return
     check_refused(error, says, tables)
+
+
+def test_a_generator_is_refused_as_it_is():
+    with pytest.raises(TypeError, match=r"got a generator. Give a list, as list\(X\)"):
+        FederatedGaussianMixture().fit(client for client in CLIENTS)
+    with pytest.raises(TypeError, match="got a dict_values. Give a list"):
+        FederatedGaussianMixture().fit(dict(enumerate(CLIENTS)).values())
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        [pd.DataFrame(CLIENTS[0]), *CLIENTS[1:]],
+        [CLIENTS[0], *map(pd.DataFrame, CLIENTS[1:])],
+        [pd.DataFrame(CLIENTS[0]), pd.DataFrame(CLIENTS[1], columns=[7, 8]), CLIENTS[2]],
+    ],
+    ids=["frame first", "array first", "several names"],
+)
+def test_names_that_are_no_strings_are_no_names(tables):
+    # As for scikit-learn.
+    gm = FederatedGaussianMixture(**GOOD).fit(tables)
+    assert not hasattr(gm, "feature_names_in_")
+    assert_array_equal(gm.means_, FITTED.means_)
+
+
+def test_large_numbers_that_can_be_squared_are_rows():
+    want = FederatedGaussianMixture(**GOOD, reg_covar=0).fit(CLIENTS)
+    # A power of two, so that nothing is rounded.
+    gm = FederatedGaussianMixture(**GOOD, reg_covar=0).fit([c * 2.0**470 for c in CLIENTS])
+    np.testing.assert_allclose(gm.means_, want.means_ * 2.0**470, rtol=1e-9)
 
 
 BAD_LABELS = {
@@ -344,6 +435,8 @@ BAD_NUMBERS = {
     "max_epochs": ("> 0", (0, -1, NAN, INFINITY), NOT_NUMBERS),
     "tol": (">= 0", (-1e-3, NAN, INFINITY), (*NOT_NUMBERS, None)),
     "reg_covar": (">= 0", (-1e-6, NAN, INFINITY), (*NOT_NUMBERS, None)),
+    "verbose": (">= 0", (-1, NAN), ("x", [0.5], None)),
+    "n_jobs": ("other than 0", (0,), ()),
 }
 
 
@@ -366,6 +459,19 @@ def test_what_is_no_number(name, bounds, value):
         kind,
     ]
     check_refused(TypeError, says, CLIENTS, **{name: value})
+
+
+@pytest.mark.parametrize("value", NOT_INTEGERS)
+def test_what_is_no_number_of_threads(value):
+    says = ["Expected n_jobs to be an integer", re.escape(f"got {value!r}"), "-1 for all", "None"]
+    check_refused(TypeError, says, CLIENTS, n_jobs=value)
+
+
+def test_verbose_may_be_a_switch(capsys):
+    FederatedGaussianMixture(**GOOD, verbose=True).fit(CLIENTS)
+    assert "Start 0" in capsys.readouterr().out
+    FederatedGaussianMixture(**GOOD, verbose=np.False_).fit(CLIENTS)
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["step_size", "control_step", "n_inner", "eval_every"])
@@ -569,8 +675,28 @@ def test_questions_about_tables_that_do_not_fit(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_questions_about_nobody(method):
-    with pytest.raises(ValueError, match="at least one client"):
-        getattr(FITTED, method)([])
+    for nobody in ([], ()):
+        with pytest.raises(ValueError, match="at least one client.*Give one table, or a list"):
+            getattr(FITTED, method)(nobody)
+    with pytest.raises(ValueError, match="2-D table.* for client 1, got a list of 0 tables"):
+        getattr(FITTED, method)([CLIENTS[0], []])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_questions_about_what_is_no_table(method):
+    answer = getattr(FITTED, method)
+    with pytest.raises(TypeError, match=r"got a dict. Give list\(X.values\(\)\)"):
+        answer(dict(enumerate(CLIENTS)))
+    with pytest.raises(TypeError, match=r"got a list_iterator. Give a list"):
+        answer(iter(CLIENTS))
+    with pytest.raises(ValueError, match="2 numbers in row 0 and 1 number in row 1"):
+        answer([[1.0, 2.0], [3.0]])
+    with pytest.raises(ValueError, match="object ndarray"):
+        answer(objects(CLIENTS))
+    with pytest.raises(ValueError, match="for client 1, got a list of 2 tables"):
+        answer([CLIENTS[0], CLIENTS[1:]])
+    with pytest.raises(ValueError, match="(?s)client 1.*Rescale"):
+        answer(with_value(1e200))
 
 
 @pytest.mark.parametrize("n_samples", [0, -1, 2.5, "x", None])

@@ -42,12 +42,15 @@ class Start(NamedTuple):
         Those of the first broadcast, T(Ŝ_0) unless the caller gave others.
     uplink_bits, downlink_bits : int
         What was sent to get there.
+    n_passes : int
+        E-steps over all rows that it took.
     """
 
     statistics: np.ndarray
     parameters: NamedTuple
     uplink_bits: int = 0
     downlink_bits: int = 0
+    n_passes: int = 0
 
 
 class Model(ABC):

@@ -15,29 +15,25 @@ diag              1, y, y_j²
 spherical         1, y, ||y||²
 ================  ==========================================  ============================
 
-Everything here is in *standard units*: ``y`` is a row minus ``center`` divided by ``scale``.
-Without the centre, ``E[yyᵀ] - E[y]E[y]ᵀ`` would lose its digits on rows far from the origin;
-without the scale, one feature in large units would fill the compressed messages. EM itself does not
-change under either.
+Everything here is in *standard units*, see ``models.units``: ``y`` is a row so mapped that all rows
+together have unit second moments.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from ._base import ClientSums, Model
+from .units import ROUNDING, Units
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 # Doubles that an E-step may touch at once: about 2 MB, a second-level cache.
 _CACHE_SIZE = 2**18
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
-# Rounding of a moment in standard units; neither a mass nor a variance is known better than this.
-ROUNDING = 64 * np.finfo(np.float64).eps
 # A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
 # One that keeps less than half of that has left the statistics of any data.
 _KEPT_SHARE = 0.5
@@ -81,9 +77,8 @@ class GaussianMixtureModel(Model):
     ----------
     n_components : int
     covariance_type : {"full", "tied", "diag", "spherical"}
-    center, scale : ndarray of shape (n_features,)
-        Rows are read as ``(row - center) / scale``. Spherical covariances need one scale for all
-        features.
+    units : Units
+        The standard units, which fit the covariance type.
     reg_covar : float
         Added to every variance, in the rows' units squared.
     second_moment : ndarray of shape (n_features, n_features), default=None
@@ -94,8 +89,7 @@ class GaussianMixtureModel(Model):
 
     n_components: int
     covariance_type: str
-    center: np.ndarray
-    scale: np.ndarray
+    units: Units
     reg_covar: float = 0.0
     second_moment: np.ndarray | None = None
     fixed_covariance: np.ndarray | None = None
@@ -103,7 +97,7 @@ class GaussianMixtureModel(Model):
     @property
     def n_features(self):
         """Number of columns of a row, d."""
-        return len(self.center)
+        return len(self.units.center)
 
     @property
     def n_functions(self):
@@ -122,16 +116,23 @@ class GaussianMixtureModel(Model):
         """Number of rows whose E-step fits a processor's cache."""
         return max(64, _CACHE_SIZE // (self.n_functions + 2 * self.n_components))
 
-    @cached_property
-    def regularization(self):
-        """What is added to the variances in standard units, shape (n_features,)."""
-        if self.reg_covar == 0:
-            return np.zeros(self.n_features)
-        return np.maximum(self.reg_covar / self.scale**2, ROUNDING)
+    def regularization(self, means):
+        """What is added to the covariances in standard units.
 
-    @cached_property
-    def _inverse_scale(self):
-        return (1 / self.scale)[:, None]
+        ``reg_covar``, or the rounding of the second moments that a variance is taken from, where
+        that is more.
+        """
+        if self.reg_covar == 0:
+            return 0.0
+        rounding = ROUNDING * (1 + means**2)
+        if self.covariance_type in ("full", "tied"):
+            given = self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
+            if self.covariance_type == "tied":
+                rounding = np.full(self.n_features, ROUNDING)
+            return given + _diagonals(np.maximum(rounding - np.diagonal(given), 0))
+        if self.covariance_type == "spherical":
+            rounding = rounding.mean(axis=1)
+        return np.maximum(self.reg_covar / _squared_scale(self), rounding)
 
     # ---------------------------------------------------------------- E-step
 
@@ -150,9 +151,7 @@ class GaussianMixtureModel(Model):
         features = np.empty((self.n_functions, len(rows)))
         features[0] = 1.0
         y = features[1 : 1 + d]
-        y[...] = rows.T
-        y -= self.center[:, None]
-        y *= self._inverse_scale
+        y[...] = self.units.standardize(rows)
         if self.covariance_type == "full":
             start = 1 + d
             for j in range(d):
@@ -185,10 +184,10 @@ class GaussianMixtureModel(Model):
         A row goes to the nearest of ``centers`` (n_components, n_features, standard units) by the
         distance in the rows' own units, as k-means has it.
         """
-        metric = self.scale**2
+        mixing = self.units.mixing
         coefficients = np.zeros((self.n_components, self.n_functions))
-        coefficients[:, 0] = -0.5 * np.einsum("gj,gj,j->g", centers, centers, metric)
-        coefficients[:, 1 : 1 + self.n_features] = centers * metric
+        coefficients[:, 0] = -0.5 * np.square(centers @ mixing).sum(axis=1)
+        coefficients[:, 1 : 1 + self.n_features] = centers @ mixing @ mixing.T
         closest = (coefficients @ features).argmax(axis=0)
         return self.assigned(
             np.equal(closest, np.arange(self.n_components)[:, None]).astype(float),
@@ -237,7 +236,7 @@ class GaussianMixtureModel(Model):
         scatter = self._scatter(mass, means, second)
         if self.reg_covar == 0:
             self._check_scatter(scatter, means)
-        return self.parameters(weights, means, self._regularize(scatter))
+        return self.parameters(weights, means, self._regularize(scatter, means))
 
     def parameters(self, weights, means, covariances):
         """Parameters θ with φ(θ) and ψ(θ), from weights, means and covariances."""
@@ -251,15 +250,16 @@ class GaussianMixtureModel(Model):
         statistics = np.empty((self.n_components, self.n_functions))
         statistics[:, 0] = weights
         statistics[:, 1 : 1 + d] = weights[:, None] * means
+        regularization = self.regularization(means)
         if self.covariance_type == "full":
-            second = covariances - np.diag(self.regularization)
+            second = covariances - regularization
             second = second + means[:, :, None] * means[:, None, :]
             statistics[:, 1 + d :] = weights[:, None] * second[:, *np.triu_indices(d)]
         elif self.covariance_type == "diag":
-            second = covariances - self.regularization + means**2
+            second = covariances - regularization + means**2
             statistics[:, 1 + d :] = weights[:, None] * second
         elif self.covariance_type == "spherical":
-            variance = covariances - self.regularization.mean()
+            variance = covariances - regularization
             statistics[:, 1 + d] = weights * (d * variance + (means**2).sum(axis=1))
         return statistics.ravel()
 
@@ -289,13 +289,12 @@ class GaussianMixtureModel(Model):
         if scatter.min() <= ROUNDING * (1 + (means**2).max()):
             raise ValueError(_COLLAPSED)
 
-    def _regularize(self, scatter):
+    def _regularize(self, scatter, means):
         """Add the regularisation to the variances."""
-        if self.covariance_type == "full" or self.covariance_type == "tied":
-            return scatter + np.diag(self.regularization)
-        if self.covariance_type == "diag":
-            return np.maximum(scatter, 0) + self.regularization
-        return np.maximum(scatter, 0) + self.regularization.mean()
+        regularization = self.regularization(means)
+        if self.covariance_type in ("full", "tied"):
+            return scatter + regularization
+        return np.maximum(scatter, 0) + regularization
 
     def _natural(self, weights, means, covariances):
         """φ(θ) as (n_components, n_functions), and ψ(θ)."""
@@ -389,7 +388,7 @@ class GaussianMixtureModel(Model):
         if self.covariance_type in ("diag", "spherical"):
             return bool((scatter + ROUNDING > 0).all())
         # Constant features have no scatter at all: half of what T adds keeps them in.
-        slack = 0.5 * np.diag(self.regularization)
+        slack = 0.5 * self.regularization(self._split(proposal)[1])
         if by_component:
             slack = slack * table[:, 0, None, None]
         try:
@@ -404,7 +403,7 @@ class GaussianMixtureModel(Model):
 
     def log_likelihood(self, mean_log_likelihood, parameters):
         """Mean log-likelihood per row in the rows' own units; nats."""
-        return float(mean_log_likelihood) - parameters.log_partition - np.log(self.scale).sum()
+        return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
     def trace(self, parameters):
         """Component weights."""
@@ -414,26 +413,26 @@ class GaussianMixtureModel(Model):
 def in_row_units(model, parameters):
     """Weights, means and covariances in the rows' own units."""
     weights, means, covariances = parameters[:3]
-    return (
-        weights,
-        means * model.scale + model.center,
-        _rescale(covariances, model.scale, model.covariance_type),
-    )
+    means = model.units.means_to_rows(means)
+    if model.covariance_type in ("full", "tied"):
+        return weights, means, model.units.matrices_to_rows(covariances)
+    return weights, means, covariances * _squared_scale(model)
 
 
-def in_standard_units(weights, means, covariances, center, scale, covariance_type):
+def in_standard_units(model, weights, means, covariances):
     """Weights, means and covariances in standard units; what is None stays so."""
     if means is not None:
-        means = (means - center) / scale
-    if covariances is not None:
-        covariances = _rescale(covariances, 1 / scale, covariance_type)
-    return weights, means, covariances
+        means = model.units.means_to_standard(means)
+    if covariances is None:
+        return weights, means, None
+    if model.covariance_type in ("full", "tied"):
+        return weights, means, model.units.matrices_to_standard(covariances)
+    return weights, means, covariances / _squared_scale(model)
 
 
-def _rescale(covariances, scale, covariance_type):
-    if covariance_type in ("full", "tied"):
-        return covariances * np.outer(scale, scale)
-    return covariances * (scale**2 if covariance_type == "diag" else scale[0] ** 2)
+def _squared_scale(model):
+    squares = model.units.scale**2
+    return squares if model.covariance_type == "diag" else squares[0]
 
 
 def whiten(covariances):
@@ -472,6 +471,11 @@ def _equally_long(lengths):
 def _by_client(columns, n_clients):
     """Split the columns of clients with equally many rows: (n, rows) to (n, n_clients, rows)."""
     return columns.reshape(len(columns), n_clients, -1)
+
+
+def _diagonals(values):
+    """Diagonal matrices (..., d, d) from their diagonals (..., d)."""
+    return values[..., None] * np.eye(values.shape[-1])
 
 
 def _segment_sums(values, lengths):

@@ -17,7 +17,8 @@ from .. import _random
 from .._federation import read
 from .._validation import check_shape
 from ._base import Start
-from .gaussian_mixture import ROUNDING, GaussianMixtureModel, in_standard_units, whiten
+from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
+from .units import standard_units
 
 _FLOAT_BITS = 64
 # Clients that cluster their rows for init_params="kmeans"; more say little more.
@@ -99,7 +100,7 @@ def assign(model, federation, init_params, seed):
         centers, bits = _CENTERS[init_params](model, federation, seed)
     else:
         centers, bits = init_params, 0
-    centers = (centers - model.center) / model.scale
+    centers = model.units.means_to_standard(centers)
     statistics = np.zeros(model.n_statistics)
     row_weights = federation.weights / federation.lengths
     for run, rows, lengths in read(federation, np.arange(n), model.block_rows):
@@ -146,7 +147,9 @@ def _kmeans_centers(model, federation, seed):
         n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
         if not n_clusters:
             continue
-        found = _kmeans(federation.rows[start:stop] - model.center, n_clusters, seed, n_init=1)
+        found = _kmeans(
+            federation.rows[start:stop] - model.units.center, n_clusters, seed, n_init=1
+        )
         members = np.bincount(found.labels_, minlength=n_clusters)
         sent = members >= _FEWEST_ROWS
         centroids.append(found.cluster_centers_[sent])
@@ -154,11 +157,11 @@ def _kmeans_centers(model, federation, seed):
     centroids, counts = np.concatenate(centroids), np.concatenate(counts)
     bits = _FLOAT_BITS * len(counts) * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
-    drawn = rng.normal(size=(size - n_found, d)) * model.scale
+    drawn = rng.normal(size=(size - n_found, d)) * model.units.scale
     if n_found:
         found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=counts)
         drawn = np.concatenate([found.cluster_centers_, drawn])
-    return drawn + model.center, bits
+    return drawn + model.units.center, bits
 
 
 def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None):
@@ -172,13 +175,13 @@ def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None):
 def _plusplus_centers(model, federation, seed):
     """k-means++ over the rows of all clients: reveals ``n_components`` rows to the server."""
     row_weights = np.repeat(federation.weights / federation.lengths, federation.lengths)
-    centered = federation.rows - model.center
+    centered = federation.rows - model.units.center
     centers, _ = kmeans_plusplus(
         centered, model.n_components, sample_weight=row_weights, random_state=seed
     )
     sums_of_distances = model.n_components * federation.n_clients
     bits = _FLOAT_BITS * (centers.size + sums_of_distances)
-    return centers + model.center, bits
+    return centers + model.units.center, bits
 
 
 def _rows_as_centers(model, federation, seed):
@@ -205,24 +208,20 @@ def standardise(estimator, federation, given):
     cost : (int, int)
         Bits up and down.
     """
-    tied = estimator.covariance_type == "tied"
+    covariance_type = estimator.covariance_type
     rows_at_once = max(64, 2**18 // federation.rows.shape[1])
-    center, second, uplink, downlink = moments(federation, rows_at_once, matrix=tied)
-    variances = np.diagonal(second) if tied else second
-    if estimator.covariance_type == "spherical":
-        variances = np.full(len(variances), variances.mean())
-    # The mean of a constant feature is rounded, and what is left of it is no variance.
-    varies = variances > (ROUNDING * center) ** 2
-    scale = np.sqrt(np.where(varies, variances, 1.0))
+    center, second, uplink, downlink = moments(
+        federation, rows_at_once, matrix=covariance_type in ("full", "tied")
+    )
+    units = standard_units(center, second, covariance_type)
     fixed = given.fixed_covariance
     model = GaussianMixtureModel(
         n_components=estimator.n_components,
-        covariance_type=estimator.covariance_type,
-        center=center,
-        scale=scale,
+        covariance_type=covariance_type,
+        units=units,
         reg_covar=estimator.reg_covar,
-        second_moment=second / np.outer(scale, scale) if tied else None,
-        fixed_covariance=None if fixed is None else fixed / np.outer(scale, scale),
+        second_moment=units.matrices_to_standard(second) if covariance_type == "tied" else None,
+        fixed_covariance=None if fixed is None else units.matrices_to_standard(fixed),
     )
     return model, (uplink, downlink)
 
@@ -314,9 +313,8 @@ def start_run(model, federation, init_params, given, seed, cost):
     start : Start
     """
     weights, means, covariances = in_standard_units(
-        given.weights, given.means, given.covariances,
-        model.center, model.scale, model.covariance_type,
-    )  # fmt: skip
+        model, given.weights, given.means, given.covariances
+    )
     if given.fixed_covariance is not None:
         covariances = model.fixed_covariance
     uplink, downlink = cost
@@ -331,13 +329,13 @@ def start_run(model, federation, init_params, given, seed, cost):
         means = parameters.means if means is None else means
         covariances = parameters.covariances if covariances is None else covariances
     parameters = model.parameters(weights, means, covariances)
-    statistics = model.statistics_of(parameters)
+    statistics, n_passes = model.statistics_of(parameters), 0
     if not model.in_domain(statistics):
         # No data has these means under this covariance: what the clients' data have, then.
-        statistics = expected_statistics(model, federation, parameters)
+        statistics, n_passes = expected_statistics(model, federation, parameters), 1
         uplink += _FLOAT_BITS * federation.n_clients * model.n_statistics
     downlink += _FLOAT_BITS * federation.n_clients * model.n_statistics
-    return Start(statistics, parameters, uplink, downlink)
+    return Start(statistics, parameters, uplink, downlink, n_passes)
 
 
 def expected_statistics(model, federation, parameters):

@@ -21,6 +21,9 @@ from .._federation import Federation, draw_minibatches, read
 from ..compression import Compressor
 from ..models._base import Model
 
+# Automatic steps shrink by this factor in a round whose step had to be shortened.
+_CAUTION = 0.7
+
 
 class Problem(NamedTuple):
     """What does not change during a run.
@@ -106,19 +109,24 @@ class Received(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """All that the server needs for the next round: Ŝ, T(Ŝ) and V."""
+    """All that the server needs for the next round: Ŝ, T(Ŝ), V, and its caution.
+
+    ``caution`` multiplies automatic steps; it shrinks when the safeguard acts.
+    """
 
     round_index: int
     statistics: np.ndarray
     parameters: NamedTuple
     control: np.ndarray
+    caution: float = 1.0
 
 
 class RoundInfo(NamedTuple):
-    """What the server saw of a round."""
+    """What the server saw of a round: H, how often its step was halved, and the step taken."""
 
     field: np.ndarray
     safeguarded: int
+    step_taken: float
 
 
 class Estimate(NamedTuple):
@@ -138,7 +146,7 @@ def all_rows(problem, natural, clients):
         sums = model.expectation(natural, model.features(rows), lengths)
         statistics[run] += sums.statistics
         log_likelihood[run] += sums.log_likelihood
-    n_rows = federation.lengths[clients]
+    n_rows = federation.offsets[clients + 1] - federation.offsets[clients]
     statistics /= n_rows[:, None]
     return Estimate(statistics, log_likelihood / n_rows, int(n_rows.sum()))
 
@@ -190,11 +198,12 @@ def server_half(problem, server, received, step_size):
         statistics, safeguarded = server.statistics + step_size * field, 0
     else:
         statistics, safeguarded = model.server_step(server.statistics, field, step_size)
-    control = server.control + problem.control_step * received.innovation
+    step_taken = 0.0 if statistics is server.statistics else step_size * 0.5**safeguarded
     server = ServerState(
         round_index=server.round_index + 1,
         statistics=statistics,
         parameters=model.maximization(statistics),
-        control=control,
+        control=server.control + problem.control_step * received.innovation,
+        caution=server.caution * (_CAUTION if safeguarded else 1.0),
     )
-    return server, RoundInfo(field=field, safeguarded=safeguarded)
+    return server, RoundInfo(field, safeguarded, step_taken)

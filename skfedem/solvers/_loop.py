@@ -20,11 +20,12 @@ _FLOAT_BITS = 64
 class Options(NamedTuple):
     """How to step, when to stop, and what to look at on the way.
 
-    ``step_size`` maps a round, counted from 1, to γ; ``eval_every`` is a number of rounds, "auto"
-    for once an epoch, or None.
+    ``step_size`` maps a round, counted from 1, to γ; ``cautious`` steps are multiplied by the
+    server's caution. ``eval_every`` is a number of rounds, "auto" for once an epoch, or None.
     """
 
-    step_size: Callable[[int], float] | None = None
+    step_size: Callable[[int], float]
+    cautious: bool = False
     control_init: str = "field"
     max_iter: int | None = 100
     max_epochs: float | None = None
@@ -70,13 +71,18 @@ def run(solver, problem, start, options, workers, report):
     server, states, first_row = initialise(solver, problem, start, options, workers)
     history, trace = History(), [model.trace(server.parameters)]
     history.append(**first_row)
-    stopping = Exact(options.tol) if problem.exact else Sweeps(options.tol, model, server)
+    if problem.exact:
+        stopping = Exact(options.tol)
+    else:
+        stopping = Sweeps(options.tol, model, problem.federation.n_clients, server)
     watched = options.eval_every is not None
-    epoch, converged = 0.0, False
+    epoch, converged = first_row["epoch"], False
 
     while not converged and not used_up(server.round_index, epoch, options):
         before, last_epoch = server, epoch
         step_size = options.step_size(server.round_index + 1)
+        if options.cautious:
+            step_size *= server.caution
         active = active_clients(problem, server.round_index)
         received = client_round(solver, problem, server, states, active, workers)
         server, info = server_half(problem, server, received, step_size)
@@ -89,7 +95,7 @@ def run(solver, problem, start, options, workers, report):
                 history.update(-1, **evaluated(log_likelihood, info.field))
             converged = stopping.converged(log_likelihood)
         else:
-            converged = stopping.converged(server, step_size)
+            converged = stopping.converged(server, info.step_taken, received.n_active)
         history.append(
             round=server.round_index,
             epoch=epoch,
@@ -113,7 +119,7 @@ def run(solver, problem, start, options, workers, report):
         log_likelihoods = stopping.log_likelihoods
     else:
         log_likelihoods = [value for value in history.column("log_likelihood") if value == value]
-    if not log_likelihoods:
+    if not log_likelihoods or not (watched or problem.exact):
         log_likelihoods = [evaluate(problem, server, workers)[0]]
     return Run(server, states, history.as_dict(), np.array(trace), log_likelihoods, converged)
 
@@ -123,27 +129,28 @@ def initialise(solver, problem, start, options, workers):
     model, federation = problem.model, problem.federation
     controls = np.zeros((federation.n_clients, model.n_statistics))
     server = ServerState(0, start.statistics, start.parameters, np.zeros(model.n_statistics))
-    log_likelihood, field = np.nan, np.full(1, np.nan)
-    uplink_bits = start.uplink_bits
+    nothing = np.nan, np.full(1, np.nan)
+    seen, uplink_bits, epoch = nothing, start.uplink_bits, start.n_passes
     if not problem.exact:
         # Exact rounds need neither: their field holds no V, and it is h_i(Ŝ) after the first.
         if options.control_init == "field":
-            log_likelihood, field = evaluate(problem, server, workers, controls)
+            seen = evaluate(problem, server, workers, controls)
             known = model.known_field(server.statistics, server.parameters)
-            server = server._replace(control=field - known)
+            server = server._replace(control=seen[1] - known)
             uplink_bits += _FLOAT_BITS * model.n_statistics * federation.n_clients
+            epoch += 1
         elif options.eval_every is not None:
-            log_likelihood, field = evaluate(problem, server, workers)
+            seen = evaluate(problem, server, workers)
     row = {
         "round": 0,
-        "epoch": 0.0,
+        "epoch": float(epoch),
         "field_sq_norm": np.nan,
         "step_size": np.nan,
         "n_active": 0,
         "uplink_bits": uplink_bits,
         "downlink_bits": start.downlink_bits,
         "safeguarded": 0,
-        **evaluated(log_likelihood, field),
+        **evaluated(*(nothing if options.eval_every is None else seen)),
     }
     return server, solver.init(problem, controls), row
 
@@ -161,7 +168,7 @@ def client_round(solver, problem, server, states, active, workers):
     """
     broadcast = Broadcast(server.round_index, server.statistics, server.parameters.natural)
     if problem.batch_size is None:
-        n_rows = problem.federation.lengths[active]
+        n_rows = problem.federation.offsets[active + 1] - problem.federation.offsets[active]
     else:
         n_rows = np.full(len(active), problem.batch_size)
 

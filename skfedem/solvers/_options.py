@@ -5,14 +5,22 @@ The parameters of the federated algorithms have the same names in every estimato
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral
 
-from .._validation import check_choice, check_number, check_switch
+from .._validation import (
+    check_choice,
+    check_n_jobs,
+    check_number,
+    check_switch,
+    check_verbose,
+    warn,
+)
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from ._base import Problem
 from .step_size import automatic_n_inner, automatic_step_size
 
+# An operator that was asked for an omega may exceed it by rounding.
+_ROUNDING = 1e-6
 _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK}
 
 
@@ -48,6 +56,8 @@ def check_federated_parameters(estimator):
         check_number(
             "eval_every", e.eval_every, kind=Integral, low=1, hint='Or give "auto" or None.'
         )
+    check_n_jobs(e.n_jobs)
+    check_verbose(e.verbose)
     _check_compressor(e.compressor, e.omega)
 
 
@@ -63,12 +73,11 @@ def _check_compressor(compressor, omega):
                 'compress. Name a compressor, as "dithering", or set omega=0.'
             )
     elif isinstance(compressor, Compressor):
-        if omega == 0:
-            warnings.warn(
+        if omega == 0 and not isinstance(compressor, Identity):
+            warn(
                 f"compressor={compressor!r} is not used: omega=0 means no compression. Set omega "
                 "to a positive number to use it.",
                 UserWarning,
-                stacklevel=5,
             )
     else:
         check_choice(
@@ -77,7 +86,13 @@ def _check_compressor(compressor, omega):
 
 
 def federated_problem(estimator, model, federation, seed):
-    """What the solvers need to know, from an estimator's parameters."""
+    """What the solvers need to know, from an estimator's parameters.
+
+    Warns
+    -----
+    UserWarning
+        For a ``Compressor`` whose own level is coarser than the parameter ``omega``.
+    """
     e = estimator
     compressor = Identity()
     if e.omega > 0:
@@ -85,6 +100,14 @@ def federated_problem(estimator, model, federation, seed):
         if not isinstance(compressor, Compressor):
             compressor = _COMPRESSORS[compressor](omega=e.omega)
     omega = float(compressor.omega_for(model.n_statistics))
+    if omega > e.omega * (1 + _ROUNDING):
+        warn(
+            f"compressor={compressor!r} has omega={omega:.3g} for messages of "
+            f"{model.n_statistics} numbers, more than omega={e.omega:.3g}. Its own level is kept; "
+            f"omega only switches compression on. Set omega={omega:.3g} or more, or name the "
+            "operator by a string so that its level follows omega.",
+            UserWarning,
+        )
     control_step, n_inner = e.control_step, e.n_inner
     if control_step == "auto":
         control_step = 1 / (1 + omega)

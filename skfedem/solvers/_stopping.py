@@ -24,33 +24,38 @@ class Exact:
         """Take the log-likelihood of one more iterate; say whether to stop."""
         last = self.log_likelihoods[-1] if self.log_likelihoods else -inf
         self.log_likelihoods.append(log_likelihood)
-        return abs(log_likelihood - last) < self.tol
+        return bool(abs(log_likelihood - last) < self.tol)
 
 
 class Sweeps:
     """Stop when several sweeps in a row gain less than tol.
 
-    A sweep is a run of rounds whose step sizes add up to 1: the rounds in which Ŝ can move as far
-    as one EM iteration moves it. Its gain is what the M-step's objective gains between its two
-    ends, ``Q(s; T(s)) - Q(s; T(s'))`` with s the statistic now and s' the one a sweep ago: never
-    negative, and in nats per row as the log-likelihood. Noise in Ŝ adds to the gain, so that a run
-    whose noise is above tol goes on.
+    A sweep is a run of rounds whose steps, as taken, add up to 1, and which heard as many messages
+    as there are clients: the rounds in which Ŝ can move as far as one EM iteration moves it. Its
+    gain is what the M-step's objective gains between its two ends, ``Q(s; T(s)) - Q(s; T(s'))``
+    with s the statistic now and s' the one a sweep ago: never negative, and in nats per row as the
+    log-likelihood. Noise in Ŝ adds to the gain, so that a run whose noise is above tol goes on.
     """
 
-    def __init__(self, tol, model, server):
+    def __init__(self, tol, model, n_clients, server):
         self.tol = tol
         self.model = model
+        self.n_clients = n_clients
         self._start_of_sweep(server)
         self.quiet = 0
 
     def _start_of_sweep(self, server):
-        self.parameters, self.travelled, self.n_rounds = server.parameters, 0.0, 0
+        self.parameters = server.parameters
+        self.travelled, self.n_rounds, self.n_messages = 0.0, 0, 0
 
-    def converged(self, server, step_size):
-        """Take the server's state after one more round; say whether to stop."""
+    def converged(self, server, step_size, n_messages):
+        """Take the server's state, step and messages of one more round; say whether to stop."""
         self.travelled += step_size
         self.n_rounds += 1
-        if self.travelled < 1 or self.n_rounds < _SHORTEST_SWEEP:
+        self.n_messages += n_messages
+        # Ten steps of 0.1 add up to a little less than 1.
+        too_short = self.travelled < 1 - 1e-9 or self.n_rounds < _SHORTEST_SWEEP
+        if too_short or self.n_messages < self.n_clients:
             return False
         now = self.model.minorizer(server.statistics, server.parameters)
         gain = now - self.model.minorizer(server.statistics, self.parameters)

@@ -14,12 +14,15 @@ from ..theory import participation_omega
 # Share of Theorem 4's bound p √n / ((1 + ω) √ω_p), whose L is unknown: control variates must
 # follow the fields while Ŝ moves. 1 stood everywhere, 2 failed with ten clients.
 _MEMORY = 0.5
+# Share of p α, with α = 1 / (1 + ω): the rate at which a control variate learns. 0.75 failed with
+# three clients and full covariances.
+_LEARNING = 0.5
 # Share of n b / (q (1 + 5 ω_p)), Theorem 4's noise: minibatch noise must not carry Ŝ out of the
-# domain of the M-step. 0.02 stood everywhere, 0.05 failed with full covariances.
-_NOISE = 0.02
+# domain of the M-step. 0.01 failed with full covariances that overlap, 0.05 with others.
+_NOISE = 0.005
 # Share of √(n b p / (k_in (1 + ω_p))), after Theorem 3: SPIDER's error adds up over an inner
-# loop. 0.3 stood everywhere, 1 failed with batches of one row.
-_SPIDER = 0.2
+# loop. 0.2 failed with batches of one row and 660 statistics.
+_SPIDER = 0.1
 # A step of FedEM with minibatches is held until its sum is this, and decreases from then on, as
 # (rounds)^-0.7: the noise floor goes to 0 and the sum of the steps still diverges.
 _HELD = 10.0
@@ -53,6 +56,8 @@ def first_step_size(problem, *, variance_reduced):
     spread = participation_omega(omega, p)
     memory = p * sqrt(n_clients) / ((1 + omega) * sqrt(spread)) if spread > 0 else inf
     bounds = [1.0, _MEMORY * memory]
+    if spread > 0:
+        bounds.append(_LEARNING * p / (1 + omega))
     if problem.batch_size is not None:
         rows = n_clients * problem.batch_size
         if variance_reduced:

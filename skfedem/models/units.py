@@ -1,0 +1,101 @@
+"""Standard units: the affine map under which the rows of all clients have unit second moments.
+
+EM does not change under an affine map of the rows. Statistics do: without the centre,
+``E[yyᵀ] - E[y]E[y]ᵀ`` would lose its digits on rows far from the origin; and as the error of a
+compressed message is relative to its norm, features in large units, or the sum of correlated
+features, would drown what is said of the others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Rounding of a moment in standard units; neither a mass nor a variance is known better than this.
+ROUNDING = 64 * np.finfo(np.float64).eps
+# Share of the correlations' variance below which a direction counts as one without any.
+_NO_VARIANCE = 1e-12
+
+
+class Units(NamedTuple):
+    """``standard = ((row - center) / scale) @ rotation``.
+
+    Attributes
+    ----------
+    center, scale : ndarray of shape (n_features,)
+    rotation : ndarray of shape (n_features, n_features) or None
+        Principal axes of the scaled rows over the standard deviations along them; None where
+        covariances keep to the axes of the rows.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+    rotation: np.ndarray | None = None
+
+    def standardize(self, rows):
+        """Rows (n_rows, n_features) in standard units, as columns (n_features, n_rows)."""
+        # Transposed first: what follows then runs along long axes.
+        y = np.array(rows.T, dtype=np.float64, order="C")
+        y -= self.center[:, None]
+        y *= 1 / self.scale[:, None]
+        return y if self.rotation is None else self.rotation.T @ y
+
+    def means_to_standard(self, means):
+        """Points (n, n_features) in standard units."""
+        return self.standardize(means).T
+
+    def means_to_rows(self, means):
+        """Points (n, n_features) in the rows' units."""
+        return means @ self.mixing + self.center
+
+    def matrices_to_standard(self, matrices):
+        """Covariance matrices (..., n_features, n_features) in standard units."""
+        scaled = matrices / np.outer(self.scale, self.scale)
+        return scaled if self.rotation is None else self.rotation.T @ scaled @ self.rotation
+
+    def matrices_to_rows(self, matrices):
+        """Covariance matrices (..., n_features, n_features) in the rows' units."""
+        return self.mixing.T @ matrices @ self.mixing
+
+    @property
+    def mixing(self):
+        """Matrix B with ``row - center = standard @ B``."""
+        if self.rotation is None:
+            return np.diag(self.scale)
+        return np.linalg.solve(self.rotation, np.diag(self.scale))
+
+    @property
+    def log_volume(self):
+        """Log |det| of the map from rows to standard units."""
+        volume = -np.log(self.scale).sum()
+        return volume if self.rotation is None else volume + np.linalg.slogdet(self.rotation)[1]
+
+
+def standard_units(center, second_moment, covariance_type):
+    """Units in which covariances of a type stay of that type.
+
+    Parameters
+    ----------
+    center : ndarray of shape (n_features,)
+    second_moment : ndarray of shape (n_features, n_features) or (n_features,)
+        About the centre; its diagonal is enough but for "full" and "tied".
+    covariance_type : {"full", "tied", "diag", "spherical"}
+
+    Returns
+    -------
+    units : Units
+    """
+    rotates = covariance_type in ("full", "tied")
+    variances = np.diagonal(second_moment) if rotates else second_moment
+    # The mean of a constant feature is rounded, and what is left of it is no variance.
+    variances = np.where(variances > (ROUNDING * center) ** 2, variances, 0.0)
+    if covariance_type == "spherical":
+        variances = np.full(len(variances), variances.mean())
+    scale = np.sqrt(np.where(variances > 0, variances, 1.0))
+    if not rotates:
+        return Units(center, scale)
+    correlations = second_moment / np.outer(scale, scale)
+    shares, axes = np.linalg.eigh(correlations)
+    shares = np.where(shares > _NO_VARIANCE * shares.max(), shares, 1.0)
+    return Units(center, scale, axes / np.sqrt(shares))
