@@ -1091,7 +1091,8 @@ def test_history_is_a_table(parameters):
     assert np.isnan(frame["step_size"][0])
     assert np.isnan(frame["field_sq_norm"][0])
     assert frame["n_active"][0] == 0
-    assert frame["epoch"][0] == 0
+    # But for the pass that the first control variates take, where there are any.
+    assert frame["epoch"][0] == (0 if parameters == EXACT else 1)
     assert frame[["step_size", "field_sq_norm"]][1:].notna().all(axis=None)
 
 
@@ -1158,8 +1159,9 @@ def test_epochs_of_minibatches():
         **{**STOCHASTIC, "solver": "fedem", "batch_size": batch_size, "step_size": 0.02}
     ).fit(CLIENTS)
     assert len(set(gm.history_["n_active"][1:])) > 1
+    # The first control variates, h_i(Ŝ_0), took one pass over all rows.
     expectations = batch_size * gm.history_["n_active"]
-    assert_allclose(gm.history_["epoch"], np.cumsum(expectations) / N_SAMPLES)
+    assert_allclose(gm.history_["epoch"], 1 + np.cumsum(expectations) / N_SAMPLES)
 
 
 @pytest.mark.parametrize("n_inner", [1, 4])
@@ -1172,7 +1174,7 @@ def test_epochs_of_variance_reduction(n_inner):
     expectations = [
         N_SAMPLES if k % n_inner == 0 else 2 * batch_size * N_CLIENTS for k in range(gm.n_iter_)
     ]
-    assert_allclose(gm.history_["epoch"][1:], np.cumsum(expectations) / N_SAMPLES)
+    assert_allclose(gm.history_["epoch"][1:], 1 + np.cumsum(expectations) / N_SAMPLES)
 
 
 def test_automatic_n_inner():
@@ -1188,7 +1190,9 @@ def test_automatic_n_inner():
 
 def test_epochs_of_absent_clients_are_not_counted():
     clients = [X[i : i + 10] for i in range(0, 100, 10)]
-    gm = FederatedGaussianMixture(**{**STOCHASTIC, "batch_size": None}).fit(clients)
+    gm = FederatedGaussianMixture(
+        **{**STOCHASTIC, "batch_size": None, "control_init": "zeros"}
+    ).fit(clients)
     assert len(set(gm.history_["n_active"][1:])) > 1
     assert_allclose(gm.history_["epoch"], np.cumsum(gm.history_["n_active"]) / len(clients))
 
@@ -1255,9 +1259,9 @@ def test_bits_before_the_first_round_of_a_given_start(covariance_type):
         means_init=CENTERS / 2,
         precisions_init=precisions[covariance_type],
     ).fit(CLIENTS)
-    # Each client sends its mean and its second moment (a variance a feature, but for "tied" the
-    # upper triangle), and is told those of all, then the start.
-    moments = 2 + (3 if covariance_type == "tied" else 2)
+    # Each client sends its mean and its second moment (an upper triangle where rows are whitened,
+    # else a variance a feature), and is told those of all, then the start.
+    moments = 2 + (3 if covariance_type in ("full", "tied") else 2)
     start = 3 * N_FUNCTIONS[covariance_type]
     assert gm.history_["uplink_bits"][0] == FLOAT * N_CLIENTS * moments
     assert gm.history_["downlink_bits"][0] == FLOAT * N_CLIENTS * (moments + start)
@@ -1266,7 +1270,7 @@ def test_bits_before_the_first_round_of_a_given_start(covariance_type):
 def test_bits_of_given_means():
     gm = FederatedGaussianMixture(**ONE_OFF, means_init=CENTERS).fit(CLIENTS)
     # Moments, then the statistics of the rows nearest to each mean, for means and a start.
-    moments, means, statistics = 4, 6, 18
+    moments, means, statistics = 5, 6, 18
     assert gm.history_["uplink_bits"][0] == FLOAT * N_CLIENTS * (moments + statistics)
     assert gm.history_["downlink_bits"][0] == FLOAT * N_CLIENTS * (moments + means + statistics)
 
@@ -1275,11 +1279,11 @@ def test_bits_of_the_inits():
     def bits(init_params):
         gm = FederatedGaussianMixture(**ONE_OFF, init_params=init_params).fit(clients)
         history = gm.history_
-        # Without the moments (4 floats) and the statistics of the first assignment (18).
+        # Without the moments (5 floats) and the statistics of the first assignment (18).
         everyone = FLOAT * len(clients)
         return (
-            history["uplink_bits"][0] - everyone * (4 + 18),
-            history["downlink_bits"][0] - everyone * 4,
+            history["uplink_bits"][0] - everyone * (5 + 18),
+            history["downlink_bits"][0] - everyone * 5,
         )
 
     # Every client has all three components, far apart and many rows of each: three centroids.

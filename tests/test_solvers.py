@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from problems import (
@@ -354,3 +355,58 @@ def test_automatic_loops_balance_passes_and_minibatches():
     assert automatic_n_inner(10, 10 * 200, omega=1.5, participation=1.0) == 25
     assert automatic_n_inner(10, 10 * 200, omega=1.5, participation=0.5) == 50
     assert automatic_n_inner(10, 10, omega=0.0, participation=1.0) == 1
+
+
+# ---- real rows
+
+
+def iris_by_label(n_clients, extra=None):
+    """Iris on clients that have one species each; ``extra`` is a fifth feature."""
+    rows, species = load_iris(return_X_y=True)
+    if extra is not None:
+        noise = np.random.default_rng(0).standard_normal(len(rows))
+        rows = np.column_stack([rows, rows[:, 0] + rows[:, 1] + extra * noise])
+    parts = [np.array_split(rows[species == k], n_clients // 3) for k in range(3)]
+    return [part for own in parts for part in own]
+
+
+def gap_to_pooled_em(clients, seed, **params):
+    start = FederatedGaussianMixture(3, max_iter=0, random_state=seed).fit(clients)
+    common = {
+        "weights_init": start.weights_,
+        "means_init": start.means_,
+        "precisions_init": start.precisions_,
+    }
+    pooled = FederatedGaussianMixture(3, max_iter=5000, tol=1e-9, **common).fit(clients)
+    fit = FederatedGaussianMixture(3, random_state=seed, **common, **params).fit(clients)
+    return pooled.score(clients) - fit.score(clients)
+
+
+@not_converged
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("n_clients", "omega"), [(3, 1.0), (12, 0.5), (24, 2.0)])
+def test_automatic_steps_stand_on_iris_sorted_by_label(n_clients, omega, seed):
+    # All rows are read: nothing but compression, whose noise goes to 0 with the innovations.
+    gap = gap_to_pooled_em(iris_by_label(n_clients), seed, omega=omega, max_iter=1500, tol=0)
+    assert abs(gap) < 0.01
+
+
+@not_converged
+@pytest.mark.parametrize("extra", [0.1, 0.001, 0.0])
+def test_a_feature_that_others_nearly_determine_does_no_harm(extra):
+    clients = iris_by_label(12, extra)
+    assert abs(gap_to_pooled_em(clients, 0, omega=1.0, max_iter=2000, tol=0)) < 0.01
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_automatic_steps_get_shorter_where_they_leave_the_domain():
+    clients = iris_by_label(3)
+    params = {"omega": 8.0, "batch_size": 1, "participation": 0.3, "max_iter": 300}
+    automatic = FederatedGaussianMixture(3, solver="vr_fedem", n_inner=300, **params)
+    automatic.set_params(random_state=0, eval_every=None).fit(clients)
+    history = automatic.history_
+    steps, acted = history["step_size"][1:], history["safeguarded"][1:] > 0
+    assert_allclose(steps[1:] / steps[:-1], np.where(acted[:-1], 0.7, 1.0), rtol=1e-12)
+    given = automatic.set_params(step_size=0.9).fit(clients).history_
+    assert (given["safeguarded"] > 0).any()
+    assert (given["step_size"][1:] == 0.9).all()

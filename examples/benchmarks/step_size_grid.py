@@ -31,8 +31,9 @@ SPLITS = ("homogeneous", "one_component")
 SOLVERS = ("fedem", "vr_fedem")
 N_ROWS, N_COMPONENTS, N_FEATURES = 50, 3, 3
 ALLOWED_GAP = {"fedem": 0.05, "vr_fedem": 0.01}
-# A run lasts until its steps would add up to this many EM iterations, but for very small steps.
-TRAVEL, FEWEST_ROUNDS, MOST_ROUNDS = 20, 300, 400_000
+# A run lasts until its steps would add up to so many EM iterations: fewer for FedEM with
+# minibatches, whose steps are small.
+TRAVEL, NOISY_TRAVEL, FEWEST_ROUNDS, MOST_ROUNDS = 150, 25, 300, 400_000
 
 
 @cache
@@ -121,7 +122,8 @@ def run(n_clients, omega, participation, batch_size, covariance_type, split, sol
         return federated.fit(X, clients=clients)
 
     step_size = fit(1).history_["step_size"][1]
-    rounds = int(min(max(FEWEST_ROUNDS, TRAVEL / step_size), MOST_ROUNDS))
+    travel = NOISY_TRAVEL if solver == "fedem" and batch_size is not None else TRAVEL
+    rounds = int(min(max(FEWEST_ROUNDS, travel / step_size), MOST_ROUNDS))
     begun = time.perf_counter()
     federated = fit(rounds)
     fitted = (federated.weights_, federated.means_, federated.covariances_)

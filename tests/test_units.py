@@ -1,0 +1,72 @@
+"""Standard units: unit second moments, there and back, and what is left of constant directions."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from problems import COVARIANCE_TYPES, standard_rows
+from skfedem.models.units import standard_units
+
+
+class Of:
+    """A model, as far as ``standard_rows`` looks."""
+
+    def __init__(self, units):
+        self.units = units
+
+
+def correlated_rows(offset=0.0):
+    """Rows in unlike units, correlated, away from the origin."""
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((200, 3)) @ [[1, 5, 0], [0, 2, 0.01], [0, 0, 0.02]] + offset
+
+
+def units_of(rows, covariance_type):
+    center = rows.mean(axis=0)
+    second_moment = (rows - center).T @ (rows - center) / len(rows)
+    if covariance_type in ("diag", "spherical"):
+        second_moment = np.diagonal(second_moment)
+    return standard_units(center, second_moment, covariance_type)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_rows_have_unit_second_moments(covariance_type):
+    rows = correlated_rows(offset=100.0)
+    y = standard_rows(Of(units_of(rows, covariance_type)), rows)
+    moments = y.T @ y / len(y)
+    # The offset of 100 leaves 1e-14 of features of spread 0.02, in units of that: 1e-12.
+    if covariance_type in ("full", "tied"):
+        assert_allclose(moments, np.eye(3), atol=1e-10)
+    elif covariance_type == "diag":
+        assert_allclose(np.diagonal(moments), 1.0, atol=1e-10)
+    else:
+        assert_allclose(np.trace(moments), 3.0, atol=1e-10)
+    assert_allclose(y.mean(axis=0), 0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_there_and_back(covariance_type):
+    rows = correlated_rows()
+    units = units_of(rows, covariance_type)
+    assert_allclose(units.means_to_rows(units.means_to_standard(rows[:5])), rows[:5], rtol=1e-10)
+    covariance = np.cov(rows[:50].T)
+    back = units.matrices_to_rows(units.matrices_to_standard(covariance))
+    assert_allclose(back, covariance, rtol=1e-9)
+    # A volume: the determinant of a covariance changes by its square.
+    before, after = (
+        np.linalg.slogdet(matrix)[1]
+        for matrix in (covariance, units.matrices_to_standard(covariance))
+    )
+    assert_allclose(units.log_volume, (after - before) / 2, rtol=1e-10)
+
+
+def test_directions_without_variance_keep_their_units():
+    rows = correlated_rows()
+    rows = np.column_stack([rows, rows[:, 0] + rows[:, 1], np.full(200, 0.1)])
+    units = units_of(rows, "full")
+    y = standard_rows(Of(units), rows)
+    variances = np.sort((y**2).mean(axis=0))
+    assert_allclose(variances[2:], 1.0, rtol=1e-9)
+    # A sum of two others and a constant: rounding, which is not blown up to a variance.
+    assert (variances[:2] < 1e-20).all()
+    assert_allclose(units.means_to_rows(y), rows, rtol=1e-9, atol=1e-9)
