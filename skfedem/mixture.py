@@ -180,7 +180,7 @@ class FederatedGaussianMixture(
         ``n_active``, ``uplink_bits``, ``downlink_bits`` (of this round, all clients together),
         ``safeguarded`` (how often the step was halved to stay in the domain of the M-step), and
         ``weights`` of shape (n_rows, n_components). NaN where not evaluated. Squared norms are of
-        the statistics in standard units (rows minus their mean, over their standard deviation).
+        the statistics in standard units (rows whitened, or scaled, by the moments of all rows).
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)

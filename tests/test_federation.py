@@ -118,8 +118,8 @@ def test_client_uniforms_are_uniform_and_independent():
 
 @pytest.mark.parametrize("seed", [0, 2**31 - 2, 2**63 + 11])
 def test_large_addresses_are_taken(seed):
-    first = _random.generator(seed, _random.INITIALISATION, counter=(2**20) << 32).random(3)
-    again = _random.generator(seed, _random.INITIALISATION, counter=(2**20) << 32).random(3)
+    first = _random.generator(seed, _random.INITIALISATION, position=(2**20) << 32).random(3)
+    again = _random.generator(seed, _random.INITIALISATION, position=(2**20) << 32).random(3)
     assert_array_equal(first, again)
     drawn = _random.client_uniforms(seed, 1, 10**9, np.array([10**9, 2 * 10**9]), 5)
     assert drawn.shape == (2, 5)

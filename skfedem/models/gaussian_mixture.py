@@ -22,6 +22,7 @@ together have unit second moments.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -126,13 +127,19 @@ class GaussianMixtureModel(Model):
             return 0.0
         rounding = ROUNDING * (1 + means**2)
         if self.covariance_type in ("full", "tied"):
-            given = self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
+            given = self._given_regularization
             if self.covariance_type == "tied":
                 rounding = np.full(self.n_features, ROUNDING)
-            return given + _diagonals(np.maximum(rounding - np.diagonal(given), 0))
+            lacking = np.maximum(rounding - np.diagonal(given), 0)
+            return given + _diagonals(lacking) if lacking.any() else given
         if self.covariance_type == "spherical":
             rounding = rounding.mean(axis=1)
         return np.maximum(self.reg_covar / _squared_scale(self), rounding)
+
+    @cached_property
+    def _given_regularization(self):
+        """``reg_covar`` times the identity of the rows' units, in standard units."""
+        return self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
 
     # ---------------------------------------------------------------- E-step
 
@@ -151,7 +158,7 @@ class GaussianMixtureModel(Model):
         features = np.empty((self.n_functions, len(rows)))
         features[0] = 1.0
         y = features[1 : 1 + d]
-        y[...] = self.units.standardize(rows)
+        self.units.standardize(rows, out=y)
         if self.covariance_type == "full":
             start = 1 + d
             for j in range(d):

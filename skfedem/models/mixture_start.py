@@ -123,7 +123,7 @@ def _random_statistics(model, federation, seed):
     row_weights = federation.weights / federation.lengths
     size = model.n_components
     for client in range(federation.n_clients):
-        stream = _random.generator(seed, _random.INITIALISATION, counter=client << 32)
+        stream = _random.generator(seed, _random.INITIALISATION, position=client << 32)
         for _, rows, lengths in read(federation, np.array([client]), model.block_rows):
             posterior = stream.random((size, len(rows)))
             posterior /= posterior.sum(axis=0)

@@ -33,13 +33,14 @@ class Units(NamedTuple):
     scale: np.ndarray
     rotation: np.ndarray | None = None
 
-    def standardize(self, rows):
+    def standardize(self, rows, out=None):
         """Rows (n_rows, n_features) in standard units, as columns (n_features, n_rows)."""
         # Transposed first: what follows then runs along long axes.
         y = np.array(rows.T, dtype=np.float64, order="C")
         y -= self.center[:, None]
-        y *= 1 / self.scale[:, None]
-        return y if self.rotation is None else self.rotation.T @ y
+        if self.rotation is None:
+            return np.multiply(y, 1 / self.scale[:, None], out=out)
+        return np.matmul((self.rotation / self.scale[:, None]).T, y, out=out)
 
     def means_to_standard(self, means):
         """Points (n, n_features) in standard units."""
