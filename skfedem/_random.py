@@ -5,9 +5,9 @@ grouped for the computation, not on the number of workers. A lone client can dra
 have drawn in the simulation.
 
 Seed, purpose and round give a stream of PCG-64 DXSM, hashed together by NumPy's ``SeedSequence``;
-client ``i`` owns the numbers ``i * size`` to ``(i + 1) * size - 1`` of it, where ``size`` is how many
-each client needs. The generator jumps to any of them, and neighbouring clients are neighbours in
-the stream, so that a whole cohort comes out of one call.
+client ``i`` owns the numbers ``i * size`` to ``(i + 1) * size - 1`` of it, where ``size`` is how
+many each client needs. The generator jumps to any of them, and neighbouring clients are neighbours
+in the stream, so that a whole cohort comes out of one call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def generator(seed, purpose, round_index=0, position=0):
     generator : numpy.random.Generator
     """
     bits = np.random.PCG64DXSM(np.random.SeedSequence([seed, purpose, round_index]))
-    return np.random.Generator(bits.advance(position))
+    return np.random.Generator(bits.advance(int(position)))
 
 
 def client_uniforms(seed, purpose, round_index, clients, size):
@@ -69,6 +69,6 @@ def client_uniforms(seed, purpose, round_index, clients, size):
         return drawn if spread == len(clients) else drawn[clients - first]
     uniforms = np.empty((len(clients), size))
     for row, skipped in zip(uniforms, np.diff(clients, prepend=clients[0] - 1) - 1, strict=True):
-        source.bit_generator.advance(int(skipped) * size)
+        source.bit_generator.advance(int(skipped * size))
         source.random(out=row)
     return uniforms

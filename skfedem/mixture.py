@@ -30,7 +30,7 @@ from ._validation import (
     is_client_list,
     warn,
 )
-from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, whiten
+from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, precisions_cholesky
 from .models.mixture_start import INIT_PARAMS, check_start, standardise, start_run
 from .solvers import fedem, vr_fedem
 from .solvers._loop import Options, run
@@ -518,13 +518,12 @@ class FederatedGaussianMixture(
         # What the attributes are, whatever set_params makes of the parameters later.
         self._fitted_type = self.covariance_type
         self._covariance_is_known = self.fixed_covariance is not None
+        roots = precisions_cholesky(model, result.server.parameters)
+        self.precisions_cholesky_ = roots
         if self.covariance_type in ("full", "tied"):
-            whitening = whiten(covariances)
-            self.precisions_cholesky_ = np.swapaxes(whitening, -1, -2)
-            self.precisions_ = self.precisions_cholesky_ @ whitening
+            self.precisions_ = roots @ np.swapaxes(roots, -1, -2)
         else:
-            self.precisions_cholesky_ = 1 / np.sqrt(covariances)
-            self.precisions_ = self.precisions_cholesky_**2
+            self.precisions_ = roots**2
         self.n_iter_ = result.server.round_index
         self.converged_ = result.converged
         self.lower_bounds_ = [float(value) for value in result.log_likelihoods]

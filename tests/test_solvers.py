@@ -71,6 +71,7 @@ def test_variance_reduction_removes_the_noise_floor(seed):
 
 
 @not_converged
+@pytest.mark.filterwarnings("ignore:Steps left:sklearn.exceptions.ConvergenceWarning")  # naive
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_control_variates_remove_the_error_of_unlike_clients(seed, participation):

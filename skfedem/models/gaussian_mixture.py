@@ -426,6 +426,22 @@ def in_row_units(model, parameters):
     return weights, means, covariances * _squared_scale(model)
 
 
+def precisions_cholesky(model, parameters):
+    """Square roots of the precisions in the rows' own units, of scikit-learn's shape.
+
+    Upper-triangular P with P Pᵀ = Σ⁻¹ for "full" and "tied", else inverse standard deviations.
+    Taken from the standard units, where no feature is large or small: in the rows' own units, a
+    covariance may be singular to rounding.
+    """
+    if model.covariance_type not in ("full", "tied"):
+        return 1 / np.sqrt(parameters.covariances * _squared_scale(model))
+    roots = model.units.unmixing @ np.swapaxes(whiten(parameters.covariances), -1, -2)
+    # roots = P Q with Q orthogonal: the QR decomposition of the transpose, read backwards.
+    triangles = np.linalg.qr(np.swapaxes(roots[..., ::-1, :], -1, -2), mode="r")
+    upper = np.swapaxes(triangles, -1, -2)[..., ::-1, ::-1]
+    return upper * np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
+
+
 def in_standard_units(model, weights, means, covariances):
     """Weights, means and covariances in standard units; what is None stays so."""
     if means is not None:

@@ -40,7 +40,7 @@ class Units(NamedTuple):
         y -= self.center[:, None]
         if self.rotation is None:
             return np.multiply(y, 1 / self.scale[:, None], out=out)
-        return np.matmul((self.rotation / self.scale[:, None]).T, y, out=out)
+        return np.matmul(self.unmixing.T, y, out=out)
 
     def means_to_standard(self, means):
         """Points (n, n_features) in standard units."""
@@ -58,6 +58,13 @@ class Units(NamedTuple):
     def matrices_to_rows(self, matrices):
         """Covariance matrices (..., n_features, n_features) in the rows' units."""
         return self.mixing.T @ matrices @ self.mixing
+
+    @property
+    def unmixing(self):
+        """Matrix A with ``standard = (row - center) @ A``."""
+        if self.rotation is None:
+            return np.diag(1 / self.scale)
+        return self.rotation / self.scale[:, None]
 
     @property
     def mixing(self):
