@@ -633,7 +633,7 @@ def test_numpy_numbers_are_numbers():
     gm = FederatedGaussianMixture(
         n_components=np.int32(2),
         batch_size=np.int64(4),
-        step_size=np.float32(0.125),
+        step_size=np.float32(0.03125),
         omega=np.float64(0.5),
         participation=np.float32(0.5),
         max_iter=np.int16(3000),
