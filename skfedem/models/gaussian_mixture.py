@@ -387,15 +387,15 @@ class GaussianMixtureModel(Model):
         if by_component:
             scatter = _scale_components(scatter, mass)
         if statistics is not None:
-            mass, means, second = self._split(statistics)
-            scatter_before = self._scatter(mass, means, second)
+            mass_before, *moments_before = self._split(statistics)
+            scatter_before = self._scatter(mass_before, *moments_before)
             if by_component:
-                scatter_before = _scale_components(scatter_before, mass)
+                scatter_before = _scale_components(scatter_before, mass_before)
             scatter = scatter - kept * scatter_before
         if self.covariance_type in ("diag", "spherical"):
             return bool((scatter + ROUNDING > 0).all())
         # Constant features have no scatter at all: half of what T adds keeps them in.
-        slack = 0.5 * self.regularization(self._split(proposal)[1])
+        slack = 0.5 * self.regularization(means)
         if by_component:
             slack = slack * table[:, 0, None, None]
         try:

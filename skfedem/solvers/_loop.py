@@ -157,6 +157,8 @@ def initialise(solver, problem, start, options, workers):
 
 def active_clients(problem, round_index):
     """Indices of the clients that take part in a round, increasing."""
+    if problem.participation == 1:
+        return np.arange(problem.federation.n_clients)
     generator = _random.generator(problem.seed, _random.PARTICIPATION, round_index)
     return draw_active(generator, problem.federation.n_clients, problem.participation)
 
