@@ -18,8 +18,9 @@ class Workers:
 
     Results come in the order of the groups, and a group is computed the same way whoever does it,
     so that nothing depends on ``n_jobs``. The first call is timed on one worker; later calls use
-    ``n_jobs`` threads when a call is long enough to pay for them. Linear algebra is held to one
-    thread throughout: several workers share the processor, and its rounding depends on its threads.
+    ``n_jobs`` threads when a call is long enough to pay for them. Libraries are held to one thread
+    throughout: several workers share the processor, and how linear algebra rounds depends on its
+    threads.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ class Workers:
 
     def __enter__(self):
         self._stack = ExitStack()
-        self._stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
+        self._stack.enter_context(threadpool_limits(limits=1))
         self._n_workers = effective_n_jobs(self.n_jobs)
         if self._n_workers > 1:
             self._pool = self._stack.enter_context(
