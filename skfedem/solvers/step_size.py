@@ -12,7 +12,7 @@ from math import ceil, inf, sqrt
 from ..theory import participation_omega
 
 # Share of Theorem 4's bound p √n / ((1 + ω) √ω_p), whose L is unknown: control variates must
-# follow the fields while Ŝ moves. 1 stood everywhere, 2 failed with ten clients.
+# follow the fields while Ŝ moves. On simulated rows 1 stood and 2 failed with ten clients.
 _MEMORY = 0.5
 # Share of p α, with α = 1 / (1 + ω): the rate at which a control variate learns. 0.75 failed with
 # three clients and full covariances.
