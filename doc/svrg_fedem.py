@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skfedem.solvers._base import Estimate, all_rows, minibatch_features
+from skfedem.models._base import Estimate
+from skfedem.solvers._base import draw_minibatch
 from skfedem.solvers.fedem import send_innovation
+
+PER_CLIENT = ("outer_loop",)
 
 
 class ClientStates(NamedTuple):
-    """What clients keep between rounds, one row a client."""
+    """What clients keep between rounds."""
 
     controls: np.ndarray
     anchor_statistics: np.ndarray
@@ -24,21 +27,19 @@ class ClientStates(NamedTuple):
 
 def init(problem, controls):
     """States of all clients before the first round."""
-    zeros = np.zeros_like(controls)
-    return ClientStates(controls, zeros, zeros.copy(), np.full(len(controls), -1))
+    never = np.full(problem.federation.n_clients, -1)
+    return ClientStates(controls, np.zeros_like(controls), np.zeros_like(controls), never)
 
 
 def client_half(problem, broadcast, clients, states):
     """Half of a round that happens at the active clients."""
     outer_loop = broadcast.round_index // problem.n_inner
     states, n_expectations = drop_anchors(problem, broadcast, clients, states, outer_loop)
-    features, lengths = minibatch_features(problem, broadcast.round_index, clients)
-    now = problem.model.expectation(broadcast.natural, features, lengths)
-    then = problem.model.expectation(states.anchor_natural, features, lengths)
-    difference = (now.statistics - then.statistics) / problem.batch_size
-    estimate = Estimate(
-        states.anchor_statistics + difference, None, n_expectations + 2 * int(lengths.sum())
-    )
+    minibatch = draw_minibatch(problem, broadcast.round_index, clients)
+    now = problem.model.minibatch_mean(broadcast.natural, minibatch)
+    then = problem.model.minibatch_mean(states.anchor_natural, minibatch)
+    n_expectations += 2 * problem.batch_size * len(clients)
+    estimate = Estimate(states.anchor_statistics + now - then, None, n_expectations)
     message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
     return message, states._replace(controls=controls)
 
@@ -48,8 +49,11 @@ def drop_anchors(problem, broadcast, clients, states, outer_loop):
     late = states.outer_loop != outer_loop
     if not late.any():
         return states, 0
-    full = all_rows(problem, broadcast.natural, clients[late])
+    model, federation = problem.model, problem.federation
+    full = model.all_rows(federation, broadcast.natural, clients[late])
+    own = problem.vectors.within(clients, late)
     statistics, natural = states.anchor_statistics.copy(), states.anchor_natural.copy()
-    statistics[late], natural[late] = full.statistics, broadcast.natural
+    statistics[own] = full.statistics
+    natural[own] = model.kept_natural(federation, broadcast.natural, clients[late])
     outer_loops = np.full(len(clients), outer_loop)
     return ClientStates(states.controls, statistics, natural, outer_loops), full.n_expectations

@@ -6,8 +6,9 @@ have drawn in the simulation.
 
 Seed, purpose and round give a stream of PCG-64 DXSM, hashed together by NumPy's ``SeedSequence``;
 client ``i`` owns the numbers ``i * size`` to ``(i + 1) * size - 1`` of it, where ``size`` is how
-many each client needs. The generator jumps to any of them, and neighbouring clients are neighbours
-in the stream, so that a whole cohort comes out of one call.
+many each client needs, or 2**40 where they need unlike numbers. The generator jumps to any of
+them, and neighbouring clients are neighbours in the stream, so that a whole cohort comes out of one
+call.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION = range(4)
 
 # Drawing the numbers of absent neighbours costs less than jumping to each client, up to about here.
 _LARGEST_SPREAD = 6
+# More than a vector has entries: clients who need unlike numbers start so far apart.
+_STRIDE = 2**40
 
 
 def generator(seed, purpose, round_index=0, position=0):
@@ -71,4 +74,32 @@ def client_uniforms(seed, purpose, round_index, clients, size):
     for row, skipped in zip(uniforms, np.diff(clients, prepend=clients[0] - 1) - 1, strict=True):
         source.bit_generator.advance(int(skipped * size))
         source.random(out=row)
+    return uniforms
+
+
+def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
+    """Uniform numbers in [0, 1) for clients who need unlike numbers of them.
+
+    Parameters
+    ----------
+    seed, purpose, round_index : int
+        Address of the stream.
+    clients : ndarray of int, shape (n,)
+        Increasing client indices.
+    lengths : ndarray of int, shape (n,)
+        How many numbers each client needs.
+
+    Returns
+    -------
+    uniforms : ndarray of shape (sum(lengths),)
+        Client after client; a client's depend on the address, on the client and on how many it
+        needs alone.
+    """
+    uniforms = np.empty(int(lengths.sum()))
+    source = generator(seed, purpose, round_index)
+    position, first = 0, 0
+    for client, length in zip(clients.tolist(), lengths.tolist(), strict=True):
+        source.bit_generator.advance(client * _STRIDE - position)
+        source.random(out=uniforms[first : first + length])
+        position, first = client * _STRIDE + length, first + length
     return uniforms

@@ -153,34 +153,54 @@ def _holds_tables(table):
     return any(_n_dimensions(entry) > 0 for entry in np.asarray(table, dtype=object).ravel())
 
 
-def _from_labels(rows, clients):
+def client_codes(labels, n_rows):
+    """Clients of labelled rows.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n_rows,)
+        Client label of each row.
+    n_rows : int
+
+    Returns
+    -------
+    ids : ndarray of shape (n_clients,)
+        The distinct labels, sorted.
+    codes : ndarray of int, shape (n_rows,)
+        Position in ``ids`` of each row's label.
+    """
     # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
-    labels = np.asarray(clients, dtype=None if hasattr(clients, "dtype") else object)
-    if labels.ndim != 1 or len(labels) != len(rows):
+    array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
+    if array.ndim != 1 or len(array) != n_rows:
         raise ValueError(
-            f"Expected `clients` to hold one label for each of the {len(rows)} rows, got shape "
-            f"{labels.shape}. Labels say who owns a row; lengths or lists of rows do not fit here."
+            f"Expected `clients` to hold one label for each of the {n_rows} rows, got shape "
+            f"{array.shape}. Labels say who owns a row; lengths or lists of rows do not fit here."
         )
-    if labels.dtype != object:
-        missing = np.flatnonzero(labels != labels)
+    if array.dtype != object:
+        missing = np.flatnonzero(array != array)
     else:
-        missing = [k for k, label in enumerate(labels) if _is_missing(label)]
+        missing = [k for k, label in enumerate(array) if _is_missing(label)]
     if len(missing):
         raise ValueError(
             f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "
             "the row or give it to a client."
         )
     try:
-        ids, codes = np.unique(labels, return_inverse=True)
+        ids, codes = np.unique(array, return_inverse=True)
     except TypeError as error:
-        kinds = sorted({type(label).__name__ for label in labels})
+        kinds = sorted({type(label).__name__ for label in array})
         raise TypeError(
             f"Expected client labels of one type, got {', '.join(kinds)}, which cannot be sorted. "
             "Convert them, for example with str."
         ) from error
-    if not hasattr(clients, "dtype"):
+    if not hasattr(labels, "dtype"):
         ids = np.array(ids.tolist())
-    _check_finite(rows, lambda row: f" of client {shown(labels[row])}")
+    return ids, codes
+
+
+def _from_labels(rows, clients):
+    ids, codes = client_codes(clients, len(rows))
+    _check_finite(rows, lambda row: f" of client {shown(ids[codes[row]])}")
     if (codes[1:] >= codes[:-1]).all():
         stacked = rows
     else:

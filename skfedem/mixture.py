@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from numbers import Integral
 
 import numpy as np
@@ -13,7 +12,6 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -28,19 +26,15 @@ from ._validation import (
     check_switch,
     federation_of,
     is_client_list,
-    warn,
 )
 from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, precisions_cholesky
 from .models.mixture_start import INIT_PARAMS, check_start, standardise, start_run
 from .solvers import fedem, vr_fedem
 from .solvers._loop import Options, run
 from .solvers._options import check_federated_parameters, federated_problem, step_schedule
+from .solvers._report import printer, warn_outcome
 
 _SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
-# Steps that add up to fewer EM iterations than this are a likely reason not to have converged ...
-_FEW_ITERATIONS = 10
-# ... and this many are what EM may well take.
-_ENOUGH_ITERATIONS = 50
 
 
 class FederatedGaussianMixture(
@@ -344,11 +338,19 @@ class FederatedGaussianMixture(
                     eval_every=self.eval_every,
                 )
                 start = start_run(model, federation, self.init_params, given, seed, cost)
-                result = run(solver, problem, start, options, workers, self._print_row)
-                if best is None or result.log_likelihoods[-1] > best.log_likelihoods[-1]:
+                result = run(solver, problem, start, options, workers, printer(self))
+                if best is None or result.criteria[-1] > best.criteria[-1]:
                     best = result
         self._store(best, model, data, checked)
-        self._warn(best, options.step_size)
+        warn_outcome(
+            self,
+            best,
+            options.step_size,
+            iteration="EM iterations",
+            left="left the domain of the M-step",
+            remedy=", or drop linearly dependent features",
+            doubt=", or check for degenerate data",
+        )
         return self
 
     def fit_predict(self, X, y=None, *, clients=None):
@@ -504,13 +506,6 @@ class FederatedGaussianMixture(
         if self.verbose:
             print(line)
 
-    def _print_row(self, row):
-        if self.verbose > 1 or (self.verbose and row["round"] % 10 == 0):
-            print(
-                "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}, squared norm of "
-                "the field {field_sq_norm:.3g}, log-likelihood {log_likelihood:.6g}".format(**row)
-            )
-
     def _store(self, result, model, data, checked):
         """Set the fitted attributes, all at once."""
         weights, means, covariances = in_row_units(model, result.server.parameters)
@@ -526,7 +521,7 @@ class FederatedGaussianMixture(
             self.precisions_ = roots**2
         self.n_iter_ = result.server.round_index
         self.converged_ = result.converged
-        self.lower_bounds_ = [float(value) for value in result.log_likelihoods]
+        self.lower_bounds_ = [float(value) for value in result.criteria]
         self.lower_bound_ = self.lower_bounds_[-1]
         self.history_ = {**result.history, "weights": result.trace}
         self.n_clients_ = len(data.ids)
@@ -538,56 +533,6 @@ class FederatedGaussianMixture(
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         self._n_features_out = len(weights)
-
-    def _warn(self, result, schedule):
-        if not self.n_iter_:
-            return
-        last_tenth = result.history["safeguarded"][-max(1, self.n_iter_ // 10) :]
-        last_step = result.history["step_size"][-1]
-        if last_tenth.any():
-            warn(
-                f"Steps left the domain of the M-step in {np.count_nonzero(last_tenth)} of the "
-                f"last {_rounds(len(last_tenth))} and were shortened. Use a smaller step_size (it "
-                f"was {last_step:.3g}), a larger batch_size or participation, or a smaller omega, "
-                "or drop linearly dependent features.",
-                ConvergenceWarning,
-            )
-        if self.converged_:
-            return
-        text = f"Not converged to tol={self.tol} after {_rounds(self.n_iter_)}"
-        travelled = result.history["step_size"][1:].sum()
-        if travelled < min(_FEW_ITERATIONS, self.n_iter_):
-            n_rounds = self._rounds_enough(travelled, last_step, schedule)
-            bounds = []
-            if self.max_iter is not None:
-                bounds.append(f"max_iter to about {n_rounds}")
-            if self.max_epochs is not None:
-                epochs = ceil(n_rounds * result.history["epoch"][-1] / self.n_iter_)
-                bounds.append(f"max_epochs to about {epochs}")
-            text += (
-                f": the steps added up to only {travelled:.2g} EM iterations. With this step set "
-                f"{' and '.join(bounds)}, increase tol, or check for degenerate data."
-            )
-        else:
-            text += (
-                f". Increase max_iter{' or max_epochs' if self.max_epochs is not None else ''}, "
-                "increase tol, or check for degenerate data."
-            )
-        warn(text, ConvergenceWarning)
-
-    def _rounds_enough(self, travelled, last_step, schedule):
-        """Rounds until the steps add up to what EM may well take, to two digits."""
-        n_rounds = self.n_iter_
-        # What a function of the user's would give for later rounds is not asked.
-        follows = isinstance(self.step_size, str)
-        unit = last_step / schedule(n_rounds) if follows else last_step
-        while travelled < _ENOUGH_ITERATIONS and n_rounds < 1e12:
-            some = max(1, n_rounds // 50)
-            step_size = unit * schedule(n_rounds + 1) if follows else unit
-            missing = ceil((_ENOUGH_ITERATIONS - travelled) / step_size)
-            some = min(some, missing)
-            travelled, n_rounds = travelled + some * step_size, n_rounds + some
-        return int(float(f"{n_rounds:.2g}"))
 
     # ---------------------------------------------------------------- prediction
 
@@ -647,7 +592,3 @@ class FederatedGaussianMixture(
             "spherical": n_components,
         }
         return n_components - 1 + n_components * d + covariance[self._fitted_type]
-
-
-def _rounds(count):
-    return f"{count} round{'' if count == 1 else 's'}"

@@ -19,7 +19,7 @@ from skfedem.models._base import Model, Start
 from skfedem.models.gaussian_mixture import GaussianMixtureModel, in_row_units
 from skfedem.models.units import standard_units
 from skfedem.solvers import fedem, vr_fedem
-from skfedem.solvers._base import Problem, all_rows, server_half
+from skfedem.solvers._base import Problem, server_half
 from skfedem.solvers._loop import Options, active_clients, client_round, initialise
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -216,6 +216,7 @@ def make_problem(model, federation, setting=SETTINGS["exact"], *, seed=0, n_inne
     return Problem(
         model=model,
         federation=federation,
+        vectors=model.vectors(federation),
         compressor=setting.compressor,
         omega=omega,
         participation=setting.participation,
@@ -244,9 +245,8 @@ def mean_statistics(model, federation, parameters):
 def mean_field(problem, server):
     """h(Ŝ), from all rows of all clients."""
     every = np.arange(problem.federation.n_clients)
-    estimate = all_rows(problem, server.parameters.natural, every)
-    known = problem.model.known_field(server.statistics, server.parameters)
-    return problem.federation.weights @ estimate.statistics - server.statistics + known
+    estimate = problem.model.all_rows(problem.federation, server.parameters.natural, every)
+    return problem.federation.weights @ estimate.statistics - server.statistics
 
 
 def start_at(model, federation, parameters):

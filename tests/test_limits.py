@@ -539,5 +539,5 @@ def test_the_loop_goes_through_the_rounds_one_by_one(solver):
     expectations = np.cumsum([now.received.n_expectations for now in rounds[1:]])
     assert_allclose(history["epoch"][1:] - history["epoch"][0], expectations / 32, rtol=1e-14)
     assert_array_equal(np.isfinite(history["log_likelihood"]), [1, 0, 0, 1, 0, 0, 1])
-    assert isclose(result.log_likelihoods[-1], history["log_likelihood"][-1])
+    assert isclose(result.criteria[-1], history["log_likelihood"][-1])
     assert all(a < b for a, b in pairwise(history["epoch"]))

@@ -1,11 +1,12 @@
 """What a solver asks of a model: a curved exponential family, as pure functions of arrays.
 
 The complete-data density is ``p(y, z; θ) = ρ(y, z) exp(<s(y, z), φ(θ)> - ψ(θ))``. A model holds
-sizes, hyper-parameters and the constants that the server was told once (a centre, a second moment);
-it never holds fitted values. Statistics, fields, controls and messages are vectors of the same
-length q, one row a client where there are several.
+sizes, hyper-parameters and the constants that the server was told once (a centre, a second moment,
+margins); it never holds fitted values.
 
-A solver never imports a concrete model: it calls what is written here.
+A solver never imports a concrete model: it calls what is written here. ``Model`` is all that a
+solver knows. ``RowModel`` is the base of models where every client has a statistic of one length,
+a sum over its rows; such a model writes down its E-step for rows and gets the clients' half.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
+
+from .._client_vectors import Rectangular
+from .._federation import read
 
 
 class ClientSums(NamedTuple):
@@ -31,12 +35,51 @@ class ClientSums(NamedTuple):
     log_likelihood: np.ndarray
 
 
+class Estimate(NamedTuple):
+    """Mean statistics of some clients, and what they cost.
+
+    Attributes
+    ----------
+    statistics : ndarray
+        Client vectors.
+    log_likelihood : ndarray of shape (n_clients,) or None
+        Mean log-likelihood of each client's rows, where all were read; nats.
+    n_expectations : int
+        Conditional expectations that were computed.
+    """
+
+    statistics: np.ndarray
+    log_likelihood: np.ndarray | None
+    n_expectations: int
+
+
+class Step(NamedTuple):
+    """A step of the server.
+
+    Attributes
+    ----------
+    statistics : ndarray or NamedTuple
+        Ŝ_{k+1}.
+    field_sq_norm : float
+        Squared norm of the field that was followed.
+    safeguarded : int
+        How often the step was halved to stay in the domain of T.
+    step_taken : float
+        γ after halving; 0 if no step was short enough.
+    """
+
+    statistics: np.ndarray
+    field_sq_norm: float
+    safeguarded: int
+    step_taken: float
+
+
 class Start(NamedTuple):
     """Where a run begins.
 
     Attributes
     ----------
-    statistics : ndarray of shape (n_statistics,)
+    statistics : ndarray or NamedTuple
         Ŝ_0.
     parameters : NamedTuple
         Those of the first broadcast, T(Ŝ_0) unless the caller gave others.
@@ -56,15 +99,104 @@ class Start(NamedTuple):
 class Model(ABC):
     """Contract between a model and the solvers.
 
-    Parameters (θ) are a NamedTuple of the model's own with at least the field ``natural``, which is
-    φ(θ) as a vector of length ``n_statistics``.
+    Parameters (θ) are a NamedTuple of the model's own with at least the field ``natural``: φ(θ), or
+    whatever the clients compute it from. What the server calls its statistics Ŝ may be a vector or
+    a NamedTuple; solvers only hand it on. Fields and control variates are vectors, and so are the
+    clients' statistics; ``vectors`` says how they lie in memory.
     """
+
+    block_rows: int
+    """Number of rows whose E-step fits a processor's cache."""
+
+    criterion: str
+    """Name of what ``evaluated`` gives."""
+
+    # ---- clients
+
+    @abstractmethod
+    def vectors(self, federation):
+        """How the clients' vectors lie in memory."""
+
+    @abstractmethod
+    def reference(self, statistics):
+        """What clients subtract from s̄_i to have their field: Ŝ, or 0 where s̄_i is a field."""
+
+    @abstractmethod
+    def all_rows(self, federation, natural, clients):
+        """s̄_i(θ), the mean over all rows of each client, as ``Estimate``."""
+
+    @abstractmethod
+    def minibatch(self, federation, clients, batches):
+        """Return what the E-step reads of minibatches, so that two E-steps can share it.
+
+        ``batches``, shape (n_clients, batch_size), has row numbers within each client.
+        """
+
+    @abstractmethod
+    def minibatch_mean(self, natural, minibatch):
+        """Mean of s̄_ij(θ) over each client's minibatch, client vectors.
+
+        ``natural`` is that of a broadcast, or what ``kept_natural`` gave.
+        """
+
+    @abstractmethod
+    def kept_natural(self, federation, natural, clients):
+        """φ(θ) as clients keep it between rounds, client vectors."""
+
+    # ---- server
+
+    @abstractmethod
+    def maximization(self, statistics):
+        """M-step, the map T: the parameters that a statistic gives. It never sees data."""
+
+    @abstractmethod
+    def server_step(self, statistics, field, step_size, *, exact):
+        """Stochastic-approximation step from Ŝ along the field H, kept in T's domain: ``Step``.
+
+        ``exact`` says that nothing in the field is random.
+        """
+
+    @abstractmethod
+    def field_sq_norm(self, statistics, field):
+        """Squared norm of a field at Ŝ."""
+
+    @abstractmethod
+    def minorizer(self, statistics, parameters):
+        """``<s, φ(θ)> - ψ(θ)``, what the M-step maximises."""
+
+    @abstractmethod
+    def evaluated(self, mean_log_likelihood, parameters):
+        """Value of the criterion, from the weighted mean of the clients' log-likelihoods."""
+
+    @abstractmethod
+    def change(self, now, before):
+        """Difference of two values of the criterion or of the minorizer, in units of ``tol``."""
+
+    @abstractmethod
+    def minibatch_bounds(self, federation, n_clients, batch_size):
+        """What the noise of minibatches allows of the step γ, as two factors.
+
+        The first bounds FedEM's step after division by ``1 + 5 ω_p`` (Theorem 4), the second
+        VR-FedEM's after multiplication by ``√(p / (k_in (1 + ω_p)))`` (Theorem 3). ``n_clients`` is
+        the effective number of clients, ``1 / Σ w_i²``.
+        """
+
+    @abstractmethod
+    def downlink_numbers(self, federation, clients):
+        """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
+
+    @abstractmethod
+    def trace(self, parameters):
+        """Return what the history keeps of the parameters after each round, an array."""
+
+
+class RowModel(Model):
+    """Models whose statistic is one vector of length ``n_statistics``, a mean over rows."""
 
     n_statistics: int
     """Length q of the statistic vector."""
 
-    block_rows: int
-    """Number of rows whose E-step fits a processor's cache."""
+    criterion = "log_likelihood"
 
     @abstractmethod
     def features(self, rows):
@@ -79,29 +211,49 @@ class Model(ABC):
         rows each client has. Returns ``ClientSums``.
         """
 
-    @abstractmethod
-    def maximization(self, statistics):
-        """M-step, the map T: the parameters that a statistic gives. It never sees data."""
+    def vectors(self, federation):
+        """One vector of length q for each client."""
+        return Rectangular(federation.n_clients, self.n_statistics)
 
-    @abstractmethod
-    def known_field(self, server_statistics, parameters):
-        """Part of the mean field that the server knows by itself, shape (q,) or 0."""
+    def reference(self, statistics):
+        """Ŝ: h_i(s) = s̄_i(T(s)) - s."""
+        return statistics
 
-    @abstractmethod
-    def server_step(self, statistics, field, step_size):
-        """Stochastic-approximation step ``statistics + step_size * field``, kept in T's domain.
+    def all_rows(self, federation, natural, clients):
+        """s̄_i(θ): mean over all rows of each client."""
+        statistics = np.zeros((len(clients), self.n_statistics))
+        log_likelihood = np.zeros(len(clients))
+        for run, rows, lengths in read(federation, clients, self.block_rows):
+            sums = self.expectation(natural, self.features(rows), lengths)
+            statistics[run] += sums.statistics
+            log_likelihood[run] += sums.log_likelihood
+        n_rows = federation.offsets[clients + 1] - federation.offsets[clients]
+        statistics /= n_rows[:, None]
+        return Estimate(statistics, log_likelihood / n_rows, int(n_rows.sum()))
 
-        Returns the new statistics and how often the step was halved to stay in the domain.
-        """
+    def minibatch(self, federation, clients, batches):
+        """Features of the drawn rows, and the number of rows of each client."""
+        drawn = batches + federation.offsets[clients][:, None]
+        features = self.features(np.take(federation.rows, drawn.ravel(), axis=0))
+        return features, np.full(len(batches), batches.shape[1])
 
-    @abstractmethod
-    def minorizer(self, statistics, parameters):
-        """``<s, φ(θ)> - ψ(θ)``, what the M-step maximises; nats per row."""
+    def minibatch_mean(self, natural, minibatch):
+        """Mean of s̄_ij(θ) over each client's minibatch, shape (n_clients, q)."""
+        features, lengths = minibatch
+        return self.expectation(natural, features, lengths).statistics / lengths[0]
 
-    @abstractmethod
-    def log_likelihood(self, mean_log_likelihood, parameters):
-        """Mean log-likelihood per row, in nats, from the weighted mean of the clients' sums."""
+    def kept_natural(self, federation, natural, clients):
+        """φ(θ) once for each client."""
+        return np.broadcast_to(natural, (len(clients), self.n_statistics))
 
-    @abstractmethod
-    def trace(self, parameters):
-        """Return what the history keeps of the parameters after each round, an array."""
+    def field_sq_norm(self, statistics, field):
+        """Squared Euclidean norm of a field."""
+        return float(field @ field)
+
+    def change(self, now, before):
+        """Nats per row."""
+        return now - before
+
+    def downlink_numbers(self, federation, clients):
+        """φ(T(Ŝ)) follows from Ŝ."""
+        return self.n_statistics * len(clients)

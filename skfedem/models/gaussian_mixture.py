@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._base import ClientSums, Model
+from ._base import ClientSums, RowModel, Step
 from .units import ROUNDING, Units
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -46,6 +46,13 @@ _COLLAPSED = (
     "component has collapsed on too few or too similar rows. Increase reg_covar or decrease "
     "n_components."
 )
+
+# Share of n b / (q (1 + 5 ω_p)), Theorem 4's noise: minibatch noise must not carry Ŝ out of the
+# domain of the M-step. 0.01 failed with full covariances that overlap, 0.05 with others.
+_NOISE = 0.005
+# Share of √(n b p / (k_in (1 + ω_p))), after Theorem 3: SPIDER's error adds up over an inner
+# loop. 0.2 failed with batches of one row and 660 statistics.
+_SPIDER = 0.1
 
 
 class Parameters(NamedTuple):
@@ -71,7 +78,7 @@ class Parameters(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GaussianMixtureModel(Model):
+class GaussianMixtureModel(RowModel):
     """Gaussian mixture with ``n_components`` components.
 
     Parameters
@@ -345,19 +352,19 @@ class GaussianMixtureModel(Model):
 
     # ---------------------------------------------------------------- server
 
-    def known_field(self, server_statistics, parameters):
-        """0: the server knows nothing of the mean field by itself."""
-        return 0.0
-
-    def server_step(self, statistics, field, step_size):
+    def server_step(self, statistics, field, step_size, *, exact):
         """``statistics + step_size * field``, the step halved until the domain of T is kept."""
+        field_sq_norm = self.field_sq_norm(statistics, field)
+        if exact:
+            # A mixture of statistics that data have: always in the domain of T.
+            return Step(statistics + step_size * field, field_sq_norm, 0, step_size)
         kept = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
         for halvings in range(_MAX_HALVINGS):
             proposal = statistics + step_size * field
             if self.in_domain(proposal, statistics, kept):
-                return proposal, halvings
+                return Step(proposal, field_sq_norm, halvings, step_size)
             step_size = step_size / 2
-        return statistics, _MAX_HALVINGS
+        return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0)
 
     def in_domain(self, proposal, statistics=None, kept=0.0):
         """Whether data could have this statistic, coming from ``statistics`` by one step.
@@ -404,11 +411,16 @@ class GaussianMixtureModel(Model):
             return False
         return True
 
+    def minibatch_bounds(self, federation, n_clients, batch_size):
+        """Rows read in a round, over q where Ŝ is moved by their noise."""
+        n_rows = n_clients * batch_size
+        return _NOISE * n_rows / self.n_statistics, _SPIDER * np.sqrt(n_rows)
+
     def minorizer(self, statistics, parameters):
         """``<s, φ(θ)> - ψ(θ)``; nats per row."""
         return float(statistics @ parameters.natural) - parameters.log_partition
 
-    def log_likelihood(self, mean_log_likelihood, parameters):
+    def evaluated(self, mean_log_likelihood, parameters):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 

@@ -5,9 +5,11 @@ A solver is a module with two functions::
     init(problem, controls) -> client states
     client_half(problem, broadcast, clients, states) -> (Message, client states)
 
-Both work on many clients at once, one row a client. ``client_half`` is pure: it gets the rows of
-the states of some clients and returns the new ones, so that a message that never arrives leaves no
-trace. Who runs the clients, in which groups and on how many workers, is the round loop's business.
+Both work on many clients at once. States are NamedTuples of arrays: client vectors, laid out as
+the model's ``vectors`` says, or one number a client, for the fields named in the solver's
+``PER_CLIENT``. ``client_half`` is pure: it gets the states of some clients and returns the new
+ones, so that a message that never arrives leaves no trace. Who runs the clients, in which groups
+and on how many workers, is the round loop's business.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _random
-from .._federation import Federation, draw_minibatches, read
+from .._client_vectors import OnOwnRows, Rectangular
+from .._federation import Federation, draw_minibatches
 from ..compression import Compressor
 from ..models._base import Model
 
@@ -32,9 +35,11 @@ class Problem(NamedTuple):
     ----------
     model : Model
     federation : Federation
+    vectors : Rectangular or OnOwnRows
+        How the clients' vectors lie in memory.
     compressor : Compressor
     omega : float
-        ω of the compressor for messages of this length.
+        ω of the compressor for messages of this length (of the worst, where they are unlike).
     participation : float
         Probability p that a client takes part in a round.
     control_step : float
@@ -51,6 +56,7 @@ class Problem(NamedTuple):
 
     model: Model
     federation: Federation
+    vectors: Rectangular | OnOwnRows
     compressor: Compressor
     omega: float = 0.0
     participation: float = 1.0
@@ -69,11 +75,12 @@ class Problem(NamedTuple):
 class Broadcast(NamedTuple):
     """What the server tells the active clients at the start of round ``round_index``.
 
-    ``natural`` is φ(T(Ŝ)), which a client can compute from Ŝ.
+    ``natural`` is φ(T(Ŝ)), which a client can compute from Ŝ; ``reference`` is what clients
+    subtract from s̄_i to have their field: Ŝ, or 0.
     """
 
     round_index: int
-    statistics: np.ndarray
+    reference: np.ndarray | float
     natural: np.ndarray
 
 
@@ -82,8 +89,8 @@ class Message(NamedTuple):
 
     Attributes
     ----------
-    innovation : ndarray of shape (n_clients, n_statistics)
-        Quant(Δ_i), as the server reads it.
+    innovation : ndarray
+        Quant(Δ_i), as the server reads it; client vectors.
     n_bytes : int
         Length of the encoded messages.
     n_expectations : int
@@ -99,7 +106,10 @@ class Message(NamedTuple):
 
 
 class Received(NamedTuple):
-    """Weighted sums over the active clients' messages, in client order."""
+    """Weighted sums over the active clients' messages, in client order.
+
+    Of a group of clients, ``innovation`` is what the group adds to the sum.
+    """
 
     innovation: np.ndarray
     n_active: int = 0
@@ -125,52 +135,28 @@ class RoundInfo(NamedTuple):
     """What the server saw of a round: H, how often its step was halved, and the step taken."""
 
     field: np.ndarray
+    field_sq_norm: float
     safeguarded: int
     step_taken: float
 
 
-class Estimate(NamedTuple):
-    """Mean statistics of some clients, and what they cost."""
-
-    statistics: np.ndarray
-    log_likelihood: np.ndarray | None
-    n_expectations: int
-
-
-def all_rows(problem, natural, clients):
-    """s̄_i(θ): mean over all rows of each client."""
-    model, federation = problem.model, problem.federation
-    statistics = np.zeros((len(clients), model.n_statistics))
-    log_likelihood = np.zeros(len(clients))
-    for run, rows, lengths in read(federation, clients, model.block_rows):
-        sums = model.expectation(natural, model.features(rows), lengths)
-        statistics[run] += sums.statistics
-        log_likelihood[run] += sums.log_likelihood
-    n_rows = federation.offsets[clients + 1] - federation.offsets[clients]
-    statistics /= n_rows[:, None]
-    return Estimate(statistics, log_likelihood / n_rows, int(n_rows.sum()))
-
-
-def minibatch_features(problem, round_index, clients):
-    """Features of a minibatch of each client, and the number of rows of each."""
+def draw_minibatch(problem, round_index, clients):
+    """What the E-step reads of a minibatch of each client."""
     federation, size = problem.federation, problem.batch_size
     uniforms = _random.client_uniforms(problem.seed, _random.MINIBATCH, round_index, clients, size)
-    starts = federation.offsets[clients]
-    lengths = federation.offsets[clients + 1] - starts
+    lengths = federation.offsets[clients + 1] - federation.offsets[clients]
     batches = draw_minibatches(uniforms, lengths, replacement=problem.replacement)
-    batches += starts[:, None]
-    features = problem.model.features(np.take(federation.rows, batches.ravel(), axis=0))
-    return features, np.full(len(batches), size)
+    return problem.model.minibatch(federation, clients, batches)
 
 
 def compress(problem, round_index, clients, innovations):
-    """Quant(Δ_i) with each client's own random numbers."""
-    if problem.omega == 0:
-        return innovations
-    uniforms = _random.client_uniforms(
-        problem.seed, _random.COMPRESSION, round_index, clients, innovations.shape[1]
-    )
-    return problem.compressor.compress(innovations, uniforms)
+    """Quant(Δ_i) with each client's own random numbers, and the length of all messages in bytes."""
+    lengths = problem.vectors.lengths(clients)
+    quantized = innovations
+    if problem.omega > 0:
+        uniforms = problem.vectors.uniforms(problem.seed, _random.COMPRESSION, round_index, clients)
+        quantized = problem.compressor.compress(innovations, uniforms, lengths)
+    return quantized, int(problem.compressor.n_bytes(quantized, lengths).sum())
 
 
 def server_half(problem, server, received, step_size):
@@ -192,18 +178,12 @@ def server_half(problem, server, received, step_size):
     """
     model = problem.model
     field = server.control + received.innovation / problem.participation
-    field = field + model.known_field(server.statistics, server.parameters)
-    if problem.exact:
-        # A mixture of statistics that data have: always in the domain of T.
-        statistics, safeguarded = server.statistics + step_size * field, 0
-    else:
-        statistics, safeguarded = model.server_step(server.statistics, field, step_size)
-    step_taken = 0.0 if statistics is server.statistics else step_size * 0.5**safeguarded
+    step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
     server = ServerState(
         round_index=server.round_index + 1,
-        statistics=statistics,
-        parameters=model.maximization(statistics),
+        statistics=step.statistics,
+        parameters=model.maximization(step.statistics),
         control=server.control + problem.control_step * received.innovation,
-        caution=server.caution * (_CAUTION if safeguarded else 1.0),
+        caution=server.caution * (_CAUTION if step.safeguarded else 1.0),
     )
-    return server, RoundInfo(field, safeguarded, step_taken)
+    return server, RoundInfo(field, step.field_sq_norm, step.safeguarded, step.step_taken)

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _random
+from .._client_vectors import as_slice
 from .._federation import runs
 from .._history import History
 from ..participation import draw_active
-from ._base import Broadcast, Received, ServerState, all_rows, server_half
+from ._base import Broadcast, Received, ServerState, server_half
 from ._stopping import Exact, Sweeps
 
 _FLOAT_BITS = 64
@@ -36,16 +37,16 @@ class Options(NamedTuple):
 class Run(NamedTuple):
     """Outcome of a run.
 
-    ``log_likelihoods`` are those that convergence was judged by on exact rounds, else those
-    evaluated (at least the last); nats per row. ``trace`` has ``model.trace(parameters)`` for each
-    row of the history.
+    ``criteria`` are the values of the model's criterion (log-likelihood, objective) that
+    convergence was judged by on exact rounds, else those evaluated (at least the last). ``trace``
+    has ``model.trace(parameters)`` for each row of the history.
     """
 
     server: ServerState
     states: NamedTuple
     history: dict
     trace: np.ndarray
-    log_likelihoods: list
+    criteria: list
     converged: bool
 
 
@@ -72,7 +73,7 @@ def run(solver, problem, start, options, workers, report):
     history, trace = History(), [model.trace(server.parameters)]
     history.append(**first_row)
     if problem.exact:
-        stopping = Exact(options.tol)
+        stopping = Exact(options.tol, model)
     else:
         stopping = Sweeps(options.tol, model, problem.federation.n_clients, server)
     watched = options.eval_every is not None
@@ -90,57 +91,56 @@ def run(solver, problem, start, options, workers, report):
 
         if problem.exact:
             # The E-steps of this round told what the row before lacks.
-            log_likelihood = model.log_likelihood(received.log_likelihood, before.parameters)
+            criterion = model.evaluated(received.log_likelihood, before.parameters)
             if watched:
-                history.update(-1, **evaluated(log_likelihood, info.field))
-            converged = stopping.converged(log_likelihood)
+                history.update(-1, **evaluated(model, criterion, info.field_sq_norm))
+            converged = stopping.converged(criterion)
         else:
             converged = stopping.converged(server, info.step_taken, received.n_active)
         history.append(
             round=server.round_index,
             epoch=epoch,
-            log_likelihood=np.nan,
-            field_sq_norm=info.field @ info.field,
-            mean_field_sq_norm=np.nan,
+            field_sq_norm=info.field_sq_norm,
             step_size=step_size,
             n_active=received.n_active,
             uplink_bits=8 * received.n_bytes,
-            downlink_bits=_FLOAT_BITS * model.n_statistics * received.n_active,
+            downlink_bits=_FLOAT_BITS * model.downlink_numbers(problem.federation, active),
             safeguarded=info.safeguarded,
+            **evaluated(model, np.nan, np.nan),
         )
         trace.append(model.trace(server.parameters))
         over = converged or used_up(server.round_index, epoch, options)
         if watched and (over or evaluation_due(problem, server, last_epoch, epoch, options)):
-            history.update(-1, **evaluated(*evaluate(problem, server, workers)))
+            history.update(-1, **evaluated(model, *judged(problem, server, workers)))
         row = history.row(-1)
-        report({**row, "log_likelihood": log_likelihood} if problem.exact else row)
+        report({**row, model.criterion: criterion} if problem.exact else row)
 
     if problem.exact:
-        log_likelihoods = stopping.log_likelihoods
+        criteria = stopping.criteria
     else:
-        log_likelihoods = [value for value in history.column("log_likelihood") if value == value]
-    if not log_likelihoods or not (watched or problem.exact):
-        log_likelihoods = [evaluate(problem, server, workers)[0]]
-    return Run(server, states, history.as_dict(), np.array(trace), log_likelihoods, converged)
+        criteria = [value for value in history.column(model.criterion) if value == value]
+    if not criteria or not (watched or problem.exact):
+        criteria = [judged(problem, server, workers)[0]]
+    return Run(server, states, history.as_dict(), np.array(trace), criteria, converged)
 
 
 def initialise(solver, problem, start, options, workers):
     """Server and client states before the first round, and row 0 of the history."""
-    model, federation = problem.model, problem.federation
-    controls = np.zeros((federation.n_clients, model.n_statistics))
-    server = ServerState(0, start.statistics, start.parameters, np.zeros(model.n_statistics))
-    nothing = np.nan, np.full(1, np.nan)
-    seen, uplink_bits, epoch = nothing, start.uplink_bits, start.n_passes
+    model, vectors = problem.model, problem.vectors
+    controls = vectors.zeros()
+    server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
+    seen, uplink_bits, epoch = (np.nan, np.nan), start.uplink_bits, start.n_passes
     if not problem.exact:
         # Exact rounds need neither: their field holds no V, and it is h_i(Ŝ) after the first.
         if options.control_init == "field":
-            seen = evaluate(problem, server, workers, controls)
-            known = model.known_field(server.statistics, server.parameters)
-            server = server._replace(control=seen[1] - known)
-            uplink_bits += _FLOAT_BITS * model.n_statistics * federation.n_clients
+            criterion, mean_field = evaluate(problem, server, workers, controls)
+            seen = criterion, model.field_sq_norm(server.statistics, mean_field)
+            server = server._replace(control=mean_field)
+            every = np.arange(problem.federation.n_clients)
+            uplink_bits += _FLOAT_BITS * vectors.n_numbers(every)
             epoch += 1
         elif options.eval_every is not None:
-            seen = evaluate(problem, server, workers)
+            seen = judged(problem, server, workers)
     row = {
         "round": 0,
         "epoch": float(epoch),
@@ -150,7 +150,7 @@ def initialise(solver, problem, start, options, workers):
         "uplink_bits": uplink_bits,
         "downlink_bits": start.downlink_bits,
         "safeguarded": 0,
-        **evaluated(*(nothing if options.eval_every is None else seen)),
+        **evaluated(model, *((np.nan, np.nan) if options.eval_every is None else seen)),
     }
     return server, solver.init(problem, controls), row
 
@@ -166,9 +166,10 @@ def active_clients(problem, round_index):
 def client_round(solver, problem, server, states, active, workers):
     """Run the clients' half of a round, group by group, and add their messages up.
 
-    The rows of ``states`` that belong to active clients are overwritten.
+    What ``states`` hold of active clients is overwritten.
     """
-    broadcast = Broadcast(server.round_index, server.statistics, server.parameters.natural)
+    reference = problem.model.reference(server.statistics)
+    broadcast = Broadcast(server.round_index, reference, server.parameters.natural)
     if problem.batch_size is None:
         n_rows = problem.federation.offsets[active + 1] - problem.federation.offsets[active]
     else:
@@ -176,14 +177,15 @@ def client_round(solver, problem, server, states, active, workers):
 
     def half(run):
         clients = active[run]
-        own = _as_slice(clients)
-        mine = type(states)(*(kept[own] for kept in states))
+        numbers, own = as_slice(clients), problem.vectors.index(clients)
+        where = [numbers if name in solver.PER_CLIENT else own for name in states._fields]
+        mine = type(states)(*(kept[at] for kept, at in zip(states, where, strict=True)))
         message, mine = solver.client_half(problem, broadcast, clients, mine)
-        for kept, new in zip(states, mine, strict=True):
-            kept[own] = new
+        for kept, at, new in zip(states, where, mine, strict=True):
+            kept[at] = new
         weights = problem.federation.weights[clients]
         return Received(
-            innovation=weights @ message.innovation,
+            innovation=problem.vectors.weighted(weights, clients, message.innovation),
             n_active=len(clients),
             n_bytes=message.n_bytes,
             n_expectations=message.n_expectations,
@@ -193,35 +195,44 @@ def client_round(solver, problem, server, states, active, workers):
         )
 
     parts = workers.map(half, runs(n_rows, problem.model.block_rows), "round")
-    return _total(parts, problem.model.n_statistics)
+    return _total(problem.vectors, active, parts)
 
 
 def evaluate(problem, server, workers, controls=None):
-    """Log-likelihood (nats per row) and mean field h(Ŝ) over all rows of all clients.
+    """Criterion and mean field h(Ŝ) over all rows of all clients.
 
-    ``controls``, shape (n_clients, n_statistics), is overwritten with the clients' fields h_i(Ŝ).
+    ``controls``, client vectors, is overwritten with the clients' fields h_i(Ŝ).
     """
-    model, federation = problem.model, problem.federation
+    model, federation, vectors = problem.model, problem.federation, problem.vectors
     every = np.arange(federation.n_clients)
+    reference = model.reference(server.statistics)
 
     def part(run):
-        estimate = all_rows(problem, server.parameters.natural, every[run])
-        fields = estimate.statistics - server.statistics
+        clients = every[run]
+        estimate = model.all_rows(federation, server.parameters.natural, clients)
+        fields = estimate.statistics - reference
         if controls is not None:
-            controls[run] = fields
+            controls[vectors.index(clients)] = fields
         weights = federation.weights[run]
-        return Received(weights @ fields, log_likelihood=weights @ estimate.log_likelihood)
+        return Received(
+            innovation=vectors.weighted(weights, clients, fields),
+            log_likelihood=weights @ estimate.log_likelihood,
+        )
 
     parts = workers.map(part, runs(federation.lengths, model.block_rows), "evaluation")
-    total = _total(parts, model.n_statistics)
-    log_likelihood = model.log_likelihood(total.log_likelihood, server.parameters)
-    known = model.known_field(server.statistics, server.parameters)
-    return log_likelihood, total.innovation + known
+    total = _total(vectors, every, parts)
+    return model.evaluated(total.log_likelihood, server.parameters), total.innovation
 
 
-def evaluated(log_likelihood, mean_field):
+def judged(problem, server, workers):
+    """Criterion and squared norm of the mean field h(Ŝ) over all rows of all clients."""
+    criterion, mean_field = evaluate(problem, server, workers)
+    return criterion, problem.model.field_sq_norm(server.statistics, mean_field)
+
+
+def evaluated(model, criterion, mean_field_sq_norm):
     """Columns of the history that an evaluation fills."""
-    return {"log_likelihood": log_likelihood, "mean_field_sq_norm": mean_field @ mean_field}
+    return {model.criterion: criterion, "mean_field_sq_norm": mean_field_sq_norm}
 
 
 def evaluation_due(problem, server, last_epoch, epoch, options):
@@ -240,15 +251,7 @@ def used_up(n_rounds, epoch, options):
     )
 
 
-def _as_slice(clients):
-    """Neighbouring clients as a slice, so that their rows are read without a copy."""
-    first, last = int(clients[0]), int(clients[-1])
-    return slice(first, last + 1) if last - first + 1 == len(clients) else clients
-
-
-def _total(parts, n_statistics):
+def _total(vectors, clients, parts):
     """Sum of what groups of clients sent, in client order."""
-    total = Received(innovation=np.zeros(n_statistics))
-    for part in parts:
-        total = Received(*(a + b for a, b in zip(total, part, strict=True)))
-    return total
+    innovation = vectors.total(clients, [part.innovation for part in parts])
+    return Received(innovation, *(sum(column) for column in list(zip(*parts, strict=True))[1:]))

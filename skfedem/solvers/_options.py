@@ -99,11 +99,12 @@ def federated_problem(estimator, model, federation, seed):
         compressor = e.compressor
         if not isinstance(compressor, Compressor):
             compressor = _COMPRESSORS[compressor](omega=e.omega)
-    omega = float(compressor.omega_for(model.n_statistics))
+    vectors = model.vectors(federation)
+    omega = float(compressor.omega_for(vectors.longest))
     if omega > e.omega * (1 + _ROUNDING):
         warn(
             f"compressor={compressor!r} has omega={omega:.3g} for messages of "
-            f"{model.n_statistics} numbers, more than omega={e.omega:.3g}. Its own level is kept; "
+            f"{vectors.longest} numbers, more than omega={e.omega:.3g}. Its own level is kept; "
             f"omega only switches compression on. Set omega={omega:.3g} or more, or name the "
             "operator by a string so that its level follows omega.",
             UserWarning,
@@ -118,6 +119,7 @@ def federated_problem(estimator, model, federation, seed):
     return Problem(
         model=model,
         federation=federation,
+        vectors=vectors,
         compressor=compressor,
         omega=omega,
         participation=e.participation,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 # A stochastic run converges after this many sweeps in a row that gain less than tol ...
 _QUIET_SWEEPS = 3
 # ... and a sweep is never shorter than this many rounds.
@@ -11,20 +9,22 @@ _SHORTEST_SWEEP = 10
 
 
 class Exact:
-    """scikit-learn's rule: the log-likelihood of two iterates in a row differs by less than tol.
+    """scikit-learn's rule: the criterion of two iterates in a row differs by less than tol.
 
-    For exact rounds, where the clients' E-steps tell the log-likelihood. Nats per row.
+    For exact rounds, where the clients' E-steps tell the criterion. The model says what the
+    difference is: nats per row for a log-likelihood, relative for an objective.
     """
 
-    def __init__(self, tol):
+    def __init__(self, tol, model):
         self.tol = tol
-        self.log_likelihoods = []
+        self.model = model
+        self.criteria = []
 
-    def converged(self, log_likelihood):
-        """Take the log-likelihood of one more iterate; say whether to stop."""
-        last = self.log_likelihoods[-1] if self.log_likelihoods else -inf
-        self.log_likelihoods.append(log_likelihood)
-        return bool(abs(log_likelihood - last) < self.tol)
+    def converged(self, criterion):
+        """Take the criterion of one more iterate; say whether to stop."""
+        before = self.criteria[-1:]
+        self.criteria.append(criterion)
+        return bool(before and abs(self.model.change(criterion, before[0])) < self.tol)
 
 
 class Sweeps:
@@ -33,8 +33,8 @@ class Sweeps:
     A sweep is a run of rounds whose steps, as taken, add up to 1, and which heard as many messages
     as there are clients: the rounds in which Ŝ can move as far as one EM iteration moves it. Its
     gain is what the M-step's objective gains between its two ends, ``Q(s; T(s)) - Q(s; T(s'))``
-    with s the statistic now and s' the one a sweep ago: never negative, and in nats per row as the
-    log-likelihood. Noise in Ŝ adds to the gain, so that a run whose noise is above tol goes on.
+    with s the statistic now and s' the one a sweep ago, as the model's ``change`` has it. Noise in
+    Ŝ adds to the gain, so that a run whose noise is above tol goes on.
     """
 
     def __init__(self, tol, model, n_clients, server):
@@ -58,7 +58,8 @@ class Sweeps:
         if too_short or self.n_messages < self.n_clients:
             return False
         now = self.model.minorizer(server.statistics, server.parameters)
-        gain = now - self.model.minorizer(server.statistics, self.parameters)
+        before = self.model.minorizer(server.statistics, self.parameters)
+        gain = self.model.change(now, before)
         self.quiet = self.quiet + 1 if gain < self.tol else 0
         self._start_of_sweep(server)
         return self.quiet >= _QUIET_SWEEPS

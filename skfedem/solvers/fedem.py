@@ -9,11 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._base import Estimate, Message, all_rows, compress, minibatch_features
+from ..models._base import Estimate
+from ._base import Message, compress, draw_minibatch
+
+# Fields of the states that hold one number a client, not a vector.
+PER_CLIENT = ()
 
 
 class ClientStates(NamedTuple):
-    """What clients keep between rounds, one row a client: the control variates V_i."""
+    """What clients keep between rounds: the control variates V_i."""
 
     controls: np.ndarray
 
@@ -34,7 +38,7 @@ def client_half(problem, broadcast, clients, states):
     clients : ndarray of int, shape (n,)
         Indices of a group of active clients, increasing.
     states : ClientStates
-        Their rows of the client states.
+        Theirs of the client states.
 
     Returns
     -------
@@ -48,22 +52,18 @@ def client_half(problem, broadcast, clients, states):
 
 def expected_statistics(problem, broadcast, clients):
     """S_{k+1,i}: an unbiased estimate of s̄_i(T(Ŝ_k)), exact with all rows."""
+    model = problem.model
     if problem.batch_size is None:
-        return all_rows(problem, broadcast.natural, clients)
-    features, lengths = minibatch_features(problem, broadcast.round_index, clients)
-    sums = problem.model.expectation(broadcast.natural, features, lengths)
-    return Estimate(sums.statistics / problem.batch_size, None, int(lengths.sum()))
+        return model.all_rows(problem.federation, broadcast.natural, clients)
+    minibatch = draw_minibatch(problem, broadcast.round_index, clients)
+    statistics = model.minibatch_mean(broadcast.natural, minibatch)
+    return Estimate(statistics, None, problem.batch_size * len(clients))
 
 
 def send_innovation(problem, broadcast, clients, estimate, controls):
     """Δ_i = S_i - V_i - Ŝ, Quant(Δ_i), and V_i + α Quant(Δ_i) (lines 7-9)."""
-    innovation = estimate.statistics - controls - broadcast.statistics
-    quantized = compress(problem, broadcast.round_index, clients, innovation)
+    innovation = estimate.statistics - controls - broadcast.reference
+    quantized, n_bytes = compress(problem, broadcast.round_index, clients, innovation)
     controls = controls + problem.control_step * quantized
-    message = Message(
-        innovation=quantized,
-        n_bytes=int(problem.compressor.n_bytes(quantized).sum()),
-        n_expectations=estimate.n_expectations,
-        log_likelihood=estimate.log_likelihood,
-    )
+    message = Message(quantized, n_bytes, estimate.n_expectations, estimate.log_likelihood)
     return message, controls

@@ -1,8 +1,9 @@
 """Automatic step sizes and loop lengths.
 
 The theorems of the paper give how a step may grow with the number of clients n, ω, p and b; the
-constants in front belong to the problem and are unknown. Those here were established by measurement
-(examples/benchmarks/step_size_grid.py; table in doc/step_sizes.rst).
+constants in front belong to the problem and are unknown. Those here, and in the models those of
+minibatches, were established by measurement (examples/benchmarks/step_size_grid.py; table in
+doc/step_sizes.rst).
 """
 
 from __future__ import annotations
@@ -17,12 +18,6 @@ _MEMORY = 0.5
 # Share of p α, with α = 1 / (1 + ω): the rate at which a control variate learns. 0.75 failed with
 # three clients and full covariances.
 _LEARNING = 0.5
-# Share of n b / (q (1 + 5 ω_p)), Theorem 4's noise: minibatch noise must not carry Ŝ out of the
-# domain of the M-step. 0.01 failed with full covariances that overlap, 0.05 with others.
-_NOISE = 0.005
-# Share of √(n b p / (k_in (1 + ω_p))), after Theorem 3: SPIDER's error adds up over an inner
-# loop. 0.2 failed with batches of one row and 660 statistics.
-_SPIDER = 0.1
 # A step of FedEM with minibatches is held until its sum is this, and decreases from then on, as
 # (rounds)^-0.7: the noise floor goes to 0 and the sum of the steps still diverges.
 _HELD = 10.0
@@ -59,11 +54,13 @@ def first_step_size(problem, *, variance_reduced):
     if spread > 0:
         bounds.append(_LEARNING * p / (1 + omega))
     if problem.batch_size is not None:
-        rows = n_clients * problem.batch_size
+        noise, spider = problem.model.minibatch_bounds(
+            problem.federation, n_clients, problem.batch_size
+        )
         if variance_reduced:
-            bounds.append(_SPIDER * sqrt(rows * p / (problem.n_inner * (1 + spread))))
+            bounds.append(spider * sqrt(p / (problem.n_inner * (1 + spread))))
         else:
-            bounds.append(_NOISE * rows / (problem.model.n_statistics * (1 + 5 * spread)))
+            bounds.append(noise / (1 + 5 * spread))
     return min(bounds)
 
 

@@ -11,20 +11,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._base import Estimate, all_rows, minibatch_features
+from ..models._base import Estimate
+from ._base import draw_minibatch
 from .fedem import send_innovation
+
+# Fields of the states that hold one number a client, not a vector.
+PER_CLIENT = ("outer_loop",)
 
 
 class ClientStates(NamedTuple):
-    """What clients keep between rounds, one row a client.
+    """What clients keep between rounds.
 
     Attributes
     ----------
-    controls : ndarray of shape (n_clients, n_statistics)
+    controls : ndarray, client vectors
         Control variates V_i.
-    estimates : ndarray of shape (n_clients, n_statistics)
+    estimates : ndarray, client vectors
         S_i, the running estimate of s̄_i(T(Ŝ)).
-    natural : ndarray of shape (n_clients, n_statistics)
+    natural : ndarray, client vectors
         φ(T(Ŝ)) of the iterate that the client last took part with.
     outer_loop : ndarray of int, shape (n_clients,)
         Outer loop t in which the client last read all its rows; -1 before the first.
@@ -38,7 +42,7 @@ class ClientStates(NamedTuple):
 
 def init(problem, controls):
     """States of all clients before the first round, from V_{1,0,i}."""
-    n_clients = len(controls)
+    n_clients = problem.federation.n_clients
     return ClientStates(
         controls=controls,
         estimates=np.zeros_like(controls),
@@ -58,7 +62,7 @@ def client_half(problem, broadcast, clients, states):
     clients : ndarray of int, shape (n,)
         Indices of a group of active clients, increasing.
     states : ClientStates
-        Their rows of the client states.
+        Theirs of the client states.
 
     Returns
     -------
@@ -71,8 +75,8 @@ def client_half(problem, broadcast, clients, states):
     return message, ClientStates(
         controls=controls,
         estimates=estimate.statistics,
-        natural=np.broadcast_to(broadcast.natural, states.natural.shape),
-        outer_loop=np.full(len(controls), outer_loop),
+        natural=problem.model.kept_natural(problem.federation, broadcast.natural, clients),
+        outer_loop=np.full(len(clients), outer_loop),
     )
 
 
@@ -82,21 +86,20 @@ def spider(problem, broadcast, clients, states, outer_loop):
     Over all rows at a client's first active round of an outer loop; afterwards the minibatch
     mean of ``s̄_ij(T(Ŝ)) - s̄_ij(T(last iterate))`` is added, one minibatch for both iterates.
     """
+    model, federation = problem.model, problem.federation
     if problem.batch_size is None:
-        return all_rows(problem, broadcast.natural, clients)
-    statistics = np.empty_like(states.estimates)
+        return model.all_rows(federation, broadcast.natural, clients)
+    statistics, n_expectations = states.estimates.copy(), 0
     refresh = states.outer_loop != outer_loop
-    n_expectations = 0
     if refresh.any():
-        full = all_rows(problem, broadcast.natural, clients[refresh])
-        statistics[refresh] = full.statistics
+        full = model.all_rows(federation, broadcast.natural, clients[refresh])
+        statistics[problem.vectors.within(clients, refresh)] = full.statistics
         n_expectations += full.n_expectations
     if not refresh.all():
-        update = ~refresh
-        features, lengths = minibatch_features(problem, broadcast.round_index, clients[update])
-        now = problem.model.expectation(broadcast.natural, features, lengths)
-        last = problem.model.expectation(states.natural[update], features, lengths)
-        difference = (now.statistics - last.statistics) / problem.batch_size
-        statistics[update] = states.estimates[update] + difference
-        n_expectations += 2 * int(lengths.sum())
+        minibatch = draw_minibatch(problem, broadcast.round_index, clients[~refresh])
+        update = problem.vectors.within(clients, ~refresh)
+        now = model.minibatch_mean(broadcast.natural, minibatch)
+        last = model.minibatch_mean(states.natural[update], minibatch)
+        statistics[update] += now - last
+        n_expectations += 2 * problem.batch_size * int((~refresh).sum())
     return Estimate(statistics, None, n_expectations)

@@ -1,0 +1,150 @@
+"""How the vectors of many clients lie in memory: statistics, control variates, messages.
+
+Either all clients have vectors of one length and a server's vector has it too, or a client has one
+number for each of its own rows, and the server one for each distinct position that rows can have.
+Either way the first axis of an array belongs to the clients in increasing order, and nothing is an
+object per client.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import _random
+
+
+class Rectangular(NamedTuple):
+    """Vectors of one length: an array of shape (n_clients, length).
+
+    Attributes
+    ----------
+    n_clients, length : int
+    """
+
+    n_clients: int
+    length: int
+
+    def zeros(self):
+        """Zero vectors of all clients."""
+        return np.zeros((self.n_clients, self.length))
+
+    def server_zeros(self):
+        """A zero vector of the server."""
+        return np.zeros(self.length)
+
+    def index(self, clients):
+        """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
+        return as_slice(clients)
+
+    def within(self, clients, chosen):
+        """Where the chosen ones' vectors are in an array of some clients' vectors."""
+        return slice(None) if chosen.all() else chosen
+
+    def lengths(self, clients):
+        """Lengths as compressors take them."""
+        return None
+
+    def n_numbers(self, clients):
+        """How many numbers some clients' vectors hold together."""
+        return self.length * len(clients)
+
+    @property
+    def longest(self):
+        """Length of the longest vector."""
+        return self.length
+
+    def uniforms(self, seed, purpose, round_index, clients):
+        """Uniform random numbers in [0, 1), one for each number of some clients' vectors."""
+        return _random.client_uniforms(seed, purpose, round_index, clients, self.length)
+
+    def weighted(self, weights, clients, vectors):
+        """What a group of clients adds to a weighted sum."""
+        return weights @ vectors
+
+    def total(self, clients, parts):
+        """Server's vector: the sum of what groups of these clients, in order, add to it."""
+        return sum(parts, start=self.server_zeros())
+
+    def norms(self, vectors):
+        """Euclidean norm of each client's vector."""
+        return np.linalg.norm(vectors, axis=1)
+
+
+class OnOwnRows(NamedTuple):
+    """One number for each row of a client: a flat array of shape (n_samples,).
+
+    Attributes
+    ----------
+    offsets : ndarray of int, shape (n_clients + 1,)
+        Client ``i`` has the numbers ``offsets[i]:offsets[i + 1]``.
+    positions : ndarray of int, shape (n_samples,)
+        Position in a server's vector that each number adds to.
+    length : int
+        Length of a server's vector.
+    """
+
+    offsets: np.ndarray
+    positions: np.ndarray
+    length: int
+
+    def zeros(self):
+        """Zero vectors of all clients."""
+        return np.zeros(int(self.offsets[-1]))
+
+    def server_zeros(self):
+        """A zero vector of the server."""
+        return np.zeros(self.length)
+
+    def index(self, clients):
+        """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
+        clients = as_slice(clients)
+        if isinstance(clients, slice):
+            return slice(int(self.offsets[clients.start]), int(self.offsets[clients.stop]))
+        lengths = self.lengths(clients)
+        skipped = self.offsets[clients] - (np.cumsum(lengths) - lengths)
+        return np.repeat(skipped, lengths) + np.arange(lengths.sum())
+
+    def within(self, clients, chosen):
+        """Where the chosen ones' vectors are in an array of some clients' vectors."""
+        return slice(None) if chosen.all() else np.repeat(chosen, self.lengths(clients))
+
+    def lengths(self, clients):
+        """Lengths as compressors take them."""
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    def n_numbers(self, clients):
+        """How many numbers some clients' vectors hold together."""
+        return int(self.lengths(clients).sum())
+
+    @property
+    def longest(self):
+        """Length of the longest vector."""
+        return int(np.diff(self.offsets).max())
+
+    def uniforms(self, seed, purpose, round_index, clients):
+        """Uniform random numbers in [0, 1), one for each number of some clients' vectors."""
+        lengths = self.lengths(clients)
+        return _random.ragged_client_uniforms(seed, purpose, round_index, clients, lengths)
+
+    def weighted(self, weights, clients, vectors):
+        """What a group of clients adds to a weighted sum."""
+        return np.repeat(weights, self.lengths(clients)) * vectors
+
+    def total(self, clients, parts):
+        """Server's vector: the sum of what groups of these clients, in order, add to it."""
+        if not parts:
+            return self.server_zeros()
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.bincount(self.positions[self.index(clients)], values, minlength=self.length)
+
+    def norms(self, vectors):
+        """Euclidean norm of each client's vector."""
+        return np.sqrt(np.add.reduceat(vectors**2, self.offsets[:-1]))
+
+
+def as_slice(clients):
+    """Neighbouring clients as a slice, so that what is theirs is read without a copy."""
+    first, last = int(clients[0]), int(clients[-1])
+    return slice(first, last + 1) if last - first + 1 == len(clients) else clients

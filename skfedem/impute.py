@@ -1,0 +1,617 @@
+"""Matrices with missing cells, imputed by federated EM."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ._cells import check_cells, check_matrix, is_cell_list
+from ._federation import Federation
+from ._parallel import Workers
+from ._validation import check_choice, check_number, check_switch, shown, warn
+from .models.families import FAMILIES
+from .models.low_rank import Cells, low_rank_model, start_run
+from .models.low_rank_theta import LowRank, Theta, at
+from .models.main_effects import EFFECTS, RIDGE
+from .models.row_regression import fit_rows
+from .solvers import fedem, vr_fedem
+from .solvers._loop import Options, evaluate, run
+from .solvers._options import check_federated_parameters, federated_problem, step_schedule
+from .solvers._report import printer, warn_outcome
+
+_SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
+
+
+class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Low-rank model of a matrix whose cells several clients observed here and there.
+
+    FedMissEM: counts (or presences, or measurements) of sites by months, of which every observer
+    saw a few cells, are fitted as if they had been pooled. A cell (j, l) has the natural parameter
+
+    ``theta = intercept + row_effects[j] + column_effects[l] + low_rank[j, l]``
+
+    and the objective, in nats, is the sum over all observations of all clients of minus their
+    log-likelihood, plus ``penalty`` times the nuclear norm of the low-rank part. Missing cells are
+    missing: they are not zeros, and no dense matrix is ever built.
+
+    Each round the active clients send compressed residuals of their own cells, and the server takes
+    a proximal step. Before the first round they tell it once which cells they observed and how
+    often, and the sums over rows and over columns of what they saw, which determine the effects.
+
+    Clients are simulated on this machine. An uncompressed residual, whose fitted value the server
+    knows, gives the observation away: neither EM nor compression is privacy.
+
+    Parameters
+    ----------
+    rank : int or None, default=2
+        Largest rank r of the low-rank part; None for no bound. The penalty sets the rank as well: a
+        bound that is well above what the penalty leaves costs time and changes nothing.
+    family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
+        What a cell holds: numbers of variance 1 (mean ``theta``), 0 and 1 (log-odds ``theta``), or
+        counts (mean ``exp(theta)``).
+    penalty : float, default=1.0
+        λ >= 0, on the scale of softImpute: beside the sum over observations, so that it does not
+        depend on how the data are spread over clients.
+    effects : {"both", "rows", "columns", "none"}, default="both"
+        Unpenalised main effects beside an intercept. "none" has no intercept either: soft-impute.
+        A ridge of 1e-7 keeps the effect of a row of zeros finite.
+    rows : {"shared", "disjoint"}, default="shared"
+        In a list, whether all clients have the same rows (sites), or each its own.
+    missing_values : number, default=numpy.nan
+        Marks missing cells of dense matrices. NaN stands for None and ``pandas.NA`` as well.
+    solver : {"fedem", "vr_fedem"}, default="fedem"
+        Algorithm 1 or 2 of [1]_. VR-FedEM needs ``batch_size`` to differ from FedEM.
+    step_size : float in (0, 1], "auto" or callable, default="auto"
+        γ. "auto": the natural step η follows the curvature of the objective; where rounds are exact
+        γ is 1 and steps have momentum, else γ follows from ``omega``, ``participation`` and
+        ``batch_size``. A number multiplies the safe natural step, 1 over the largest count of
+        observations in a cell times the largest curvature. A callable maps the round to γ.
+    control_step : float in [0, 1], or "auto", default="auto"
+        Step α of the control variates; "auto" is 1 / (1 + ω).
+    control_init : {"field", "zeros"}, default="field"
+        Control variates before the first round: each client's residuals at the start, uncompressed,
+        or zero. Exact rounds need neither.
+    batch_size : int, default=None
+        Observed cells that an active client reads in a round, b; None for all.
+    replacement : bool, default=True
+        Whether a minibatch may hold a cell twice.
+    n_inner : int or "auto", default="auto"
+        VR-FedEM's rounds between two passes over all cells, k_in.
+    compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
+        Operator that compresses the messages. Ignored with ``omega=0``.
+    omega : float, default=0.0
+        Relative variance ω of the compression. 0 sends residuals uncompressed.
+    participation : float in (0, 1], default=1.0
+        Probability p that a client takes part in a round.
+    client_weights : {"n_samples", "uniform"}, default="n_samples"
+        Clients count by their observed cells, which makes the objective the pooled one, or alike.
+    max_iter : int or None, default=200
+        Largest number of rounds; None for no bound, with ``max_epochs``.
+    max_epochs : float, default=None
+        Stop after the round in which so many epochs are complete: evaluations of a cell over the
+        number of observed cells.
+    tol : float, default=1e-6
+        Exact rounds stop when the objective of two rounds in a row differs by less, relatively.
+        Other rounds stop when the M-step's objective gains less over each of three sweeps in a row,
+        a sweep being the rounds whose step sizes add up to 1.
+    eval_every : int, "auto" or None, default="auto"
+        Rounds between two evaluations of objective and mean field over all cells, for
+        ``history_``. "auto": every round where rounds are exact, else once an epoch. None: none.
+    random_state : int, RandomState instance or None, default=None
+        Pass an int for the same fit every time.
+    warm_start : bool, default=False
+        Start from the last fit.
+    n_jobs : int, default=None
+        Threads that simulate clients, as in joblib. The fit does not depend on it.
+    verbose : int, default=0
+        1 prints every tenth round, 2 every round.
+
+    Attributes
+    ----------
+    row_factors_ : ndarray of shape (n_rows, n_factors)
+        Left singular vectors of the low-rank part, ``n_factors <= rank``.
+    singular_values_ : ndarray of shape (n_factors,)
+        Its singular values, decreasing.
+    column_factors_ : ndarray of shape (n_columns, n_factors)
+        Its right singular vectors.
+    row_effects_ : ndarray of shape (n_rows,)
+        Row effects, with mean 0.
+    column_effects_ : ndarray of shape (n_columns,)
+        Column effects, with mean 0.
+    intercept_ : float
+    objective_ : float
+        Objective of the fit, in nats.
+    n_iter_ : int
+        Number of rounds.
+    converged_ : bool
+        Whether ``tol`` was reached.
+    history_ : dict of ndarray
+        Row 0 is the start and row r the state after round r: ``round``, ``epoch``, ``objective``
+        (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
+        ``mean_field_sq_norm`` (that of the step that all cells ask for), ``step_size``,
+        ``n_active``, ``uplink_bits``, ``downlink_bits``, ``safeguarded``, and ``singular_values``
+        of shape (n_rows, largest rank). NaN where not evaluated.
+    unobserved_rows_, unobserved_columns_ : ndarray of int
+        Rows and columns of which nobody observed a cell. Their effects are 0.
+    n_clients_ : int
+        Number of clients, those without an observed cell included.
+    client_ids_ : ndarray of shape (`n_clients_`,)
+        Label of each client: sorted labels with ``clients=``, else positions in the list.
+    client_drift_ : ndarray of shape (`n_clients_`,)
+        ||V_i||, how badly the common fit suits a client. 0 without observed cells.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns, if the data had string names.
+
+    See Also
+    --------
+    FederatedMatrixImputerCV : Chooses rank and penalty by held-out cells.
+    skfedem.datasets.read_ebird : Reads counts of birds.
+
+    References
+    ----------
+    .. [1] A. Dieuleveut, G. Fort, E. Moulines and G. Robin, "Federated Expectation Maximization
+       with heterogeneity mitigation and variance reduction", NeurIPS 2021, Appendix F.2.
+    .. [2] R. Mazumder, T. Hastie and R. Tibshirani, "Spectral regularization algorithms for
+       learning large incomplete matrices", JMLR 2010.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem import FederatedMatrixImputer
+    >>> nan = np.nan
+    >>> one = np.array([[4.0, nan, 9.0], [nan, 1.0, nan], [2.0, nan, 5.0]])
+    >>> other = np.array([[nan, 7.0, 8.0], [2.0, 1.0, 3.0], [nan, 3.0, nan]])
+    >>> imputer = FederatedMatrixImputer(rank=1, family="poisson", penalty=0.3).fit([one, other])
+    >>> imputer.fitted_mean().round(1)
+    array([[3.9, 6.8, 8.6],
+           [1.8, 1.1, 3. ],
+           [2.3, 3. , 4.7]])
+    >>> imputer.transform([one, other])[0].round(1)
+    array([[4. , 6.8, 9. ],
+           [1.8, 1. , 3. ],
+           [2. , 3. , 5. ]])
+    """
+
+    __metadata_request__fit = {"clients": True, "shape": True}
+    # Pipeline.score asks for it, and fails where nobody knows it.
+    __metadata_request__score = {"sample_weight": None}
+
+    def __init__(
+        self,
+        rank=2,
+        *,
+        family="gaussian",
+        penalty=1.0,
+        effects="both",
+        rows="shared",
+        missing_values=np.nan,
+        solver="fedem",
+        step_size="auto",
+        control_step="auto",
+        control_init="field",
+        batch_size=None,
+        replacement=True,
+        n_inner="auto",
+        compressor="dithering",
+        omega=0.0,
+        participation=1.0,
+        client_weights="n_samples",
+        max_iter=200,
+        max_epochs=None,
+        tol=1e-6,
+        eval_every="auto",
+        random_state=None,
+        warm_start=False,
+        n_jobs=None,
+        verbose=0,
+    ):
+        self.rank = rank
+        self.family = family
+        self.penalty = penalty
+        self.effects = effects
+        self.rows = rows
+        self.missing_values = missing_values
+        self.solver = solver
+        self.step_size = step_size
+        self.control_step = control_step
+        self.control_init = control_init
+        self.batch_size = batch_size
+        self.replacement = replacement
+        self.n_inner = n_inner
+        self.compressor = compressor
+        self.omega = omega
+        self.participation = participation
+        self.client_weights = client_weights
+        self.max_iter = max_iter
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.eval_every = eval_every
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X, y=None, *, clients=None, shape=None):
+        """Fit the model to the observed cells of all clients.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like of shape (n_rows, n_columns)
+            In a list, a client is a matrix or DataFrame (sites by months) with missing cells, a 3-D
+            array (observers, sites, months), a scipy.sparse matrix whose stored entries, zeros too,
+            are the observed cells, or with ``shape`` an array of triplets (site, month, value). A
+            3-D array alone has a client for each observer. A matrix alone is one client, or with
+            ``clients`` a client for each label of its rows. Several observations of a cell all
+            count.
+        y : Ignored
+            By scikit-learn's convention.
+        clients : array-like of shape (n_rows,), default=None
+            Client label of each row of X, when X is one matrix.
+        shape : tuple of two int, default=None
+            Sites and months; dense 2-D arrays in the list are triplets then, here and in
+            ``transform`` and ``score``.
+
+        Returns
+        -------
+        self : FederatedMatrixImputer
+
+        Raises
+        ------
+        TypeError, ValueError
+            For data or parameters that do not fit; nothing is fitted then, and an earlier fit
+            stands.
+
+        Warns
+        -----
+        ConvergenceWarning
+            When ``tol`` was not reached.
+        UserWarning
+            For clients without an observed cell, which contribute nothing.
+        """
+        self._check_parameters()
+        checked, family = clone(self), FAMILIES[self.family]
+        data = check_cells(
+            checked,
+            X,
+            clients,
+            shape=shape,
+            family=family,
+            missing_values=self.missing_values,
+            rows=self.rows,
+        )
+        rank = self._checked_rank(data.shape)
+        observers = np.flatnonzero(np.diff(data.offsets))
+        federation = cell_federation(data, observers, self.client_weights)
+        self._check_batches(federation, data.ids[observers])
+        theta = self._warm_theta(data.shape)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        with Workers(self.n_jobs) as workers:
+            model = low_rank_model(
+                federation,
+                data.shape,
+                data.log_base_measure[observers],
+                family,
+                rank,
+                self.penalty,
+                self.effects,
+                adaptive=isinstance(self.step_size, str),
+            )
+            problem = federated_problem(self, model, federation, seed)
+            options = Options(
+                step_size=step_schedule(self, problem),
+                cautious=isinstance(self.step_size, str),
+                control_init=self.control_init,
+                max_iter=self.max_iter,
+                max_epochs=self.max_epochs,
+                tol=self.tol,
+                eval_every=self.eval_every,
+            )
+            start = start_run(model, federation, theta)
+            solver = _SOLVERS[self.solver]
+            result = run(solver, problem, start, options, workers, printer(self))
+            objective, _ = evaluate(problem, result.server, workers)
+        self._store(result, problem, data, observers, checked, objective)
+        self._shape, self._has_triplets = data.shape, shape is not None
+        self._has_sites = self.rows == "shared" and _holds_clients(X)
+        self._warn(result, options, data, observers)
+        return self
+
+    def transform(self, X):
+        """Fill the missing cells with their fitted means; observed cells are kept.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like of shape (n_rows, n_columns)
+            In a list of clients who share their rows (``rows="shared"``), missing cells get
+            ``fitted_mean``. Rows of a matrix alone, and of clients with rows of their own, are
+            taken one by one: the row's effect and factor are solved for with the column side fixed,
+            so that new rows can be imputed, and a row is filled alike whichever others are there.
+
+        Returns
+        -------
+        filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
+            Of shape (n_observers, n_rows, n_columns) where a client is a 3-D array. Means, never
+            rounded. A cell with several observations by one client has their mean.
+        """
+        check_is_fitted(self)
+        if _holds_clients(X):
+            if self._has_sites:
+                return self._fill_sites(list(X))
+            return self._each_client(X, self.transform)
+        cells = self._cells(X)
+        theta = self._solved_rows(cells)
+        filled = self._family().mean(self._dense(theta, np.arange(cells.n_rows)))
+        filled[cells.rows, cells.columns] = cells.values
+        return filled
+
+    def fitted_mean(self, rows=None, columns=None):
+        """Fitted means of the fitted rows, or of some of them.
+
+        Parameters
+        ----------
+        rows, columns : array-like of int, default=None
+            Which rows and columns; None for all. Ask for some at a time where all are too many.
+
+        Returns
+        -------
+        means : ndarray of shape (len(rows), len(columns))
+            Expected values, probabilities or counts, by the family.
+        """
+        check_is_fitted(self)
+        n_rows, n_columns = self._shape
+        rows = _checked_index("rows", rows, n_rows)
+        columns = _checked_index("columns", columns, n_columns)
+        return self._family().mean(self._dense(self._theta(), rows, columns))
+
+    def score(self, X, y=None):
+        """Mean log-likelihood per observation, in nats.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like of shape (n_rows, n_columns)
+            Clients who share their rows are scored under the fitted model, so that held-out
+            observers can be. Other rows are solved for first, as in ``transform``, from the very
+            cells that are scored: such a score favours small penalties.
+        y : Ignored
+
+        Returns
+        -------
+        log_likelihood : float
+        """
+        check_is_fitted(self)
+        if not _holds_clients(X):
+            return float(np.divide(*self._scored(self._cells(X))))
+        if self._has_sites:
+            data = self._sites(list(X))
+            log_likelihood = self._log_likelihood(self._theta(), data)
+            return (log_likelihood + float(data.log_base_measure.sum())) / float(data.counts.sum())
+        sums = np.array(self._each_client(X, lambda table: self._scored(self._cells(table))))
+        return float(np.divide(*sums.sum(axis=0)))
+
+    def __sklearn_is_fitted__(self):
+        """Whether ``fit`` has succeeded."""
+        return hasattr(self, "converged_")
+
+    def __sklearn_tags__(self):
+        """NaN and sparse matrices are what it is for."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64"]
+        return tags
+
+    # ---------------------------------------------------------------- fitting
+
+    def _check_parameters(self):
+        if self.rank is not None:
+            hint = "None is no bound."
+            check_number("rank", self.rank, kind=Integral, low=1, hint=hint)
+        check_choice("family", self.family, tuple(FAMILIES))
+        check_number("penalty", self.penalty, low=0)
+        check_choice("effects", self.effects, EFFECTS)
+        check_choice("solver", self.solver, tuple(_SOLVERS))
+        check_switch("warm_start", self.warm_start)
+        check_federated_parameters(self)
+
+    def _checked_rank(self, shape):
+        if self.rank is None:
+            return min(shape)
+        if self.rank > min(shape):
+            raise ValueError(
+                f"Expected rank <= min(n_rows, n_columns), got rank={self.rank} for a matrix of "
+                f"shape {shape} (n_samples = {shape[0]}, n_features = {shape[1]}). Use a smaller "
+                "rank, or None for no bound."
+            )
+        return self.rank
+
+    def _check_batches(self, federation, ids):
+        if self.batch_size is None or self.replacement:
+            return
+        short = np.flatnonzero(federation.lengths < self.batch_size)
+        if len(short):
+            raise ValueError(
+                f"Expected batch_size={self.batch_size} observed cells for every client with "
+                f"replacement=False, got {federation.lengths[short[0]]} for client "
+                f"{shown(ids[short[0]])}. Use a smaller batch_size or replacement=True."
+            )
+
+    def _warm_theta(self, shape):
+        """θ of the last fit, if that is where to start."""
+        if not (self.warm_start and hasattr(self, "converged_")):
+            return None
+        if self._shape != shape or self._fitted_family != self.family:
+            raise ValueError(
+                f"Expected a matrix of shape {self._shape} and family={self._fitted_family!r} as "
+                f"in the last fit with warm_start=True, got shape {shape} and "
+                f"family={self.family!r}. Fit with warm_start=False."
+            )
+        theta = self._theta()
+        if self.effects == "both" or self.effects == self._fitted_effects:
+            return theta
+        return None
+
+    def _store(self, result, problem, data, observers, checked, objective):
+        """Set the fitted attributes, all at once."""
+        theta = result.server.parameters.natural
+        self.intercept_ = float(theta.intercept)
+        self.row_effects_, self.column_effects_ = theta.row_effects, theta.column_effects
+        self.row_factors_ = theta.low_rank.left
+        self.singular_values_ = theta.low_rank.singular_values
+        self.column_factors_ = theta.low_rank.right
+        self.objective_ = objective
+        self.n_iter_ = result.server.round_index
+        self.converged_ = result.converged
+        self.history_ = {**result.history, "singular_values": result.trace}
+        self.n_clients_, self.client_ids_ = len(data.ids), data.ids
+        self.client_drift_ = np.zeros(len(data.ids))
+        self.client_drift_[observers] = problem.vectors.norms(result.states.controls)
+        support = problem.model.pooled.support
+        self.unobserved_rows_ = np.setdiff1d(np.arange(data.shape[0]), support.rows)
+        self.unobserved_columns_ = np.setdiff1d(np.arange(data.shape[1]), support.columns)
+        # What the attributes are, whatever set_params makes of the parameters later.
+        self._fitted_family, self._fitted_effects = self.family, self.effects
+        self._fitted_penalty = self.penalty
+        self.n_features_in_ = checked.n_features_in_
+        if hasattr(checked, "feature_names_in_"):
+            self.feature_names_in_ = checked.feature_names_in_
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _warn(self, result, options, data, observers):
+        n_silent = len(data.ids) - len(observers)
+        if n_silent:
+            silent = np.setdiff1d(np.arange(len(data.ids)), observers)[:5]
+            names = ", ".join(shown(data.ids[k]) for k in silent)
+            warn(
+                f"{n_silent} of {len(data.ids)} clients have no observed cell and contribute "
+                f"nothing: {names}{', ...' if n_silent > len(silent) else ''}.",
+                UserWarning,
+            )
+        warn_outcome(
+            self,
+            result,
+            options.step_size,
+            iteration="natural steps",
+            left="were too long for the curvature",
+            remedy='; or use step_size="auto"',
+            doubt="",
+        )
+
+    # ---------------------------------------------------------------- prediction
+
+    def _family(self):
+        return FAMILIES[self._fitted_family]
+
+    def _theta(self):
+        low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
+        return Theta(self.intercept_, self.row_effects_, self.column_effects_, low_rank)
+
+    def _dense(self, theta, rows, columns=slice(None)):
+        """θ of some rows and columns, as a matrix."""
+        low_rank = theta.low_rank
+        scaled = low_rank.left[rows] * low_rank.singular_values
+        effects = theta.row_effects[rows][:, None] + theta.column_effects[columns]
+        return theta.intercept + effects + scaled @ low_rank.right[columns].T
+
+    def _cells(self, X):
+        return check_matrix(self, X, self.missing_values, self._family())
+
+    def _sites(self, X):
+        """Cells of a list of clients who share the rows of the fit."""
+        data = check_cells(
+            clone(self),
+            X,
+            shape=self._shape if self._has_triplets else None,
+            family=self._family(),
+            missing_values=self.missing_values,
+        )
+        if data.shape != self._shape:
+            raise ValueError(
+                f"Expected matrices of shape {self._shape}, the rows and columns of the fit, got "
+                f"{data.shape}. Give a single matrix, not a list, to impute other rows."
+            )
+        return data
+
+    def _solved_rows(self, cells):
+        """θ of rows that are not those of the fit, from their observed cells."""
+        root = np.sqrt(self.singular_values_)
+        effects, factors = fit_rows(
+            cells,
+            cells.n_rows,
+            self.intercept_ + self.column_effects_,
+            self.column_factors_ * root,
+            self._fitted_penalty,
+            self._family(),
+            row_effects=self._fitted_effects in ("both", "rows"),
+            ridge=RIDGE,
+        )
+        low_rank = LowRank(factors, root, self.column_factors_)
+        return Theta(self.intercept_, effects, self.column_effects_, low_rank)
+
+    def _log_likelihood(self, theta, cells):
+        """Log-likelihood of all observations, without their base measure."""
+        natural = at(theta, cells.rows, cells.columns)
+        log_partition = self._family().log_partition(natural)
+        return float(cells.counts @ (cells.values * natural - log_partition))
+
+    def _scored(self, cells):
+        """Log-likelihood and number of the observations of one table, rows solved for."""
+        log_likelihood = self._log_likelihood(self._solved_rows(cells), cells)
+        return log_likelihood + cells.log_base_measure, cells.counts.sum()
+
+    def _fill_sites(self, X):
+        data, mean = self._sites(X), self.fitted_mean()
+        filled = []
+        for k, table in enumerate(X):
+            if _holds_clients(table):
+                filled.append(np.stack(self._fill_sites(list(table))))
+                continue
+            own = slice(data.offsets[k], data.offsets[k + 1])
+            matrix = mean.copy()
+            matrix[data.rows[own], data.columns[own]] = data.values[own]
+            filled.append(matrix)
+        return tuple(filled)
+
+    def _each_client(self, X, answer):
+        answers = []
+        for k, table in enumerate(X):
+            try:
+                answers.append(answer(table))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"In the matrix of client {k}: {error}") from error
+        return tuple(answers)
+
+
+def cell_federation(data, observers, client_weights):
+    """Stack the cells of the clients who have some, with the clients' weights w_i."""
+    lengths = np.diff(data.offsets)[observers]
+    if client_weights == "n_samples":
+        weights = lengths / lengths.sum()
+    else:
+        weights = np.full(len(lengths), 1 / len(lengths))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return Federation(Cells(*data[:4]), offsets, weights)
+
+
+def _holds_clients(X):
+    """Whether X is a list of clients, or a 3-D array of observers."""
+    return is_cell_list(X) or (not issparse(X) and getattr(X, "ndim", 2) == 3)
+
+
+def _checked_index(name, index, size):
+    """Row or column numbers as an array."""
+    if index is None:
+        return np.arange(size)
+    index = np.atleast_1d(np.asarray(index))
+    if index.ndim != 1 or index.dtype.kind not in "iu":
+        raise TypeError(f"Expected {name} to be row or column numbers, got {index.dtype} values.")
+    if len(index) and (index.min() < -size or index.max() >= size):
+        raise ValueError(f"Expected {name} in [0, {size}), got {index.min()} to {index.max()}.")
+    return index

@@ -1,0 +1,186 @@
+"""Exponential families of a single cell: ``log p(y; θ) = y θ - ψ(θ) + log ρ(y)``, in nats.
+
+θ is the natural parameter; the mean of y is ψ'(θ) and its variance ψ''(θ). Likelihoods are full: no
+constant is dropped. All functions work elementwise on arrays and take any float without a warning:
+what overflows is inf, and NaN stays NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, gammaln, kl_div, log_expit, logit
+
+MAX_LOG_MEAN = 30.0
+"""Poisson's guard. A mean of exp(30), 1e13, is past anything that is counted: beyond it ψ goes on
+along its tangent, so that no step of a solver overflows. Solvers report when they get there."""
+
+
+class Family(NamedTuple):
+    """One exponential family, as functions of arrays.
+
+    Attributes
+    ----------
+    name : str
+    domain : str
+        What an observation may be, for messages.
+    log_partition : callable
+        ψ(θ): convex, with a continuous derivative.
+    mean : callable
+        ψ'(θ).
+    variance : callable
+        ψ''(θ). Beyond Poisson's guard, where ψ is straight, it stays at its value on the guard: the
+        curvature that a Newton step can divide by.
+    log_base_measure : callable
+        log ρ(y) of observations in the domain.
+    link : callable
+        The θ of a mean: the inverse of ψ'. Infinite on the boundary of the means.
+    deviance : callable
+        ``deviance(values, means)``: twice the log-likelihood that is lost, per observation, when
+        the mean is this rather than the observation itself.
+    is_valid : callable
+        Whether observations lie in the domain.
+    max_variance : float or None
+        Largest ψ''; None where it is unbounded.
+    """
+
+    name: str
+    domain: str
+    log_partition: Callable
+    mean: Callable
+    variance: Callable
+    log_base_measure: Callable
+    link: Callable
+    deviance: Callable
+    is_valid: Callable
+    max_variance: float | None
+
+
+# Named functions, no lambdas: families travel to worker processes, by name.
+
+
+@np.errstate(over="ignore")
+def _gaussian_log_partition(theta):
+    return 0.5 * np.square(theta)
+
+
+def _gaussian_variance(theta):
+    return np.ones(np.shape(theta))
+
+
+@np.errstate(over="ignore")
+def _gaussian_log_base_measure(values):
+    return -0.5 * np.square(values) - 0.5 * np.log(2 * np.pi)
+
+
+@np.errstate(over="ignore")
+def _gaussian_deviance(values, means):
+    return np.square(values - means)
+
+
+def _bernoulli_log_partition(theta):
+    return -log_expit(-theta)
+
+
+def _bernoulli_variance(theta):
+    # Not mean (1 - mean), which is 0 from θ = 37 on.
+    return expit(theta) * expit(-theta)
+
+
+def _bernoulli_log_base_measure(values):
+    return np.zeros(np.shape(values))
+
+
+def _bernoulli_deviance(values, means):
+    return 2 * (kl_div(values, means) + kl_div(1 - values, 1 - means))
+
+
+def _is_zero_or_one(values):
+    return (values == 0) | (values == 1)
+
+
+@np.errstate(over="ignore")
+def _poisson_log_partition(theta):
+    return _poisson_mean(theta) * (1 + np.maximum(theta - MAX_LOG_MEAN, 0))
+
+
+def _poisson_mean(theta):
+    return np.exp(np.minimum(theta, MAX_LOG_MEAN))
+
+
+def _poisson_log_base_measure(values):
+    return -gammaln(values + 1)
+
+
+@np.errstate(divide="ignore", invalid="ignore")
+def _poisson_link(means):
+    return np.log(means)
+
+
+def _poisson_deviance(values, means):
+    return 2 * kl_div(values, means)
+
+
+def _is_count(values):
+    return (values >= 0) & (values == np.floor(values)) & np.isfinite(values)
+
+
+GAUSSIAN = Family(
+    name="gaussian",
+    domain="finite numbers",
+    log_partition=_gaussian_log_partition,
+    mean=np.positive,
+    variance=_gaussian_variance,
+    log_base_measure=_gaussian_log_base_measure,
+    link=np.positive,
+    deviance=_gaussian_deviance,
+    is_valid=np.isfinite,
+    max_variance=1.0,
+)
+"""Normal with mean θ and variance 1.
+
+Domain: real numbers. Link: identity. ψ(θ) = θ²/2, log ρ(y) = -y²/2 - log(2π)/2, deviance (y - μ)².
+"""
+
+
+BERNOULLI = Family(
+    name="bernoulli",
+    domain="0 or 1",
+    log_partition=_bernoulli_log_partition,
+    mean=expit,
+    variance=_bernoulli_variance,
+    log_base_measure=_bernoulli_log_base_measure,
+    link=logit,
+    deviance=_bernoulli_deviance,
+    is_valid=_is_zero_or_one,
+    max_variance=0.25,
+)
+"""Presence with log-odds θ.
+
+Domain: 0 and 1. Link: logit. ψ(θ) = log(1 + exp θ), log ρ(y) = 0, deviance
+2 (y log(y/μ) + (1 - y) log((1 - y)/(1 - μ))).
+"""
+
+
+POISSON = Family(
+    name="poisson",
+    domain="non-negative integers",
+    log_partition=_poisson_log_partition,
+    mean=_poisson_mean,
+    variance=_poisson_mean,
+    log_base_measure=_poisson_log_base_measure,
+    link=_poisson_link,
+    deviance=_poisson_deviance,
+    is_valid=_is_count,
+    max_variance=None,
+)
+"""Count with log-mean θ.
+
+Domain: 0, 1, 2, ... Link: log. ψ(θ) = exp θ up to ``MAX_LOG_MEAN``, log ρ(y) = -log y!, deviance
+2 (y log(y/μ) - (y - μ)).
+"""
+
+
+FAMILIES = {family.name: family for family in (GAUSSIAN, BERNOULLI, POISSON)}

@@ -1,0 +1,78 @@
+"""Natural parameters of a matrix: main effects plus a low-rank part, never stored dense."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .main_effects import Effects
+
+# Cells whose factors are gathered at once.
+_BLOCK = 2**16
+
+
+class LowRank(NamedTuple):
+    """``left @ diag(singular_values) @ right.T``, with orthonormal columns in both factors.
+
+    Attributes
+    ----------
+    left : ndarray of shape (n_rows, rank)
+    singular_values : ndarray of shape (rank,)
+        Positive, decreasing.
+    right : ndarray of shape (n_columns, rank)
+    """
+
+    left: np.ndarray
+    singular_values: np.ndarray
+    right: np.ndarray
+
+
+class Theta(NamedTuple):
+    """``θ_jl = intercept + row_effects_j + column_effects_l + low_rank_jl``."""
+
+    intercept: float
+    row_effects: np.ndarray
+    column_effects: np.ndarray
+    low_rank: LowRank
+
+
+def zero_low_rank(shape):
+    """The zero matrix of a shape, with rank 0."""
+    n_rows, n_columns = shape
+    return LowRank(np.empty((n_rows, 0)), np.empty(0), np.empty((n_columns, 0)))
+
+
+def products(left, right, rows, columns):
+    """Entries of ``left @ right.T`` at some cells."""
+    values = np.empty(len(rows))
+    for first in range(0, len(rows), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        values[block] = np.einsum("ck,ck->c", left[rows[block]], right[columns[block]])
+    return values
+
+
+def low_rank_at(low_rank, rows, columns):
+    """Entries of the low-rank part at some cells."""
+    return products(low_rank.left * low_rank.singular_values, low_rank.right, rows, columns)
+
+
+def effects_of(theta):
+    """Intercept and main effects of θ."""
+    return Effects(theta.intercept, theta.row_effects, theta.column_effects)
+
+
+def at(theta, rows, columns):
+    """θ at some cells."""
+    return effects_of(theta).at(rows, columns) + low_rank_at(theta.low_rank, rows, columns)
+
+
+def squared_distance(a, b):
+    """Squared Frobenius norm of the difference of two low-rank matrices.
+
+    The difference is orthogonalised first: squares of nearly equal matrices would cancel.
+    """
+    left = np.linalg.qr(np.hstack([a.left, b.left]), mode="r")
+    right = np.linalg.qr(np.hstack([a.right, b.right]), mode="r")
+    signed = np.concatenate([a.singular_values, -b.singular_values])
+    return float(((left * signed @ right.T) ** 2).sum())

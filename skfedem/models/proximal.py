@@ -1,0 +1,182 @@
+"""The server's step for low-rank parameters: a proximal step that never sees a client's cells.
+
+The server knows which cells were observed and how often (N), the margins of the observations, and
+θ. Of the observations it learns the residuals ``W = Σ y - N ψ'(θ)`` in the observed cells, summed
+over the clients, as exactly as the round is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .families import Family
+from .low_rank_theta import LowRank, low_rank_at, squared_distance
+from .main_effects import Effects, Margins, Support, fit_effects, ridge
+from .thresholding import threshold_singular_values
+
+MAX_HALVINGS = 60
+# Below this change of θ, ψ is a parabola to rounding.
+_SMALL_CHANGE = 1e-4
+
+
+class Pooled(NamedTuple):
+    """What the server was told once, and what it is to fit.
+
+    Attributes
+    ----------
+    support : Support
+    margins : Margins
+        Sums of the observations over rows and over columns.
+    family : Family
+    rank : int
+        Largest rank of the low-rank part.
+    penalty : float
+        λ.
+    effects : {"both", "rows", "columns", "none"}
+    """
+
+    support: Support
+    margins: Margins
+    family: Family
+    rank: int
+    penalty: float
+    effects: str
+
+
+class Iterate(NamedTuple):
+    """Low-rank part and effects, with their values in the observed cells.
+
+    Attributes
+    ----------
+    low_rank : LowRank
+    low_rank_values : ndarray of shape (n_observed,)
+    effects : Effects
+    theta : ndarray of shape (n_observed,)
+        Effects and low-rank part together.
+    """
+
+    low_rank: LowRank
+    low_rank_values: np.ndarray
+    effects: Effects
+    theta: np.ndarray
+
+
+class Move(NamedTuple):
+    """Outcome of a proximal step.
+
+    Attributes
+    ----------
+    iterate : Iterate
+    natural_step : float
+        η that the curvature allowed.
+    block : ndarray
+        Approximate right singular vectors, for the next step.
+    sq_norm : float
+        Squared norm of ``(Θ⁺ - Θ) / (γη)``.
+    halvings : int
+    """
+
+    iterate: Iterate
+    natural_step: float
+    block: np.ndarray
+    sq_norm: float
+    halvings: int
+
+
+def with_effects(pooled, low_rank, effects):
+    """Iterate of a low-rank part and the effects that are best beside it.
+
+    ``effects`` is where the search for them begins.
+    """
+    support = pooled.support
+    low_rank_values = low_rank_at(low_rank, support.rows, support.columns)
+    effects, theta = fit_effects(
+        support, pooled.margins, low_rank_values, effects, pooled.effects, pooled.family
+    )
+    return Iterate(low_rank, low_rank_values, effects, theta)
+
+
+def objective(pooled, iterate, sums):
+    """``F = Σ N ψ(θ) - sums θ + λ ||Θ||_* + ridge``, in nats; what holds no θ is left out."""
+    loss = pooled.support.counts @ pooled.family.log_partition(iterate.theta)
+    linear = sums @ iterate.theta
+    penalty = pooled.penalty * iterate.low_rank.singular_values.sum()
+    return float(loss - linear + penalty) + ridge(iterate.effects)
+
+
+def extrapolate(pooled, iterate, previous, momentum):
+    """``Θ + momentum (Θ - previous)``, and the effects that are best beside it."""
+    now = iterate.low_rank
+    beyond = LowRank(
+        np.hstack([now.left, previous.left]),
+        np.concatenate(
+            [(1 + momentum) * now.singular_values, -momentum * previous.singular_values]
+        ),
+        np.hstack([now.right, previous.right]),
+    )
+    return with_effects(pooled, beyond, iterate.effects)
+
+
+def proximal_step(pooled, origin, sums, step_size, natural_step, block):
+    """``Θ⁺ = SVT_{γηλ}(Θ + γη W)``, then the effects; η is halved until the curvature allows it.
+
+    η is allowed where the loss lies below its tangent plus ``||Θ⁺ - Θ||² / (2η)`` at Θ⁺. How far a
+    loss lies above its tangent depends on ψ and N alone, so that noise in W cannot mislead it.
+
+    Parameters
+    ----------
+    pooled : Pooled
+    origin : Iterate
+    sums : ndarray of shape (n_observed,)
+        Sums of the observations, as far as the server knows.
+    step_size : float
+        γ.
+    natural_step : float
+        Largest η.
+    block : ndarray or None
+        Approximate right singular vectors.
+
+    Returns
+    -------
+    move : Move or None
+        None if no step was short enough.
+    """
+    support, family = pooled.support, pooled.family
+    residual = sums - support.counts * family.mean(origin.theta)
+    for halvings in range(MAX_HALVINGS):
+        length = step_size * natural_step
+        low_rank, after = threshold_singular_values(
+            origin.low_rank,
+            support.matrix(length * residual),
+            length * pooled.penalty,
+            pooled.rank,
+            block,
+        )
+        change = low_rank_at(low_rank, support.rows, support.columns) - origin.low_rank_values
+        distance = squared_distance(low_rank, origin.low_rank)
+        if 2 * natural_step * above_tangent(pooled, origin.theta, change) <= distance * (1 + 1e-9):
+            iterate = with_effects(pooled, low_rank, origin.effects)
+            return Move(iterate, natural_step, after, distance / length**2, halvings)
+        natural_step = natural_step / 2
+    return None
+
+
+def above_tangent(pooled, theta, change):
+    """``Σ N (ψ(θ + change) - ψ(θ) - ψ'(θ) change)``: how far the loss lies above its tangent."""
+    family = pooled.family
+    if np.abs(change).max(initial=0) < _SMALL_CHANGE:
+        distance = 0.5 * family.variance(theta) * change**2
+    else:
+        distance = family.log_partition(theta + change) - family.log_partition(theta)
+        distance -= family.mean(theta) * change
+    return float(pooled.support.counts @ distance)
+
+
+def largest_curvature(pooled, theta):
+    """Largest ``N ψ''`` of a cell: of any θ where ψ'' is bounded, else of this one."""
+    support, family = pooled.support, pooled.family
+    bound = family.max_variance
+    variance = family.variance(theta) if bound is None else bound
+    return max(float((support.counts * variance).max()), np.finfo(float).tiny)

@@ -1,0 +1,303 @@
+"""The effect and the factor of each row of a matrix, given the columns' side: one regression a row.
+
+The rows have nothing in common once the column side is fixed. All of them go through the same
+vectorised Newton's method, each with steps of its own and for as long as it needs, so that what a
+row is given does not depend on which rows are beside it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from .low_rank_theta import products
+
+# Cells whose regressions are solved together. A matrix of coefficients counts as that many cells.
+_BLOCK = 2**18
+# Share of the curvature that is added to it: without a penalty, fewer cells than coefficients
+# leave directions without any. Only the steps feel it, the objective does not.
+_FLOOR = 1e-12
+_SUFFICIENT_DECREASE = 1e-4
+_MAX_HALVINGS = 30
+# Once a full step has failed none may change a θ by more: the curvature changes by exp(change).
+_LONGEST = 4.0
+# Relative rounding of a row's objective.
+_ROUNDING = 1e-14
+
+
+class Cells(NamedTuple):
+    """Observed cells, in any order.
+
+    Attributes
+    ----------
+    rows, columns : ndarray of int, shape (n_cells,)
+    values : ndarray of shape (n_cells,)
+        Mean of the observations of a cell.
+    counts : ndarray of shape (n_cells,)
+        Weight of all observations of a cell, their number when all count alike.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    counts: np.ndarray
+
+
+class _Regressions(NamedTuple):
+    """Rows with at least one cell each, cells of a row side by side, and the current θ.
+
+    Attributes
+    ----------
+    starts : ndarray of int, shape (n_rows + 1,)
+        Row ``j`` has the cells ``starts[j]:starts[j + 1]``.
+    columns, values, counts : ndarray of shape (n_cells,)
+    theta : ndarray of shape (n_cells,)
+    """
+
+    starts: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    counts: np.ndarray
+    theta: np.ndarray
+
+    @property
+    def n_rows(self):
+        return len(self.starts) - 1
+
+    def to_cells(self, of_rows):
+        """What belongs to each row, at each of its cells."""
+        return np.repeat(of_rows, np.diff(self.starts), axis=0)
+
+    def sums(self, of_cells):
+        """Sums over the cells of each row."""
+        return np.add.reduceat(of_cells, self.starts[:-1])
+
+    def column_sums(self, of_cells, of_columns):
+        """Σ_l of_cells_jl of_columns_l for each row j, shape (n_rows, of_columns.shape[1])."""
+        shape = self.n_rows, len(of_columns)
+        return csr_array((of_cells, self.columns, self.starts), shape=shape) @ of_columns
+
+    def select(self, kept):
+        """The rows marked by a boolean array."""
+        sizes, cells = np.diff(self.starts), self.to_cells(kept)
+        starts = _starts(sizes[kept])
+        return _Regressions(starts, *(of_cells[cells] for of_cells in self[1:]))
+
+
+def fit_rows(
+    cells,
+    n_rows,
+    offset_columns,
+    column_factors,
+    penalty,
+    family,
+    *,
+    row_effects,
+    ridge,
+    tol=1e-10,
+    max_iter=100,
+):
+    """Effect e and factor f of each row, with the column side fixed.
+
+    For each row the convex objective, in nats,
+
+    ``Σ_l counts_l (ψ(θ_l) - values_l θ_l) + penalty/2 ‖f‖² + ridge/2 e²`` with
+    ``θ_l = offset_columns_l + e + <f, column_factors_l>``
+
+    is minimised over e and f; the sum runs over the observed cells of the row. Where nothing but
+    the observations decides (no penalty, fewer cells than coefficients) there are many minima, and
+    the one found is small; where they decide for infinity (presences only), θ stops where the
+    gradient is negligible.
+
+    Parameters
+    ----------
+    cells : Cells
+        Or anything with these attributes.
+    n_rows : int
+    offset_columns : ndarray of shape (n_columns,)
+        θ of a row whose effect and factor are 0.
+    column_factors : ndarray of shape (n_columns, rank)
+    penalty : float
+        On the squared norm of the factor.
+    family : Family
+    row_effects : bool
+        Whether there are effects; they are 0 otherwise.
+    ridge : float
+        On the squared effect.
+    tol : float, default=1e-10
+        A row is done when each derivative of its objective is at most this share of
+        ``Σ_l counts_l (1 + |values_l|) |x_l|``, x the column's factor, or 1 for the effect.
+    max_iter : int, default=100
+        Newton steps. A row that is not done by then is left where it is; each step has decreased
+        its objective.
+
+    Returns
+    -------
+    effects : ndarray of shape (n_rows,)
+    factors : ndarray of shape (n_rows, rank)
+        Rows without observed cells have zeros in both.
+    """
+    design, penalties = _design(column_factors, penalty, row_effects, ridge)
+    coefficients = np.zeros((n_rows, len(penalties)))
+    if len(penalties) > 0:
+        for rows, regressions in _blocks(cells, n_rows, offset_columns, len(penalties)):
+            coefficients[rows] = _minimise(regressions, design, penalties, family, tol, max_iter)
+    if row_effects:
+        return coefficients[:, 0], coefficients[:, 1:]
+    return np.zeros(n_rows), coefficients
+
+
+def _design(column_factors, penalty, row_effects, ridge):
+    """What the coefficients of a row multiply in each column, and their penalties."""
+    n_columns, rank = column_factors.shape
+    penalties = np.full(rank, float(penalty))
+    if not row_effects:
+        return column_factors, penalties
+    return np.column_stack([np.ones(n_columns), column_factors]), np.append(ridge, penalties)
+
+
+def _starts(sizes):
+    """First cell of each row, and the number of all, from the numbers of cells."""
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _blocks(cells, n_rows, offset_columns, n_coefficients):
+    """Yield the observed rows, some at a time, with their regressions at coefficients 0."""
+    order = np.argsort(cells.rows, kind="stable")
+    sizes = np.bincount(cells.rows, minlength=n_rows)
+    observed = np.flatnonzero(sizes)
+    sizes = sizes[observed]
+    starts = _starts(sizes)
+    block_of_row = np.cumsum(sizes + n_coefficients**2) // _BLOCK
+    edges = np.flatnonzero(np.diff(block_of_row)) + 1
+    for rows in np.split(np.arange(len(observed)), edges):
+        if len(rows) == 0:
+            continue
+        first = starts[rows[0]]
+        chosen = order[first : starts[rows[-1] + 1]]
+        columns = cells.columns[chosen]
+        yield (
+            observed[rows],
+            _Regressions(
+                _starts(sizes[rows]),
+                columns,
+                cells.values[chosen],
+                cells.counts[chosen],
+                offset_columns[columns],
+            ),
+        )
+
+
+def _minimise(regressions, design, penalties, family, tol, max_iter):
+    """Coefficients of the rows, by Newton's method; rows that are done drop out."""
+    coefficients = np.zeros((regressions.n_rows, len(penalties)))
+    active = np.arange(regressions.n_rows)
+    weights = regressions.counts * (1 + np.abs(regressions.values))
+    tolerance = tol * regressions.column_sums(weights, np.abs(design))
+    gradient = _gradient(regressions, coefficients, design, penalties, family)
+    for _ in range(max_iter):
+        hessian = _hessian(regressions, design, penalties, family)
+        direction = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
+        decrease = -np.einsum("jk,jk->j", gradient, direction)
+        rounding = _rounding(regressions, family)
+        lengths, theta = _line_search(
+            regressions,
+            direction,
+            _penalty_along(coefficients[active], direction, penalties),
+            decrease,
+            rounding,
+            design,
+            family,
+        )
+        coefficients[active] += lengths[:, None] * direction
+        regressions = regressions._replace(theta=theta)
+        gradient = _gradient(regressions, coefficients[active], design, penalties, family)
+        # A step that promised no more than rounding was the last that makes sense.
+        going_on = (np.abs(gradient) > tolerance).any(axis=1) & (decrease > rounding)
+        going_on &= lengths > 0
+        if not going_on.any():
+            break
+        if not going_on.all():
+            active, regressions = active[going_on], regressions.select(going_on)
+            gradient, tolerance = gradient[going_on], tolerance[going_on]
+    return coefficients
+
+
+def _gradient(regressions, coefficients, design, penalties, family):
+    """Gradient of each row's objective, shape (n_rows, n_coefficients)."""
+    residuals = regressions.counts * (family.mean(regressions.theta) - regressions.values)
+    return regressions.column_sums(residuals, design) + penalties * coefficients
+
+
+def _hessian(regressions, design, penalties, family):
+    """Hessian of each row's objective, its diagonal raised to make it positive definite.
+
+    It is linear in the columns' outer products ``x_l x_lᵀ``, which the rows share.
+    """
+    n_coefficients = len(penalties)
+    first, second = np.triu_indices(n_coefficients)
+    outer_products = design[:, first] * design[:, second]
+    weights = regressions.counts * family.variance(regressions.theta)
+    triangles = regressions.column_sums(weights, outer_products)
+    hessian = np.empty((regressions.n_rows, n_coefficients, n_coefficients))
+    hessian[:, first, second] = hessian[:, second, first] = triangles
+
+    # The curvature can vanish (far-off presences): the squares of the design then set the scale.
+    squares = regressions.column_sums(regressions.counts, design**2)
+    squares = np.where(squares > 0, squares, 1.0)
+    diagonal = np.arange(n_coefficients)
+    curvature = hessian[:, diagonal, diagonal]
+    hessian[:, diagonal, diagonal] += penalties + _FLOOR * (curvature + squares)
+    return hessian
+
+
+def _rounding(regressions, family):
+    """Rounding of each row's objective: a share of the terms that it is the sum of."""
+    theta = regressions.theta
+    terms = np.abs(family.log_partition(theta)) + np.abs(regressions.values * theta)
+    return _ROUNDING * regressions.sums(regressions.counts * terms)
+
+
+def _penalty_along(coefficients, direction, penalties):
+    """Penalty along a step, less that at its start: ``slope t + square t²``, shape (2, n_rows)."""
+    slope = (penalties * coefficients * direction).sum(axis=1)
+    square = 0.5 * (penalties * direction**2).sum(axis=1)
+    return np.array([slope, square])
+
+
+def _line_search(regressions, direction, penalty_along, decrease, rounding, design, family):
+    """Halve the step of each row until its objective decreases sufficiently.
+
+    Returns
+    -------
+    lengths : ndarray of shape (n_rows,)
+        Share of the direction that is taken; 0 where no share decreases the objective.
+    theta : ndarray of shape (n_cells,)
+        θ afterwards.
+    """
+    lengths = np.zeros(regressions.n_rows)
+    rows_of_cells = regressions.to_cells(np.arange(regressions.n_rows))
+    change_of_theta = products(direction, design, rows_of_cells, regressions.columns)
+    searching = np.arange(regressions.n_rows)
+    searched, change = regressions, change_of_theta
+    trial = np.ones(regressions.n_rows)
+    for halvings in range(_MAX_HALVINGS):
+        step = searched.to_cells(trial) * change
+        loss = family.log_partition(searched.theta + step) - family.log_partition(searched.theta)
+        slope, square = penalty_along[:, searching]
+        objective_change = searched.sums(searched.counts * (loss - searched.values * step))
+        objective_change += trial * slope + trial**2 * square
+        wanted = _SUFFICIENT_DECREASE * trial * decrease[searching]
+        accepted = objective_change <= rounding[searching] - wanted
+        lengths[searching[accepted]] = trial[accepted]
+        if accepted.all():
+            break
+        change = change[searched.to_cells(~accepted)]
+        searching, searched = searching[~accepted], searched.select(~accepted)
+        trial = trial[~accepted] / 2
+        if halvings == 0:
+            reach = np.maximum.reduceat(np.abs(change), searched.starts[:-1])
+            trial = _LONGEST / np.maximum(reach, 2 * _LONGEST)
+    return lengths, regressions.theta + regressions.to_cells(lengths) * change_of_theta

@@ -1,0 +1,63 @@
+"""Soft-thresholding of the singular values of a matrix that is low rank plus sparse."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator, svds
+
+from .low_rank_theta import LowRank
+
+# Columns beyond the rank wanted: they catch what may enter next.
+_SPARE = 5
+
+
+def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
+    """``SVT(low_rank + sparse)``: singular values shrunk by the threshold, cut to a rank.
+
+    Given the dominant right singular vectors of a matrix that was nearly the same, one pass of
+    block power iteration keeps up with it. Without them they are found to convergence (ARPACK).
+
+    Parameters
+    ----------
+    low_rank : LowRank
+        Its factors need not be orthonormal here, nor its values positive.
+    sparse : sparse array of shape (n_rows, n_columns)
+    threshold : float
+    rank : int
+        Largest rank of the result.
+    block : ndarray of shape (n_columns, m), default=None
+        Approximate right singular vectors.
+
+    Returns
+    -------
+    thresholded : LowRank
+    block : ndarray of shape (n_columns, m)
+        For the next call.
+    """
+    scaled = low_rank.left * low_rank.singular_values
+
+    def times(vectors):
+        return sparse @ vectors + scaled @ (low_rank.right.T @ vectors)
+
+    def transposed_times(vectors):
+        return sparse.T @ vectors + low_rank.right @ (scaled.T @ vectors)
+
+    if block is None:
+        matrix = LinearOperator(sparse.shape, times, transposed_times, dtype=np.float64)
+        block = dominant_directions(matrix, min(rank + _SPARE, *sparse.shape))
+    left, _ = np.linalg.qr(times(block))
+    block, singular_values, turned = np.linalg.svd(transposed_times(left), full_matrices=False)
+    shrunk = singular_values[:rank] - threshold
+    kept = np.flatnonzero(shrunk > 0)
+    return LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept]), block
+
+
+def dominant_directions(matrix, size):
+    """Right singular vectors of the largest singular values, shape (n_columns, size)."""
+    generator = np.random.default_rng(0)
+    if size == min(matrix.shape):
+        # Any directions in general position span all there is.
+        return generator.standard_normal((matrix.shape[1], size))
+    v0 = generator.standard_normal(min(matrix.shape))
+    _, _, right = svds(matrix, size, v0=v0, return_singular_vectors="vh")
+    return right[::-1].T

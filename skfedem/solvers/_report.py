@@ -1,0 +1,102 @@
+"""What a fit prints on the way, and warns of at the end."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from .._validation import warn
+
+# Steps that add up to less than this many whole steps are a likely reason not to have converged ...
+_FEW_STEPS = 10
+# ... and this many may well be needed.
+_ENOUGH_STEPS = 50
+
+
+def printer(estimator):
+    """Function that prints a row of the history as often as the estimator's ``verbose`` says."""
+    verbose = estimator.verbose
+
+    def print_row(row):
+        if verbose > 1 or (verbose and row["round"] % 10 == 0):
+            name = "log_likelihood" if "log_likelihood" in row else "objective"
+            print(
+                "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}, squared norm of "
+                "the field {field_sq_norm:.3g}".format(**row)
+                + f", {name.replace('_', '-')} {row[name]:.6g}"
+            )
+
+    return print_row
+
+
+def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt):
+    """Warn of steps that were shortened to the end, and of a run that did not converge.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its ``tol``, ``max_iter``, ``max_epochs`` and ``step_size``.
+    result : Run
+    schedule : callable
+        Step size of a round.
+    iteration : str
+        What a step of size 1 is.
+    left : str
+        What a step did that had to be shortened.
+    remedy, doubt : str
+        What else to do about shortened steps, and about a run that does not converge.
+    """
+    e, n_rounds = estimator, result.server.round_index
+    if not n_rounds:
+        return
+    last_tenth = result.history["safeguarded"][-max(1, n_rounds // 10) :]
+    last_step = result.history["step_size"][-1]
+    if last_tenth.any():
+        warn(
+            f"Steps {left} in {np.count_nonzero(last_tenth)} of the last "
+            f"{_rounds(len(last_tenth))} and were shortened. Use a smaller step_size (it was "
+            f"{last_step:.3g}), a larger batch_size or participation, or a smaller omega{remedy}.",
+            ConvergenceWarning,
+        )
+    if result.converged:
+        return
+    text = f"Not converged to tol={e.tol} after {_rounds(n_rounds)}"
+    travelled = result.history["step_size"][1:].sum()
+    if travelled < min(_FEW_STEPS, n_rounds):
+        enough = _rounds_enough(e, n_rounds, travelled, last_step, schedule)
+        bounds = []
+        if e.max_iter is not None:
+            bounds.append(f"max_iter to about {enough}")
+        if e.max_epochs is not None:
+            epochs = ceil(enough * result.history["epoch"][-1] / n_rounds)
+            bounds.append(f"max_epochs to about {epochs}")
+        text += (
+            f": the steps added up to only {travelled:.2g} {iteration}. With this step set "
+            f"{' and '.join(bounds)}, increase tol{doubt}."
+        )
+    else:
+        text += (
+            f". Increase max_iter{' or max_epochs' if e.max_epochs is not None else ''}, "
+            f"increase tol{doubt}."
+        )
+    warn(text, ConvergenceWarning)
+
+
+def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
+    """Rounds until the steps add up to what may well be needed, to two digits."""
+    # What a function of the user's would give for later rounds is not asked.
+    follows = isinstance(estimator.step_size, str)
+    unit = last_step / schedule(n_rounds) if follows else last_step
+    while travelled < _ENOUGH_STEPS and n_rounds < 1e12:
+        some = max(1, n_rounds // 50)
+        step_size = unit * schedule(n_rounds + 1) if follows else unit
+        missing = ceil((_ENOUGH_STEPS - travelled) / step_size)
+        some = min(some, missing)
+        travelled, n_rounds = travelled + some * step_size, n_rounds + some
+    return int(float(f"{n_rounds:.2g}"))
+
+
+def _rounds(count):
+    return f"{count} round{'' if count == 1 else 's'}"

@@ -1,0 +1,657 @@
+import copy
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import check_is_fitted
+
+from skfedem import _cells
+from skfedem._cells import check_cells, check_matrix, is_cell_list
+from skfedem.models.families import BERNOULLI, GAUSSIAN, POISSON
+
+NAN = np.nan
+SHAPE = (4, 3)
+SITES, MONTHS = ["dune", "fen", "isle", "marsh"], ["may", "june", "july"]
+# Client 1 has nothing, 0 and 2 share the cell (3, 2).
+MATRICES = [
+    np.array([[NAN, 2, NAN], [0, NAN, NAN], [NAN, NAN, NAN], [NAN, NAN, 5]]),
+    np.full(SHAPE, NAN),
+    np.array([[1, NAN, NAN], [NAN, NAN, NAN], [NAN, 0, 7], [NAN, NAN, 3.0]]),
+]
+ROWS, COLUMNS = [0, 1, 3, 0, 2, 2, 3], [1, 0, 2, 0, 1, 2, 2]
+VALUES, OFFSETS = [2.0, 0, 5, 1, 0, 7, 3], [0, 3, 3, 7]
+FORMATS = ["coo", "csr", "csc", "lil", "dok"]
+
+
+def cells_of(X, clients=None, *, family=POISSON, estimator=None, **options):
+    return check_cells(estimator or BaseEstimator(), X, clients, family=family, **options)
+
+
+def triplets_of(matrix):
+    rows, columns = np.nonzero(~np.isnan(matrix))
+    return np.column_stack([rows, columns, matrix[rows, columns]])
+
+
+def sparse_of(matrix, kind=sparse.coo_array):
+    rows, columns, values = triplets_of(matrix).T
+    return kind((values, (rows.astype(np.int32), columns.astype(np.int32))), shape=matrix.shape)
+
+
+def frozen(X):
+    """The same in memory that cannot be written to, as far as it is arrays."""
+    for table in X if isinstance(X, list | tuple) else [X]:
+        arrays = [table]
+        if sparse.issparse(table) and hasattr(table, "data"):
+            arrays = [getattr(table, name, None) for name in ("data", "row", "col", "indices")]
+        elif isinstance(table, pd.DataFrame):
+            arrays = [table.to_numpy()]
+        for array in arrays:
+            if isinstance(array, np.ndarray):
+                array.flags.writeable = False
+    return X
+
+
+def frames_of(matrices, sites=SITES, months=MONTHS):
+    return [pd.DataFrame(matrix, index=sites, columns=months) for matrix in matrices]
+
+
+def assert_same(got, want, exact=True):
+    for name in want._fields:
+        one, other = getattr(got, name), getattr(want, name)
+        if one is None or other is None:
+            assert one is other, name
+        elif exact:
+            assert_array_equal(one, other, err_msg=name)
+        else:
+            assert_allclose(one, other, rtol=1e-13, atol=1e-13, err_msg=name)
+        assert getattr(one, "dtype", None) == getattr(other, "dtype", None), name
+
+
+def check_refused(error, says, X, clients=None, **options):
+    kept = copy.deepcopy((X, clients))
+    with pytest.raises(error) as caught:
+        cells_of(X, clients, **options)
+    np.testing.assert_equal(repr((X, clients)), repr(kept))
+    message = str(caught.value)
+    for fragment in says:
+        assert re.search(fragment, message), f"{fragment!r} is not in {message!r}"
+    assert "  " not in message
+    assert message == message.strip()
+    assert "np." not in message
+    assert message.count("Expected ") <= 1
+
+
+# ------------------------------------------------------------------ one federation, many forms
+
+OF_MATRICES = {
+    "arrays": list(MATRICES),
+    "a tuple": tuple(MATRICES),
+    "float32": [matrix.astype(np.float32) for matrix in MATRICES],
+    "columns first in memory": [np.asfortranarray(matrix) for matrix in MATRICES],
+    "lists": [matrix.tolist() for matrix in MATRICES],
+    "objects with None": [np.where(np.isnan(m), None, m.astype(object)) for m in MATRICES],
+    "frames": frames_of(MATRICES),
+    "numbered frames": [pd.DataFrame(matrix) for matrix in MATRICES],
+    "a frame that numbers and arrays": [pd.DataFrame(MATRICES[0]), *MATRICES[1:]],
+    "frames of nullable integers": [frame.astype("Int64") for frame in frames_of(MATRICES)],
+    "frames of objects with NA": [
+        frame.astype(object).where(frame.notna(), pd.NA) for frame in frames_of(MATRICES)
+    ],
+    "masked arrays": [np.ma.masked_array(np.nan_to_num(m), np.isnan(m)) for m in MATRICES],
+    "one 3-D array": np.stack(MATRICES),
+    "3-D arrays of one observer": [matrix[None] for matrix in MATRICES],
+    **{name: [sparse_of(m).asformat(name) for m in MATRICES] for name in FORMATS},
+    "sparse matrices": [sparse_of(matrix, sparse.coo_matrix).tocsr() for matrix in MATRICES],
+    "sparse integers": [sparse_of(matrix).astype(np.int16) for matrix in MATRICES],
+    "a mix": [MATRICES[0], sparse_of(MATRICES[1]).tocsc(), MATRICES[2][None]],
+}
+OF_TRIPLETS = {
+    "triplets": [triplets_of(matrix) for matrix in MATRICES],
+    "integer triplets": [triplets_of(matrix).astype(np.int64) for matrix in MATRICES],
+    "triplets in a list": [
+        triplets_of(MATRICES[0]).tolist(),
+        np.empty((0, 3)),
+        triplets_of(MATRICES[2]),
+    ],
+    "triplets backwards": [triplets_of(matrix)[::-1] for matrix in MATRICES],
+    "triplets in frames": [
+        pd.DataFrame(triplets_of(m), columns=["site", "month", "count"]) for m in MATRICES
+    ],
+    "triplets and matrices": [
+        triplets_of(MATRICES[0]),
+        sparse_of(MATRICES[1]),
+        MATRICES[2][None],
+    ],
+}
+FORMS = {name: (X, {}) for name, X in OF_MATRICES.items()}
+FORMS |= {name: (X, {"shape": SHAPE}) for name, X in OF_TRIPLETS.items()}
+FORMS |= {
+    "-1 for missing": ([np.nan_to_num(m, nan=-1) for m in MATRICES], {"missing_values": -1}),
+    "-1 among integers": (
+        [np.nan_to_num(m, nan=-1).astype(np.int8) for m in MATRICES],
+        {"missing_values": -1.0},
+    ),
+    "None for missing": (list(MATRICES), {"missing_values": None}),
+    "1e20 in float32": (
+        [np.nan_to_num(m, nan=1e20).astype(np.float32) for m in MATRICES],
+        {"missing_values": 1e20},
+    ),
+    "infinity for missing": (
+        [np.nan_to_num(m, nan=np.inf) for m in MATRICES],
+        {"missing_values": np.inf},
+    ),
+}
+
+
+@pytest.mark.parametrize(("X", "options"), FORMS.values(), ids=list(FORMS))
+def test_every_form_gives_the_same_cells(X, options):
+    estimator = BaseEstimator()
+    data = cells_of(frozen(X), estimator=estimator, **options)
+    assert_array_equal(data.rows, ROWS)
+    assert_array_equal(data.columns, COLUMNS)
+    assert_array_equal(data.values, VALUES)
+    assert_array_equal(data.counts, np.ones(7))
+    assert_array_equal(data.offsets, OFFSETS)
+    # log 1/y!, by hand.
+    assert_allclose(data.log_base_measure, [-np.log(240), 0, -np.log(5040 * 6)], rtol=1e-14)
+    assert_array_equal(data.ids, [0, 1, 2])
+    assert data.shape == SHAPE
+    assert data.row_offsets is None
+    assert [getattr(data, name).dtype for name in data._fields[:6]] == [
+        np.int32, np.int32, np.float64, np.float64, np.int64, np.float64,
+    ]  # fmt: skip
+    assert estimator.n_features_in_ == SHAPE[1]
+    named = isinstance(X, list) and hasattr(X[0], "columns") and "shape" not in options
+    if named and isinstance(X[0].columns[0], str):
+        assert list(estimator.feature_names_in_) == MONTHS
+    else:
+        assert not hasattr(estimator, "feature_names_in_")
+
+
+def test_rows_of_their_own():
+    data = cells_of([MATRICES[0], MATRICES[2][:3]], rows="disjoint")
+    assert data.shape == (7, 3)
+    assert_array_equal(data.row_offsets, [0, 4, 7])
+    assert_array_equal(data.rows, [0, 1, 3, 4, 6, 6])
+    assert_array_equal(data.columns, COLUMNS[:6])
+    assert_array_equal(data.offsets, [0, 3, 6])
+    frames = frames_of(MATRICES[:1]) + frames_of([MATRICES[2][:3]], ["a", "b", "c"])
+    assert_same(cells_of(frames, rows="disjoint"), data)
+    sparse_ones = [sparse_of(MATRICES[0]).tocsr(), sparse_of(MATRICES[2][:3])]
+    assert_same(cells_of(sparse_ones, rows="disjoint"), data)
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, pd.DataFrame, sparse_of, np.ndarray.tolist])
+def test_rows_of_one_table_stay_where_they_are(as_given):
+    table = np.array([[1, NAN], [NAN, 2], [3, 4], [NAN, NAN], [5, NAN]])
+    data = cells_of(as_given(table), ["oak", "ash", "oak", "elm", "ash"])
+    assert_array_equal(data.ids, ["ash", "elm", "oak"])
+    assert_array_equal(data.offsets, [0, 2, 2, 5])
+    assert_array_equal(data.rows, [1, 4, 0, 2, 2])
+    assert_array_equal(data.columns, [1, 0, 0, 0, 1])
+    assert_array_equal(data.values, [2, 5, 1, 3, 4])
+    assert data.shape == (5, 2)
+    alone = cells_of(as_given(table))
+    assert_array_equal(alone.offsets, [0, 5])
+    assert_array_equal(alone.ids, [0])
+    assert_array_equal(alone.rows, [0, 1, 2, 2, 4])
+    assert_array_equal(alone.values, [1, 2, 3, 4, 5])
+
+
+def test_observations_of_one_cell_all_count():
+    triplets = np.array([[3, 2, 5], [0, 1, 2], [3, 2, 0], [0, 0, 9], [3, 2, 1]])
+    rows, columns, values = triplets.T
+    coo = sparse.coo_array((values, (rows, columns)), shape=SHAPE)
+    starts = np.searchsorted(np.sort(rows), np.arange(5))
+    by_row = triplets[np.argsort(rows, kind="stable")]
+    csr = sparse.csr_matrix((by_row[:, 2], by_row[:, 1], starts), shape=SHAPE)
+    observers = np.full((3, *SHAPE), NAN)
+    observers[[0, 1, 1, 0, 2], rows, columns] = values
+    for client in (triplets, coo, csr, observers):
+        data = cells_of([client, client], shape=SHAPE)
+        assert_array_equal(data.rows, [0, 0, 3] * 2)
+        assert_array_equal(data.columns, [0, 1, 2] * 2)
+        assert_array_equal(data.values, [9, 2, 2] * 2)
+        assert_array_equal(data.counts, [1, 1, 3] * 2)
+        assert_array_equal(data.offsets, [0, 3, 6])
+        # log 1/5! + 1/2! + 1/0! + 1/9! + 1/1!: of the observations, not of their means.
+        assert_allclose(data.log_base_measure, [-np.log(120 * 2 * 362880)] * 2, rtol=1e-14)
+    assert len(coo.data) == len(csr.data) == 5
+
+
+def test_a_huge_matrix_is_never_built():
+    shape = (2**31 - 1, 2**31 - 1)
+    last = np.array([[2**31 - 2, 2**31 - 2, 1], [0, 0, 4], [2**31 - 2, 2**31 - 2, 2]])
+    data = cells_of([last, last[:0], last, last], shape=shape)
+    assert_array_equal(data.rows, [0, 2**31 - 2] * 3)
+    assert_array_equal(data.columns, [0, 2**31 - 2] * 3)
+    assert_array_equal(data.values, [4, 1.5] * 3)
+    assert_array_equal(data.offsets, [0, 2, 2, 4, 6])
+    rows, columns, values = last.T
+    one = cells_of(sparse.coo_array((values, (rows, columns)), shape=shape))
+    assert_array_equal(one.columns, [0, 2**31 - 2])
+    says = ["at most 2147483647 rows", r"\(2147483648, 3\)"]
+    check_refused(ValueError, says, sparse.coo_array((2**31, 3)))
+    check_refused(ValueError, says, [last], shape=(2**31, 3))
+
+
+def test_blocks_do_not_show(monkeypatch):
+    rng = np.random.default_rng(0)
+    clients = [
+        np.column_stack([rng.integers(4, size=n), rng.integers(3, size=n), rng.poisson(2, size=n)])
+        for n in rng.integers(0, 12, size=30)
+    ]
+    want = cells_of(clients, shape=SHAPE)
+    for block in (1, 7, 40):
+        monkeypatch.setattr(_cells, "_BLOCK", block)
+        assert_same(cells_of(clients, shape=SHAPE), want)
+    clients[20] = np.array([[0, 0, 1], [4, 0, 1]])
+    check_refused(ValueError, ["got 4.0 in triplet 1 of client 20"], clients, shape=SHAPE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_triplets_sparse_and_dense_agree(data):
+    family = data.draw(st.sampled_from([GAUSSIAN, BERNOULLI, POISSON]), "family")
+    value = {
+        "gaussian": st.floats(-1e6, 1e6),
+        "bernoulli": st.integers(0, 1),
+        "poisson": st.integers(0, 10**6),
+    }[family.name]
+    n_rows, n_columns = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)), "shape")
+    cell = st.tuples(st.integers(0, n_rows - 1), st.integers(0, n_columns - 1), value)
+    lists = data.draw(st.lists(st.lists(cell, max_size=12), min_size=1, max_size=5), "clients")
+    triplets = [np.array(cells, dtype=float).reshape(-1, 3) for cells in lists]
+    seen = {(k, *map(int, cell[:2])): [] for k, own in enumerate(triplets) for cell in own}
+    for k, own in enumerate(triplets):
+        for row, column, number in own:
+            seen[k, int(row), int(column)].append(number)
+    if not seen:
+        check_refused(ValueError, ["at least one observed"], triplets, shape=(n_rows, n_columns))
+        return
+
+    shape = (n_rows, n_columns)
+    stored, dense = [], []
+    for own in triplets:
+        rows, columns = own[:, :2].T.astype(np.int32)
+        stored.append(sparse.coo_matrix((own[:, 2], (rows, columns)), shape=shape))
+        observers = np.full((max(len(own), 1), *shape), NAN)
+        observers[np.arange(len(own)), rows, columns] = own[:, 2]
+        dense.append(observers)
+    got = cells_of(triplets, shape=shape, family=family)
+    assert_same(cells_of(stored, family=family), got)
+    assert_same(cells_of(dense, family=family), got)
+
+    order = sorted(seen)
+    assert_array_equal(
+        np.repeat(np.arange(len(lists)), np.diff(got.offsets)), [c[0] for c in order]
+    )
+    assert_array_equal(got.rows, [c[1] for c in order])
+    assert_array_equal(got.columns, [c[2] for c in order])
+    assert_array_equal(got.counts, [len(seen[c]) for c in order])
+    # A dozen additions of numbers up to 1e6.
+    assert_allclose(got.values, [np.mean(seen[c]) for c in order], rtol=1e-13, atol=1e-8)
+    base = [family.log_base_measure(own[:, 2]).sum() for own in triplets]
+    assert_allclose(got.log_base_measure, base, rtol=1e-13)
+
+    if max(map(len, seen.values())) == 1:
+        matrices = [observers[0].copy() for observers in dense]
+        for k, row, column in order:
+            matrices[k][row, column] = seen[k, row, column][0]
+        assert_same(cells_of(matrices, family=family), got)
+        stacked = cells_of(matrices, rows="disjoint", family=family)
+        labels = np.repeat(np.arange(len(lists)), n_rows)
+        labelled = cells_of(np.concatenate(matrices), labels, family=family)
+        assert_same(labelled, stacked._replace(row_offsets=None))
+
+
+# ------------------------------------------------------------------ refused
+
+
+def put(value, client=2, row=3, column=0):
+    matrices = [matrix.copy() for matrix in MATRICES]
+    matrices[client][row, column] = value
+    return matrices
+
+
+def put_triplet(*triplet):
+    return [triplets_of(MATRICES[0]), np.array([[0, 0, 1.0], triplet])]
+
+
+SIZED = {"shape": SHAPE}
+REORDERED = frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], ["dune", "isle", "fen", "marsh"])
+THE_CELL = "got .* in row 3, column 0 of client 2"
+BAD = {
+    "infinity": (put(np.inf), {}, ValueError, ["finite", "got inf", THE_CELL, "mark"]),
+    "infinity in a frame": (
+        frames_of(put(-np.inf)),
+        {},
+        ValueError,
+        ["infinity", r"got -inf in row 3 \('marsh'\), column 0 \('may'\) of client 2"],
+    ),
+    "infinity in an observer": ([put(np.inf)[2][None]], {}, ValueError, ["row 3, column 0 of cli"]),
+    "a period": (
+        [pd.DataFrame(put(-1)[2], columns=pd.period_range("2020-05", periods=3, freq="M"))],
+        {},
+        ValueError,
+        [r"row 3, column 0 \(2020-05\) of client 0"],
+    ),
+    "own rows": (put(-1), {"rows": "disjoint"}, ValueError, [THE_CELL]),
+    "negative counts": (put(-3), {}, ValueError, ["non-negative integers", "'poisson'", THE_CELL]),
+    "broken counts": (put(2.5), {}, ValueError, ["non-negative integers", "got 2.5", THE_CELL]),
+    "the marker unsaid": (put(-99999999), {}, ValueError, ["missing_values=-99999999 if"]),
+    "no presence": (
+        [np.where(m > 1, 2, m) for m in MATRICES],
+        {"family": BERNOULLI},
+        ValueError,
+        ["Expected 0 or 1", "got 2.0 in row 0, column 1 of client 0"],
+    ),
+    "huge": (
+        put(-1e151),
+        {"family": GAUSSIAN},
+        ValueError,
+        [r"at most 1e\+150", r"got -1e\+151", THE_CELL, "Rescale"],
+    ),
+    "a stored NaN": (
+        [sparse_of(MATRICES[0]), sparse.csr_array(put(NAN)[1][:, :3])],
+        {},
+        ValueError,
+        ["NaN", "row 0, column 0 of client 1", "Leave .* out of sparse"],
+    ),
+    "NaN in a triplet": (
+        put_triplet(3, 2, NAN),
+        SIZED,
+        ValueError,
+        ["NaN", "got nan in row 3, column 2 of client 1", "triplets"],
+    ),
+    "NaN beside a marker": (
+        put(NAN),
+        {"missing_values": -1},
+        ValueError,
+        ["NaN", "row 0, column 0 of client 0", "by -1 only"],
+    ),
+    "a stored marker": (
+        [sparse_of(matrix) for matrix in put(-1)],
+        {"missing_values": -1, "family": GAUSSIAN},
+        ValueError,
+        ["missing_values", "got -1.0 in row 3, column 0 of client 2", "Leave"],
+    ),
+    "other rows": (
+        [MATRICES[0], MATRICES[1][:2]],
+        {},
+        ValueError,
+        ["4 rows", "client 0", r"got 2 for client 1 \(shape \(2, 3\)\)", "shape=", "'disjoint'"],
+    ),
+    "triplets without a shape": (
+        [triplets_of(MATRICES[0]), triplets_of(MATRICES[2])],
+        {},
+        ValueError,
+        ["3 rows", "got 4 for client 1", "triplets, give shape="],
+    ),
+    "other columns": (
+        [MATRICES[0], MATRICES[1][:, :1]],
+        {"rows": "disjoint"},
+        ValueError,
+        ["3 columns", "got 1 for client 1", r"\(4, 1\)"],
+    ),
+    "no rows": ([MATRICES[0], MATRICES[1][:0]], {}, ValueError, ["one row", r"\(0, 3\).*client 1"]),
+    "no observers": ([MATRICES[0][None][:0]], {}, ValueError, ["one row", r"\(0, 4, 3\)"]),
+    "other sites": (
+        REORDERED,
+        {},
+        ValueError,
+        ["row labels", "'fen' for row 1", "got 'isle' for client 1", "Reindex", "disjoint"],
+    ),
+    "other months": (
+        frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], SITES, ["may", "june", "june"]),
+        {"rows": "disjoint"},
+        ValueError,
+        ["column labels", "'july' for column 2", "got 'june' for client 1", "Reindex"],
+    ),
+    "frames and arrays": (
+        [MATRICES[0], *frames_of(MATRICES[1:])],
+        {},
+        ValueError,
+        ["no row labels", "client 0", "got row labels for client 1"],
+    ),
+    "names and numbers": (
+        frames_of(MATRICES, months=["may", "june", 7]),
+        {},
+        TypeError,
+        ["column names of client 0", "strings"],
+    ),
+    "a site too many": (
+        put_triplet(4, 0, 1),
+        SIZED,
+        ValueError,
+        [
+            "site numbers .* integers from 0 to 3",
+            "got 4.0 in triplet 1 of client 1",
+            "larger shape",
+        ],
+    ),
+    "a negative month": (put_triplet(0, -1, 1), SIZED, ValueError, ["month", "got -1.0 in tri"]),
+    "half a site": (put_triplet(0.5, 0, 1), SIZED, ValueError, ["site", "got 0.5 in triplet 1"]),
+    "no month": (put_triplet(0, NAN, 1), SIZED, ValueError, ["month", "got nan in triplet 1"]),
+    "four numbers": (
+        [np.zeros((2, 3)), np.zeros((2, 4))],
+        SIZED,
+        ValueError,
+        [r"triplets .* \(n, 3\) for client 1", r"got shape \(2, 4\)", "Leave `shape` out"],
+    ),
+    "another sparse shape": (
+        [np.zeros((2, 3)), sparse.coo_array((3, 4))],
+        SIZED,
+        ValueError,
+        [r"shape=\(4, 3\)", r"\(3, 4\) for client 1"],
+    ),
+    "shape 5": (MATRICES, {"shape": 5}, TypeError, ["two integers", "got 5"]),
+    "shape of halves": (MATRICES, {"shape": (4, 2.5)}, ValueError, ["integers", r"2\.5\)"]),
+    "an empty shape": (MATRICES, {"shape": (0, 3)}, ValueError, ["two integers >= 1"]),
+    "shape and own rows": (
+        MATRICES,
+        {**SIZED, "rows": "disjoint"},
+        ValueError,
+        ["rows='shared'", "Number"],
+    ),
+    "shape and one table": (MATRICES[0], SIZED, ValueError, ["shape", r"Give \[X\]"]),
+    "unknown rows": (MATRICES, {"rows": "own"}, ValueError, ["'shared', 'disjoint'", "'own'"]),
+    "a marker that is a word": (
+        MATRICES,
+        {"missing_values": "NA"},
+        TypeError,
+        ["missing_values to be a number", "'NA'", "str"],
+    ),
+    "nothing": ([], {}, ValueError, ["at least one client", "empty list"]),
+    "nothing observed": (
+        [MATRICES[1]] * 2,
+        {},
+        ValueError,
+        ["one observed cell", "none from 2 clients", "missing_values"],
+    ),
+    "nothing observed in one": (MATRICES[1], {}, ValueError, ["one observed cell", "1 client:"]),
+    "labels and a list": (MATRICES, {"clients": [0, 1, 2]}, ValueError, ["clients=None", "both"]),
+    "labels and observers": (
+        np.stack(MATRICES),
+        {"clients": [0, 1, 2]},
+        ValueError,
+        ["clients=None", "both"],
+    ),
+    "too few labels": (
+        MATRICES[0],
+        {"clients": ["a", "b"]},
+        ValueError,
+        ["one label for each of the 4 rows"],
+    ),
+    "a missing label": (
+        MATRICES[0],
+        {"clients": ["a", None, "b", "a"]},
+        ValueError,
+        ["label", "missing one at row 1"],
+    ),
+    "a bad cell of a label": (
+        put(-1)[2],
+        {"clients": ["b", "a", "b", "a"]},
+        ValueError,
+        ["got -1.0 in row 3, column 0 of client 'a'"],
+    ),
+    "a bad cell of one": (put(-1)[2], {}, ValueError, ["row 3, column 0. Correct"]),
+    "a bad cell of one frame": (
+        frames_of(put(-1))[2],
+        {},
+        ValueError,
+        [r"row 3 \('marsh'\), column 0 \('may'\). Correct"],
+    ),
+    "words": ([MATRICES[0], [["a", "b"]]], {}, ValueError, ["numbers", "client 1", "Encode"]),
+    "dates": (
+        [MATRICES[0], np.array([["2020-05"]], dtype="M8[M]")],
+        {},
+        ValueError,
+        ["numbers in the table of client 1", "datetime64"],
+    ),
+    "words as objects": (
+        [np.array([["a", 1.0]], dtype=object)],
+        {},
+        ValueError,
+        ["numbers", "client 0", "'a'"],
+    ),
+    "one table of words": (np.array([["a"]]), {}, ValueError, ["numbers", "Encode"]),
+    "complex": ([MATRICES[0] + 0j], {}, ValueError, ["Complex data not supported", "client 0"]),
+    "sparse complex": ([sparse_of(MATRICES[0]) * 1j], {}, ValueError, ["Complex", "client 0"]),
+    "diagonals": (
+        [sparse.dia_array((np.ones((1, 3)), [0]), shape=(3, 3))],
+        {},
+        TypeError,
+        ["single entries", "dia_array in the table of client 0", "padding"],
+    ),
+    "blocks": (sparse.bsr_matrix(np.ones((4, 4)), blocksize=(2, 2)), {}, TypeError, ["blocks"]),
+    "a sparse vector": (
+        [sparse.coo_array(np.ones(3))],
+        {},
+        ValueError,
+        ["2-D sparse matrix", "1 dimension in the table of client 0"],
+    ),
+    "one dimension": (np.zeros(3), {}, ValueError, ["Expected 2D array, got 1D"]),
+    "four dimensions": ([np.zeros((1, 1, 1, 1))], {}, ValueError, ["2-D or 3-D", "client 0"]),
+    "a hole": ([MATRICES[0], None], {}, ValueError, ["2-D", "client 1", "no table"]),
+    "tables in a table": (
+        [MATRICES[0], MATRICES],
+        {},
+        ValueError,
+        ["client 1", "client of its own, or a 3-D"],
+    ),
+    "a dictionary": (dict(enumerate(MATRICES)), {}, TypeError, ["dict", "values"]),
+}
+
+
+@pytest.mark.parametrize(("X", "options", "error", "says"), BAD.values(), ids=list(BAD))
+def test_refused(X, options, error, says):
+    check_refused(error, says, X, **options)
+
+
+def test_missing_cells_raise_no_warnings_in_float32():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = cells_of([m.astype(np.float32) for m in MATRICES], missing_values=NAN)
+        assert_array_equal(data.values, VALUES)
+        check_refused(
+            ValueError, ["NaN"], [m.astype(np.float32) for m in MATRICES], missing_values=1e300
+        )
+
+
+def test_what_is_a_list_of_clients():
+    for clients in ([], MATRICES, tuple(MATRICES), [sparse_of(MATRICES[0])], [np.zeros((1, 2, 3))]):
+        assert is_cell_list(clients)
+    for table in (MATRICES[0], MATRICES[0].tolist(), np.stack(MATRICES), sparse_of(MATRICES[0])):
+        assert not is_cell_list(table)
+
+
+# ------------------------------------------------------------------ one table, after a fit
+
+
+class ColumnMeans(TransformerMixin, BaseEstimator):
+    """The least that uses both checks, so that scikit-learn can check them."""
+
+    def __init__(self, missing_values=NAN):
+        self.missing_values = missing_values
+
+    def fit(self, X, y=None, clients=None):
+        checked = clone(self)
+        data = check_cells(checked, X, clients, family=GAUSSIAN, missing_values=self.missing_values)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(checked, name):
+                setattr(self, name, getattr(checked, name))
+        sums = np.bincount(data.columns, data.values * data.counts, minlength=data.shape[1])
+        counts = np.bincount(data.columns, data.counts, minlength=data.shape[1])
+        self.means_ = sums / np.maximum(counts, 1)
+        return self
+
+    def transform(self, X):
+        check_is_fitted(self)
+        cells = check_matrix(self, X, self.missing_values, GAUSSIAN)
+        full = np.tile(self.means_, (cells.n_rows, 1))
+        full[cells.rows, cells.columns] = cells.values
+        return full
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags
+
+
+@parametrize_with_checks([ColumnMeans()])
+def test_the_contract_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+FITTED = ColumnMeans().fit(MATRICES)
+NAMED = ColumnMeans().fit(frames_of(MATRICES))
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, sparse_of])
+def test_cells_of_one_table(as_given):
+    cells = check_matrix(FITTED, as_given(MATRICES[0]), NAN, POISSON)
+    for got, want in zip(cells[:3], (ROWS, COLUMNS, VALUES), strict=True):
+        assert_array_equal(got, want[:3])
+    assert_array_equal(cells.counts, [1, 1, 1])
+    assert cells.n_rows == 4
+    assert cells.log_base_measure == pytest.approx(-np.log(240), rel=1e-14)
+    assert_array_equal(cells.dense, MATRICES[0] if as_given is np.asarray else None)
+    empty = check_matrix(FITTED, as_given(MATRICES[1][:2]), NAN, POISSON)
+    assert len(empty.rows) == 0
+    assert empty.n_rows == 2
+    assert empty.log_base_measure == 0
+
+
+def test_the_dense_table_has_nan_for_any_marker():
+    given = np.nan_to_num(MATRICES[0], nan=-1)
+    kept = given.copy()
+    assert_array_equal(check_matrix(FITTED, given, -1, POISSON).dense, MATRICES[0])
+    single = check_matrix(FITTED, given.astype(np.float32), -1, POISSON).dense
+    assert single.dtype == np.float32
+    assert_array_equal(single, MATRICES[0])
+    assert_array_equal(given, kept)
+
+
+def test_one_table_that_does_not_fit():
+    def refused(says, X, fitted=FITTED, missing_values=NAN):
+        with pytest.raises(ValueError, match=says):
+            check_matrix(fitted, X, missing_values, POISSON)
+
+    refused("2 features.*expecting 3", MATRICES[0][:, :2])
+    refused("2 features.*expecting 3", sparse_of(MATRICES[0][:, :2]))
+    refused("list of tables", MATRICES)
+    refused("dim 3", np.stack(MATRICES))
+    refused(r"feature names should match", frames_of(MATRICES, months=MONTHS[::-1])[0], NAMED)
+    refused(r"row 3 \('marsh'\), column 0 \('may'\)", frames_of(put(-1))[2], NAMED)
+    refused("infinity.*row 3, column 0", put(np.inf)[2])
+    refused("NaN.*by -1 only", MATRICES[0], missing_values=-1)

@@ -1,0 +1,311 @@
+"""The low-rank model on the solvers, against soft-impute and the literal Algorithm 7."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import literal_imputation as oracle
+from skfedem._federation import Federation
+from skfedem._parallel import Workers
+from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
+from skfedem.models.families import FAMILIES
+from skfedem.models.low_rank import Cells, low_rank_model, start_run
+from skfedem.models.low_rank_theta import LowRank, at, low_rank_at, squared_distance
+from skfedem.models.main_effects import Effects, Margins, Support, fit_effects
+from skfedem.models.thresholding import threshold_singular_values
+from skfedem.solvers import fedem, vr_fedem
+from skfedem.solvers._base import Problem
+from skfedem.solvers._loop import Options, run
+from skfedem.solvers.step_size import automatic_n_inner, automatic_step_size
+
+SHAPE = (14, 9)
+PENALTIES = {"gaussian": 1.5, "bernoulli": 0.6, "poisson": 4.0}
+
+
+def observations(family, overlap, n_clients=5, seed=0):
+    """(rows, columns, values, owners); with `overlap`, cells are seen by several, or twice."""
+    generator = np.random.default_rng(seed)
+    low_rank = generator.standard_normal((SHAPE[0], 2)) @ generator.standard_normal((2, SHAPE[1]))
+    theta = 0.5 + 0.6 * generator.standard_normal(SHAPE[0])[:, None] + 0.5 * low_rank
+    cells = generator.permutation(SHAPE[0] * SHAPE[1])[:85]
+    # Whoever is never seen has no effect in the oracle.
+    cells = np.union1d(cells, np.arange(SHAPE[0]) * SHAPE[1] + np.arange(SHAPE[0]) % SHAPE[1])
+    if overlap:
+        cells = np.concatenate([cells, generator.choice(cells, 60), cells[:4], cells[:4]])
+    rows, columns = np.divmod(cells, SHAPE[1])
+    mean = oracle.mean(theta, family)[rows, columns]
+    if family == "gaussian":
+        values = mean + generator.standard_normal(len(cells))
+    elif family == "bernoulli":
+        values = (generator.random(len(cells)) < mean).astype(float)
+        # A row or column with one value only has no best effect.
+        first_in_row, first_in_column = (
+            np.unique(k, return_index=True)[1] for k in (rows, columns)
+        )
+        for first, labels in ((first_in_row, rows), (first_in_column, columns)):
+            alike = np.array([np.ptp(values[labels == labels[k]]) == 0 for k in first])
+            values[first[alike]] = 1 - values[first[alike]]
+    else:
+        values = generator.poisson(mean).astype(float)
+    owners = np.sort(generator.integers(n_clients, size=len(cells)))
+    order = generator.permutation(len(cells))
+    return rows[order], columns[order], values[order], owners
+
+
+def federate(rows, columns, values, owners, client_weights="n_samples"):
+    """Federation of the observers' cells; what one saw twice is one cell."""
+    code = (owners * SHAPE[0] + rows) * SHAPE[1] + columns
+    distinct, inverse = np.unique(code, return_inverse=True)
+    counts = np.bincount(inverse).astype(float)
+    cells = Cells(
+        (distinct // SHAPE[1] % SHAPE[0]).astype(np.int32),
+        (distinct % SHAPE[1]).astype(np.int32),
+        np.bincount(inverse, values) / counts,
+        counts,
+    )
+    lengths = np.bincount(distinct // (SHAPE[0] * SHAPE[1]))
+    weights = lengths / lengths.sum()
+    if client_weights == "uniform":
+        weights = np.full(len(lengths), 1 / len(lengths))
+    return Federation(cells, np.concatenate([[0], np.cumsum(lengths)]), weights)
+
+
+def problem_of(
+    data, family, *, penalty=None, rank=None, effects="both", adaptive=True, compressor=None,
+    participation=1.0, batch_size=None, n_inner=None, seed=0, client_weights="n_samples",
+):  # fmt: skip
+    federation = federate(*data, client_weights)
+    lengths = np.bincount(data[3])
+    base = np.bincount(data[3], FAMILIES[family].log_base_measure(data[2]))[lengths > 0]
+    model = low_rank_model(
+        federation,
+        SHAPE,
+        base,
+        FAMILIES[family],
+        min(SHAPE) if rank is None else rank,
+        PENALTIES[family] if penalty is None else penalty,
+        effects,
+        adaptive,
+    )
+    vectors = model.vectors(federation)
+    compressor = Identity() if compressor is None else compressor
+    omega = float(compressor.omega_for(vectors.longest))
+    if n_inner is None:
+        n_inner = automatic_n_inner(
+            federation.n_clients, federation.n_samples, omega, participation
+        )
+    return Problem(
+        model, federation, vectors, compressor, omega, participation, 1 / (1 + omega), batch_size,
+        True, n_inner, seed,
+    )  # fmt: skip
+
+
+def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0, n_jobs=None):
+    if step_size is None:
+        schedule = automatic_step_size(problem, variance_reduced=solver is vr_fedem)
+    else:
+        schedule = lambda k: step_size  # noqa: E731
+    options = Options(schedule, step_size is None, "field", max_iter, None, tol, "auto")
+    with Workers(n_jobs) as workers:
+        start = start_run(problem.model, problem.federation)
+        return run(solver, problem, start, options, workers, lambda row: None)
+
+
+def soft_impute(data, family, effects="both", penalty=None):
+    penalty = PENALTIES[family] if penalty is None else penalty
+    return oracle.soft_impute(*data[:3], SHAPE, penalty, family, effects, tol=1e-7)
+
+
+every_family = pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
+every_split = pytest.mark.parametrize("overlap", [False, True], ids=["disjoint", "overlapping"])
+
+
+# ---- the pooled optimum, whatever the split
+
+
+@every_family
+@every_split
+@pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
+def test_exact_rounds_reach_the_pooled_optimum(family, overlap, effects):
+    data = observations(family, overlap)
+    want = soft_impute(data, family, effects)
+    result = fitted(problem_of(data, family, effects=effects), max_iter=300, tol=1e-11)
+    objectives = result.history["objective"]
+    # The ridge on the effects is about 1e-7 of it.
+    assert abs(objectives[-1] - want.objective) < 1e-6 * want.objective
+    # Rounding of a sum of a hundred terms aside, no round makes it worse.
+    assert (np.diff(objectives) <= 1e-12 * objectives[0]).all()
+    assert result.server.round_index < 120
+
+
+@every_family
+@every_split
+@pytest.mark.parametrize("compressor", [Dithering(omega=1.0), BlockQuantizer(omega=1.0)])
+def test_compressed_and_partial_rounds_reach_the_pooled_optimum(family, overlap, compressor):
+    data = observations(family, overlap)
+    want = soft_impute(data, family)
+    problem = problem_of(data, family, compressor=compressor, participation=0.75)
+    result = fitted(problem, max_iter=600)
+    assert abs(result.criteria[-1] - want.objective) < 1e-3 * want.objective
+    assert not result.history["safeguarded"].any()
+
+
+@every_family
+def test_variance_reduction_reaches_the_pooled_optimum_with_minibatches(family):
+    data = observations(family, overlap=True)
+    want = soft_impute(data, family)
+    problem = problem_of(
+        data, family, compressor=Dithering(omega=1.0), participation=0.75, batch_size=4
+    )
+    result = fitted(problem, solver=vr_fedem, max_iter=3000)
+    assert abs(result.criteria[-1] - want.objective) < 1e-3 * want.objective
+
+
+@every_family
+def test_any_split_of_the_observations_gives_the_same_fit(family):
+    data = observations(family, overlap=True)
+    one = fitted(problem_of((*data[:3], np.zeros_like(data[3])), family), max_iter=20)
+    for owners in (data[3], np.arange(len(data[3])), data[3][::-1]):
+        order = np.argsort(owners, kind="stable")
+        other = tuple(column[order] for column in (*data[:3], owners))
+        many = fitted(problem_of(other, family), max_iter=20)
+        # The same sums in another order, and 20 rounds that pass rounding on.
+        assert_allclose(
+            many.history["objective"], one.history["objective"], rtol=1e-9, err_msg=family
+        )
+
+
+# ---- the literal algorithm
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.7])
+def test_it_is_algorithm_7_of_one_observer_step_by_step(penalty):
+    data = observations("gaussian", overlap=False)
+    observer = oracle.Cells(*data[:3])
+    start = oracle.client_statistic([observer], np.zeros(SHAPE), "gaussian")
+    literal = oracle.algorithm_7(
+        [[observer]], "gaussian", 2, penalty, np.zeros(SHAPE), [start], [1.0], [1.0] * 12, 1.0,
+        1.0, [[0]] * 12, [[None]] * 12,
+    )  # fmt: skip
+    problem = problem_of(
+        (*data[:3], np.zeros_like(data[3])), "gaussian", penalty=penalty, rank=2, effects="none",
+        adaptive=False,
+    )  # fmt: skip
+    for k, want in enumerate(literal):
+        low_rank = fitted(problem, step_size=1.0, max_iter=k + 1).server.parameters.natural.low_rank
+        dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
+        assert_allclose(dense, want.theta, atol=1e-8)
+
+
+# ---- invariants
+
+
+@every_family
+@pytest.mark.parametrize("solver", [fedem, vr_fedem])
+def test_the_server_holds_the_mean_of_the_control_variates(family, solver):
+    data = observations(family, overlap=True)
+    problem = problem_of(
+        data, family, compressor=RandK(omega=1.0), participation=0.6, batch_size=3, n_inner=4
+    )
+    result = fitted(problem, solver=solver, step_size=0.02, max_iter=15)
+    vectors = problem.vectors
+    every = np.arange(problem.federation.n_clients)
+    own = vectors.weighted(problem.federation.weights, every, result.states.controls)
+    assert_allclose(result.server.control, vectors.total(every, [own]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", [fedem, vr_fedem])
+def test_results_do_not_depend_on_the_number_of_workers(solver):
+    data = observations("poisson", overlap=True)
+    problem = problem_of(data, "poisson", compressor=Dithering(omega=1.0), batch_size=3)
+    problem.model.block_rows = 7
+    one, two = (fitted(problem, solver=solver, max_iter=12, n_jobs=n) for n in (1, 2))
+    for name, column in one.history.items():
+        assert_array_equal(column, two.history[name], err_msg=name)
+
+
+def test_weights_of_clients_weigh_their_observations():
+    data = observations("poisson", overlap=True)
+    problem = problem_of(data, "poisson", client_weights="uniform")
+    federation = problem.federation
+    # Every client's cells weigh N / (n m_i) each.
+    weights = federation.n_samples / federation.n_clients / federation.lengths
+    counts = federation.rows.counts * np.repeat(weights, federation.lengths)
+    total = np.zeros(SHAPE)
+    np.add.at(total, (federation.rows.rows, federation.rows.columns), counts)
+    support = problem.model.pooled.support
+    assert_allclose(support.counts, total[support.rows, support.columns])
+    result = fitted(problem, max_iter=200, tol=1e-12)
+    theta = result.server.parameters.natural
+    values = at(theta, federation.rows.rows, federation.rows.columns)
+    # At the optimum the weighted residuals of each row add up to 0, but for the ridge.
+    residual = counts * (federation.rows.values - np.exp(values))
+    by_row = np.bincount(federation.rows.rows, residual)
+    assert_allclose(by_row, 1e-7 * theta.row_effects, atol=1e-5)
+
+
+# ---- pieces
+
+
+def test_effects_solve_their_likelihood_equations():
+    data = observations("poisson", overlap=True)
+    model = problem_of(data, "poisson").model
+    support, margins = model.pooled.support, model.pooled.margins
+    low_rank = 0.3 * np.random.default_rng(0).standard_normal(len(support.counts))
+    start = Effects(0.0, np.zeros(SHAPE[0]), np.zeros(SHAPE[1]))
+    effects, theta = fit_effects(support, margins, low_rank, start, "both", FAMILIES["poisson"])
+    expected = support.margins(support.counts * np.exp(theta))
+    assert_allclose(expected.rows + 1e-7 * effects.rows, margins.rows, rtol=1e-4)
+    assert_allclose(expected.columns + 1e-7 * effects.columns, margins.columns, rtol=1e-4)
+    assert abs(effects.rows.mean()) + abs(effects.columns.mean()) < 1e-12
+
+
+def test_effects_of_rows_without_a_bird_stay_finite():
+    rows, columns = np.divmod(np.arange(12), 4)
+    support = Support(
+        rows.astype(np.int32),
+        columns.astype(np.int32),
+        np.ones(12),
+        np.array([0, 4, 8, 12]),
+        (3, 4),
+    )
+    values = np.where(rows == 1, 0.0, 5.0)
+    margins = support.margins(values)
+    assert isinstance(margins, Margins)
+    start = Effects(0.0, np.zeros(3), np.zeros(4))
+    effects, theta = fit_effects(support, margins, np.zeros(12), start, "both", FAMILIES["poisson"])
+    assert np.isfinite(theta).all()
+    assert effects.rows[1] < -5
+    assert_allclose(np.exp(theta[rows != 1]), 5.0, rtol=1e-3)
+
+
+def test_thresholding_is_that_of_the_dense_matrix():
+    generator = np.random.default_rng(0)
+    data = observations("gaussian", overlap=False)
+    support = problem_of(data, "gaussian").model.pooled.support
+    values = generator.standard_normal(len(support.counts))
+    low_rank = LowRank(
+        generator.standard_normal((SHAPE[0], 3)), np.array([2.0, 1.0, -0.5]),
+        generator.standard_normal((SHAPE[1], 3)),
+    )  # fmt: skip
+    dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
+    dense += support.matrix(values).toarray()
+    for rank in (2, min(SHAPE)):
+        found, block = threshold_singular_values(low_rank, support.matrix(values), 1.0, rank)
+        again, _ = threshold_singular_values(low_rank, support.matrix(values), 1.0, rank, block)
+        assert_allclose(again.singular_values, found.singular_values, rtol=1e-12)
+        want = oracle.threshold_singular_values(dense, 1.0, rank)
+        assert_allclose(found.left * found.singular_values @ found.right.T, want, atol=1e-10)
+
+
+def test_distances_of_low_rank_matrices_do_not_cancel():
+    generator = np.random.default_rng(0)
+    left, _ = np.linalg.qr(generator.standard_normal((30, 2)))
+    right, _ = np.linalg.qr(generator.standard_normal((20, 2)))
+    one = LowRank(left, np.array([1e3, 1.0]), right)
+    two = LowRank(left, np.array([1e3, 1.0 + 1e-7]), right)
+    assert_allclose(squared_distance(one, two), 1e-14, rtol=1e-4)
+    rows, columns = np.divmod(np.arange(600), 20)
+    assert_allclose(
+        low_rank_at(one, rows, columns).reshape(30, 20), left * [1e3, 1.0] @ right.T, atol=1e-10
+    )
