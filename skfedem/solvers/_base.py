@@ -164,13 +164,13 @@ def minibatch_features(problem, round_index, clients):
 
 
 def compress(problem, round_index, clients, innovations):
-    """Quant(Δ_i) with each client's own random numbers."""
+    """Quant(Δ_i) with each client's own random numbers, and the bytes of each message."""
     if problem.omega == 0:
-        return innovations
+        return innovations, problem.compressor.n_bytes(innovations)
     uniforms = _random.client_uniforms(
         problem.seed, _random.COMPRESSION, round_index, clients, innovations.shape[1]
     )
-    return problem.compressor.compress(innovations, uniforms)
+    return problem.compressor.send(innovations, uniforms)
 
 
 def server_half(problem, server, received, step_size):
