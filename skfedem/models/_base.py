@@ -79,6 +79,10 @@ class Model(ABC):
         rows each client has. Returns ``ClientSums``.
         """
 
+    def expected_statistics(self, natural, features, lengths):
+        """Return the statistics of ``expectation``, where nobody needs the log-likelihood."""
+        return self.expectation(natural, features, lengths).statistics
+
     @abstractmethod
     def maximization(self, statistics):
         """M-step, the map T: the parameters that a statistic gives. It never sees data."""

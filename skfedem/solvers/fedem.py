@@ -51,8 +51,8 @@ def expected_statistics(problem, broadcast, clients):
     if problem.batch_size is None:
         return all_rows(problem, broadcast.natural, clients)
     features, lengths = minibatch_features(problem, broadcast.round_index, clients)
-    sums = problem.model.expectation(broadcast.natural, features, lengths)
-    return Estimate(sums.statistics / problem.batch_size, None, int(lengths.sum()))
+    statistics = problem.model.expected_statistics(broadcast.natural, features, lengths)
+    return Estimate(statistics / problem.batch_size, None, int(lengths.sum()))
 
 
 def send_innovation(problem, broadcast, clients, estimate, controls):

@@ -94,9 +94,9 @@ def spider(problem, broadcast, clients, states, outer_loop):
     if not refresh.all():
         update = ~refresh
         features, lengths = minibatch_features(problem, broadcast.round_index, clients[update])
-        now = problem.model.expectation(broadcast.natural, features, lengths)
-        last = problem.model.expectation(states.natural[update], features, lengths)
-        difference = (now.statistics - last.statistics) / problem.batch_size
+        now = problem.model.expected_statistics(broadcast.natural, features, lengths)
+        last = problem.model.expected_statistics(states.natural[update], features, lengths)
+        difference = (now - last) / problem.batch_size
         statistics[update] = states.estimates[update] + difference
         n_expectations += 2 * int(lengths.sum())
     return Estimate(statistics, None, n_expectations)
