@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cache
 from itertools import count
 from math import ceil, sqrt
 from numbers import Integral
@@ -227,8 +228,7 @@ class _Stepped(_Operator):
     def _product(self, integers, steps, x):
         """Return integers times steps, which overwrites the integers, with the signs of x."""
         integers *= _vectors.spread(steps, integers.shape[2])
-        magnitudes = _vectors.from_blocks(integers, x.shape[1])
-        compressed = np.copysign(magnitudes, x, out=magnitudes)
+        compressed = np.copysign(_vectors.from_blocks(integers, x.shape[1]), x)
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
 
@@ -311,20 +311,12 @@ class Dithering(_Stepped):
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q, levels):
-        q = min(q, self.bucket_length or q)
-        return min(q / (4 * levels**2), sqrt(q) / levels)
+        return _dithering_omega(min(q, self.bucket_length or q), levels)
 
     def _level(self, q):
         if self.levels is not None:
             return self.levels
-        q = min(q, self.bucket_length or q)
-        levels = min(sqrt(q / (4 * self.omega)), sqrt(q) / self.omega)
-        if levels > _MAX_LEVELS:
-            raise ValueError(
-                f"omega={self.omega} needs {levels:.3g} levels, more than the {_MAX_LEVELS} there "
-                "are: ask for a larger omega, set bucket_length, or use Identity()"
-            )
-        return _least(ceil(levels), lambda s: self._omega(q, s) <= self.omega)
+        return _fewest_levels(min(q, self.bucket_length or q), self.omega)
 
     def _cut(self):
         return self.bucket_length
@@ -472,6 +464,22 @@ class RandK(_Operator):
 
     def _code(self, q):
         return _codec.Sparse(0x23, most=self._level(q))
+
+
+def _dithering_omega(q, levels):
+    return min(q / (4 * levels**2), sqrt(q) / levels)
+
+
+@cache
+def _fewest_levels(q, omega):
+    """Return the fewest levels with which dithering q coordinates reaches omega."""
+    levels = min(sqrt(q / (4 * omega)), sqrt(q) / omega)
+    if levels > _MAX_LEVELS:
+        raise ValueError(
+            f"omega={omega} needs {levels:.3g} levels, more than the {_MAX_LEVELS} there "
+            "are: ask for a larger omega, set bucket_length, or use Identity()"
+        )
+    return _least(ceil(levels), lambda s: _dithering_omega(q, s) <= omega)
 
 
 def _shorten(steps, rounding):

@@ -113,7 +113,7 @@ class GaussianMixtureModel(Model):
         """Length q of the statistic vector."""
         return self.n_components * self.n_functions
 
-    @cached_property
+    @property
     def block_rows(self):
         """Number of rows whose E-step fits a processor's cache."""
         return max(64, _CACHE_SIZE // (self.n_functions + 2 * self.n_components))
@@ -126,13 +126,11 @@ class GaussianMixtureModel(Model):
         """
         if self.reg_covar == 0:
             return 0.0
+        if self.covariance_type == "tied":
+            return self._shared_regularization
         rounding = ROUNDING * (1 + means**2)
-        if self.covariance_type in ("full", "tied"):
-            given = self._given_regularization
-            if self.covariance_type == "tied":
-                rounding = np.full(self.n_features, ROUNDING)
-            lacking = np.maximum(rounding - np.diagonal(given), 0)
-            return given + _diagonals(lacking) if lacking.any() else given
+        if self.covariance_type == "full":
+            return _with_diagonal(self._given_regularization, rounding)
         if self.covariance_type == "spherical":
             rounding = rounding.mean(axis=1)
         return np.maximum(self.reg_covar / _squared_scale(self), rounding)
@@ -141,6 +139,11 @@ class GaussianMixtureModel(Model):
     def _given_regularization(self):
         """``reg_covar`` times the identity of the rows' units, in standard units."""
         return self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
+
+    @cached_property
+    def _shared_regularization(self):
+        """What is added to a covariance that all components share."""
+        return _with_diagonal(self._given_regularization, np.full(self.n_features, ROUNDING))
 
     # ---------------------------------------------------------------- E-step
 
@@ -518,9 +521,10 @@ def _by_client(columns, n_clients):
     return columns.reshape(len(columns), n_clients, -1)
 
 
-def _diagonals(values):
-    """Diagonal matrices (..., d, d) from their diagonals (..., d)."""
-    return values[..., None] * np.eye(values.shape[-1])
+def _with_diagonal(matrix, least):
+    """Matrices (..., d, d): one (d, d) whose diagonal is raised to ``least`` (..., d)."""
+    lacking = np.maximum(least - np.diagonal(matrix), 0)
+    return matrix + lacking[..., None] * np.eye(len(matrix)) if lacking.any() else matrix
 
 
 def _segment_sums(values, lengths):

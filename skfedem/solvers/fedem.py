@@ -57,7 +57,8 @@ def expected_statistics(problem, broadcast, clients):
 
 def send_innovation(problem, broadcast, clients, estimate, controls):
     """Δ_i = S_i - V_i - Ŝ, Quant(Δ_i), and V_i + α Quant(Δ_i) (lines 7-9)."""
-    innovation = estimate.statistics - controls - broadcast.statistics
+    innovation = estimate.statistics - controls
+    innovation -= broadcast.statistics
     quantized, n_bytes = compress(problem, broadcast.round_index, clients, innovation)
     controls = controls + problem.control_step * quantized
     message = Message(
