@@ -114,12 +114,28 @@ class Scaled(NamedTuple):
 
     def sizes(self, rows):
         """Return the number of bytes of the message of each row, shape (n,)."""
-        integers, steps = self._factors(rows)
-        q = rows.shape[1]
+        return self._sizes(*self._factors(rows))
+
+    def sizes_of(self, integers, steps, q):
+        """Return `sizes` of the rows whose magnitudes are integers times steps.
+
+        Parameters
+        ----------
+        integers : ndarray of shape (n, n_blocks, length)
+            In blocks, see `_vectors.in_blocks`.
+        steps : ndarray of shape (n, n_blocks, 1)
+            Of at most 24 bits, or of any where all integers of a block are 0 or 1.
+        q : int
+            Length of a row.
+        """
+        integers, steps = _lowest_terms(integers, steps)
+        return self._sizes(from_blocks(integers, q), steps[:, :, 0])
+
+    def _sizes(self, integers, steps):
+        q = integers.shape[1]
         n_low = _low_widths(integers.max(axis=1, initial=0))
         heights = np.ceil(integers * np.ldexp(1.0, -n_low)[:, None]) if n_low.any() else integers
-        highest = int(heights.max(initial=1))
-        reached = [(heights >= height).sum(axis=1) for height in range(1, highest + 1)]
+        reached = _reached(heights)
         n_bits = _count_size(q) + _count_size(self.block_length or 0) + 6
         n_bits = n_bits + _heights_size(q, reached) + reached[0] * (1 + n_low)
         n_steps = (steps > 0).sum(axis=1)
@@ -186,6 +202,19 @@ def _least_nonzero(magnitudes):
     return (least + 1).view(np.float64)
 
 
+def _lowest_terms(integers, steps):
+    """Divide the integers of each block by what they have in common, and multiply its step by it.
+
+    The steps of zero blocks become 0.
+    """
+    common = reduce_blocks(np.logical_or, integers == 1).astype(np.float64)
+    without = common[:, :, 0] == 0
+    if without.any():
+        common[without] = np.gcd.reduce(integers[without].astype(np.int64), axis=1, keepdims=True)
+        integers = integers / np.maximum(common, 1.0)
+    return integers, steps * common
+
+
 def _divide(magnitudes, steps):
     """Return the nearest integers of steps, and where they are not exact."""
     spread = np.repeat(np.where(steps > 0, steps, 1.0), magnitudes.shape[2], axis=2)
@@ -227,6 +256,20 @@ def _count_size(count):
 def _low_bits(n_items, n_rare):
     k = np.minimum(_widths(n_items // np.maximum(n_rare, 1)) - 1, _MOST_LOW_BITS)
     return np.where(n_rare > 0, k, _MOST_LOW_BITS)
+
+
+def _reached(heights):
+    """Return how many items of each row are at least 1, at least 2, and so on to the highest."""
+    n, q = heights.shape
+    reached = [(heights >= 1).sum(axis=1)]
+    # Few are higher: only these are looked at again.
+    places = np.flatnonzero(heights > 1)
+    rows, higher = places // max(q, 1), heights.ravel()[places]
+    while len(rows):
+        reached.append(np.bincount(rows, minlength=n))
+        taller = higher > len(reached)
+        rows, higher = rows[taller], higher[taller]
+    return reached
 
 
 def _heights_size(n_items, reached):

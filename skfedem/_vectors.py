@@ -6,6 +6,7 @@ import numpy as np
 
 MAX_LENGTH = 2**52
 _MAX_NORM = 2.0**1022
+_LONG_BLOCK = 64
 
 
 def as_vectors(values, lengths=None):
@@ -84,6 +85,17 @@ def per_coordinate(function, values, uniforms, sizes):
     return results
 
 
+def per_coordinate_and_vector(function, dtype, values, uniforms, sizes):
+    """Return both results of function(rows, their uniforms), see the two functions above."""
+    if sizes is None:
+        results, numbers = function(np.atleast_2d(values), np.atleast_2d(uniforms))
+        return results.reshape(values.shape), numbers
+    results, numbers = np.empty_like(values), np.empty(len(sizes), dtype=dtype)
+    for chosen, places in _equal_lengths(sizes):
+        results[places], numbers[chosen] = function(values[places], uniforms[places])
+    return results, numbers
+
+
 def _equal_lengths(sizes):
     """Yield, for each length, which vectors have it and where their coordinates are."""
     starts = np.cumsum(sizes) - sizes
@@ -111,6 +123,12 @@ def from_blocks(blocks, q):
     """Undo `in_blocks`."""
     n, n_blocks, length = blocks.shape
     return blocks.reshape(n, n_blocks * length)[:, :q]
+
+
+def spread(numbers, length):
+    """Return one number a block, (n, n_blocks, 1), in a shape that blocks broadcast with."""
+    # Broadcasting is slow in short blocks.
+    return np.repeat(numbers, length, axis=2) if length < _LONG_BLOCK else numbers
 
 
 def reduce_blocks(ufunc, blocks):

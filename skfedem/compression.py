@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cache
 from itertools import count
 from math import ceil, sqrt
 from numbers import Integral
@@ -76,6 +77,17 @@ class Compressor(ABC):
     @abstractmethod
     def n_bytes(self, values, lengths=None):
         """Return ``len(encode(v))`` of each *compressed* vector v, int64 of the shape (n,)."""
+
+    def send(self, values, uniforms, lengths=None):
+        """Return what `compress` returns, and `n_bytes` of that; an operator may share their work.
+
+        Returns
+        -------
+        compressed : ndarray of float64, of the shape of `values`
+        n_bytes : ndarray of int64, of shape (n,)
+        """
+        compressed = self.compress(values, uniforms, lengths)
+        return compressed, self.n_bytes(compressed, lengths)
 
     @abstractmethod
     def encode(self, values):
@@ -195,22 +207,38 @@ class _Stepped(_Operator):
     q)`, the steps of blocks; and `_round(ratios, uniforms)`, an unbiased rounding, in place.
     """
 
+    def send(self, values, uniforms, lengths=None):
+        values, sizes = _vectors.as_vectors(values, lengths)
+        uniforms = _vectors.as_uniforms(uniforms, values)
+        return _vectors.per_coordinate_and_vector(self._send, np.int64, values, uniforms, sizes)
+
+    def _send(self, x, uniforms):
+        integers, steps = self._factors(x, uniforms)
+        n_bytes = self._code(x.shape[1]).sizes_of(integers, steps, x.shape[1])
+        return self._product(integers, steps, x), n_bytes
+
+    def _compress(self, x, uniforms):
+        return self._product(*self._factors(x, uniforms), x)
+
+    def _factors(self, x, uniforms):
+        """Return the magnitudes of Q(x) as integers and a step for each block."""
+        ratios, steps = self._ratios(x)
+        return self._round(ratios, _vectors.in_blocks(uniforms, self._cut())), steps
+
+    def _product(self, integers, steps, x):
+        """Return integers times steps, which overwrites the integers, with the signs of x."""
+        integers *= _vectors.spread(steps, integers.shape[2])
+        compressed = np.copysign(_vectors.from_blocks(integers, x.shape[1]), x)
+        compressed += 0.0  # turns -0.0 into 0.0
+        return compressed
+
     def _ratios(self, x):
-        """Return (|x| / step, step) in blocks, see `_vectors.in_blocks`."""
+        """Return |x| / step in blocks, see `_vectors.in_blocks`, and a step for each block."""
         ratios = _vectors.in_blocks(np.abs(x), self._cut())
         norms = _vectors.norms(ratios, self.norm)
         steps = np.where(norms > 0, self._steps(norms, x.shape[1]), 1.0)
-        steps = np.repeat(steps, ratios.shape[2], axis=2)  # broadcasting is slow in short blocks
-        ratios /= steps
+        ratios /= _vectors.spread(steps, ratios.shape[2])
         return ratios, steps
-
-    def _compress(self, x, uniforms):
-        ratios, steps = self._ratios(x)
-        rounded = self._round(ratios, _vectors.in_blocks(uniforms, self._cut()))
-        rounded *= steps
-        compressed = np.copysign(_vectors.from_blocks(rounded, x.shape[1]), x)
-        compressed += 0.0  # turns -0.0 into 0.0
-        return compressed
 
     def _variance(self, x):
         # Rounding a number of fractional part f, in steps, has the variance step^2 f (1 - f).
@@ -283,20 +311,12 @@ class Dithering(_Stepped):
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q, levels):
-        q = min(q, self.bucket_length or q)
-        return min(q / (4 * levels**2), sqrt(q) / levels)
+        return _dithering_omega(min(q, self.bucket_length or q), levels)
 
     def _level(self, q):
         if self.levels is not None:
             return self.levels
-        q = min(q, self.bucket_length or q)
-        levels = min(sqrt(q / (4 * self.omega)), sqrt(q) / self.omega)
-        if levels > _MAX_LEVELS:
-            raise ValueError(
-                f"omega={self.omega} needs {levels:.3g} levels, more than the {_MAX_LEVELS} there "
-                "are: ask for a larger omega, set bucket_length, or use Identity()"
-            )
-        return _least(ceil(levels), lambda s: self._omega(q, s) <= self.omega)
+        return _fewest_levels(min(q, self.bucket_length or q), self.omega)
 
     def _cut(self):
         return self.bucket_length
@@ -444,6 +464,22 @@ class RandK(_Operator):
 
     def _code(self, q):
         return _codec.Sparse(0x23, most=self._level(q))
+
+
+def _dithering_omega(q, levels):
+    return min(q / (4 * levels**2), sqrt(q) / levels)
+
+
+@cache
+def _fewest_levels(q, omega):
+    """Return the fewest levels with which dithering q coordinates reaches omega."""
+    levels = min(sqrt(q / (4 * omega)), sqrt(q) / omega)
+    if levels > _MAX_LEVELS:
+        raise ValueError(
+            f"omega={omega} needs {levels:.3g} levels, more than the {_MAX_LEVELS} there "
+            "are: ask for a larger omega, set bucket_length, or use Identity()"
+        )
+    return _least(ceil(levels), lambda s: _dithering_omega(q, s) <= omega)
 
 
 def _shorten(steps, rounding):

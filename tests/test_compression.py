@@ -319,6 +319,42 @@ def test_different_lengths_agree_bitwise_with_one_by_one(operator):
     assert operator.variance(x, sizes).tolist() == variances
 
 
+def assert_sends_what_the_two_methods_say(operator, values, uniforms, lengths=None):
+    sent, n_bytes = operator.send(values, uniforms, lengths)
+    want = operator.compress(values, uniforms, lengths)
+    assert same_bits(sent, want) and sent.flags.c_contiguous
+    assert same_bits(n_bytes, operator.n_bytes(want, lengths))
+
+
+@every_operator
+def test_send_is_compress_and_n_bytes(operator):
+    x, xi = gaussian(7, 23) ** 3, draws(7, 23)
+    x[2] = 0
+    for magnitude in [1.0, 1e-320, 1e-160, 1e60, 1e200]:
+        assert_sends_what_the_two_methods_say(operator, x * magnitude, xi)
+    assert_sends_what_the_two_methods_say(operator, x[0], xi[0])
+    assert_sends_what_the_two_methods_say(operator, x[:0], xi[:0])
+    assert_sends_what_the_two_methods_say(operator, x[:, :0], xi[:, :0])
+    sizes = np.array([0, 5, 0, 1, 17, 3, 40, 0, 5])
+    x, xi = gaussian(sizes.sum()) ** 3, draws(sizes.sum())
+    x_copy, xi_copy = x.copy(), xi.copy()
+    assert_sends_what_the_two_methods_say(operator, x, xi, sizes)
+    assert same_bits(x, x_copy) and same_bits(xi, xi_copy)
+    assert_sends_what_the_two_methods_say(operator, [], [], [])
+    with pytest.raises(ValueError, match="shape of values"):
+        operator.send(x, xi[1:], sizes)
+    with pytest.raises(ValueError, match="must be flat"):
+        operator.send(x, xi, sizes[:-3])
+
+
+def test_send_counts_bytes_of_integers_in_lowest_terms():
+    # Messages tell the largest step that serves: all integers of a block may be even.
+    x = np.array([[2.0, 4.0, 0.0, 6.0], [4.0, 6.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    for operator in [Dithering(6, norm=np.inf), Dithering(6, norm=np.inf, bucket_length=2)]:
+        assert_sends_what_the_two_methods_say(operator, x, np.zeros(x.shape))
+        assert_sends_what_the_two_methods_say(operator, 2.0**-130 * x, np.zeros(x.shape))
+
+
 @every_operator
 def test_no_vectors_and_other_dtypes(operator):
     assert operator.compress(np.empty((0, 4)), np.empty((0, 4))).shape == (0, 4)
@@ -380,7 +416,9 @@ def vectors(draw):
 @given(operators(), vectors())
 def test_round_trip(operator, vector):
     x, rng = vector
-    sent = operator.compress(x, rng.random(len(x)))
+    uniforms = rng.random(len(x))
+    sent = operator.compress(x, uniforms)
+    assert_sends_what_the_two_methods_say(operator, x, uniforms)
     data = operator.encode(sent)
     assert isinstance(data, bytes)
     assert same_bits(operator.decode(data), sent)

@@ -211,6 +211,10 @@ class RowModel(Model):
         rows each client has. Returns ``ClientSums``.
         """
 
+    def expected_statistics(self, natural, features, lengths):
+        """Return the statistics of ``expectation``, where nobody needs the log-likelihood."""
+        return self.expectation(natural, features, lengths).statistics
+
     def vectors(self, federation):
         """One vector of length q for each client."""
         return Rectangular(federation.n_clients, self.n_statistics)
@@ -240,7 +244,7 @@ class RowModel(Model):
     def minibatch_mean(self, natural, minibatch):
         """Mean of s̄_ij(θ) over each client's minibatch, shape (n_clients, q)."""
         features, lengths = minibatch
-        return self.expectation(natural, features, lengths).statistics / lengths[0]
+        return self.expected_statistics(natural, features, lengths) / lengths[0]
 
     def kept_natural(self, federation, natural, clients):
         """φ(θ) once for each client."""

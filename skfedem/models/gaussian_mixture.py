@@ -26,6 +26,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import lapack
 
 from ._base import ClientSums, RowModel, Step
 from .units import ROUNDING, Units
@@ -102,19 +103,19 @@ class GaussianMixtureModel(RowModel):
     second_moment: np.ndarray | None = None
     fixed_covariance: np.ndarray | None = None
 
-    @property
+    @cached_property
     def n_features(self):
         """Number of columns of a row, d."""
         return len(self.units.center)
 
-    @property
+    @cached_property
     def n_functions(self):
         """Number of sufficient functions f(y) of a row."""
         d = self.n_features
         extra = {"full": d * (d + 1) // 2, "tied": 0, "diag": d, "spherical": 1}
         return 1 + d + extra[self.covariance_type]
 
-    @property
+    @cached_property
     def n_statistics(self):
         """Length q of the statistic vector."""
         return self.n_components * self.n_functions
@@ -132,13 +133,11 @@ class GaussianMixtureModel(RowModel):
         """
         if self.reg_covar == 0:
             return 0.0
+        if self.covariance_type == "tied":
+            return self._shared_regularization
         rounding = ROUNDING * (1 + means**2)
-        if self.covariance_type in ("full", "tied"):
-            given = self._given_regularization
-            if self.covariance_type == "tied":
-                rounding = np.full(self.n_features, ROUNDING)
-            lacking = np.maximum(rounding - np.diagonal(given), 0)
-            return given + _diagonals(lacking) if lacking.any() else given
+        if self.covariance_type == "full":
+            return _with_diagonal(self._given_regularization, rounding)
         if self.covariance_type == "spherical":
             rounding = rounding.mean(axis=1)
         return np.maximum(self.reg_covar / _squared_scale(self), rounding)
@@ -147,6 +146,11 @@ class GaussianMixtureModel(RowModel):
     def _given_regularization(self):
         """``reg_covar`` times the identity of the rows' units, in standard units."""
         return self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
+
+    @cached_property
+    def _shared_regularization(self):
+        """What is added to a covariance that all components share."""
+        return _with_diagonal(self._given_regularization, np.full(self.n_features, ROUNDING))
 
     # ---------------------------------------------------------------- E-step
 
@@ -179,18 +183,28 @@ class GaussianMixtureModel(RowModel):
 
     def expectation(self, natural, features, lengths):
         """Sums over each client's rows of the posterior statistics and of log p(y; θ)."""
-        log_joint = self._linear(natural, features, lengths)
-        highest = log_joint.max(axis=0)
-        log_joint -= highest
-        posterior = np.exp(log_joint, out=log_joint)
-        total = posterior.sum(axis=0)
-        posterior *= 1 / total
+        posterior, total, highest = self._posterior(natural, features, lengths)
         log_likelihood = np.log(total, out=total)
         log_likelihood += highest
         return ClientSums(
             statistics=self._segment_products(posterior, features, lengths),
             log_likelihood=_segment_sums(log_likelihood, lengths),
         )
+
+    def expected_statistics(self, natural, features, lengths):
+        """Statistics of ``expectation`` alone."""
+        posterior, _, _ = self._posterior(natural, features, lengths)
+        return self._segment_products(posterior, features, lengths)
+
+    def _posterior(self, natural, features, lengths):
+        """Posterior probabilities r, and ``total * exp(highest)``, the density of each row."""
+        log_joint = self._linear(natural, features, lengths)
+        highest = log_joint.max(axis=0)
+        log_joint -= highest
+        posterior = np.exp(log_joint, out=log_joint)
+        total = posterior.sum(axis=0)
+        posterior *= 1 / total
+        return posterior, total, highest
 
     def nearest(self, centers, features, lengths):
         """Sums over each client's rows of the statistics of a hard assignment.
@@ -405,11 +419,7 @@ class GaussianMixtureModel(RowModel):
         slack = 0.5 * self.regularization(means)
         if by_component:
             slack = slack * table[:, 0, None, None]
-        try:
-            np.linalg.cholesky(scatter + slack)
-        except np.linalg.LinAlgError:
-            return False
-        return True
+        return _cholesky(scatter + slack) is not None
 
     def minibatch_bounds(self, federation, n_clients, batch_size):
         """Rows read in a round, over q where Ŝ is moved by their noise."""
@@ -478,11 +488,26 @@ def whiten(covariances):
     ValueError
         If a covariance is not positive definite.
     """
-    try:
-        cholesky = np.linalg.cholesky(covariances)
-    except np.linalg.LinAlgError as error:
-        raise ValueError(_COLLAPSED) from error
-    return np.linalg.solve(cholesky, np.broadcast_to(np.eye(cholesky.shape[-1]), cholesky.shape))
+    roots = _cholesky(covariances)
+    if roots is None:
+        raise ValueError(_COLLAPSED)
+    inverses = [lapack.dtrtri(root, lower=True)[0] for root in roots]
+    return np.array(inverses).reshape(covariances.shape)
+
+
+def _cholesky(matrices):
+    """Lower-triangular Cholesky factors of matrices (..., d, d), as a list; None if one has none.
+
+    LAPACK itself: the checks of ``numpy.linalg`` take longer than a small matrix.
+    """
+    factors = [lapack.dpotrf(matrix, lower=True) for matrix in _as_stack(matrices)]
+    if any(info != 0 for _, info in factors):
+        return None
+    return [factor for factor, _ in factors]
+
+
+def _as_stack(matrices):
+    return matrices.reshape(-1, *matrices.shape[-2:])
 
 
 def _equally_long(lengths):
@@ -508,9 +533,10 @@ def _by_client(columns, n_clients):
     return columns.reshape(len(columns), n_clients, -1)
 
 
-def _diagonals(values):
-    """Diagonal matrices (..., d, d) from their diagonals (..., d)."""
-    return values[..., None] * np.eye(values.shape[-1])
+def _with_diagonal(matrix, least):
+    """Matrices (..., d, d): one (d, d) whose diagonal is raised to ``least`` (..., d)."""
+    lacking = np.maximum(least - np.diagonal(matrix), 0)
+    return matrix + lacking[..., None] * np.eye(len(matrix)) if lacking.any() else matrix
 
 
 def _segment_sums(values, lengths):

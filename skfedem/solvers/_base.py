@@ -150,13 +150,12 @@ def draw_minibatch(problem, round_index, clients):
 
 
 def compress(problem, round_index, clients, innovations):
-    """Quant(Δ_i) with each client's own random numbers, and the length of all messages in bytes."""
+    """Quant(Δ_i) with each client's own random numbers, and the bytes of each message."""
     lengths = problem.vectors.lengths(clients)
-    quantized = innovations
-    if problem.omega > 0:
-        uniforms = problem.vectors.uniforms(problem.seed, _random.COMPRESSION, round_index, clients)
-        quantized = problem.compressor.compress(innovations, uniforms, lengths)
-    return quantized, int(problem.compressor.n_bytes(quantized, lengths).sum())
+    if problem.omega == 0:
+        return innovations, problem.compressor.n_bytes(innovations, lengths)
+    uniforms = problem.vectors.uniforms(problem.seed, _random.COMPRESSION, round_index, clients)
+    return problem.compressor.send(innovations, uniforms, lengths)
 
 
 def server_half(problem, server, received, step_size):

@@ -62,8 +62,14 @@ def expected_statistics(problem, broadcast, clients):
 
 def send_innovation(problem, broadcast, clients, estimate, controls):
     """Δ_i = S_i - V_i - Ŝ, Quant(Δ_i), and V_i + α Quant(Δ_i) (lines 7-9)."""
-    innovation = estimate.statistics - controls - broadcast.reference
+    innovation = estimate.statistics - controls
+    innovation -= broadcast.reference
     quantized, n_bytes = compress(problem, broadcast.round_index, clients, innovation)
     controls = controls + problem.control_step * quantized
-    message = Message(quantized, n_bytes, estimate.n_expectations, estimate.log_likelihood)
+    message = Message(
+        innovation=quantized,
+        n_bytes=int(n_bytes.sum()),
+        n_expectations=estimate.n_expectations,
+        log_likelihood=estimate.log_likelihood,
+    )
     return message, controls
