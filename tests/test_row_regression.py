@@ -333,3 +333,30 @@ def test_each_step_decreases_the_objective(family):
     course = np.array([objectives(max_iter) for max_iter in range(12)])
     assert np.all(np.diff(course, axis=0) <= 1e-12 * np.abs(course[:-1]).max())
     assert_allclose(objectives(100), objectives(200), rtol=1e-12)
+
+
+def test_a_flat_start():
+    # exp(-60) has no curvature: the first Newton step is 1e11 too long, and halving is too slow.
+    cells, (offsets, factors) = constant_rows(1.0), column_side()
+    family = FAMILIES["poisson"]
+    fitted = fit_rows(cells, 3, offsets - 60.0, factors, 0.0, family, row_effects=True, ridge=0.0)
+    assert_allclose(fitted[0], 60.0, atol=0.5)
+    theta = (offsets - 60.0 + factors @ fitted[1][0] + fitted[0][0])[cells.columns[:N_COLUMNS]]
+    residuals = family.mean(theta) - 1
+    # θ has lost two digits to its offset of 60.
+    assert np.abs(residuals.sum()) <= 1e-8
+    assert np.abs(factors.T @ residuals).max() <= 1e-8
+
+
+def test_steps_end_where_rounding_begins():
+    steps = []
+
+    def variance(theta):
+        steps.append(len(theta))
+        return GAUSSIAN.variance(theta)
+
+    cells, (offsets, factors) = some_cells(GAUSSIAN), column_side()
+    family = GAUSSIAN._replace(variance=variance)
+    # Digits of the gradient beyond the eighth are lost to the offsets: its tolerance is not met.
+    fit_rows(cells, N_ROWS, offsets + 1e8, factors, 0.7, family, row_effects=True, ridge=0.3)
+    assert 1 <= len(steps) <= 3
