@@ -33,6 +33,10 @@ def init(problem, controls):
 
 def client_half(problem, broadcast, clients, states):
     """Half of a round that happens at the active clients."""
+    if problem.batch_size is None:
+        estimate = problem.model.all_rows(problem.federation, broadcast.natural, clients)
+        message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
+        return message, states._replace(controls=controls)
     outer_loop = broadcast.round_index // problem.n_inner
     states, n_expectations = drop_anchors(problem, broadcast, clients, states, outer_loop)
     minibatch = draw_minibatch(problem, broadcast.round_index, clients)

@@ -33,6 +33,10 @@ class History:
         """Values of a column, as a list."""
         return [row[name] for row in self._rows]
 
+    def keep(self, n_rows):
+        """Drop all rows but the first so many."""
+        del self._rows[n_rows:]
+
     def as_dict(self):
         """Return equal-length arrays by column name; counts are integers."""
         return {

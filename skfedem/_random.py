@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 # What a stream is for. Two purposes never share numbers.
-PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION = range(4)
+PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
 
 # Drawing the numbers of absent neighbours costs less than jumping to each client, up to about here.
 _LARGEST_SPREAD = 6

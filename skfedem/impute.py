@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from numbers import Integral
 
 import numpy as np
@@ -10,14 +11,22 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, 
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ._cells import check_cells, check_matrix, is_cell_list
+from ._cells import (
+    TableCells,
+    _differ,
+    _label,
+    _labels,
+    check_cells,
+    check_matrix,
+    is_cell_list,
+)
 from ._federation import Federation
 from ._parallel import Workers
 from ._validation import check_choice, check_number, check_switch, shown, warn
-from .models.families import FAMILIES
+from .models.families import FAMILIES, MAX_LOG_MEAN
 from .models.low_rank import Cells, low_rank_model, start_run
 from .models.low_rank_theta import LowRank, Theta, at
-from .models.main_effects import EFFECTS, RIDGE
+from .models.main_effects import EFFECTS, LEAST_PENALTY
 from .models.row_regression import fit_rows
 from .solvers import fedem, vr_fedem
 from .solvers._loop import Options, evaluate, run
@@ -36,7 +45,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     ``theta = intercept + row_effects[j] + column_effects[l] + low_rank[j, l]``
 
     and the objective, in nats, is the sum over all observations of all clients of minus their
-    log-likelihood, plus ``penalty`` times the nuclear norm of the low-rank part. Missing cells are
+    log-likelihood, plus ``penalty`` times the nuclear norm of the low-rank part, plus half of
+    ``effects_penalty`` times the sum of squares of the effects. Missing cells are
     missing: they are not zeros, and no dense matrix is ever built.
 
     Each round the active clients send compressed residuals of their own cells, and the server takes
@@ -53,13 +63,18 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         bound that is well above what the penalty leaves costs time and changes nothing.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         What a cell holds: numbers of variance 1 (mean ``theta``), 0 and 1 (log-odds ``theta``), or
-        counts (mean ``exp(theta)``).
+        counts up to 1e13 (mean ``exp(theta)``).
     penalty : float, default=1.0
         λ >= 0, on the scale of softImpute: beside the sum over observations, so that it does not
         depend on how the data are spread over clients.
     effects : {"both", "rows", "columns", "none"}, default="both"
-        Unpenalised main effects beside an intercept. "none" has no intercept either: soft-impute.
-        A ridge of 1e-7 keeps the effect of a row of zeros finite.
+        Main effects beside an intercept. "none" has no intercept either: soft-impute.
+    effects_penalty : float, default=0.01
+        Ridge on the effects: half of it times their sum of squares is added to the objective, which
+        matters only for rows and columns about which the data say next to nothing. Without it, rows
+        of zeros run away, and where observed rows and columns barely connect, as on matrices with a
+        quarter of a percent of their cells observed, so do sums over unobserved cells. 0 is none,
+        but for 1e-7.
     rows : {"shared", "disjoint"}, default="shared"
         In a list, whether all clients have the same rows (sites), or each its own.
     missing_values : number, default=numpy.nan
@@ -179,6 +194,9 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
            [2. , 3. , 5. ]])
     """
 
+    # Set on the copy that answers for the tables of a list: whether they have the rows of the fit.
+    _rows_are_sites = False
+
     __metadata_request__fit = {"clients": True, "shape": True}
     # Pipeline.score asks for it, and fails where nobody knows it.
     __metadata_request__score = {"sample_weight": None}
@@ -190,6 +208,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         family="gaussian",
         penalty=1.0,
         effects="both",
+        effects_penalty=0.01,
         rows="shared",
         missing_values=np.nan,
         solver="fedem",
@@ -216,6 +235,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         self.family = family
         self.penalty = penalty
         self.effects = effects
+        self.effects_penalty = effects_penalty
         self.rows = rows
         self.missing_values = missing_values
         self.solver = solver
@@ -273,7 +293,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         ConvergenceWarning
             When ``tol`` was not reached.
         UserWarning
-            For clients without an observed cell, which contribute nothing.
+            For clients without an observed cell, which contribute nothing, and for Poisson means
+            that were cut before exp overflows.
         """
         self._check_parameters()
         checked, family = clone(self), FAMILIES[self.family]
@@ -301,6 +322,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                 rank,
                 self.penalty,
                 self.effects,
+                self.effects_penalty,
                 adaptive=isinstance(self.step_size, str),
             )
             problem = federated_problem(self, model, federation, seed)
@@ -320,6 +342,9 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         self._store(result, problem, data, observers, checked, objective)
         self._shape, self._has_triplets = data.shape, shape is not None
         self._has_sites = self.rows == "shared" and _holds_clients(X)
+        self._site_labels = None
+        if self._has_sites and not self._has_triplets:
+            self._site_labels = _labels(X[0])[0]
         self._warn(result, options, data, observers)
         return self
 
@@ -338,16 +363,27 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         -------
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
             Of shape (n_observers, n_rows, n_columns) where a client is a 3-D array. Means, never
-            rounded. A cell with several observations by one client has their mean.
+            rounded. A cell with several observations by one client has their mean. A client
+            without an observed cell, and a row alone without one, are filled by the fit.
         """
         check_is_fitted(self)
         if _holds_clients(X):
-            if self._has_sites:
-                return self._fill_sites(list(X))
-            return self._each_client(X, self.transform)
+            # Table by table through this very method, so that set_output applies to each.
+            imputer = self._for_tables()
+            if self._has_sites and not self._rows_are_sites:
+                imputer._site_means = self.fitted_mean()
+
+            def filled(table):
+                if imputer._has_triplets and hasattr(table, "columns"):
+                    table = table.to_numpy()  # its index does not label sites
+                return _stacked(imputer.transform(table))
+
+            return tuple(_each_client(X, filled))
         cells = self._cells(X)
-        theta = self._solved_rows(cells)
-        filled = self._family().mean(self._dense(theta, np.arange(cells.n_rows)))
+        if self._rows_are_sites:
+            filled = self._site_means.copy()
+        else:
+            filled = self._means(self._dense(self._solved_rows(cells)))
         filled[cells.rows, cells.columns] = cells.values
         return filled
 
@@ -357,7 +393,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         rows, columns : array-like of int, default=None
-            Which rows and columns; None for all. Ask for some at a time where all are too many.
+            Which rows and columns, negative numbers from the end; None for all. Ask for some at a
+            time where all are too many.
 
         Returns
         -------
@@ -368,7 +405,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         n_rows, n_columns = self._shape
         rows = _checked_index("rows", rows, n_rows)
         columns = _checked_index("columns", columns, n_columns)
-        return self._family().mean(self._dense(self._theta(), rows, columns))
+        return self._means(self._dense(self._theta(), rows, columns))
 
     def score(self, X, y=None):
         """Mean log-likelihood per observation, in nats.
@@ -384,16 +421,20 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         Returns
         -------
         log_likelihood : float
+
+        Raises
+        ------
+        ValueError
+            Where there is no observed cell at all. A client without one does no harm.
         """
         check_is_fitted(self)
-        if not _holds_clients(X):
-            return float(np.divide(*self._scored(self._cells(X))))
-        if self._has_sites:
-            data = self._sites(list(X))
-            log_likelihood = self._log_likelihood(self._theta(), data)
-            return (log_likelihood + float(data.log_base_measure.sum())) / float(data.counts.sum())
-        sums = np.array(self._each_client(X, lambda table: self._scored(self._cells(table))))
-        return float(np.divide(*sums.sum(axis=0)))
+        log_likelihood, n_observations = self._scored(X)
+        if not n_observations:
+            raise ValueError(
+                "Expected at least one observed cell to score, got none: all cells are missing. "
+                "Check what marks missing cells (missing_values)."
+            )
+        return float(log_likelihood / n_observations)
 
     def __sklearn_is_fitted__(self):
         """Whether ``fit`` has succeeded."""
@@ -404,6 +445,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
+        tags.input_tags.positive_only = self.family != "gaussian"
         tags.transformer_tags.preserves_dtype = ["float64"]
         return tags
 
@@ -416,6 +458,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         check_choice("family", self.family, tuple(FAMILIES))
         check_number("penalty", self.penalty, low=0)
         check_choice("effects", self.effects, EFFECTS)
+        check_number("effects_penalty", self.effects_penalty, low=0)
         check_choice("solver", self.solver, tuple(_SOLVERS))
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
@@ -452,10 +495,13 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                 f"in the last fit with warm_start=True, got shape {shape} and "
                 f"family={self.family!r}. Fit with warm_start=False."
             )
-        theta = self._theta()
-        if self.effects == "both" or self.effects == self._fitted_effects:
-            return theta
-        return None
+        if self.effects not in ("both", self._fitted_effects):
+            return None
+        theta, rank = self._theta(), self._checked_rank(shape)
+        left, singular_values, right = theta.low_rank
+        return theta._replace(
+            low_rank=LowRank(left[:, :rank], singular_values[:rank], right[:, :rank])
+        )
 
     def _store(self, result, problem, data, observers, checked, objective):
         """Set the fitted attributes, all at once."""
@@ -478,6 +524,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         # What the attributes are, whatever set_params makes of the parameters later.
         self._fitted_family, self._fitted_effects = self.family, self.effects
         self._fitted_penalty = self.penalty
+        self._fitted_effects_penalty = self.effects_penalty
         self.n_features_in_ = checked.n_features_in_
         if hasattr(checked, "feature_names_in_"):
             self.feature_names_in_ = checked.feature_names_in_
@@ -494,14 +541,23 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                 f"nothing: {names}{', ...' if n_silent > len(silent) else ''}.",
                 UserWarning,
             )
+        if self.family == "poisson":
+            _warn_of_guard(result.server.statistics.iterate.theta)
+        automatic = isinstance(self.step_size, str)
+        if not automatic:
+            doubt = ', or use step_size="auto"'
+        elif self.batch_size is not None and self.solver == "fedem":
+            doubt = ', or use solver="vr_fedem", whose minibatches leave no noise'
+        else:
+            doubt = ""
         warn_outcome(
             self,
             result,
             options.step_size,
             iteration="natural steps",
             left="were too long for the curvature",
-            remedy='; or use step_size="auto"',
-            doubt="",
+            remedy="" if automatic else '; or use step_size="auto"',
+            doubt=doubt,
         )
 
     # ---------------------------------------------------------------- prediction
@@ -513,31 +569,64 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
         return Theta(self.intercept_, self.row_effects_, self.column_effects_, low_rank)
 
-    def _dense(self, theta, rows, columns=slice(None)):
+    def _means(self, theta):
+        if self._fitted_family == "poisson":
+            _warn_of_guard(theta)
+        return self._family().mean(theta)
+
+    def _dense(self, theta, rows=slice(None), columns=slice(None)):
         """θ of some rows and columns, as a matrix."""
         low_rank = theta.low_rank
         scaled = low_rank.left[rows] * low_rank.singular_values
         effects = theta.row_effects[rows][:, None] + theta.column_effects[columns]
         return theta.intercept + effects + scaled @ low_rank.right[columns].T
 
-    def _cells(self, X):
-        return check_matrix(self, X, self.missing_values, self._family())
+    def _for_tables(self):
+        """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them."""
+        imputer = copy(self)
+        imputer._rows_are_sites = self._has_sites
+        imputer._has_triplets = self._has_triplets and not self._rows_are_sites
+        return imputer
 
-    def _sites(self, X):
-        """Cells of a list of clients who share the rows of the fit."""
+    def _cells(self, X):
+        """Cells of one table."""
+        if self._rows_are_sites and self._has_triplets and not issparse(X):
+            return self._triplet_cells(X)
+        cells = check_matrix(self, X, self.missing_values, self._family())
+        if self._rows_are_sites:
+            self._check_sites(X, cells)
+        return cells
+
+    def _check_sites(self, X, cells):
+        """Raise unless a table has the rows of the fit."""
+        if cells.n_rows != self._shape[0]:
+            raise ValueError(
+                f"Expected the {self._shape[0]} rows of the fit, got {cells.n_rows}. Give a matrix "
+                "alone, not in a list, to impute other rows."
+            )
+        labels = _labels(X)[0]
+        if labels is not None and self._site_labels is not None:
+            for k, (want, got) in enumerate(zip(self._site_labels, labels, strict=True)):
+                if _differ(want, got):
+                    raise ValueError(
+                        f"Expected the row labels of the fit, in that order: {_label(want)} for "
+                        f"row {k}, got {_label(got)}. Reindex it, or give it alone, not in a list, "
+                        "to impute other rows."
+                    )
+
+    def _triplet_cells(self, X):
+        """Cells of one client's triplets."""
+        if not len(X):
+            none = np.empty(0, np.int32)
+            return TableCells(none, none, np.empty(0), np.empty(0), self._shape[0], 0.0, None)
         data = check_cells(
             clone(self),
-            X,
-            shape=self._shape if self._has_triplets else None,
+            [X],
+            shape=self._shape,
             family=self._family(),
             missing_values=self.missing_values,
         )
-        if data.shape != self._shape:
-            raise ValueError(
-                f"Expected matrices of shape {self._shape}, the rows and columns of the fit, got "
-                f"{data.shape}. Give a single matrix, not a list, to impute other rows."
-            )
-        return data
+        return TableCells(*data[:4], self._shape[0], float(data.log_base_measure[0]), None)
 
     def _solved_rows(self, cells):
         """θ of rows that are not those of the fit, from their observed cells."""
@@ -550,7 +639,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             self._fitted_penalty,
             self._family(),
             row_effects=self._fitted_effects in ("both", "rows"),
-            ridge=RIDGE,
+            ridge=max(self._fitted_effects_penalty, LEAST_PENALTY),
         )
         low_rank = LowRank(factors, root, self.column_factors_)
         return Theta(self.intercept_, effects, self.column_effects_, low_rank)
@@ -561,32 +650,14 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         log_partition = self._family().log_partition(natural)
         return float(cells.counts @ (cells.values * natural - log_partition))
 
-    def _scored(self, cells):
-        """Log-likelihood and number of the observations of one table, rows solved for."""
-        log_likelihood = self._log_likelihood(self._solved_rows(cells), cells)
-        return log_likelihood + cells.log_base_measure, cells.counts.sum()
-
-    def _fill_sites(self, X):
-        data, mean = self._sites(X), self.fitted_mean()
-        filled = []
-        for k, table in enumerate(X):
-            if _holds_clients(table):
-                filled.append(np.stack(self._fill_sites(list(table))))
-                continue
-            own = slice(data.offsets[k], data.offsets[k + 1])
-            matrix = mean.copy()
-            matrix[data.rows[own], data.columns[own]] = data.values[own]
-            filled.append(matrix)
-        return tuple(filled)
-
-    def _each_client(self, X, answer):
-        answers = []
-        for k, table in enumerate(X):
-            try:
-                answers.append(answer(table))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"In the matrix of client {k}: {error}") from error
-        return tuple(answers)
+    def _scored(self, X):
+        """Log-likelihood and number of all observations; under the fit if the rows are sites."""
+        if _holds_clients(X):
+            return np.sum(_each_client(X, self._for_tables()._scored), axis=0)
+        cells = self._cells(X)
+        theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
+        log_likelihood = self._log_likelihood(theta, cells) + cells.log_base_measure
+        return np.array([log_likelihood, cells.counts.sum()])
 
 
 def cell_federation(data, observers, client_weights):
@@ -600,9 +671,49 @@ def cell_federation(data, observers, client_weights):
     return Federation(Cells(*data[:4]), offsets, weights)
 
 
+def _warn_of_guard(theta):
+    """Say so if Poisson means are cut before exp overflows."""
+    n_cut = np.count_nonzero(theta > MAX_LOG_MEAN)
+    if n_cut:
+        warn(
+            f"The fitted means of {n_cut} of {theta.size} cells are above "
+            f"{np.exp(MAX_LOG_MEAN):.3g} and were cut there, before exp overflows. Use a larger "
+            "penalty or a smaller rank.",
+            UserWarning,
+        )
+
+
 def _holds_clients(X):
     """Whether X is a list of clients, or a 3-D array of observers."""
     return is_cell_list(X) or (not issparse(X) and getattr(X, "ndim", 2) == 3)
+
+
+def _each_client(X, answer):
+    """Answers for the tables of a list, or of the observers of a 3-D array."""
+    if not len(X):
+        raise ValueError("Expected at least one client, got an empty list.")
+    whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
+    answers = []
+    for k, table in enumerate(X):
+        try:
+            if is_cell_list(table):
+                raise ValueError("expected one table, got a list of tables. Give a 3-D array.")
+            answers.append(answer(table))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"In the matrix of {whose} {k}: {error}") from error
+    return answers
+
+
+def _stacked(filled):
+    """One client's answer: a 3-D array if it has several matrices."""
+    if not isinstance(filled, tuple):
+        return filled
+    if not isinstance(filled[0], np.ndarray):
+        raise ValueError(
+            f"a 3-D array does not fit a {type(filled[0]).__name__}, as set_output asks for. Give "
+            "each of its matrices as a client."
+        )
+    return np.stack(filled)
 
 
 def _checked_index(name, index, size):
@@ -610,8 +721,18 @@ def _checked_index(name, index, size):
     if index is None:
         return np.arange(size)
     index = np.atleast_1d(np.asarray(index))
+    if not index.size:
+        return np.empty(0, dtype=np.intp)
     if index.ndim != 1 or index.dtype.kind not in "iu":
-        raise TypeError(f"Expected {name} to be row or column numbers, got {index.dtype} values.")
-    if len(index) and (index.min() < -size or index.max() >= size):
-        raise ValueError(f"Expected {name} in [0, {size}), got {index.min()} to {index.max()}.")
+        hint = " numpy.flatnonzero makes numbers of a mask." if index.dtype == bool else ""
+        raise TypeError(
+            f"Expected {name} to be a list of integers, the numbers of {name}, got an array of "
+            f"dtype {index.dtype} and shape {index.shape}.{hint}"
+        )
+    outside = index[(index < -size) | (index >= size)]
+    if len(outside):
+        raise IndexError(
+            f"Expected {name} from 0 to {size - 1}, or from -{size} to -1 to count from the end, "
+            f"got {outside[0]}."
+        )
     return index

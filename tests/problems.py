@@ -10,25 +10,34 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
 
-from skfedem import FederatedGaussianMixture
+import literal_imputation as oracle
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._federation import Federation
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, Start
+from skfedem.models.families import FAMILIES
 from skfedem.models.gaussian_mixture import GaussianMixtureModel, in_row_units
+from skfedem.models.low_rank import Cells, low_rank_model, start_run
+from skfedem.models.low_rank_theta import LowRank, Theta
+from skfedem.models.main_effects import LEAST_PENALTY
 from skfedem.models.units import standard_units
 from skfedem.solvers import fedem, vr_fedem
-from skfedem.solvers._base import Problem, server_half
+from skfedem.solvers._base import Broadcast, Problem, server_half
 from skfedem.solvers._loop import Options, active_clients, client_round, initialise
 
+LENGTHS = (9, 4, 17, 1, 6, 11)
+# They do not follow the numbers of rows.
+WEIGHTS = np.array([0.1, 0.3, 0.2, 0.05, 0.15, 0.2])
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 KNOWN_COVARIANCE = np.array([[1.0, 0.5], [0.5, 1.0]])
 
 # ---- data
 
 
-def ragged_clients(lengths=(9, 4, 17, 1, 6, 11), seed=0):
+def ragged_clients(lengths=LENGTHS, seed=0):
     """Overlapping clusters in the plane, in unlike shares; neither centred nor of one scale."""
     generator = np.random.default_rng(seed)
     means = np.array([[-1.5, -1.0], [1.5, 1.0]])
@@ -48,20 +57,101 @@ def stack(clients, weights=None):
     return Federation(np.concatenate(clients), offsets, weights)
 
 
+class Observer(NamedTuple):
+    """Distinct cells that a client observed, and all that it saw there, one value a time."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    counts: np.ndarray
+    values: np.ndarray
+
+
+def observers(family, shape, lengths=LENGTHS, seed=0):
+    """Clients that observed so many cells each, some of them several times, and others' too."""
+    generator = np.random.default_rng(seed)
+    factors = 0.6 * generator.standard_normal((shape[0], 2)), generator.standard_normal((2, 4))
+    theta = 0.4 + 0.4 * generator.standard_normal((shape[0], 1))
+    theta = theta + factors[0] @ np.resize(factors[1], (2, shape[1]))
+    clients = []
+    for length in lengths:
+        rows, columns = np.divmod(generator.choice(theta.size, length, replace=False), shape[1])
+        counts = generator.integers(1, 4, length)
+        means = np.repeat(oracle.mean(theta, family)[rows, columns], counts)
+        values = {
+            "gaussian": lambda means: generator.normal(means),
+            "bernoulli": lambda means: generator.binomial(1, means).astype(float),
+            "poisson": lambda means: generator.poisson(means).astype(float),
+        }[family](means)
+        clients.append(Observer(rows, columns, counts, values))
+    return clients
+
+
+def stack_cells(clients, weights):
+    """Federation of some observers' cells."""
+    columns = (
+        np.concatenate([client.rows for client in clients]).astype(np.int32),
+        np.concatenate([client.columns for client in clients]).astype(np.int32),
+        np.concatenate(
+            [
+                np.add.reduceat(client.values, np.cumsum(client.counts) - client.counts)
+                / client.counts
+                for client in clients
+            ]
+        ),
+        np.concatenate([client.counts for client in clients]).astype(float),
+    )
+    offsets = np.cumsum([0] + [len(client.rows) for client in clients])
+    return Federation(Cells(*columns), offsets, weights)
+
+
 # ---- models
 
 
 class ModelCase(NamedTuple):
     """A model, rows for it, and what is known about it independently.
 
-    ``parameters`` are some θ that T can give. ``log_likelihoods(parameters)`` gives log p(y; θ) of
-    each of the federation's rows, without the model's own code.
+    Attributes
+    ----------
+    model : Model
+    federation : Federation
+        Six clients, one of them with a single row.
+    parameters : tuple
+        Some θ that T can give.
+    starts : tuple of Start
+        Points from which a run may begin, of no fixed point.
+    criterion : callable
+        From parameters to what ``model.evaluated`` is to give, without the model's own code.
+    reordered : callable
+        From an order of the clients to the model and the federation with the clients so ordered.
     """
 
     model: Model
     federation: Federation
     parameters: tuple
-    log_likelihoods: Callable
+    starts: tuple
+    criterion: Callable
+    reordered: Callable
+
+
+def row_model_case(model, federation, parameters, log_likelihoods):
+    """Row of ``MODELS`` for a ``RowModel``.
+
+    ``log_likelihoods(parameters)`` gives log p(y; θ) of each of the federation's rows, without the
+    model's own code.
+    """
+    row_weights = np.repeat(federation.weights / federation.lengths, federation.lengths)
+    pieces = np.split(federation.rows, federation.offsets[1:-1])
+    return ModelCase(
+        model,
+        federation,
+        parameters,
+        starts=tuple(start_at(model, federation, theta) for theta in parameters),
+        criterion=lambda theta: row_weights @ log_likelihoods(theta),
+        reordered=lambda order: (
+            model,
+            stack([pieces[k] for k in order], federation.weights[order]),
+        ),
+    )
 
 
 def mixture_log_likelihoods(rows, weights, means, covariances, covariance_type):
@@ -135,8 +225,8 @@ def mixture_parameters(model, seed=0, spread=0.5):
 
 
 def mixture_case(covariance_type, fixed=None):
-    """Row of ``MODELS``: a mixture, with weights that do not follow the numbers of rows."""
-    federation = stack(ragged_clients(), weights=[0.1, 0.3, 0.2, 0.05, 0.15, 0.2])
+    """Row of ``MODELS``: a mixture of two components."""
+    federation = stack(ragged_clients(), WEIGHTS)
     model = mixture_model(federation, covariance_type, fixed=fixed)
 
     def log_likelihoods(parameters):
@@ -145,7 +235,68 @@ def mixture_case(covariance_type, fixed=None):
         )
 
     parameters = tuple(mixture_parameters(model, seed) for seed in range(4))
-    return ModelCase(model, federation, parameters, log_likelihoods)
+    return row_model_case(model, federation, parameters, log_likelihoods)
+
+
+LOW_RANK_SHAPE = (7, 5)
+PENALTIES = {"gaussian": 1.5, "poisson": 2.0, "bernoulli": 0.5}
+
+
+def theta_of_rank_2(shape, seed):
+    """Some θ: main effects that sum to 0, and a matrix of rank 2."""
+    generator = np.random.default_rng(seed)
+    rows, columns = (0.3 * generator.standard_normal(size) for size in shape)
+    left, right = (np.linalg.qr(generator.standard_normal((size, 2)))[0] for size in shape)
+    singular_values = np.array([1.5, 0.8]) * generator.uniform(0.8, 1.2)
+    low_rank = LowRank(left, singular_values, right)
+    return Theta(0.3, rows - rows.mean(), columns - columns.mean(), low_rank)
+
+
+def low_rank_objective(clients, weights, theta, penalty, family):
+    """F(θ) in nats, by the dense oracle; an observation weighs as its client says."""
+    low_rank = theta.low_rank.left * theta.low_rank.singular_values @ theta.low_rank.right.T
+    effects = oracle.Effects(theta.intercept, theta.row_effects, theta.column_effects)
+    value = penalty * oracle.nuclear_norm(low_rank)
+    value += LEAST_PENALTY / 2 * (np.sum(effects.rows**2) + np.sum(effects.columns**2))
+    n_cells = sum(len(client.rows) for client in clients)
+    for client, weight in zip(clients, weights, strict=True):
+        seen = np.repeat([client.rows, client.columns], client.counts, axis=1)
+        share = n_cells * weight / len(client.rows)
+        value -= share * oracle.log_likelihood(
+            *seen, client.values, effects.matrix() + low_rank, family
+        )
+    return value
+
+
+def low_rank_case(family):
+    """Row of ``MODELS``: a matrix of rank 3 at most, beside effects of rows and columns."""
+    clients = observers(family, LOW_RANK_SHAPE)
+    penalty = PENALTIES[family]
+
+    def reordered(order):
+        federation = stack_cells([clients[k] for k in order], WEIGHTS[order])
+        base = [FAMILIES[family].log_base_measure(clients[k].values).sum() for k in order]
+        model = low_rank_model(
+            federation,
+            LOW_RANK_SHAPE,
+            np.array(base),
+            FAMILIES[family],
+            rank=3,
+            penalty=penalty,
+            effects="both",
+            effects_penalty=0.0,
+            adaptive=True,
+        )
+        return model, federation
+
+    def criterion(parameters):
+        return low_rank_objective(clients, WEIGHTS, parameters.natural, penalty, family)
+
+    model, federation = reordered(np.arange(len(clients)))
+    thetas = [theta_of_rank_2(LOW_RANK_SHAPE, seed) for seed in range(4)]
+    starts = tuple(start_run(model, federation, theta) for theta in thetas)
+    parameters = tuple(start.parameters for start in starts)
+    return ModelCase(model, federation, parameters, starts, criterion, reordered)
 
 
 MODELS = {
@@ -154,6 +305,9 @@ MODELS = {
     "mixture-diag": lambda: mixture_case("diag"),
     "mixture-spherical": lambda: mixture_case("spherical"),
     "mixture-fixed": lambda: mixture_case("tied", fixed=KNOWN_COVARIANCE),
+    "low-rank-gaussian": lambda: low_rank_case("gaussian"),
+    "low-rank-poisson": lambda: low_rank_case("poisson"),
+    "low-rank-bernoulli": lambda: low_rank_case("bernoulli"),
 }
 
 # ---- compressors, solvers, estimators
@@ -175,15 +329,45 @@ SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
 
 _ROUGH = {"omega": 1.0, "participation": 0.6, "batch_size": 3}
 
+
+class EstimatorCase(NamedTuple):
+    """An estimator, and what tests that know nothing else of it need.
+
+    ``fitted`` are attributes that tell one fit from another, ``quick`` parameters with which a
+    start for thousands of clients takes no time, and ``rounding`` what the order of all rows may
+    change relatively.
+    """
+
+    estimator: object
+    fitted: tuple
+    quick: dict
+    rounding: float
+
+    def make(self, **parameters):
+        """A new estimator, with other values for some parameters."""
+        return clone(self.estimator).set_params(**parameters)
+
+
+def mixture_estimator(**parameters):
+    """Row of ``ESTIMATORS``: rows are only ever read client by client, in the client's order."""
+    estimator = FederatedGaussianMixture(2, random_state=0, **parameters)
+    return EstimatorCase(estimator, ("means_", "covariances_"), {"init_params": "random"}, 0.0)
+
+
+def imputer_estimator(**parameters):
+    """Row of ``ESTIMATORS``: the order of the rows is that of sums on the server."""
+    estimator = FederatedMatrixImputer(1, rows="disjoint", random_state=0, **parameters)
+    return EstimatorCase(estimator, ("column_factors_", "row_effects_"), {}, 1e-8)
+
+
 ESTIMATORS = {
-    "mixture": lambda: FederatedGaussianMixture(2, random_state=0),
-    "mixture-tied": lambda: FederatedGaussianMixture(2, covariance_type="tied", random_state=0),
-    "mixture-fedem": lambda: FederatedGaussianMixture(
-        2, covariance_type="diag", random_state=0, **_ROUGH
-    ),
-    "mixture-vr_fedem": lambda: FederatedGaussianMixture(
-        2, covariance_type="tied", solver="vr_fedem", random_state=0, **_ROUGH
-    ),
+    "mixture": mixture_estimator(),
+    "mixture-tied": mixture_estimator(covariance_type="tied"),
+    "mixture-fedem": mixture_estimator(covariance_type="diag", **_ROUGH),
+    "mixture-vr_fedem": mixture_estimator(covariance_type="tied", solver="vr_fedem", **_ROUGH),
+    "imputer": imputer_estimator(),
+    "imputer-fedem": imputer_estimator(effects="columns", **_ROUGH),
+    "imputer-vr_fedem": imputer_estimator(solver="vr_fedem", **_ROUGH),
 }
 
 # ---- running
@@ -198,7 +382,7 @@ class Setting(NamedTuple):
     replacement: bool = True
 
 
-# A client of ragged_clients has one row: without replacement, more do not fit a minibatch.
+# A client of every model has one row: without replacement, more do not fit a minibatch.
 SETTINGS = {
     "exact": Setting(),
     "compressed": Setting(Dithering(omega=1.0)),
@@ -212,11 +396,12 @@ SETTINGS = {
 
 def make_problem(model, federation, setting=SETTINGS["exact"], *, seed=0, n_inner=4, **changes):
     """Problem of a setting, with the control step that the estimators take."""
-    omega = setting.compressor.omega_for(model.n_statistics)
+    vectors = model.vectors(federation)
+    omega = float(setting.compressor.omega_for(vectors.longest))
     return Problem(
         model=model,
         federation=federation,
-        vectors=model.vectors(federation),
+        vectors=vectors,
         compressor=setting.compressor,
         omega=omega,
         participation=setting.participation,
@@ -242,11 +427,18 @@ def mean_statistics(model, federation, parameters):
     return federation.weights @ client_means(model, federation, parameters)[0]
 
 
+def weighted_sum(problem, vectors):
+    """Server's vector: the weighted sum of all clients' vectors."""
+    every = np.arange(problem.federation.n_clients)
+    part = problem.vectors.weighted(problem.federation.weights, every, vectors)
+    return problem.vectors.total(every, [part])
+
+
 def mean_field(problem, server):
     """h(Ŝ), from all rows of all clients."""
     every = np.arange(problem.federation.n_clients)
     estimate = problem.model.all_rows(problem.federation, server.parameters.natural, every)
-    return problem.federation.weights @ estimate.statistics - server.statistics
+    return weighted_sum(problem, estimate.statistics - problem.model.reference(server.statistics))
 
 
 def start_at(model, federation, parameters):
@@ -258,6 +450,30 @@ def start_at(model, federation, parameters):
 def copied(states):
     """Copy of the client states, which a round overwrites."""
     return type(states)(*(kept.copy() for kept in states))
+
+
+def states_of(solver, problem, states, clients):
+    """Copy of what the states hold of some clients."""
+    every = np.arange(problem.federation.n_clients)
+    numbers = np.isin(every, clients)
+    own = problem.vectors.within(every, numbers)
+    where = (numbers if name in solver.PER_CLIENT else own for name in states._fields)
+    return type(states)(*(kept[at].copy() for kept, at in zip(states, where, strict=True)))
+
+
+def broadcast_of(problem, server):
+    """What the server tells the clients in its next round."""
+    reference = problem.model.reference(server.statistics)
+    return Broadcast(server.round_index, reference, server.parameters.natural)
+
+
+def arrays_in(value):
+    """All arrays of nested tuples."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, tuple):
+        return [array for part in value for array in arrays_in(part)]
+    return []
 
 
 class AfterRound(NamedTuple):

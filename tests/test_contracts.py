@@ -14,7 +14,8 @@ from problems import (
     MODELS,
     SETTINGS,
     SOLVERS,
-    client_means,
+    arrays_in,
+    broadcast_of,
     copied,
     make_problem,
     mean_field,
@@ -25,32 +26,254 @@ from problems import (
     run_rounds,
     stack,
     start_at,
+    states_of,
+    weighted_sum,
 )
 from skfedem import _parallel
 from skfedem._federation import read
-from skfedem.solvers._base import Broadcast, Received, server_half
+from skfedem.models._base import RowModel
+from skfedem.solvers._base import Received, server_half
 from skfedem.solvers._loop import Options, client_round, run
 
 every_compressor = pytest.mark.parametrize("operator", COMPRESSORS, ids=repr)
-every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
+every_estimator = pytest.mark.parametrize("case", ESTIMATORS.values(), ids=ESTIMATORS)
 every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
-@pytest.fixture(params=MODELS.values(), ids=list(MODELS))
+# Whether more of a criterion is better, or less.
+SIGNS = {"log_likelihood": 1, "objective": -1}
+ROW_MODELS = [name for name, make in MODELS.items() if isinstance(make().model, RowModel)]
+
+
+@pytest.fixture(params=list(MODELS))
 def case(request):
-    return request.param()
+    """A model."""
+    return MODELS[request.param]()
 
 
-def pooled_log_likelihood(case, parameters):
-    _, log_likelihoods = client_means(case.model, case.federation, parameters)
-    return case.model.evaluated(case.federation.weights @ log_likelihoods, parameters)
+@pytest.fixture(params=ROW_MODELS)
+def row_case(request):
+    """A model whose clients have statistics of one length, which are means over their rows."""
+    return MODELS[request.param]()
 
 
-def assert_same_parameters(got, want, **tolerance):
-    assert type(got) is type(want)
-    for name in want._fields:
-        assert_allclose(getattr(got, name), getattr(want, name), err_msg=name, **tolerance)
+# ---- every model
+
+
+def criterion_at(case, parameters):
+    """Criterion by the model's own code, from all rows of all clients."""
+    every = np.arange(case.federation.n_clients)
+    estimate = case.model.all_rows(case.federation, parameters.natural, every)
+    return case.model.evaluated(case.federation.weights @ estimate.log_likelihood, parameters)
+
+
+def assert_same(got, want, **tolerance):
+    """Nested tuples of arrays and numbers; the same bits unless tolerated otherwise."""
+    if isinstance(want, tuple):
+        assert type(got) is type(want)
+        for one, other in zip(got, want, strict=True):
+            assert_same(one, other, **tolerance)
+    elif want is None:
+        assert got is None
+    else:
+        assert_allclose(got, want, **{"rtol": 0, **tolerance})
+
+
+def frozen(*values):
+    """All arrays of nested tuples, which nobody may write into any more, and their copies."""
+    arrays = arrays_in(values)
+    copies = [array.copy() for array in arrays]
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays, copies
+
+
+def test_sizes_are_as_the_contract_says(case):
+    model, federation, natural = case.model, case.federation, case.parameters[0].natural
+    vectors = model.vectors(federation)
+    every, some = np.arange(6), np.array([0, 2, 3])
+    estimate = model.all_rows(federation, natural, every)
+    assert estimate.statistics.shape == vectors.zeros().shape
+    assert estimate.log_likelihood.shape == (6,)
+    assert estimate.n_expectations == federation.n_samples
+    own = vectors.zeros()[vectors.index(some)]
+    assert model.all_rows(federation, natural, some).statistics.shape == own.shape
+    assert model.kept_natural(federation, natural, some).shape == own.shape
+    minibatch = model.minibatch(federation, some, np.zeros((3, 2), dtype=int))
+    assert model.minibatch_mean(natural, minibatch).shape == own.shape
+    assert model.block_rows >= 1
+    assert model.criterion in SIGNS
+    noise, spider = model.minibatch_bounds(federation, 5.0, 2)
+    assert 0 < noise < np.inf and 0 < spider < np.inf
+
+
+def test_the_criterion_is_that_of_the_raw_rows(case):
+    for parameters in case.parameters:
+        # About 100 sums of numbers of order 10: 1e-12 is ten times their rounding.
+        assert_allclose(criterion_at(case, parameters), case.criterion(parameters), rtol=1e-12)
+
+
+def test_all_rows_of_a_client_do_not_depend_on_company_or_blocks(case, monkeypatch):
+    model, federation, natural = case.model, case.federation, case.parameters[0].natural
+    vectors, every, some = model.vectors(federation), np.arange(6), np.array([0, 2, 3, 5])
+    whole = model.all_rows(federation, natural, every)
+    for n_rows in (1, 2, 7, 20, 1000):
+        monkeypatch.setattr(type(model), "block_rows", n_rows)
+        part = model.all_rows(federation, natural, some)
+        own = whole.statistics[vectors.index(some)]
+        # Sums over 17 rows of numbers of order 10, in another order.
+        assert_allclose(part.statistics, own, rtol=1e-12, atol=1e-12)
+        assert_allclose(part.log_likelihood, whole.log_likelihood[some], rtol=1e-12, atol=1e-12)
+        assert part.n_expectations == federation.lengths[some].sum()
+
+
+def test_a_minibatch_that_has_every_row_equally_often_tells_all_rows(case):
+    model, federation = case.model, case.federation
+    for clients in ([3], [1], [0, 2], [1, 3, 4], range(6)):
+        clients = np.array(clients)
+        lengths = federation.lengths[clients]
+        size = np.lcm.reduce(lengths)
+        batches = np.array([np.resize(np.arange(length), size) for length in lengths])
+        minibatch = model.minibatch(federation, clients, batches)
+        for parameters in case.parameters[:2]:
+            mean = model.minibatch_mean(parameters.natural, minibatch)
+            rows = model.all_rows(federation, parameters.natural, clients).statistics
+            # Up to 6732 draws a client: sums of so many numbers of order 10.
+            assert_allclose(mean, rows, rtol=1e-11, atol=1e-11)
+
+
+def test_what_clients_keep_of_the_parameters_serves_as_well(case):
+    model, federation = case.model, case.federation
+    vectors, clients = model.vectors(federation), np.array([0, 2, 3, 5])
+    lengths = federation.lengths[clients]
+    uniforms = np.random.default_rng(0).random((len(clients), 5))
+    batches = (uniforms * lengths[:, None]).astype(int)
+    minibatch = model.minibatch(federation, clients, batches)
+    kept = [model.kept_natural(federation, p.natural, clients) for p in case.parameters]
+    direct = [model.minibatch_mean(p.natural, minibatch) for p in case.parameters]
+    # The same few operations, on arrays of other shapes.
+    for own, mean in zip(kept, direct, strict=True):
+        assert_allclose(model.minibatch_mean(own, minibatch), mean, rtol=1e-12, atol=1e-12)
+    # Clients keep what they last saw, one this and one that.
+    mixed, expected = kept[0].copy(), direct[0].copy()
+    for k in range(len(clients)):
+        own = vectors.within(clients, np.arange(len(clients)) == k)
+        mixed[own], expected[own] = kept[k][own], direct[k][own]
+    assert_allclose(model.minibatch_mean(mixed, minibatch), expected, rtol=1e-12, atol=1e-12)
+    assert np.abs(expected - direct[0]).max() > 1e-2
+
+
+def as_floats(rows, dtype):
+    """Rows with their floating-point numbers of another precision."""
+    if isinstance(rows, tuple):
+        return type(rows)(*(as_floats(column, dtype) for column in rows))
+    return rows.astype(dtype) if rows.dtype.kind == "f" else rows
+
+
+def test_float32_rows_are_read_in_double_precision(case):
+    model, natural, every = case.model, case.parameters[0].natural, np.arange(6)
+    low = case.federation._replace(rows=as_floats(case.federation.rows, np.float32))
+    high = low._replace(rows=as_floats(low.rows, np.float64))
+    estimates = [model.all_rows(federation, natural, every) for federation in (low, high)]
+    assert_array_equal(estimates[0].statistics, estimates[1].statistics)
+    assert_array_equal(estimates[0].log_likelihood, estimates[1].log_likelihood)
+    batches = np.zeros((6, 2), dtype=int)
+    means = [
+        model.minibatch_mean(natural, model.minibatch(federation, every, batches))
+        for federation in (low, high)
+    ]
+    assert_array_equal(means[0], means[1])
+    assert estimates[0].statistics.dtype == means[0].dtype == np.float64
+
+
+def test_exact_rounds_never_worsen_the_criterion(case):
+    problem = make_problem(case.model, case.federation)
+    rounds = list(run_rounds(SOLVERS["fedem"], problem, case.starts[0], 30, step_size=1.0))
+    values = np.array([case.criterion(now.server.parameters) for now in rounds])
+    gains = SIGNS[case.model.criterion] * np.diff(values)
+    # Sums of 100 terms, no larger than the first: rounding is below 1e-14 of it.
+    assert gains.min() > -1e-13 * abs(values[0])
+    assert gains.sum() > 1e-3
+    squares = [
+        case.model.field_sq_norm(now.server.statistics, mean_field(problem, now.server))
+        for now in (rounds[0], rounds[-1])
+    ]
+    assert 0 <= squares[1] < 0.1 * squares[0]
+    trace = np.array([case.model.trace(now.server.parameters) for now in rounds])
+    assert trace.ndim >= 2 and np.isfinite(trace).all()
+
+
+def test_the_surrogate_lies_below_the_criterion(case):
+    # What makes EM work: the criterion gains at least what Q(s̄(θ); θ') - Q(s̄(θ); θ) promises, here
+    # for all pairs. A low-rank model, which has nothing latent, keeps the promise exactly.
+    sign, problem = SIGNS[case.model.criterion], make_problem(case.model, case.federation)
+    promises = []
+    for start in case.starts:
+        *_, last = run_rounds(SOLVERS["fedem"], problem, start, 1, step_size=1.0)
+        statistics, here = last.server.statistics, start.parameters
+        for there in (*case.parameters, last.server.parameters):
+            promised = case.model.minorizer(statistics, there)
+            promised -= case.model.minorizer(statistics, here)
+            gain = sign * (case.criterion(there) - case.criterion(here))
+            # Differences of numbers up to 200, each a sum of 100 terms.
+            assert gain > promised - 1e-11
+            promises.append(promised)
+        # The M-step is after the best promise.
+        assert promises[-1] > 0
+    assert min(promises) < -1e-2
+
+
+def test_a_change_is_measured_in_the_units_of_tol(case):
+    sign, change = SIGNS[case.model.criterion], case.model.change
+    worse, better = sorted(
+        (case.criterion(parameters) for parameters in case.parameters[:2]),
+        key=lambda value: sign * value,
+    )
+    # Nats per row, or a share of the objective, as users read of tol.
+    expected = {"log_likelihood": better - worse, "objective": (worse - better) / better}
+    assert_allclose(change(better, worse), expected[case.model.criterion], rtol=1e-12)
+    assert change(better, worse) > 0 == change(better, better)
+    assert abs(change(worse, better)) > 0
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 1e3, 1e9])
+def test_server_step_always_leads_to_parameters(case, size):
+    model, generator = case.model, np.random.default_rng(0)
+    length = len(model.vectors(case.federation).server_zeros())
+    for start in case.starts:
+        statistics = start.statistics
+        for step_size in (0.1, 0.1, 0.1, 1.0):
+            field = size * generator.standard_normal(length)
+            step = model.server_step(statistics, field, step_size, exact=False)
+            statistics = step.statistics
+            parameters = model.maximization(statistics)
+            for array in arrays_in(parameters):
+                assert np.isfinite(array).all()
+            assert np.isfinite(criterion_at(case, parameters))
+            assert np.isfinite(model.minorizer(statistics, parameters))
+            assert 0 <= step.step_taken <= step_size
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_server_step_stays_where_a_field_is_not_finite(case, bad):
+    statistics = case.starts[0].statistics
+    field = case.model.vectors(case.federation).server_zeros()
+    field[-1] = bad
+    step = case.model.server_step(statistics, field, 0.5, exact=False)
+    assert_same(step.statistics, statistics)
+    assert step.safeguarded > 0 == step.step_taken
+
+
+def test_every_client_that_listens_is_counted_in_the_downlink(case):
+    every = np.arange(6)
+    numbers = [case.model.downlink_numbers(case.federation, every[k : k + 1]) for k in every]
+    assert min(numbers) > 0
+    assert case.model.downlink_numbers(case.federation, every) == sum(numbers)
+    assert case.model.downlink_numbers(case.federation, every[:0]) == 0
+
+
+# ---- models of rows
 
 
 def statistics_nearby(case, seed=0, n_statistics=30):
@@ -63,64 +286,37 @@ def statistics_nearby(case, seed=0, n_statistics=30):
         yield case.model.server_step(statistics, noise, 0.1, exact=False).statistics
 
 
-# ---- models
-
-
-def test_t_inverts_the_expected_statistic(case):
+def test_t_inverts_the_expected_statistic(row_case):
     # Both maps are a few operations on numbers of order 1, and a covariance of order 0.1 is a
     # difference of such: 1e-12 leaves three digits to spare.
-    for parameters in case.parameters:
-        found = case.model.maximization(case.model.statistics_of(parameters))
-        assert_same_parameters(found, parameters, rtol=1e-12, atol=1e-12)
+    for parameters in row_case.parameters:
+        found = row_case.model.maximization(row_case.model.statistics_of(parameters))
+        assert_same(found, parameters, rtol=1e-12, atol=1e-12)
 
 
-def test_sizes_are_as_the_contract_says(case):
-    model, federation = case.model, case.federation
+def test_vectors_have_one_length(row_case):
+    model, federation = row_case.model, row_case.federation
     features = model.features(federation.rows)
-    sums = model.expectation(case.parameters[0].natural, features, federation.lengths)
-    assert case.parameters[0].natural.shape == (model.n_statistics,)
+    sums = model.expectation(row_case.parameters[0].natural, features, federation.lengths)
+    assert row_case.parameters[0].natural.shape == (model.n_statistics,)
     assert sums.statistics.shape == (federation.n_clients, model.n_statistics)
     assert sums.log_likelihood.shape == (federation.n_clients,)
-    assert model.block_rows >= 1
-    assert np.ndim(model.trace(case.parameters[0])) >= 1
+    assert model.vectors(federation).zeros().shape == (federation.n_clients, model.n_statistics)
 
 
-def test_log_likelihood_is_that_of_the_raw_rows(case):
-    federation = case.federation
-    row_weights = np.repeat(federation.weights / federation.lengths, federation.lengths)
-    for parameters in case.parameters:
-        expected = row_weights @ case.log_likelihoods(parameters)
-        # About 50 sums of numbers of order 10: 1e-12 is ten times their rounding.
-        assert_allclose(pooled_log_likelihood(case, parameters), expected, rtol=1e-12)
-
-
-def test_em_never_lowers_the_likelihood(case):
-    parameters = case.parameters[0]
-    values = [pooled_log_likelihood(case, parameters)]
-    for _ in range(40):
-        statistics = mean_statistics(case.model, case.federation, parameters)
-        parameters = case.model.maximization(statistics)
-        values.append(pooled_log_likelihood(case, parameters))
-    # Log-likelihoods of order 5 are sums of 50 terms: rounding is below 50 * 5 * 1e-16.
-    assert np.diff(values).min() > -1e-13
-    assert values[-1] - values[0] > 1e-2
-
-
-def test_the_surrogate_lies_below_the_log_likelihood(case):
-    # What makes EM work: log p(θ') - log p(θ) >= Q(s̄(θ); θ') - Q(s̄(θ); θ), here for all pairs.
-    for here in case.parameters:
-        statistics = mean_statistics(case.model, case.federation, here)
-        for there in case.parameters:
-            gain = pooled_log_likelihood(case, there) - pooled_log_likelihood(case, here)
-            promised = case.model.minorizer(statistics, there)
-            promised -= case.model.minorizer(statistics, here)
-            assert gain > promised - 1e-12
+def test_the_surrogate_lies_strictly_below_where_something_is_latent(row_case):
+    for here in row_case.parameters:
+        statistics = mean_statistics(row_case.model, row_case.federation, here)
+        for there in row_case.parameters:
+            gain = row_case.criterion(there) - row_case.criterion(here)
+            promised = row_case.model.minorizer(statistics, there)
+            promised -= row_case.model.minorizer(statistics, here)
             assert (there is here) or gain > promised + 1e-4
 
 
-def test_t_maximises_the_minorizer_of_any_statistic_of_its_domain(case):
-    model = case.model
-    statistics = list(statistics_nearby(case))
+def test_t_maximises_the_minorizer_of_any_statistic_of_its_domain(row_case):
+    model = row_case.model
+    statistics = list(statistics_nearby(row_case))
     for s in statistics:
         best = model.minorizer(s, model.maximization(s))
         for other in statistics:
@@ -131,9 +327,9 @@ def test_t_maximises_the_minorizer_of_any_statistic_of_its_domain(case):
                 assert value < best
 
 
-def test_expectation_does_not_depend_on_how_rows_are_blocked(case):
-    model, federation, natural = case.model, case.federation, case.parameters[0].natural
-    clients = np.array([0, 2, 3, 5])
+def test_expectation_sums_up_over_the_pieces_of_a_client(row_case):
+    model, federation = row_case.model, row_case.federation
+    natural, clients = row_case.parameters[0].natural, np.array([0, 2, 3, 5])
     whole = model.expectation(natural, model.features(federation.rows), federation.lengths)
     for n_rows in (1, 2, 7, 20, 1000):
         statistics = np.zeros((len(clients), model.n_statistics))
@@ -147,11 +343,20 @@ def test_expectation_does_not_depend_on_how_rows_are_blocked(case):
         assert_allclose(log_likelihood, whole.log_likelihood[clients], rtol=1e-12, atol=1e-12)
 
 
+def test_expected_statistics_are_those_of_the_expectation(row_case):
+    model, federation = row_case.model, row_case.federation
+    features = model.features(federation.rows)
+    for parameters in row_case.parameters:
+        sums = model.expectation(parameters.natural, features, federation.lengths)
+        alone = model.expected_statistics(parameters.natural, features, federation.lengths)
+        assert_allclose(alone, sums.statistics, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("lengths", [(4, 4, 4), (5, 1, 6)], ids=["equal", "ragged"])
-def test_expectation_takes_one_parameter_a_client(case, lengths):
-    model = case.model
-    natural = np.array([parameters.natural for parameters in case.parameters[:3]])
-    rows, lengths = case.federation.rows[:12], np.array(lengths)
+def test_expectation_takes_one_parameter_a_client(row_case, lengths):
+    model = row_case.model
+    natural = np.array([parameters.natural for parameters in row_case.parameters[:3]])
+    rows, lengths = row_case.federation.rows[:12], np.array(lengths)
     together = model.expectation(natural, model.features(rows), lengths)
     pieces = np.split(rows, np.cumsum(lengths)[:-1])
     for k, piece in enumerate(pieces):
@@ -164,52 +369,33 @@ def test_expectation_takes_one_parameter_a_client(case, lengths):
     assert_allclose(same.statistics, one.statistics, rtol=1e-12, atol=1e-12)
 
 
-def test_float32_rows_are_read_in_double_precision(case):
-    model, natural = case.model, case.parameters[0].natural
-    rows = case.federation.rows.astype(np.float32)
-    low = model.expectation(natural, model.features(rows), case.federation.lengths)
-    high = model.expectation(
-        natural, model.features(rows.astype(np.float64)), case.federation.lengths
-    )
-    assert_array_equal(low.statistics, high.statistics)
-
-
 @pytest.mark.parametrize("size", [0.1, 1.0, 1e3, 1e9])
-def test_server_step_never_leaves_the_domain(case, size):
-    model, generator = case.model, np.random.default_rng(0)
+def test_server_step_is_taken_whole_or_shortened(row_case, size):
+    model, generator = row_case.model, np.random.default_rng(0)
     shortened = 0
-    for statistics in statistics_nearby(case):
+    for statistics in statistics_nearby(row_case):
         field = size * generator.standard_normal(model.n_statistics)
         for step_size in (0.1, 1.0):
-            after, _, halvings, _ = model.server_step(statistics, field, step_size, exact=False)
-            parameters = model.maximization(after)
-            for value in parameters:
+            step = model.server_step(statistics, field, step_size, exact=False)
+            for value in model.maximization(step.statistics):
                 assert np.isfinite(value).all()
-            assert np.isfinite(pooled_log_likelihood(case, parameters))
-            assert halvings > 0 or np.array_equal(after, statistics + step_size * field)
-            shortened += halvings > 0
+            # What rounding leaves of a sum of numbers of this size.
+            whole = statistics + step.step_taken * field
+            assert_allclose(step.statistics, whole, rtol=1e-15, atol=1e-15 * size)
+            assert (step.step_taken < step_size) == (step.safeguarded > 0)
+            assert_allclose(step.field_sq_norm, field @ field, rtol=1e-14)
+            shortened += step.safeguarded > 0
     # Random fields of this size do leave the domain: the test is not idle.
     assert size < 1 or shortened > 10
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_server_step_stays_where_a_field_is_not_finite(case, bad):
-    statistics = next(statistics_nearby(case))
-    field = np.zeros(case.model.n_statistics)
-    field[-1] = bad
-    after, _, halvings, _ = case.model.server_step(statistics, field, 0.5, exact=False)
-    assert_array_equal(after, statistics)
-    assert halvings > 0
-
-
-def test_server_step_towards_what_data_have_is_taken_whole(case):
+def test_server_step_towards_what_data_have_is_taken_whole(row_case):
     # Up to a step of 1/2, where a step towards any data keeps half of what there was.
-    here, *others = (mean_statistics(case.model, case.federation, p) for p in case.parameters)
+    model = row_case.model
+    here, *others = (start.statistics for start in row_case.starts)
     for there in others:
         for step_size in (0.01, 0.5):
-            after, _, halvings, _ = case.model.server_step(
-                here, there - here, step_size, exact=False
-            )
+            after, _, halvings, _ = model.server_step(here, there - here, step_size, exact=False)
             assert halvings == 0
             assert_array_equal(after, here + step_size * (there - here))
 
@@ -247,60 +433,60 @@ def test_compression_is_unbiased_within_omega_and_decodable(operator):
 @every_setting
 def test_the_servers_control_is_the_weighted_sum_of_the_clients(case, solver, setting):
     problem = make_problem(case.model, case.federation, setting, seed=3)
-    start = start_at(case.model, case.federation, case.parameters[0])
     before, n_away = None, 0
-    for now in run_rounds(solver, problem, start, n_rounds=12):
-        pooled = case.federation.weights @ now.states.controls
+    for now in run_rounds(solver, problem, case.starts[0], n_rounds=8):
+        pooled = weighted_sum(problem, now.states.controls)
         assert_allclose(now.server.control, pooled, rtol=0, atol=1e-12)
         if before is not None:
             away = np.setdiff1d(np.arange(case.federation.n_clients), now.active)
             n_away += len(away)
-            for kept, was in zip(now.states, before.states, strict=True):
-                assert_array_equal(kept[away], was[away])
+            kept, was = (states_of(solver, problem, x.states, away) for x in (now, before))
+            assert_same(kept, was)
         before = now
     assert (n_away > 0) == (setting.participation < 1)
+    assert np.abs(now.server.control).max() > 1e-3
 
 
 @every_solver
 @every_setting
 def test_client_half_is_pure(case, solver, setting):
     problem = make_problem(case.model, case.federation, setting)
-    start = start_at(case.model, case.federation, case.parameters[0])
-    *_, last = run_rounds(solver, problem, start, n_rounds=2)
+    *_, last = run_rounds(solver, problem, case.starts[0], n_rounds=2)
     clients = np.array([0, 2, 3])
-    states = type(last.states)(*(kept[clients] for kept in last.states))
-    broadcast = Broadcast(2, last.server.statistics, last.server.parameters.natural)
-    inputs = [*states, broadcast.reference, broadcast.natural, clients, *case.federation]
-    before = [value.copy() for value in inputs]
-    for value in inputs:
-        value.setflags(write=False)
+    states = states_of(solver, problem, last.states, clients)
+    broadcast = broadcast_of(problem, last.server)
+    model = tuple(vars(case.model).values())
+    inputs, before = frozen(states, broadcast, clients, case.federation, model)
     first = solver.client_half(problem, broadcast, clients, states)
     second = solver.client_half(problem, broadcast, clients, states)
     for value, was in zip(inputs, before, strict=True):
         assert_array_equal(value, was)
-    assert_array_equal(first[0].innovation, second[0].innovation)
-    for one, two in zip(first[1], second[1], strict=True):
-        assert_array_equal(one, two)
+    assert len(inputs) >= 6
+    assert_same(second, first)
 
 
 @every_solver
 @every_setting
 def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting):
     problem = make_problem(case.model, case.federation, setting)
-    start = start_at(case.model, case.federation, case.parameters[0])
-    *_, last = run_rounds(solver, problem, start, n_rounds=2)
-    broadcast = Broadcast(2, last.server.statistics, last.server.parameters.natural)
+    *_, last = run_rounds(solver, problem, case.starts[0], n_rounds=2)
+    broadcast = broadcast_of(problem, last.server)
     clients = np.array([0, 1, 3, 5])
-    mine = type(last.states)(*(kept[clients] for kept in last.states))
+    mine = states_of(solver, problem, last.states, clients)
     together, after = solver.client_half(problem, broadcast, clients, mine)
     n_bytes = n_expectations = 0
     for k in range(len(clients)):
-        own = type(last.states)(*(kept[k : k + 1] for kept in mine))
+        own = states_of(solver, problem, last.states, clients[k])
         alone, own = solver.client_half(problem, broadcast, clients[k : k + 1], own)
+        here = problem.vectors.within(clients, np.arange(len(clients)) == k)
         # Products of other shapes may round otherwise. 1e-12 is far below a step of an operator.
-        assert_allclose(alone.innovation[0], together.innovation[k], rtol=0, atol=1e-12)
-        for one, every in zip(own, after, strict=True):
-            assert_allclose(one[0], every[k], rtol=0, atol=1e-12)
+        assert_allclose(alone.innovation, together.innovation[here], rtol=0, atol=1e-12)
+        for name in own._fields:
+            where = slice(k, k + 1) if name in solver.PER_CLIENT else here
+            every = getattr(after, name)[where]
+            assert_allclose(getattr(own, name), every, rtol=0, atol=1e-12, err_msg=name)
+        if setting.batch_size is None:
+            assert_allclose(alone.log_likelihood, together.log_likelihood[k : k + 1], rtol=1e-12)
         n_bytes, n_expectations = n_bytes + alone.n_bytes, n_expectations + alone.n_expectations
     assert (n_bytes, n_expectations) == (together.n_bytes, together.n_expectations)
 
@@ -309,100 +495,129 @@ def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting):
 @every_setting
 def test_a_message_that_is_lost_leaves_no_trace(case, solver, setting):
     problem = make_problem(case.model, case.federation, setting)
-    start = start_at(case.model, case.federation, case.parameters[0])
+    start, every = case.starts[0], np.arange(6)
     undisturbed = list(run_rounds(solver, problem, start, n_rounds=4))
     for k, now in enumerate(run_rounds(solver, problem, start, n_rounds=4)):
-        broadcast = Broadcast(k, now.server.statistics, now.server.parameters.natural)
-        lost, _ = solver.client_half(problem, broadcast, np.arange(6), now.states)
-        assert lost.innovation.shape == (6, case.model.n_statistics)
-        assert_array_equal(now.server.statistics, undisturbed[k].server.statistics)
-        assert_array_equal(now.server.control, undisturbed[k].server.control)
-        for kept, was in zip(now.states, undisturbed[k].states, strict=True):
-            assert_array_equal(kept, was)
+        broadcast = broadcast_of(problem, now.server)
+        lost, _ = solver.client_half(problem, broadcast, every, now.states)
+        assert lost.innovation.shape == problem.vectors.zeros().shape
+        assert_same(now.server, undisturbed[k].server)
+        assert_same(now.states, undisturbed[k].states)
     assert k == 4
+
+
+def server_half_of_a_message(case, solver, setting):
+    """Problem, the server before, the message, and what the server's half makes of them."""
+    problem = make_problem(case.model, case.federation, setting)
+    *_, last = run_rounds(solver, problem, case.starts[0], n_rounds=1)
+    length = len(problem.vectors.server_zeros())
+    message = 0.01 * np.random.default_rng(0).standard_normal(length)
+    inputs, before = frozen(last.server, message, tuple(vars(case.model).values()))
+    after, info = server_half(problem, last.server, Received(message), 0.1)
+    again = server_half(problem, last.server, Received(message), 0.1)
+    assert_same(again, (after, info))
+    for value, was in zip(inputs, before, strict=True):
+        assert_array_equal(value, was)
+    return problem, last.server, message, after, info
 
 
 @every_solver
 @every_setting
 def test_server_half_is_pure_and_does_what_the_algorithm_says(case, solver, setting):
-    problem = make_problem(case.model, case.federation, setting)
-    start = start_at(case.model, case.federation, case.parameters[0])
-    *_, last = run_rounds(solver, problem, start, n_rounds=1)
-    message = 0.01 * np.random.default_rng(0).standard_normal(case.model.n_statistics)
-    for value in (message, last.server.statistics, last.server.control):
-        value.setflags(write=False)
-    after, info = server_half(problem, last.server, Received(message), 0.1)
+    problem, before, message, after, info = server_half_of_a_message(case, solver, setting)
     # One expression each, perhaps rounded in another order.
-    field = last.server.control + message / setting.participation
+    field = before.control + message / setting.participation
     assert_allclose(info.field, field, rtol=1e-12, atol=1e-15)
-    if not info.safeguarded:
-        assert_allclose(after.statistics, last.server.statistics + 0.1 * field, rtol=1e-12)
-    control = last.server.control + message / (1 + problem.omega)
+    control = before.control + message / (1 + problem.omega)
     assert_allclose(after.control, control, rtol=1e-12, atol=1e-15)
-    assert after.round_index == last.server.round_index + 1
-    assert_same_parameters(
-        after.parameters, case.model.maximization(after.statistics), rtol=1e-12, atol=1e-14
-    )
+    step = case.model.server_step(before.statistics, field, 0.1, exact=problem.exact)
+    assert_same(after.statistics, step.statistics, rtol=1e-12, atol=1e-14)
+    assert_same(after.parameters, case.model.maximization(after.statistics), rtol=1e-12, atol=1e-14)
+    assert after.round_index == before.round_index + 1
+    assert info[1:] == step[1:]
+    assert (after.caution < before.caution) == (info.safeguarded > 0)
+
+
+@every_solver
+@every_setting
+def test_the_server_of_a_row_model_adds_the_field(row_case, solver, setting):
+    _, before, _, after, info = server_half_of_a_message(row_case, solver, setting)
+    whole = before.statistics + info.step_taken * info.field
+    assert_allclose(after.statistics, whole, rtol=1e-12)
+    assert info.safeguarded > 0 or info.step_taken == 0.1
 
 
 @every_solver
 def test_a_round_without_active_clients_follows_the_control(case, solver):
     problem = make_problem(case.model, case.federation, participation=1e-9)
-    start = start_at(case.model, case.federation, case.parameters[0])
-    before, first, second = run_rounds(solver, problem, start, n_rounds=2)
+    before, first, second = run_rounds(solver, problem, case.starts[0], n_rounds=2)
     assert first.received.n_active == first.received.n_bytes == first.received.n_expectations == 0
     assert_array_equal(first.info.field, before.server.control)
     assert_array_equal(second.server.control, before.server.control)
-    for kept, was in zip(second.states, before.states, strict=True):
-        assert_array_equal(kept, was)
-    moved = before.server.statistics + 0.05 * before.server.control
-    assert_allclose(first.server.statistics, moved, rtol=1e-14)
+    assert_same(second.states, before.states)
+    step = case.model.server_step(
+        before.server.statistics, before.server.control, 0.05, exact=False
+    )
+    assert_same(first.server.statistics, step.statistics)
+    assert np.abs(before.server.control).max() > 1e-3
 
 
+# All settings on one model with vectors of one length and on one without.
 @every_solver
 @pytest.mark.parametrize(
     ("name", "setting"),
     [(name, "everything") for name in MODELS]
-    + [(next(iter(MODELS)), setting) for setting in SETTINGS if setting != "exact"],
+    + [
+        (name, setting)
+        for name in ("mixture-full", "low-rank-poisson")
+        for setting in SETTINGS
+        if setting not in ("exact", "everything")
+    ],
 )
 def test_the_field_is_unbiased_for_the_mean_field(name, setting, solver):
-    case, n_draws = MODELS[name](), 800
+    case, n_draws = MODELS[name](), 500
     participation = SETTINGS[setting].participation
     problem = make_problem(case.model, case.federation, SETTINGS[setting], n_inner=10)
-    start = start_at(case.model, case.federation, case.parameters[0])
     # Everyone takes part in round 0, so that every estimate is exact or, for variance-reduced
     # solvers, starts from an exact one. Controls and iterate are those of no fixed point.
     everyone = problem._replace(participation=1.0)
-    _, (server, states, *_) = run_rounds(solver, everyone, start, n_rounds=1, step_size=0.2)
-    fields = np.empty((n_draws, case.model.n_statistics))
+    _, (server, states, *_) = run_rounds(
+        solver, everyone, case.starts[0], n_rounds=1, step_size=0.2
+    )
+    fields = np.empty((n_draws, len(server.control)))
     generator = np.random.default_rng(0)
     with _parallel.Workers(1) as workers:
         for draw in range(n_draws):
             drawn = problem._replace(seed=draw)
-            active = np.flatnonzero(generator.random(len(states.controls)) < participation)
+            active = np.flatnonzero(generator.random(6) < participation)
             received = client_round(solver, drawn, server, copied(states), active, workers)
-            fields[draw] = server_half(drawn, server, received, 1e-6)[1].field
+            fields[draw] = server.control + received.innovation / participation
     expected = mean_field(problem, server)
     standard_error = fields.std(axis=0) / np.sqrt(n_draws)
-    # At most 12 coordinates, each beyond 5 standard errors once in two million seeds.
-    assert (np.abs(fields.mean(axis=0) - expected) <= 5 * standard_error + 1e-12).all()
     assert standard_error.max() > 1e-6
+    # At most 28 coordinates, each beyond 5 standard errors once in two million seeds. A coordinate
+    # that an operator hardly ever sends, being small, is known from a handful of draws: it gets a
+    # share of the largest error.
+    error = 5 * np.maximum(standard_error, 0.05 * standard_error.max())
+    assert (np.abs(fields.mean(axis=0) - expected) <= error + 1e-12).all()
 
 
 @every_solver
 def test_reordering_clients_changes_nothing_where_nothing_is_drawn(case, solver):
-    federation = case.federation
     order = np.array([3, 0, 5, 2, 4, 1])
-    pieces = np.split(federation.rows, federation.offsets[1:-1])
-    shuffled = stack([pieces[k] for k in order], federation.weights[order])
-    start = start_at(case.model, federation, case.parameters[0])
+    problem = make_problem(case.model, case.federation)
+    shuffled = make_problem(*case.reordered(order))
     straight, mixed = (
-        run_rounds(solver, make_problem(case.model, rows), start, n_rounds=20, step_size=0.7)
-        for rows in (federation, shuffled)
+        run_rounds(solver, either, case.starts[0], n_rounds=15, step_size=0.7)
+        for either in (problem, shuffled)
     )
     for one, other in zip(straight, mixed, strict=True):
-        assert_allclose(other.server.statistics, one.server.statistics, rtol=0, atol=1e-10)
-        assert_allclose(other.states.controls, one.states.controls[order], rtol=0, atol=1e-10)
+        assert_same(other.server.statistics, one.server.statistics, atol=1e-10)
+        assert_allclose(other.server.control, one.server.control, rtol=0, atol=1e-10)
+        for k, client in enumerate(order):
+            here = states_of(solver, shuffled, other.states, k).controls
+            there = states_of(solver, problem, one.states, client).controls
+            assert_allclose(here, there, rtol=0, atol=1e-10)
 
 
 def many_clients():
@@ -414,14 +629,9 @@ def many_clients():
     return np.split(rows, np.cumsum(lengths)[:-1])
 
 
-@every_solver
-@every_setting
-def test_results_are_bitwise_the_same_for_any_number_of_workers(solver, setting, monkeypatch):
-    federation = stack(many_clients())
-    model = mixture_model(federation, "full")
-    problem = make_problem(model, federation, setting)
-    start = start_at(model, federation, mixture_parameters(model))
-    options = Options(step_size=lambda k: 0.05, max_iter=4, tol=0.0, eval_every=2)
+def assert_workers_change_nothing(problem, solver, start, numbers, monkeypatch):
+    """Runs with so many workers, which are sure to work, are those of one, bit for bit."""
+    options = Options(step_size=lambda k: 0.05, max_iter=3, tol=0.0, eval_every=2)
     threads = set()
 
     def recorded(*args):
@@ -430,8 +640,8 @@ def test_results_are_bitwise_the_same_for_any_number_of_workers(solver, setting,
 
     spied = SimpleNamespace(PER_CLIENT=solver.PER_CLIENT, init=solver.init, client_half=recorded)
     results = []
-    for n_jobs, threshold in ((1, 0.05), (2, 0.0), (3, 0.0)):
-        monkeypatch.setattr(_parallel, "_WORTH_SHARING", threshold)
+    for n_jobs in (1, *numbers):
+        monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.05 if n_jobs == 1 else 0.0)
         threads.clear()
         with _parallel.Workers(n_jobs) as workers:
             results.append(run(spied, problem, start, options, workers, lambda row: None))
@@ -439,12 +649,29 @@ def test_results_are_bitwise_the_same_for_any_number_of_workers(solver, setting,
     assert_same_runs(results[0], results[1:])
 
 
+@every_solver
+@every_setting
+def test_results_are_bitwise_the_same_for_any_number_of_workers(case, solver, setting, monkeypatch):
+    # At most three rows at a time: groups of a few clients, and the larger ones read in pieces.
+    monkeypatch.setattr(type(case.model), "block_rows", 3)
+    problem = make_problem(case.model, case.federation, setting)
+    assert_workers_change_nothing(problem, solver, case.starts[0], (2,), monkeypatch)
+
+
+@every_solver
+@pytest.mark.parametrize("setting", ["exact", "everything"])
+def test_many_clients_are_bitwise_the_same_for_any_number_of_workers(solver, setting, monkeypatch):
+    federation = stack(many_clients())
+    model = mixture_model(federation, "full")
+    problem = make_problem(model, federation, SETTINGS[setting])
+    start = start_at(model, federation, mixture_parameters(model))
+    assert_workers_change_nothing(problem, solver, start, (2, 3), monkeypatch)
+
+
 def assert_same_runs(first, others):
     for other in others:
-        assert_array_equal(other.server.statistics, first.server.statistics)
-        assert_array_equal(other.server.control, first.server.control)
-        for kept, was in zip(other.states, first.states, strict=True):
-            assert_array_equal(kept, was)
+        assert_same(other.server, first.server)
+        assert_same(other.states, first.states)
         for name, column in first.history.items():
             assert_array_equal(other.history[name], column, err_msg=name)
 
@@ -469,49 +696,49 @@ def test_linear_algebra_rounds_the_same_for_any_number_of_workers(monkeypatch):
 # ---- estimators
 
 
+def assert_same_history(got, want, rounding=0.0):
+    assert got.history_.keys() == want.history_.keys()
+    for name, column in want.history_.items():
+        assert_allclose(got.history_[name], column, rtol=rounding, atol=rounding, err_msg=name)
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @every_estimator
-def test_estimator_gives_the_same_fit_from_a_list_and_from_labels(estimator):
+def test_estimator_gives_the_same_fit_from_a_list_and_from_labels(case):
     clients = ragged_clients((30, 20, 40, 15))
     labels = np.repeat(np.arange(4), [30, 20, 40, 15])
     mixed = np.random.default_rng(0).permutation(len(labels))
     # A stable sort by label gives every client its rows in the order that they have here.
     rows = np.concatenate(clients)[mixed]
     own = [rows[labels[mixed] == k] for k in range(4)]
-    from_list = ESTIMATORS[estimator]().set_params(max_iter=10).fit(own)
-    from_labels = ESTIMATORS[estimator]().set_params(max_iter=10)
-    from_labels.fit(rows, clients=labels[mixed])
+    from_list = case.make(max_iter=10).fit(own)
+    from_labels = case.make(max_iter=10).fit(rows, clients=labels[mixed])
     assert from_list.n_clients_ == 4
-    for name, column in from_list.history_.items():
-        assert_array_equal(from_labels.history_[name], column, err_msg=name)
+    assert_same_history(from_labels, from_list, case.rounding)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @every_estimator
-def test_estimator_does_not_depend_on_the_number_of_workers(estimator, monkeypatch):
+def test_estimator_does_not_depend_on_the_number_of_workers(case, monkeypatch):
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
     clients = many_clients()
     fits = [
-        ESTIMATORS[estimator]()
-        .set_params(max_iter=5, init_params="random", n_jobs=n_jobs)
-        .fit(clients)
-        for n_jobs in (None, 2, 3)
+        case.make(max_iter=5, n_jobs=n_jobs, **case.quick).fit(clients) for n_jobs in (None, 2, 3)
     ]
     for fit in fits[1:]:
-        assert_array_equal(fit.means_, fits[0].means_)
-        assert_array_equal(fit.covariances_, fits[0].covariances_)
-        for name, column in fits[0].history_.items():
-            assert_array_equal(fit.history_[name], column, err_msg=name)
+        for name in case.fitted:
+            assert_array_equal(getattr(fit, name), getattr(fits[0], name))
+        assert_same_history(fit, fits[0])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @every_estimator
-def test_estimator_is_the_same_when_fitted_again(estimator):
+def test_estimator_is_the_same_when_fitted_again(case):
     clients = ragged_clients((30, 20, 40, 15))
-    first = ESTIMATORS[estimator]().set_params(max_iter=10).fit(clients)
+    first = case.make(max_iter=10).fit(clients)
     again = clone(first).fit(clients)
     refitted = clone(first).fit(clients[:2]).fit(clients)
     for other in (again, refitted):
-        assert_array_equal(other.means_, first.means_)
-        for name, column in first.history_.items():
-            assert_array_equal(other.history_[name], column, err_msg=name)
+        for name in case.fitted:
+            assert_array_equal(getattr(other, name), getattr(first, name))
+        assert_same_history(other, first)

@@ -1,6 +1,6 @@
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 
 # Warnings are errors here. A large tolerance ends the stochastic fits early and converged; a small
 # step keeps them in the domain of the M-step, on one client with twenty rows.
@@ -23,6 +23,17 @@ ESTIMATORS = [
     ),
     FederatedGaussianMixture(
         covariance_type="spherical", compressor="block", omega=0.5, **STOCHASTIC
+    ),
+    FederatedMatrixImputer(),
+    FederatedMatrixImputer(rank=None, effects="none", penalty=0.0),
+    FederatedMatrixImputer(
+        rank=1,
+        solver="vr_fedem",
+        omega=1.0,
+        participation=0.5,
+        batch_size=3,
+        effects="columns",
+        **STOCHASTIC,
     ),
 ]
 

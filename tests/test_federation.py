@@ -260,7 +260,7 @@ def test_an_error_of_a_worker_reaches_the_caller(monkeypatch):
 def test_exact_rounds_stop_at_the_first_small_change():
     rule = Exact(tol=0.1, model=Quadratic())
     assert [rule.converged(value) for value in (-3.0, -2.0, -1.5, -1.45)] == [0, 0, 0, 1]
-    assert rule.criteria == [-3.0, -2.0, -1.5, -1.45]
+    assert rule.state == [-3.0, -2.0, -1.5, -1.45]
     falling = Exact(tol=0.1, model=Quadratic())
     assert [falling.converged(value) for value in (-1.0, -1.5, -1.55)] == [False, False, True]
     never = Exact(tol=0.0, model=Quadratic())

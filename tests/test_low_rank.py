@@ -85,6 +85,7 @@ def problem_of(
         min(SHAPE) if rank is None else rank,
         PENALTIES[family] if penalty is None else penalty,
         effects,
+        0.0,
         adaptive,
     )
     vectors = model.vectors(federation)
@@ -253,7 +254,9 @@ def test_effects_solve_their_likelihood_equations():
     support, margins = model.pooled.support, model.pooled.margins
     low_rank = 0.3 * np.random.default_rng(0).standard_normal(len(support.counts))
     start = Effects(0.0, np.zeros(SHAPE[0]), np.zeros(SHAPE[1]))
-    effects, theta = fit_effects(support, margins, low_rank, start, "both", FAMILIES["poisson"])
+    effects, theta, _ = fit_effects(
+        support, margins, low_rank, start, "both", 0.0, FAMILIES["poisson"]
+    )
     expected = support.margins(support.counts * np.exp(theta))
     assert_allclose(expected.rows + 1e-7 * effects.rows, margins.rows, rtol=1e-4)
     assert_allclose(expected.columns + 1e-7 * effects.columns, margins.columns, rtol=1e-4)
@@ -267,13 +270,16 @@ def test_effects_of_rows_without_a_bird_stay_finite():
         columns.astype(np.int32),
         np.ones(12),
         np.array([0, 4, 8, 12]),
+        Margins(np.ones(3, bool), np.ones(4, bool)),
         (3, 4),
     )
     values = np.where(rows == 1, 0.0, 5.0)
     margins = support.margins(values)
     assert isinstance(margins, Margins)
     start = Effects(0.0, np.zeros(3), np.zeros(4))
-    effects, theta = fit_effects(support, margins, np.zeros(12), start, "both", FAMILIES["poisson"])
+    effects, theta, _ = fit_effects(
+        support, margins, np.zeros(12), start, "both", 0.0, FAMILIES["poisson"]
+    )
     assert np.isfinite(theta).all()
     assert effects.rows[1] < -5
     assert_allclose(np.exp(theta[rows != 1]), 5.0, rtol=1e-3)

@@ -17,6 +17,9 @@ MAX_LOG_MEAN = 30.0
 """Poisson's guard. A mean of exp(30), 1e13, is past anything that is counted: beyond it ψ goes on
 along its tangent, so that no step of a solver overflows. Solvers report when they get there."""
 
+LARGEST_COUNT = 1e13
+"""Largest Poisson observation: some mean short of the guard explains it best."""
+
 
 class Family(NamedTuple):
     """One exponential family, as functions of arrays.
@@ -124,7 +127,7 @@ def _poisson_deviance(values, means):
 
 
 def _is_count(values):
-    return (values >= 0) & (values == np.floor(values)) & np.isfinite(values)
+    return (values >= 0) & (values == np.floor(values)) & (values <= LARGEST_COUNT)
 
 
 GAUSSIAN = Family(
@@ -166,7 +169,7 @@ Domain: 0 and 1. Link: logit. ψ(θ) = log(1 + exp θ), log ρ(y) = 0, deviance
 
 POISSON = Family(
     name="poisson",
-    domain="non-negative integers",
+    domain=f"non-negative integers up to {LARGEST_COUNT:g}",
     log_partition=_poisson_log_partition,
     mean=_poisson_mean,
     variance=_poisson_mean,

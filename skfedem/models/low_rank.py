@@ -18,7 +18,7 @@ import numpy as np
 
 from .._client_vectors import OnOwnRows
 from ._base import Estimate, Model, Start, Step
-from .low_rank_theta import LowRank, Theta, at, effects_of, zero_low_rank
+from .low_rank_theta import Theta, at, effects_of, zero_low_rank
 from .main_effects import Effects, Margins, Support, ridge
 from .proximal import (
     MAX_HALVINGS,
@@ -37,6 +37,8 @@ _GROWTH = 1.3
 # Poisson cells have no largest curvature; an adaptive step starts from this many times the
 # largest one at the start, as halving it is cheap.
 _FIRST_STEP = 4.0
+# An objective of fewer nats a cell is nothing: all cells are fitted.
+_NOTHING = 1e-6
 # Shares of the bounds of minibatch_bounds. On the oystercatcher counts, with 100 and 500 of 1,324
 # cells a client, 2.5 stood and 5 did not for SPIDER; FedEM's floor falls with its step.
 _NOISE = 2.0
@@ -73,8 +75,8 @@ class Point(NamedTuple):
     Attributes
     ----------
     iterate : Iterate
-    previous : LowRank
-        Low-rank part one round before, for the momentum.
+    previous : Iterate
+        One round before, for the momentum.
     momentum : float
         FISTA's t; 1 is no momentum.
     natural_step : float
@@ -86,7 +88,7 @@ class Point(NamedTuple):
     """
 
     iterate: Iterate
-    previous: LowRank
+    previous: Iterate
     momentum: float
     natural_step: float
     sums: np.ndarray
@@ -228,7 +230,7 @@ class LowRankModel(Model):
             return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
         point = Point(
             iterate=move.iterate,
-            previous=here.low_rank,
+            previous=here,
             momentum=momentum,
             natural_step=_GROWTH * move.natural_step,
             sums=sums,
@@ -263,7 +265,7 @@ class LowRankModel(Model):
         if theta.low_rank is not iterate.low_rank:
             support = self.pooled.support
             values = at(theta, support.rows, support.columns)
-            iterate = Iterate(theta.low_rank, None, effects_of(theta), values)
+            iterate = Iterate(theta.low_rank, None, effects_of(theta), values, None)
         return self.log_base_measure - objective(self.pooled, iterate, statistics.sums)
 
     def evaluated(self, mean_log_likelihood, parameters):
@@ -271,11 +273,13 @@ class LowRankModel(Model):
         theta = parameters.natural
         log_likelihood = len(self.positions) * mean_log_likelihood + self.log_base_measure
         penalty = self.pooled.penalty * float(theta.low_rank.singular_values.sum())
-        return penalty + ridge(effects_of(theta)) - float(log_likelihood)
+        return (
+            penalty + ridge(effects_of(theta), self.pooled.effects_penalty) - float(log_likelihood)
+        )
 
     def change(self, now, before):
         """Relative size: noise may well make the minorizer fall."""
-        return abs(now - before) / max(abs(now), np.finfo(float).tiny)
+        return abs(now - before) / max(abs(now), _NOTHING * len(self.positions))
 
     def trace(self, parameters):
         """Singular values, with zeros up to the largest rank."""
@@ -294,7 +298,17 @@ def _take(cells, index):
 # -------------------------------------------------------------------- start
 
 
-def low_rank_model(federation, shape, log_base_measures, family, rank, penalty, effects, adaptive):
+def low_rank_model(
+    federation,
+    shape,
+    log_base_measures,
+    family,
+    rank,
+    penalty,
+    effects,
+    effects_penalty,
+    adaptive,
+):
     """Model of some clients' cells: what they tell the server before the first round.
 
     That is which cells they observed and how often, and the sums over rows and over columns of what
@@ -312,6 +326,7 @@ def low_rank_model(federation, shape, log_base_measures, family, rank, penalty, 
     rank : int
     penalty : float
     effects : {"both", "rows", "columns", "none"}
+    effects_penalty : float
     adaptive : bool
 
     Returns
@@ -327,18 +342,24 @@ def low_rank_model(federation, shape, log_base_measures, family, rank, penalty, 
         cells.rows * np.int64(n_columns) + cells.columns, return_inverse=True
     )
     rows = (numbers // n_columns).astype(np.int32)
+    columns = (numbers % n_columns).astype(np.int32)
+    # Sparse arrays convert their indices to one type.
+    index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
     support = Support(
         rows=rows,
-        columns=(numbers % n_columns).astype(np.int32),
+        columns=columns,
         counts=np.bincount(positions, counts),
-        row_starts=np.searchsorted(rows, np.arange(n_rows + 1)),
+        row_starts=np.searchsorted(rows, np.arange(n_rows + 1)).astype(index_type),
+        is_observed=Margins(
+            np.bincount(rows, minlength=n_rows) > 0, np.bincount(columns, minlength=n_columns) > 0
+        ),
         shape=shape,
     )
     margins = Margins(
         np.bincount(cells.rows, counts * cells.values, minlength=n_rows),
         np.bincount(cells.columns, counts * cells.values, minlength=n_columns),
     )
-    pooled = Pooled(support, margins, family, rank, penalty, effects)
+    pooled = Pooled(support, margins, family, rank, penalty, effects, effects_penalty)
     return LowRankModel(pooled, positions, float(shares @ log_base_measures), adaptive)
 
 
@@ -371,7 +392,7 @@ def start_run(model, federation, theta=None):
         natural_step *= _FIRST_STEP
     point = Point(
         iterate=iterate,
-        previous=iterate.low_rank,
+        previous=iterate,
         momentum=1.0,
         natural_step=natural_step,
         sums=support.counts * family.mean(iterate.theta),

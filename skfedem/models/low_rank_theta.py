@@ -67,12 +67,14 @@ def at(theta, rows, columns):
     return effects_of(theta).at(rows, columns) + low_rank_at(theta.low_rank, rows, columns)
 
 
-def squared_distance(a, b):
+def squared_distance(one, other):
     """Squared Frobenius norm of the difference of two low-rank matrices.
 
-    The difference is orthogonalised first: squares of nearly equal matrices would cancel.
+    The difference is split into its part within the row space of ``one``, whose right factor has
+    orthonormal columns, and the rest: squares of nearly equal matrices would cancel.
     """
-    left = np.linalg.qr(np.hstack([a.left, b.left]), mode="r")
-    right = np.linalg.qr(np.hstack([a.right, b.right]), mode="r")
-    signed = np.concatenate([a.singular_values, -b.singular_values])
-    return float(((left * signed @ right.T) ** 2).sum())
+    turn = other.right.T @ one.right
+    within = one.left * one.singular_values - (other.left * other.singular_values) @ turn
+    beyond = (other.right - one.right @ turn.T) * other.singular_values
+    gram = other.left.T @ other.left
+    return float(np.vdot(within, within) + np.vdot(beyond @ gram, beyond))

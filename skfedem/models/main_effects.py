@@ -10,19 +10,31 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, cg
 
 EFFECTS = ("both", "rows", "columns", "none")
 
-# Ridge on the effects: a site where nothing was ever seen would have the effect -inf. It is part
-# of the objective, and far below the noise of any data.
-RIDGE = 1e-7
+# Least ridge on the effects: a site where nothing was ever seen would have the effect -inf.
+LEAST_PENALTY = 1e-7
 _TOLERANCE = 1e-12
 _MAX_NEWTON_STEPS = 50
 _MAX_HALVINGS = 30
-# A Newton step may change no effect by more: further away its quadratic model says nothing.
+# Once a full Newton step has failed no effect may change by more: further away the quadratic model
+# says nothing.
 _LONGEST = 4.0
+# Up to so many columns a dense factor of their normal equations speeds the conjugate gradients up;
+# it is renewed when they take more than so many steps.
+_MOST_DENSE = 2000
+_SLOW = 8
+
+
+class Margins(NamedTuple):
+    """Sums over each row, shape (n_rows,), and over each column, shape (n_columns,)."""
+
+    rows: np.ndarray
+    columns: np.ndarray
 
 
 class Support(NamedTuple):
@@ -33,8 +45,10 @@ class Support(NamedTuple):
     rows, columns : ndarray of int32, shape (n_cells,)
     counts : ndarray of shape (n_cells,)
         N_jl: weight of all observations of a cell, their number when all count alike.
-    row_starts : ndarray of int, shape (n_rows + 1,)
+    row_starts : ndarray of int32 or int64, shape (n_rows + 1,)
         Row ``j`` has the cells ``row_starts[j]:row_starts[j + 1]``.
+    is_observed : Margins
+        Which rows and which columns have an observed cell.
     shape : tuple of two int
     """
 
@@ -42,6 +56,7 @@ class Support(NamedTuple):
     columns: np.ndarray
     counts: np.ndarray
     row_starts: np.ndarray
+    is_observed: Margins
     shape: tuple
 
     def matrix(self, values):
@@ -57,13 +72,6 @@ class Support(NamedTuple):
         )
 
 
-class Margins(NamedTuple):
-    """Sums over each row, shape (n_rows,), and over each column, shape (n_columns,)."""
-
-    rows: np.ndarray
-    columns: np.ndarray
-
-
 class Effects(NamedTuple):
     """Intercept, row effects and column effects, each sum of effects being 0."""
 
@@ -76,12 +84,13 @@ class Effects(NamedTuple):
         return self.intercept + self.rows[rows] + self.columns[columns]
 
 
-def ridge(effects):
+def ridge(effects, penalty):
     """The effects' share of the objective; nats."""
-    return 0.5 * RIDGE * float(effects.rows @ effects.rows + effects.columns @ effects.columns)
+    squares = effects.rows @ effects.rows + effects.columns @ effects.columns
+    return 0.5 * max(penalty, LEAST_PENALTY) * float(squares)
 
 
-def fit_effects(support, margins, low_rank_values, start, kind, family):
+def fit_effects(support, margins, low_rank_values, start, kind, penalty, family, factor=None):
     """Minimise the objective over the effects, by Newton's method with step halving.
 
     Parameters
@@ -94,88 +103,135 @@ def fit_effects(support, margins, low_rank_values, start, kind, family):
     start : Effects
     kind : {"both", "rows", "columns", "none"}
         Which effects there are; "none" has no intercept either.
+    penalty : float
+        Ridge on the effects.
     family : Family
+    factor : tuple or None
+        From the last call, for speed.
 
     Returns
     -------
     effects : Effects
     theta : ndarray of shape (n_cells,)
         θ in the observed cells.
+    factor : tuple or None
+        For the next call.
     """
     cells = support.rows, support.columns
     effects, theta = start, low_rank_values + start.at(*cells)
     if kind == "none":
-        return effects, theta
-    value = _objective(support, margins, effects, theta, family)
+        return effects, theta, None
+    penalty = max(penalty, LEAST_PENALTY)
+    value = _objective(support, margins, effects, theta, penalty, family)
     for _ in range(_MAX_NEWTON_STEPS):
-        gradient, direction = _newton(support, margins, effects, theta, kind, family)
+        gradient, weights = _derivatives(support, margins, effects, theta, penalty, family)
+        direction, factor = _newton_direction(support, gradient, weights, kind, penalty, factor)
         decrease = gradient.rows @ direction.rows + gradient.columns @ direction.columns
-        if decrease <= _TOLERANCE * abs(value):
+        if decrease <= _TOLERANCE * abs(value) + np.finfo(float).tiny:
             break
-        longest = max(np.abs(direction.rows).max(), np.abs(direction.columns).max())
-        length = min(1.0, _LONGEST / longest)
-        for _ in range(_MAX_HALVINGS):
-            proposal = _centred(
-                Effects(
-                    effects.intercept,
-                    effects.rows + length * direction.rows,
-                    effects.columns + length * direction.columns,
-                )
-            )
+        length = 1.0
+        for halvings in range(_MAX_HALVINGS):
+            proposal = _centred(support, effects, direction, length)
             proposed_theta = low_rank_values + proposal.at(*cells)
-            proposed = _objective(support, margins, proposal, proposed_theta, family)
+            proposed = _objective(support, margins, proposal, proposed_theta, penalty, family)
             if proposed <= value - 1e-4 * length * decrease:
                 break
             length = length / 2
+            if halvings == 0:
+                longest = max(np.abs(direction.rows).max(), np.abs(direction.columns).max())
+                length = min(length, _LONGEST / longest)
         else:
             break
         effects, theta, value = proposal, proposed_theta, proposed
-    return effects, theta
+    return effects, theta, factor
 
 
-def _objective(support, margins, effects, theta, family):
+def _objective(support, margins, effects, theta, penalty, family):
     """What depends on the effects: ``Σ N ψ(θ) - Σ y (effects) + ridge``."""
     loss = support.counts @ family.log_partition(theta)
     linear = effects.intercept * margins.rows.sum()
     linear += effects.rows @ margins.rows + effects.columns @ margins.columns
-    return float(loss - linear) + ridge(effects)
+    return float(loss - linear) + ridge(effects, penalty)
 
 
-def _newton(support, margins, effects, theta, kind, family):
-    """Minus the gradient, and the Newton direction for it; the intercept moves by centring."""
+def _derivatives(support, margins, effects, theta, penalty, family):
+    """Minus the gradient, and the weights ``N ψ''(θ)`` of the cells in the second derivative."""
     expected = support.margins(support.counts * family.mean(theta))
-    weights = support.counts * family.variance(theta)
+    gradient = Margins(
+        margins.rows - expected.rows - penalty * effects.rows,
+        margins.columns - expected.columns - penalty * effects.columns,
+    )
+    return gradient, support.counts * family.variance(theta)
+
+
+def _newton_direction(support, gradient, weights, kind, penalty, factor):
+    """Solve the normal equations of the effects; the intercept moves by centring."""
     curvature = support.margins(weights)
-    rows = margins.rows - expected.rows - RIDGE * effects.rows
-    columns = margins.columns - expected.columns - RIDGE * effects.columns
-    by_row, by_column = curvature.rows + RIDGE, curvature.columns + RIDGE
-    none_rows, none_columns = np.zeros_like(rows), np.zeros_like(columns)
+    by_row, by_column = curvature.rows + penalty, curvature.columns + penalty
+    rows, columns = gradient
     if kind == "rows":
-        return Margins(rows, none_columns), Margins(rows / by_row, none_columns)
+        return Margins(rows / by_row, np.zeros_like(columns)), None
     if kind == "columns":
-        return Margins(none_rows, columns), Margins(none_rows, columns / by_column)
+        return Margins(np.zeros_like(rows), columns / by_column), None
     # Eliminate the rows: (C - Wᵀ R⁻¹ W) c = g_c - Wᵀ R⁻¹ g_r, then r = R⁻¹ (g_r - W c).
     matrix = support.matrix(weights)
-    n_columns = len(columns)
-    schur = LinearOperator(
-        (n_columns, n_columns),
-        matvec=lambda c: by_column * c - matrix.T @ ((matrix @ c) / by_row),
-        dtype=np.float64,
-    )
-    preconditioner = LinearOperator(
-        (n_columns, n_columns), matvec=lambda c: c / by_column, dtype=np.float64
-    )
+    transposed = matrix.T
+    right = columns - transposed @ (rows / by_row)
+
+    def times(c):
+        return by_column * c - transposed @ ((matrix @ c) / by_row)
+
+    if factor is None and len(columns) <= _MOST_DENSE:
+        factor = _column_factor(matrix, by_row, by_column)
+    solution, n_steps = _conjugate_gradients(times, right, by_column, factor)
+    if n_steps > _SLOW and factor is not None:
+        factor = _column_factor(matrix, by_row, by_column)
+    return Margins((rows - matrix @ solution) / by_row, solution), factor
+
+
+def _column_factor(matrix, by_row, by_column):
+    """Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite."""
+    scaled = matrix / by_row[:, None]
+    dense = -(matrix.T @ scaled).toarray()
+    dense[np.diag_indices_from(dense)] += by_column
+    try:
+        return cho_factor(dense)
+    except np.linalg.LinAlgError:  # by rounding, where all curvature is as small as the ridge
+        return cho_factor(np.diag(by_column))
+
+
+def _conjugate_gradients(times, right, by_column, factor):
+    """Solution of ``times(c) = right``, and how many steps it took."""
+    size, n_steps = len(right), 0
+    if not right.any():
+        return np.zeros(size), 0
+
+    def count(_):
+        nonlocal n_steps
+        n_steps += 1
+
+    def precondition(c):
+        return c / by_column if factor is None else cho_solve(factor, c, check_finite=False)
+
     solution, _ = cg(
-        schur, columns - matrix.T @ (rows / by_row), rtol=1e-6, maxiter=100, M=preconditioner
+        LinearOperator((size, size), matvec=times, dtype=np.float64),
+        right,
+        rtol=1e-6,
+        maxiter=100,
+        M=LinearOperator((size, size), matvec=precondition, dtype=np.float64),
+        callback=count,
     )
-    return Margins(rows, columns), Margins((rows - matrix @ solution) / by_row, solution)
+    return solution, n_steps
 
 
-def _centred(effects):
-    """The same θ with effects that sum to 0, which the ridge prefers."""
-    row_mean, column_mean = effects.rows.mean(), effects.columns.mean()
+def _centred(support, effects, direction, length):
+    """Effects after a step, and the same θ with means of 0 over what was observed."""
+    rows = effects.rows + length * direction.rows
+    columns = effects.columns + length * direction.columns
+    seen_rows, seen_columns = support.is_observed
+    row_mean, column_mean = rows[seen_rows].mean(), columns[seen_columns].mean()
     return Effects(
         effects.intercept + row_mean + column_mean,
-        effects.rows - row_mean,
-        effects.columns - column_mean,
+        np.where(seen_rows, rows - row_mean, 0.0),
+        np.where(seen_columns, columns - column_mean, 0.0),
     )

@@ -35,6 +35,8 @@ class Pooled(NamedTuple):
     penalty : float
         λ.
     effects : {"both", "rows", "columns", "none"}
+    effects_penalty : float
+        Ridge on the effects.
     """
 
     support: Support
@@ -43,6 +45,7 @@ class Pooled(NamedTuple):
     rank: int
     penalty: float
     effects: str
+    effects_penalty: float
 
 
 class Iterate(NamedTuple):
@@ -55,12 +58,15 @@ class Iterate(NamedTuple):
     effects : Effects
     theta : ndarray of shape (n_observed,)
         Effects and low-rank part together.
+    factor : tuple or None
+        What speeds the next search for effects up.
     """
 
     low_rank: LowRank
     low_rank_values: np.ndarray
     effects: Effects
     theta: np.ndarray
+    factor: tuple | None
 
 
 class Move(NamedTuple):
@@ -85,17 +91,24 @@ class Move(NamedTuple):
     halvings: int
 
 
-def with_effects(pooled, low_rank, effects):
+def with_effects(pooled, low_rank, effects, factor=None):
     """Iterate of a low-rank part and the effects that are best beside it.
 
-    ``effects`` is where the search for them begins.
+    ``effects`` is where the search for them begins, ``factor`` that of an earlier one.
     """
     support = pooled.support
     low_rank_values = low_rank_at(low_rank, support.rows, support.columns)
-    effects, theta = fit_effects(
-        support, pooled.margins, low_rank_values, effects, pooled.effects, pooled.family
+    effects, theta, factor = fit_effects(
+        support,
+        pooled.margins,
+        low_rank_values,
+        effects,
+        pooled.effects,
+        pooled.effects_penalty,
+        pooled.family,
+        factor,
     )
-    return Iterate(low_rank, low_rank_values, effects, theta)
+    return Iterate(low_rank, low_rank_values, effects, theta, factor)
 
 
 def objective(pooled, iterate, sums):
@@ -103,20 +116,22 @@ def objective(pooled, iterate, sums):
     loss = pooled.support.counts @ pooled.family.log_partition(iterate.theta)
     linear = sums @ iterate.theta
     penalty = pooled.penalty * iterate.low_rank.singular_values.sum()
-    return float(loss - linear + penalty) + ridge(iterate.effects)
+    return float(loss - linear + penalty) + ridge(iterate.effects, pooled.effects_penalty)
 
 
 def extrapolate(pooled, iterate, previous, momentum):
     """``Θ + momentum (Θ - previous)``, and the effects that are best beside it."""
-    now = iterate.low_rank
+    now, last = iterate.low_rank, previous.low_rank
     beyond = LowRank(
-        np.hstack([now.left, previous.left]),
-        np.concatenate(
-            [(1 + momentum) * now.singular_values, -momentum * previous.singular_values]
-        ),
-        np.hstack([now.right, previous.right]),
+        np.hstack([now.left, last.left]),
+        np.concatenate([(1 + momentum) * now.singular_values, -momentum * last.singular_values]),
+        np.hstack([now.right, last.right]),
     )
-    return with_effects(pooled, beyond, iterate.effects)
+    likely = (
+        (1 + momentum) * one - momentum * other
+        for one, other in zip(iterate.effects, previous.effects, strict=True)
+    )
+    return with_effects(pooled, beyond, Effects(*likely), iterate.factor)
 
 
 def proximal_step(pooled, origin, sums, step_size, natural_step, block):
@@ -144,7 +159,8 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
         None if no step was short enough.
     """
     support, family = pooled.support, pooled.family
-    residual = sums - support.counts * family.mean(origin.theta)
+    mean, log_partition = family.mean(origin.theta), family.log_partition(origin.theta)
+    residual = sums - support.counts * mean
     for halvings in range(MAX_HALVINGS):
         length = step_size * natural_step
         low_rank, after = threshold_singular_values(
@@ -156,21 +172,21 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
         )
         change = low_rank_at(low_rank, support.rows, support.columns) - origin.low_rank_values
         distance = squared_distance(low_rank, origin.low_rank)
-        if 2 * natural_step * above_tangent(pooled, origin.theta, change) <= distance * (1 + 1e-9):
-            iterate = with_effects(pooled, low_rank, origin.effects)
+        above = above_tangent(pooled, origin.theta, mean, log_partition, change)
+        if 2 * natural_step * above <= distance * (1 + 1e-9):
+            iterate = with_effects(pooled, low_rank, origin.effects, origin.factor)
             return Move(iterate, natural_step, after, distance / length**2, halvings)
         natural_step = natural_step / 2
     return None
 
 
-def above_tangent(pooled, theta, change):
+def above_tangent(pooled, theta, mean, log_partition, change):
     """``Σ N (ψ(θ + change) - ψ(θ) - ψ'(θ) change)``: how far the loss lies above its tangent."""
     family = pooled.family
     if np.abs(change).max(initial=0) < _SMALL_CHANGE:
         distance = 0.5 * family.variance(theta) * change**2
     else:
-        distance = family.log_partition(theta + change) - family.log_partition(theta)
-        distance -= family.mean(theta) * change
+        distance = family.log_partition(theta + change) - log_partition - mean * change
     return float(pooled.support.counts @ distance)
 
 

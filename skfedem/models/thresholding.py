@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.sparse.linalg import LinearOperator, svds
 
-from .low_rank_theta import LowRank
+from .low_rank_theta import LowRank, zero_low_rank
 
 # Columns beyond the rank wanted: they catch what may enter next.
 _SPARE = 5
+_ROUNDING = 1e-12
 
 
 def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
@@ -34,6 +36,8 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     block : ndarray of shape (n_columns, m)
         For the next call.
     """
+    if not (sparse.data.any() or low_rank.singular_values.any()):
+        return zero_low_rank(sparse.shape), block
     scaled = low_rank.left * low_rank.singular_values
 
     def times(vectors):
@@ -45,7 +49,7 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     if block is None:
         matrix = LinearOperator(sparse.shape, times, transposed_times, dtype=np.float64)
         block = dominant_directions(matrix, min(rank + _SPARE, *sparse.shape))
-    left, _ = np.linalg.qr(times(block))
+    left = orthonormal(times(block))
     block, singular_values, turned = np.linalg.svd(transposed_times(left), full_matrices=False)
     shrunk = singular_values[:rank] - threshold
     kept = np.flatnonzero(shrunk > 0)
@@ -61,3 +65,22 @@ def dominant_directions(matrix, size):
     v0 = generator.standard_normal(min(matrix.shape))
     _, _, right = svds(matrix, size, v0=v0, return_singular_vectors="vh")
     return right[::-1].T
+
+
+def orthonormal(vectors):
+    """Orthonormal basis of the span of some long vectors, shape (n, m).
+
+    Cholesky's QR, twice (Yamamoto and others 2015): a fraction of the time of Householder's, which
+    steps in where the vectors are nearly dependent.
+    """
+    norms = np.linalg.norm(vectors, axis=0)
+    basis = vectors / np.where(norms > 0, norms, 1.0)
+    try:
+        for _ in range(2):
+            factor = np.linalg.cholesky(basis.T @ basis)
+            basis = solve_triangular(factor, basis.T, lower=True, check_finite=False).T
+    except np.linalg.LinAlgError:
+        return np.linalg.qr(vectors)[0]
+    if np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > _ROUNDING:
+        return np.linalg.qr(vectors)[0]
+    return basis

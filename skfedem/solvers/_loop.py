@@ -39,7 +39,8 @@ class Run(NamedTuple):
 
     ``criteria`` are the values of the model's criterion (log-likelihood, objective) that
     convergence was judged by on exact rounds, else those evaluated (at least the last). ``trace``
-    has ``model.trace(parameters)`` for each row of the history.
+    has ``model.trace(parameters)`` for each row of the history. ``interrupted`` says that somebody
+    stopped the run from the keyboard.
     """
 
     server: ServerState
@@ -48,6 +49,15 @@ class Run(NamedTuple):
     trace: np.ndarray
     criteria: list
     converged: bool
+    interrupted: bool = False
+
+
+class Progress(NamedTuple):
+    """Where a run stands after a round."""
+
+    server: ServerState
+    epoch: float
+    converged: bool = False
 
 
 def run(solver, problem, start, options, workers, report):
@@ -72,56 +82,84 @@ def run(solver, problem, start, options, workers, report):
     server, states, first_row = initialise(solver, problem, start, options, workers)
     history, trace = History(), [model.trace(server.parameters)]
     history.append(**first_row)
-    if problem.exact:
-        stopping = Exact(options.tol, model)
-    else:
-        stopping = Sweeps(options.tol, model, problem.federation.n_clients, server)
+    progress = Progress(server, first_row["epoch"])
+    stopping = stopping_rule(problem, server, options)
+    interrupted = False
+    try:
+        while not (progress.converged or used_up(progress, options)):
+            progress = one_round(
+                solver, problem, progress, states, stopping, history, trace, options, workers
+            )
+            row = history.row(-1)
+            # Exact rounds tell the criterion of the row before.
+            report({**row, model.criterion: stopping.state[-1]} if problem.exact else row)
+    except KeyboardInterrupt:
+        interrupted = True
+        history.keep(progress.server.round_index + 1)
+        del trace[progress.server.round_index + 1 :]
+
     watched = options.eval_every is not None
-    epoch, converged = first_row["epoch"], False
-
-    while not converged and not used_up(server.round_index, epoch, options):
-        before, last_epoch = server, epoch
-        step_size = options.step_size(server.round_index + 1)
-        if options.cautious:
-            step_size *= server.caution
-        active = active_clients(problem, server.round_index)
-        received = client_round(solver, problem, server, states, active, workers)
-        server, info = server_half(problem, server, received, step_size)
-        epoch += received.n_expectations / problem.federation.n_samples
-
-        if problem.exact:
-            # The E-steps of this round told what the row before lacks.
-            criterion = model.evaluated(received.log_likelihood, before.parameters)
-            if watched:
-                history.update(-1, **evaluated(model, criterion, info.field_sq_norm))
-            converged = stopping.converged(criterion)
-        else:
-            converged = stopping.converged(server, info.step_taken, received.n_active)
-        history.append(
-            round=server.round_index,
-            epoch=epoch,
-            field_sq_norm=info.field_sq_norm,
-            step_size=step_size,
-            n_active=received.n_active,
-            uplink_bits=8 * received.n_bytes,
-            downlink_bits=_FLOAT_BITS * model.downlink_numbers(problem.federation, active),
-            safeguarded=info.safeguarded,
-            **evaluated(model, np.nan, np.nan),
-        )
-        trace.append(model.trace(server.parameters))
-        over = converged or used_up(server.round_index, epoch, options)
-        if watched and (over or evaluation_due(problem, server, last_epoch, epoch, options)):
-            history.update(-1, **evaluated(model, *judged(problem, server, workers)))
-        row = history.row(-1)
-        report({**row, model.criterion: criterion} if problem.exact else row)
-
     if problem.exact:
-        criteria = stopping.criteria
+        criteria = list(stopping.state)
     else:
         criteria = [value for value in history.column(model.criterion) if value == value]
     if not criteria or not (watched or problem.exact):
-        criteria = [judged(problem, server, workers)[0]]
-    return Run(server, states, history.as_dict(), np.array(trace), criteria, converged)
+        criteria = [judged(problem, progress.server, workers)[0]]
+    return Run(
+        progress.server,
+        states,
+        history.as_dict(),
+        np.array(trace),
+        criteria,
+        progress.converged,
+        interrupted,
+    )
+
+
+def one_round(solver, problem, progress, states, stopping, history, trace, options, workers):
+    """Both halves of a round, and what the history keeps of it."""
+    model, before = problem.model, progress.server
+    step_size = options.step_size(before.round_index + 1)
+    if options.cautious:
+        step_size *= before.caution
+    active = active_clients(problem, before.round_index)
+    received = client_round(solver, problem, before, states, active, workers)
+    server, info = server_half(problem, before, received, step_size)
+    epoch = progress.epoch + received.n_expectations / problem.federation.n_samples
+
+    watched = options.eval_every is not None
+    if problem.exact:
+        # The E-steps of this round told what the row before lacks.
+        criterion = model.evaluated(received.log_likelihood, before.parameters)
+        if watched:
+            history.update(-1, **evaluated(model, criterion, info.field_sq_norm))
+        converged = stopping.converged(criterion)
+    else:
+        converged = stopping.converged(server, info.step_taken, received.n_active)
+    history.append(
+        round=server.round_index,
+        epoch=epoch,
+        field_sq_norm=info.field_sq_norm,
+        step_size=step_size,
+        n_active=received.n_active,
+        uplink_bits=8 * received.n_bytes,
+        downlink_bits=_FLOAT_BITS * model.downlink_numbers(problem.federation, active),
+        safeguarded=info.safeguarded,
+        **evaluated(model, np.nan, np.nan),
+    )
+    trace.append(model.trace(server.parameters))
+    after = Progress(server, epoch, converged)
+    over = converged or used_up(after, options)
+    if watched and (over or evaluation_due(problem, server, progress.epoch, epoch, options)):
+        history.update(-1, **evaluated(model, *judged(problem, server, workers)))
+    return after
+
+
+def stopping_rule(problem, server, options):
+    """Rule for exact rounds, or for others."""
+    if problem.exact:
+        return Exact(options.tol, problem.model)
+    return Sweeps(options.tol, problem.model, problem.federation.n_clients, server)
 
 
 def initialise(solver, problem, start, options, workers):
@@ -244,10 +282,11 @@ def evaluation_due(problem, server, last_epoch, epoch, options):
     return server.round_index % options.eval_every == 0
 
 
-def used_up(n_rounds, epoch, options):
+def used_up(progress, options):
     """Whether the rounds or the epochs allowed are used up."""
+    n_rounds = progress.server.round_index
     return (options.max_iter is not None and n_rounds >= options.max_iter) or (
-        options.max_epochs is not None and epoch >= options.max_epochs
+        options.max_epochs is not None and progress.epoch >= options.max_epochs
     )
 
 

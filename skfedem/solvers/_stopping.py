@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 # A stochastic run converges after this many sweeps in a row that gain less than tol ...
 _QUIET_SWEEPS = 3
 # ... and a sweep is never shorter than this many rounds.
 _SHORTEST_SWEEP = 10
 
 
+class Sweep(NamedTuple):
+    """State of ``Sweeps``: where a sweep began, what it travelled, how many were quiet."""
+
+    parameters: NamedTuple
+    travelled: float = 0.0
+    n_rounds: int = 0
+    n_messages: int = 0
+    quiet: int = 0
+
+
 class Exact:
     """scikit-learn's rule: the criterion of two iterates in a row differs by less than tol.
 
     For exact rounds, where the clients' E-steps tell the criterion. The model says what the
-    difference is: nats per row for a log-likelihood, relative for an objective.
+    difference is: nats per row for a log-likelihood, relative for an objective. The state is the
+    criteria so far.
     """
 
     def __init__(self, tol, model):
         self.tol = tol
         self.model = model
-        self.criteria = []
+        self.state = []
 
     def converged(self, criterion):
         """Take the criterion of one more iterate; say whether to stop."""
-        before = self.criteria[-1:]
-        self.criteria.append(criterion)
+        before = self.state[-1:]
+        self.state.append(criterion)
         return bool(before and abs(self.model.change(criterion, before[0])) < self.tol)
 
 
@@ -41,25 +54,22 @@ class Sweeps:
         self.tol = tol
         self.model = model
         self.n_clients = n_clients
-        self._start_of_sweep(server)
-        self.quiet = 0
-
-    def _start_of_sweep(self, server):
-        self.parameters = server.parameters
-        self.travelled, self.n_rounds, self.n_messages = 0.0, 0, 0
+        self.state = Sweep(server.parameters)
 
     def converged(self, server, step_size, n_messages):
         """Take the server's state, step and messages of one more round; say whether to stop."""
-        self.travelled += step_size
-        self.n_rounds += 1
-        self.n_messages += n_messages
+        sweep = self.state._replace(
+            travelled=self.state.travelled + step_size,
+            n_rounds=self.state.n_rounds + 1,
+            n_messages=self.state.n_messages + n_messages,
+        )
         # Ten steps of 0.1 add up to a little less than 1.
-        too_short = self.travelled < 1 - 1e-9 or self.n_rounds < _SHORTEST_SWEEP
-        if too_short or self.n_messages < self.n_clients:
+        too_short = sweep.travelled < 1 - 1e-9 or sweep.n_rounds < _SHORTEST_SWEEP
+        if too_short or sweep.n_messages < self.n_clients:
+            self.state = sweep
             return False
         now = self.model.minorizer(server.statistics, server.parameters)
-        before = self.model.minorizer(server.statistics, self.parameters)
-        gain = self.model.change(now, before)
-        self.quiet = self.quiet + 1 if gain < self.tol else 0
-        self._start_of_sweep(server)
-        return self.quiet >= _QUIET_SWEEPS
+        before = self.model.minorizer(server.statistics, sweep.parameters)
+        is_quiet = self.model.change(now, before) < self.tol
+        self.state = Sweep(server.parameters, quiet=sweep.quiet + 1 if is_quiet else 0)
+        return self.state.quiet >= _QUIET_SWEEPS

@@ -1,0 +1,88 @@
+"""How well does FederatedMatrixImputerCV predict real counts that it did not see?
+
+Monthly counts of oystercatchers at 138 British sites, 13,240 of 33,120 cells observed, from
+DATA/oystercatcher_138x240.csv. A tenth of the observed cells is held out, rank and penalty are
+chosen on the others. First log1p of the counts, as if Gaussian, by one client and by ten with
+compressed messages of three quarters of them; then the counts themselves, as Poisson, of five such
+splits.
+
+    python examples/benchmarks/imputation_error.py [--data DATA] [--ranks 10 None]
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from skfedem import FederatedMatrixImputerCV
+from skfedem.models.families import POISSON
+
+DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
+N_CLIENTS, N_SPLITS = 10, 5
+FEDERATED = {"omega": 1.0, "participation": 0.75}
+
+
+def hold_out(table, seed):
+    """The table without a tenth of its observed cells, and which these are."""
+    observed = np.flatnonzero(~np.isnan(table))
+    cells = np.random.default_rng(seed).choice(observed, len(observed) // 10, replace=False)
+    kept = table.copy()
+    kept.ravel()[cells] = np.nan
+    return kept, np.unravel_index(cells, table.shape)
+
+
+def deal(table, n_clients, seed=0):
+    """Deal the cells of a table to clients at random."""
+    owners = np.random.default_rng(seed).integers(n_clients, size=table.shape)
+    return [np.where(owners == client, table, np.nan) for client in range(n_clients)]
+
+
+def root_mean_square(values, means):
+    """Root of the mean squared error."""
+    return float(np.sqrt(np.mean((values - means) ** 2)))
+
+
+def mean_deviance(values, means):
+    """Mean Poisson deviance."""
+    return float(POISSON.deviance(values, means).mean())
+
+
+def measured(table, seed, n_clients, error, **parameters):
+    """Held-out error of the chosen fit; prints a row of the table."""
+    kept, cells = hold_out(table, seed)
+    begun = time.perf_counter()
+    search = FederatedMatrixImputerCV(random_state=0, **parameters).fit(deal(kept, n_clients))
+    seconds = time.perf_counter() - begun
+    result = error(table[cells], search.fitted_mean()[cells])
+    best = search.best_params_
+    print(
+        f"{parameters.get('family', 'gaussian'):>9} {seed:>6} {n_clients:>8} "
+        f"{best['rank'] or '-':>6} {best['penalty']:>9.4g} {result:>9.4g} {seconds:>6.0f} s",
+        flush=True,
+    )
+    return result
+
+
+def main():
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--ranks", nargs="+", default=["None"])
+    options = parser.parse_args()
+    counts = np.genfromtxt(options.data / "oystercatcher_138x240.csv", delimiter=",")
+    ranks = [None if rank == "None" else int(rank) for rank in options.ranks]
+    print("   family  split  clients   rank   penalty     error     time")
+    logs = np.log1p(counts)
+    measured(logs, 0, 1, root_mean_square, ranks=ranks)
+    measured(logs, 0, N_CLIENTS, root_mean_square, ranks=ranks, **FEDERATED)
+    deviances = [
+        measured(counts, seed, 1, mean_deviance, ranks=ranks, family="poisson")
+        for seed in range(N_SPLITS)
+    ]
+    print(f"mean deviance {np.mean(deviances):.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""How long does a round of FederatedMatrixImputer take, and how much memory a fit?
+
+Processor time on one thread. Each measurement has a process of its own: its peak memory is what the
+process needed beyond the interpreter and its imports, with the data, which are simulated there.
+
+paper   the size of the paper's eBird data, 9,721 sites by 525 months with 12,185 observations,
+        beside the paper's own algorithm on dense matrices (times in turn, in one process)
+scale   a million sites by 240 months, 100 clients, up to ten million observations
+rounds  rounds until the objective is right to 1e-6 on real counts: oystercatcher_138x240.csv in
+        DATA; left out where there is no such file
+
+    python examples/benchmarks/imputation_speed.py [paper] [scale] [rounds] [--data DATA]
+"""
+
+import argparse
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from dense_fedmissem import dense_client, dense_round, threshold_singular_values
+from threadpoolctl import threadpool_limits
+
+from skfedem import FederatedMatrixImputer
+from skfedem.datasets import make_site_counts
+
+DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SECTIONS = ("paper", "scale", "rounds")
+PAPER = {"n_sites": 9_721, "n_months": 525, "n_clients": 10, "observed": 12_185}
+GAUSSIAN = {"family": "gaussian", "effects": "none", "penalty": 1.0}
+POISSON = {"family": "poisson", "effects": "both", "penalty": 10.0}
+MILLION = 1_000_000
+# Sites, observations, rank.
+SIZES = [
+    (MILLION, 100_000, 5),
+    (MILLION, MILLION, 5),
+    (MILLION, 10 * MILLION, 5),
+    (MILLION // 4, MILLION, 5),
+    (MILLION // 2, MILLION, 5),
+    (MILLION, MILLION, 10),
+    (MILLION, MILLION, 20),
+]
+ACCURACY = 1e-6
+
+
+def apart(function, *arguments):
+    """Call a function in a new process, whose memory nothing else has used."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(limited, function, *arguments).result()
+
+
+def limited(function, *arguments):
+    """Call a function on one thread, without warnings that few rounds do not converge."""
+    warnings.simplefilter("ignore")
+    with threadpool_limits(limits=1):
+        return function(*arguments)
+
+
+def peak_megabytes():
+    """Most memory that this process has ever held."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def seconds(function):
+    """Processor time of a call, which what else runs on the machine disturbs least."""
+    begun = time.process_time()
+    function()
+    return time.process_time() - begun
+
+
+def fit(data, settings, max_iter, tol=0.0):
+    """Fit to simulated triplets; exact rounds."""
+    imputer = FederatedMatrixImputer(**settings, max_iter=max_iter, tol=tol)
+    return imputer.fit(data.clients, shape=data.shape)
+
+
+def round_seconds(data, settings, few, many):
+    """Time of one round: a fit with many rounds minus a fit with few, over the difference."""
+    times = [seconds(lambda rounds=rounds: fit(data, settings, rounds)) for rounds in (few, many)]
+    return (times[1] - times[0]) / (many - few)
+
+
+# -------------------------------------------------------------------- paper
+
+
+def paper_rounds(repeats):
+    """Fastest of several times of a round, in seconds, by name."""
+    data = make_site_counts(**PAPER, random_state=0)
+    clients = [
+        dense_client(*cells.T.astype(int), len(np.unique(who)), data.shape[1])
+        for cells, who in zip(data.clients, data.observers, strict=True)
+    ]
+    n_observers = np.array([client.n_observers for client in clients])
+    weights = n_observers / n_observers.sum()
+    penalty = GAUSSIAN["penalty"] / n_observers.sum()
+    statistics = theta = np.zeros(data.shape)
+    names = ("dense", "singular value decomposition", "gaussian", "poisson")
+    times = {name: [] for name in names}
+    for _ in range(repeats):
+        begun = time.process_time()
+        statistics, theta = dense_round(clients, weights, statistics, theta, 2, penalty)
+        times["dense"].append(time.process_time() - begun)
+        times["singular value decomposition"].append(
+            seconds(lambda matrix=statistics: threshold_singular_values(matrix, penalty, 2))
+        )
+        times["gaussian"].append(round_seconds(data, {"rank": 2, **GAUSSIAN}, 2, 42))
+        times["poisson"].append(round_seconds(data, {"rank": 2, **POISSON}, 2, 42))
+    return {name: min(values) for name, values in times.items()}
+
+
+def paper_fit(settings):
+    """Seconds, rounds and peak megabytes of a whole fit."""
+    before = peak_megabytes()
+    data = make_site_counts(**PAPER, random_state=0)
+    begun = time.process_time()
+    imputer = fit(data, settings, max_iter=10_000, tol=1e-4)
+    return time.process_time() - begun, imputer.n_iter_, peak_megabytes() - before
+
+
+def print_paper(options):
+    """Rounds beside the dense algorithm's, then whole fits."""
+    times = apart(paper_rounds, options.repeats)
+    print(f"9,721 x 525, 10 clients, 12,185 observations, rank 2; fastest of {options.repeats}")
+    print(f"{'one exact round':44s}{'ms':>9s}{'of a dense round':>19s}")
+    labels = {
+        "dense": "dense Algorithm 7, gaussian",
+        "singular value decomposition": "  of which the singular value decomposition",
+        "gaussian": "skfedem, gaussian, no effects",
+        "poisson": "skfedem, poisson, both effects",
+    }
+    for name, label in labels.items():
+        share = times["dense"] / times[name]
+        print(f"{label:44s}{1e3 * times[name]:9.1f}{f'1/{share:.1f}':>19s}")
+    print()
+    print(f"{'whole fit, to 1e-4':44s}{'s':>9s}{'rounds':>10s}{'peak MB':>9s}")
+    for name, settings in (("gaussian", GAUSSIAN), ("poisson", POISSON)):
+        taken, rounds, megabytes = apart(paper_fit, {"rank": 2, **settings})
+        print(f"{labels[name]:44s}{taken:9.2f}{rounds:10d}{megabytes:9.0f}")
+    print()
+
+
+# -------------------------------------------------------------------- scale
+
+
+def scale_fit(n_sites, n_observations, rank, n_rounds):
+    """Observed cells; seconds of start and first round, and of a later round; peak megabytes."""
+    before = peak_megabytes()
+    data = make_site_counts(n_sites, 240, 100, observed=n_observations, random_state=0)
+    settings = {"rank": rank, **POISSON}
+    first = seconds(lambda: fit(data, settings, 1))
+    begun = time.process_time()
+    fit(data, settings, 1 + n_rounds)
+    later = (time.process_time() - begun - first) / n_rounds
+    codes = [
+        cells[:, 0].astype(np.int64) * 240 + cells[:, 1].astype(np.int64) for cells in data.clients
+    ]
+    return len(np.unique(np.concatenate(codes))), first, later, peak_megabytes() - before
+
+
+def print_scale(options):
+    """Growth with cells, with sites and with the rank."""
+    print("240 months, 100 clients, poisson, both effects")
+    print(
+        f"{'sites':>10s}{'observations':>14s}{'cells':>12s}{'rank':>6s}"
+        f"{'start s':>9s}{'round s':>9s}{'peak MB':>9s}"
+    )
+    for n_sites, n_observations, rank in SIZES:
+        if n_observations > options.most_observations:
+            continue
+        n_cells, first, later, megabytes = apart(
+            scale_fit, n_sites, n_observations, rank, options.rounds
+        )
+        print(
+            f"{n_sites:10,d}{n_observations:14,d}{n_cells:12,d}{rank:6d}"
+            f"{first:9.1f}{later:9.2f}{megabytes:9.0f}",
+            flush=True,
+        )
+    print()
+
+
+# -------------------------------------------------------------------- rounds
+
+
+def rounds_to_accuracy(counts, family, penalty):
+    """Rounds until the objective is right to 1e-6, by step size, and the rank of the fit."""
+    values = np.log1p(counts) if family == "gaussian" else counts
+    histories = {}
+    for step_size in ("auto", 1.0):
+        imputer = FederatedMatrixImputer(
+            # No bound that binds: the problem is convex, and there is one optimum.
+            rank=60,
+            family=family,
+            penalty=penalty,
+            step_size=step_size,
+            max_iter=5000,
+            tol=1e-11,
+        )
+        histories[step_size] = imputer.fit(values).history_
+        rank = len(imputer.singular_values_)
+    best = min(np.nanmin(history["objective"]) for history in histories.values())
+    needed = [
+        int(np.argmax(history["objective"] - best <= ACCURACY * abs(best)))
+        for history in histories.values()
+    ]
+    return (*needed, rank)
+
+
+def print_rounds(options):
+    """Momentum and a natural step that follows the curvature, against the safe step."""
+    path = options.data / "oystercatcher_138x240.csv"
+    if not path.exists():
+        print(f"no {path}: rounds to 1e-6 left out")
+        return
+    counts = np.loadtxt(path, delimiter=",")
+    print("oystercatcher, 138 x 240, 13,240 observed cells: rounds to 1e-6 of the objective")
+    print(f"{'family':18s}{'penalty':>9s}{'rank':>6s}{'step auto':>11s}{'step 1.0':>10s}")
+    for family, penalties in (("gaussian", (30, 20, 10)), ("poisson", (20_000, 8_000))):
+        for penalty in penalties:
+            automatic, safe, rank = limited(rounds_to_accuracy, counts, family, penalty)
+            name = "gaussian on log1p" if family == "gaussian" else family
+            print(f"{name:18s}{penalty:9,d}{rank:6d}{automatic:11d}{safe:10d}", flush=True)
+
+
+def main():
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sections", nargs="*", help="paper, scale, rounds; all by default")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--repeats", type=int, default=5, help="of the paper's size")
+    parser.add_argument("--rounds", type=int, default=10, help="averaged over, in the scale table")
+    parser.add_argument("--most-observations", type=int, default=10 * MILLION)
+    options = parser.parse_args()
+    unknown = set(options.sections) - set(SECTIONS)
+    if unknown:
+        parser.error(f"unknown section {', '.join(sorted(unknown))}: choose from {SECTIONS}")
+    printers = {"paper": print_paper, "scale": print_scale, "rounds": print_rounds}
+    for section in options.sections or SECTIONS:
+        printers[section](options)
+
+
+if __name__ == "__main__":
+    main()

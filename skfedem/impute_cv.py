@@ -1,0 +1,715 @@
+"""Rank and penalty of a matrix imputer, chosen by cells that the clients hold out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.stats import rankdata
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ._cells import CellData, check_cells
+from ._random import VALIDATION, ragged_client_uniforms
+from ._validation import check_choice, check_number, warn
+from .impute import FederatedMatrixImputer, cell_federation
+from .models.families import FAMILIES
+from .models.low_rank import low_rank_model, start_run
+from .models.low_rank_theta import zero_low_rank
+from .models.main_effects import EFFECTS
+from .models.thresholding import threshold_singular_values
+from .solvers._options import check_federated_parameters
+
+# Parameters that the imputer does not have.
+_OF_THE_SEARCH = ("ranks", "penalties", "eps", "n_splits", "patience")
+_NEVER_HELD_OUT = -1
+
+
+class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """FederatedMatrixImputer whose rank and penalty are chosen by cross-validation.
+
+    Every client deals its observed cells at random to ``n_splits`` folds, and tells nobody how. For
+    each rank, penalties go down a path from the smallest one whose low-rank part is 0; each fit
+    starts from the one before. A fit without one fold is scored by the clients on that fold: each
+    reports the sum of the log-likelihoods of its held-out observations, and how many they are. The
+    rank and penalty with the largest mean over the folds of the mean log-likelihood per held-out
+    observation are fitted to all cells, again down the path.
+
+    All fits are federated as ``omega``, ``participation`` and the other parameters say. The path
+    itself takes one uncompressed pass over the cells of all clients.
+
+    Parameters
+    ----------
+    ranks : list of (int or None), default=(None,)
+        Bounds of the rank to choose from; None for no bound. The penalty sets the rank as well, and
+        predicts better than a bound does, but without a bound time and memory of a round grow with
+        ``min(n_rows, n_columns)``: name some for large matrices.
+    penalties : int or array-like of shape (n_penalties,), default=10
+        How many penalties the path has, equally spaced on a log scale; or the penalties, which are
+        taken from the largest to the smallest.
+    eps : float in (0, 1), default=0.01
+        Length of the path: its last penalty over its first, where ``penalties`` is a number.
+    n_splits : int, default=5
+        Number of folds, at least 2. A client's only cell is never held out, and what a client
+        observed several times is held out or kept as one.
+    patience : int or None, default=3
+        A path ends when this many penalties in a row have not improved on the best score of the
+        path; None follows every path to its end.
+    family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
+        What a cell holds: numbers of variance 1, 0 and 1, or counts.
+    effects : {"both", "rows", "columns", "none"}, default="both"
+        Main effects beside an intercept; "none" has no intercept either.
+    effects_penalty : float, default=0.01
+        Ridge on the effects.
+    rows : {"shared", "disjoint"}, default="shared"
+        In a list, whether all clients have the same rows (sites), or each its own.
+    missing_values : number, default=numpy.nan
+        Marks missing cells of dense matrices.
+    solver : {"fedem", "vr_fedem"}, default="fedem"
+        As all that follow, a parameter of :class:`FederatedMatrixImputer`, where it is explained.
+    step_size : float in (0, 1], "auto" or callable, default="auto"
+        γ.
+    control_step : float in [0, 1], or "auto", default="auto"
+        Step α of the control variates.
+    control_init : {"field", "zeros"}, default="field"
+        Control variates before the first round of each fit.
+    batch_size : int, default=None
+        Observed cells that an active client reads in a round; None for all.
+    replacement : bool, default=True
+        Whether a minibatch may hold a cell twice.
+    n_inner : int or "auto", default="auto"
+        VR-FedEM's rounds between two passes over all cells.
+    compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
+        Operator that compresses the messages.
+    omega : float, default=0.0
+        Relative variance ω of the compression.
+    participation : float in (0, 1], default=1.0
+        Probability p that a client takes part in a round.
+    client_weights : {"n_samples", "uniform"}, default="n_samples"
+        Clients count by their observed cells in the fits, or alike. Held-out observations count
+        alike in the score.
+    max_iter : int or None, default=200
+        Largest number of rounds of a fit.
+    max_epochs : float, default=None
+        Largest number of epochs of a fit.
+    tol : float, default=1e-6
+        When a fit stops.
+    eval_every : int, "auto" or None, default="auto"
+        Rounds between two evaluations for the ``history_`` of the best estimator.
+    random_state : int, RandomState instance or None, default=None
+        Pass an int for the same folds and fits every time.
+    n_jobs : int, default=None
+        Threads that simulate clients, as in joblib. Nothing depends on it.
+    verbose : int, default=0
+        1 prints the score of each rank and penalty, 2 the rounds of the last fit as well.
+
+    Attributes
+    ----------
+    best_estimator_ : FederatedMatrixImputer
+        Fitted to all cells with the best rank and penalty.
+    best_params_ : dict
+        ``{"rank": ..., "penalty": ...}``.
+    best_score_ : float
+        Their mean log-likelihood per held-out observation, in nats.
+    best_index_ : int
+        Where they are in ``cv_results_``.
+    cv_results_ : dict of ndarray
+        One entry for each rank and penalty that was tried, in the order of ``ranks`` and down the
+        path: ``param_rank``, ``param_penalty``, ``split0_test_score`` and so on (mean
+        log-likelihood per held-out observation of a fold, in nats), ``mean_test_score``,
+        ``std_test_score``, ``rank_test_score`` (1 is the best); over the folds, the means
+        ``mean_n_iter`` (rounds) and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits
+        that reached ``tol``), and the sum ``uplink_bits``. ``params`` is a list of dicts.
+    n_iter_ : int
+        Number of rounds of the last fit.
+    penalty_max_ : float
+        Smallest penalty whose fit to all cells has a low-rank part of 0.
+    n_splits_ : int
+        Number of folds.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns, if the data had string names.
+
+    See Also
+    --------
+    FederatedMatrixImputer : With a rank and a penalty of one's own.
+
+    Notes
+    -----
+    With a bound on the rank that is below what the penalty leaves, the objective is not convex: a
+    fit down the path may end elsewhere than one from nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem import FederatedMatrixImputerCV
+    >>> rng = np.random.default_rng(0)
+    >>> sites, months = rng.normal(size=(30, 2)), rng.normal(size=(2, 12))
+    >>> counts = rng.poisson(np.exp(1 + 0.7 * sites @ months)).astype(float)
+    >>> observers = [np.where(rng.random(counts.shape) < 0.2, counts, np.nan) for _ in range(4)]
+    >>> search = FederatedMatrixImputerCV(family="poisson", penalties=6, eps=0.1, random_state=0)
+    >>> search = search.fit(observers)
+    >>> search.best_params_["penalty"] < search.penalty_max_
+    True
+    >>> search.best_estimator_.fitted_mean().shape
+    (30, 12)
+    >>> search.transform(observers)[0].shape
+    (30, 12)
+    """
+
+    __metadata_request__fit = {"clients": True, "shape": True}
+    # Pipeline.score asks for it, and fails where nobody knows it.
+    __metadata_request__score = {"sample_weight": None}
+
+    def __init__(
+        self,
+        ranks=(None,),
+        penalties=10,
+        *,
+        eps=1e-2,
+        n_splits=5,
+        patience=3,
+        family="gaussian",
+        effects="both",
+        effects_penalty=0.01,
+        rows="shared",
+        missing_values=np.nan,
+        solver="fedem",
+        step_size="auto",
+        control_step="auto",
+        control_init="field",
+        batch_size=None,
+        replacement=True,
+        n_inner="auto",
+        compressor="dithering",
+        omega=0.0,
+        participation=1.0,
+        client_weights="n_samples",
+        max_iter=200,
+        max_epochs=None,
+        tol=1e-6,
+        eval_every="auto",
+        random_state=None,
+        n_jobs=None,
+        verbose=0,
+    ):
+        self.ranks = ranks
+        self.penalties = penalties
+        self.eps = eps
+        self.n_splits = n_splits
+        self.patience = patience
+        self.family = family
+        self.effects = effects
+        self.effects_penalty = effects_penalty
+        self.rows = rows
+        self.missing_values = missing_values
+        self.solver = solver
+        self.step_size = step_size
+        self.control_step = control_step
+        self.control_init = control_init
+        self.batch_size = batch_size
+        self.replacement = replacement
+        self.n_inner = n_inner
+        self.compressor = compressor
+        self.omega = omega
+        self.participation = participation
+        self.client_weights = client_weights
+        self.max_iter = max_iter
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.eval_every = eval_every
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X, y=None, *, clients=None, shape=None):
+        """Choose rank and penalty, and fit them to the observed cells of all clients.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like of shape (n_rows, n_columns)
+            As in :meth:`FederatedMatrixImputer.fit`.
+        y : Ignored
+            By scikit-learn's convention.
+        clients : array-like of shape (n_rows,), default=None
+            Client label of each row of X, when X is one matrix.
+        shape : tuple of two int, default=None
+            Sites and months; dense 2-D arrays in the list are triplets then.
+
+        Returns
+        -------
+        self : FederatedMatrixImputerCV
+
+        Raises
+        ------
+        TypeError, ValueError
+            For data or parameters that do not fit; nothing is fitted then, and an earlier fit
+            stands.
+
+        Warns
+        -----
+        ConvergenceWarning
+            When ``tol`` was not reached, in the search or at its end.
+        UserWarning
+            For clients without an observed cell, which contribute nothing.
+        """
+        # What there is to say of parameters and data, the last fit says.
+        with _muted():
+            self._check_parameters()
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+            observed = observe(
+                clone(self),
+                X,
+                clients,
+                shape=shape,
+                family=FAMILIES[self.family],
+                missing_values=self.missing_values,
+                rows=self.rows,
+            )
+            ranks = _checked_ranks(self.ranks, observed.cells.shape)
+            folds = deal_cells(np.diff(observed.cells.offsets), self.n_splits, seed)
+            _check_folds(folds, self.n_splits)
+            penalty_max = largest_penalty(
+                observed.cells,
+                FAMILIES[self.family],
+                self.effects,
+                self.effects_penalty,
+                self.client_weights,
+            )
+            penalties = self._path(penalty_max)
+            imputer = self._imputer(seed)
+            trials = self._search(imputer, observed, folds, ranks, penalties)
+            results = tabulated(trials)
+            best_index = int(np.argmax(results["mean_test_score"]))
+            best = trials[best_index]
+            imputer.set_params(rank=best.rank)
+            follow_path(
+                imputer, penalties[penalties > best.penalty], X, clients=clients, shape=shape
+            )
+        imputer.set_params(penalty=best.penalty).fit(X, clients=clients, shape=shape)
+        self._warn(trials)
+        self.best_estimator_ = imputer.set_params(warm_start=False)
+        self.best_params_ = results["params"][best_index]
+        self.best_score_ = float(results["mean_test_score"][best_index])
+        self.best_index_, self.cv_results_ = best_index, results
+        self.penalty_max_, self.n_splits_ = penalty_max, self.n_splits
+        self.n_iter_ = imputer.n_iter_
+        self.n_features_in_ = imputer.n_features_in_
+        if hasattr(imputer, "feature_names_in_"):
+            self.feature_names_in_ = imputer.feature_names_in_
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
+
+    def transform(self, X):
+        """Fill the missing cells with their fitted means; observed cells are kept.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like of shape (n_rows, n_columns)
+
+        Returns
+        -------
+        filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
+            As :meth:`FederatedMatrixImputer.transform` of ``best_estimator_`` gives it.
+        """
+        check_is_fitted(self)
+        return self.best_estimator_.transform(X)
+
+    def fitted_mean(self, rows=None, columns=None):
+        """Fitted means of the fitted rows, or of some of them.
+
+        Parameters
+        ----------
+        rows, columns : array-like of int, default=None
+            Which rows and columns; None for all.
+
+        Returns
+        -------
+        means : ndarray of shape (len(rows), len(columns))
+            Expected values, probabilities or counts, by the family.
+        """
+        check_is_fitted(self)
+        return self.best_estimator_.fitted_mean(rows, columns)
+
+    def score(self, X, y=None):
+        """Mean log-likelihood per observation, in nats, under ``best_estimator_``.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like of shape (n_rows, n_columns)
+            As in :meth:`FederatedMatrixImputer.score`.
+        y : Ignored
+
+        Returns
+        -------
+        log_likelihood : float
+        """
+        check_is_fitted(self)
+        return self.best_estimator_.score(X)
+
+    def __sklearn_is_fitted__(self):
+        """Whether ``fit`` has succeeded."""
+        return hasattr(self, "best_estimator_")
+
+    def __sklearn_tags__(self):
+        """NaN and sparse matrices are what it is for."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = self.family != "gaussian"
+        tags.transformer_tags.preserves_dtype = ["float64"]
+        return tags
+
+    # ---------------------------------------------------------------- fitting
+
+    def _check_parameters(self):
+        _checked_ranks(self.ranks)
+        if isinstance(self.penalties, Real):
+            hint = "How many penalties, or an array of them."
+            check_number("penalties", self.penalties, kind=Integral, low=1, hint=hint)
+            check_number("eps", self.eps, low=0, low_open=True, high=1)
+        else:
+            _checked_penalties(self.penalties)
+        check_number("n_splits", self.n_splits, kind=Integral, low=2)
+        if self.patience is not None:
+            hint = "None follows every path to its end."
+            check_number("patience", self.patience, kind=Integral, low=1, hint=hint)
+        check_choice("family", self.family, tuple(FAMILIES))
+        check_choice("effects", self.effects, EFFECTS)
+        check_federated_parameters(self)
+
+    def _path(self, penalty_max):
+        if not isinstance(self.penalties, Real):
+            return np.unique(_checked_penalties(self.penalties))[::-1]
+        if not penalty_max:
+            return np.zeros(1)
+        return np.geomspace(penalty_max, self.eps * penalty_max, self.penalties)
+
+    def _imputer(self, seed):
+        """What starts each fit of a path from the one before."""
+        parameters = self.get_params(deep=False)
+        for name in _OF_THE_SEARCH:
+            del parameters[name]
+        parameters.update(random_state=seed, warm_start=True, verbose=max(self.verbose - 1, 0))
+        return FederatedMatrixImputer(**parameters)
+
+    def _search(self, imputer, observed, folds, ranks, penalties):
+        splits = [observed.split(folds == fold) for fold in range(self.n_splits)]
+        # Sites are shared by then, and nobody will look at the histories.
+        imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
+        trials = []
+        for rank in ranks:
+            imputer.set_params(rank=rank)
+            for trial in path_trials(imputer, splits, penalties, self.patience):
+                trials.append(trial)
+                if self.verbose:
+                    print(
+                        f"  Rank {trial.rank}, penalty {trial.penalty:.4g}: held-out "
+                        f"log-likelihood {trial.score:.6g}"
+                    )
+        return trials
+
+    def _warn(self, trials):
+        n_fits = self.n_splits * len(trials)
+        n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
+        if n_failed:
+            warn(
+                f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol}: "
+                'see cv_results_["n_converged"]. Increase max_iter, increase tol, or leave small '
+                "penalties out.",
+                ConvergenceWarning,
+            )
+
+
+# -------------------------------------------------------------------- what clients hold out
+
+
+class Observed(NamedTuple):
+    """Cells of all clients, and every single observation of them.
+
+    Attributes
+    ----------
+    cells : CellData
+    values : ndarray of shape (sum of ``cells.counts``,)
+        Observations, cell after cell.
+    """
+
+    cells: CellData
+    values: np.ndarray
+
+    def split(self, held_out):
+        """Clients without the cells of a mask, and the clients with these cells alone.
+
+        Returns
+        -------
+        split : tuple of two lists of coo_array, one for each client
+        """
+        return self._tables(~held_out), self._tables(held_out)
+
+    def _tables(self, kept):
+        """One sparse matrix for each client; an entry is an observation."""
+        cells = self.cells
+        counts = cells.counts.astype(np.int64)
+        seen = np.repeat(kept, counts)
+        rows, columns = (np.repeat(index, counts)[seen] for index in (cells.rows, cells.columns))
+        values = self.values[seen]
+        ends = np.concatenate([[0], np.cumsum(counts * kept)])[cells.offsets]
+        return [
+            coo_array((values[own], (rows[own], columns[own])), shape=cells.shape)
+            for own in map(slice, ends[:-1], ends[1:])
+        ]
+
+
+def observe(estimator, X, clients, *, family, **options):
+    """Cells of all clients and their single observations, from what the user gives.
+
+    Parameters are those of ``check_cells``.
+    """
+    blocks = []
+
+    def keep(values):
+        blocks.append(values)
+        return np.zeros(len(values))
+
+    # Base measures are asked of the observations as they came, cell after cell: the cells that are
+    # returned have their means only.
+    cells = check_cells(
+        estimator, X, clients, family=family._replace(log_base_measure=keep), **options
+    )
+    return Observed(cells, np.concatenate(blocks))
+
+
+def deal_cells(lengths, n_splits, seed):
+    """Fold of every cell, dealt by its client: at random, and as evenly as can be.
+
+    Parameters
+    ----------
+    lengths : ndarray of int, shape (n_clients,)
+        How many cells each client observed.
+    n_splits : int
+    seed : int
+
+    Returns
+    -------
+    folds : ndarray of int, shape (sum(lengths),)
+        -1 for the only cell of a client, which is never held out.
+    """
+    clients = np.arange(len(lengths))
+    owners = np.repeat(clients, lengths)
+    ends = np.cumsum(lengths + 1)
+    uniforms = ragged_client_uniforms(seed, VALIDATION, 0, clients, lengths + 1)
+    # A client's last number is the fold that it deals to first: small clients do not all begin
+    # with the same one.
+    first_folds = (uniforms[ends - 1] * n_splits).astype(np.int64)
+    order = np.lexsort((np.delete(uniforms, ends - 1), owners))
+    dealt = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    folds = np.empty(len(owners), dtype=np.int64)
+    folds[order] = (dealt + first_folds[owners]) % n_splits
+    folds[lengths[owners] == 1] = _NEVER_HELD_OUT
+    return folds
+
+
+# -------------------------------------------------------------------- the path
+
+
+def largest_penalty(cells, family, effects, effects_penalty, client_weights):
+    """Smallest penalty whose low-rank part is 0: the largest singular value of the residuals.
+
+    The residuals are those of the effects alone, summed over the clients, who each send theirs once
+    and uncompressed.
+
+    Parameters
+    ----------
+    cells : CellData
+    family : Family
+    effects : {"both", "rows", "columns", "none"}
+    effects_penalty : float
+    client_weights : {"n_samples", "uniform"}
+
+    Returns
+    -------
+    penalty : float
+    """
+    observers = np.flatnonzero(np.diff(cells.offsets))
+    federation = cell_federation(cells, observers, client_weights)
+    model = low_rank_model(
+        federation,
+        cells.shape,
+        cells.log_base_measure[observers],
+        family,
+        rank=1,
+        penalty=0.0,
+        effects=effects,
+        effects_penalty=effects_penalty,
+        adaptive=True,
+    )
+    every = np.arange(federation.n_clients)
+    theta = start_run(model, federation).parameters.natural
+    residuals = model.all_rows(federation, theta, every).statistics
+    vectors = model.vectors(federation)
+    field = vectors.total(every, [vectors.weighted(federation.weights, every, residuals)])
+    pull = model.pooled.support.matrix(federation.n_samples * field)
+    low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), pull, 0.0, 1)
+    return float(low_rank.singular_values.sum())
+
+
+class Trial(NamedTuple):
+    """A rank and a penalty; the arrays have one entry for each fold.
+
+    Attributes
+    ----------
+    rank : int or None
+    penalty : float
+    scores : ndarray
+        Mean log-likelihood per held-out observation; nats.
+    n_iter, n_factors, converged, uplink_bits : ndarray
+        Of the fits.
+    """
+
+    rank: int | None
+    penalty: float
+    scores: np.ndarray
+    n_iter: np.ndarray
+    n_factors: np.ndarray
+    converged: np.ndarray
+    uplink_bits: np.ndarray
+
+    @property
+    def score(self):
+        """Mean over the folds."""
+        return float(self.scores.mean())
+
+
+def path_trials(imputer, splits, penalties, patience):
+    """Go down the path, until so many penalties in a row were no better than the best.
+
+    Parameters
+    ----------
+    imputer : FederatedMatrixImputer
+        With ``warm_start=True``.
+    splits : list of (training, held_out)
+    penalties : ndarray
+        Decreasing.
+    patience : int or None
+
+    Yields
+    ------
+    trial : Trial
+    """
+    imputers = [clone(imputer) for _ in splits]
+    best, n_worse = -np.inf, 0
+    for penalty in penalties.tolist():
+        scores = []
+        for fold, (training, held_out) in enumerate(splits):
+            try:
+                scores.append(
+                    imputers[fold].set_params(penalty=penalty).fit(training).score(held_out)
+                )
+            except ValueError as error:
+                raise ValueError(f"Without the cells of fold {fold}: {error}") from error
+        trial = Trial(
+            imputer.rank,
+            penalty,
+            np.array(scores),
+            np.array([fit.n_iter_ for fit in imputers]),
+            np.array([len(fit.singular_values_) for fit in imputers]),
+            np.array([fit.converged_ for fit in imputers]),
+            np.array([fit.history_["uplink_bits"].sum() for fit in imputers]),
+        )
+        yield trial
+        n_worse = 0 if trial.score > best else n_worse + 1
+        best = max(best, trial.score)
+        if n_worse == patience:
+            return
+
+
+def follow_path(imputer, penalties, X, **data):
+    """Fit down a path, quietly, for the fit that comes after it to start from there."""
+    last = imputer.get_params()
+    imputer.set_params(eval_every=None, verbose=0)
+    for penalty in penalties.tolist():
+        imputer.set_params(penalty=penalty).fit(X, **data)
+    imputer.set_params(**last)
+
+
+def tabulated(trials):
+    """``cv_results_``, by the names that scikit-learn's GridSearchCV has for them."""
+    scores = np.array([trial.scores for trial in trials])
+    mean_scores = scores.mean(axis=1)
+    return {
+        "params": [{"rank": trial.rank, "penalty": trial.penalty} for trial in trials],
+        "param_rank": np.array([trial.rank for trial in trials], dtype=object),
+        "param_penalty": np.array([trial.penalty for trial in trials]),
+        **{f"split{fold}_test_score": column for fold, column in enumerate(scores.T)},
+        "mean_test_score": mean_scores,
+        "std_test_score": scores.std(axis=1),
+        "rank_test_score": rankdata(-mean_scores, method="min").astype(np.int32),
+        "mean_n_iter": np.array([trial.n_iter.mean() for trial in trials]),
+        "mean_n_factors": np.array([trial.n_factors.mean() for trial in trials]),
+        "n_converged": np.array([trial.converged.sum() for trial in trials]),
+        "uplink_bits": np.array([trial.uplink_bits.sum() for trial in trials]),
+    }
+
+
+# -------------------------------------------------------------------- checks
+
+
+@contextmanager
+def _muted():
+    """Without the warnings of fits that are steps of the search."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def _checked_ranks(ranks, shape=None):
+    """Bounds of the rank as a list; with a shape, none is larger than the matrix."""
+    expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
+    if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+        raise TypeError(f"{expected}, got {ranks!r}. Give [{ranks!r}] for a single one.")
+    ranks = list(ranks)
+    if not ranks:
+        raise ValueError(f"{expected}, got none. Give (None,) to choose the penalty only.")
+    for rank in ranks:
+        if rank is None:
+            continue
+        check_number("each of ranks", rank, kind=Integral, low=1, hint="None is no bound.")
+        if shape is not None and rank > min(shape):
+            raise ValueError(
+                f"Expected ranks <= min(n_rows, n_columns), got {rank} for a matrix of shape "
+                f"{shape} (n_samples = {shape[0]}, n_features = {shape[1]}). Use smaller ranks, or "
+                "None for no bound."
+            )
+    return ranks
+
+
+def _checked_penalties(penalties):
+    """Penalties as an array."""
+    expected = "Expected penalties to be how many there are, or a list of finite numbers >= 0"
+    try:
+        array = np.asarray(penalties, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{expected}, got {penalties!r}.") from error
+    if array.ndim != 1 or not len(array) or not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError(f"{expected}, got {penalties!r}. Give at least one.")
+    return array
+
+
+def _check_folds(folds, n_splits):
+    empty = np.setdiff1d(np.arange(n_splits), folds)
+    if len(empty):
+        raise ValueError(
+            f"Expected cells to hold out in each of n_splits={n_splits} folds, got none in "
+            f"{len(empty)} of them: {len(folds)} observed cells (n_samples), of which "
+            f"{np.count_nonzero(folds == _NEVER_HELD_OUT)} are a client's only one, not held "
+            "out. Use a smaller n_splits or more cells."
+        )

@@ -1,0 +1,102 @@
+"""The examples of the imputer: the dense baseline is the paper's algorithm, the plot is drawn."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from literal_imputation import Cells, algorithm_7
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def load(path):
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("step_size", [1.0, 0.3])
+def test_dense_baseline_is_algorithm_7(step_size):
+    dense = load(EXAMPLES / "benchmarks" / "dense_fedmissem.py")
+    rng = np.random.default_rng(0)
+    shape, rank, penalty, n_rounds = (9, 6), 2, 0.05, 4
+    groups = []
+    for n_observers in (1, 3, 2):
+        group = []
+        for _ in range(n_observers):
+            rows, columns = np.divmod(rng.choice(54, size=20, replace=False), 6)
+            group.append(Cells(rows, columns, rng.normal(size=20)))
+        groups.append(group)
+    weights = np.array([1, 3, 2]) / 6
+    start = rng.normal(size=shape)
+    literal = algorithm_7(
+        groups,
+        "gaussian",
+        rank,
+        penalty,
+        start,
+        controls=[np.zeros(shape)] * 3,
+        client_weights=weights,
+        step_sizes=[step_size] * n_rounds,
+        control_step=0.5,
+        participation=1.0,
+        active_sets=[range(3)] * n_rounds,
+        batches=[[None] * 3] * n_rounds,
+    )
+    clients = [
+        dense.dense_client(*map(np.concatenate, zip(*group, strict=True)), len(group), shape[1])
+        for group in groups
+    ]
+    statistics, theta = start, dense.threshold_singular_values(start, penalty, rank)
+    for expected in literal:
+        statistics, theta = dense.dense_round(
+            clients, weights, statistics, theta, rank, penalty, step_size
+        )
+        np.testing.assert_allclose(statistics, expected.statistics, atol=1e-13)
+        np.testing.assert_allclose(theta, expected.theta, atol=1e-13)
+
+
+def run_plot(folder, *arguments):
+    script = EXAMPLES / "plot_bird_trends.py"
+    run = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    assert (folder / "bird_trends.png").stat().st_size > 10_000
+    return run.stdout
+
+
+def test_plot_of_simulated_counts(tmp_path):
+    pytest.importorskip("matplotlib")
+    printed = run_plot(tmp_path, "--sites", "120", "--months", "48", "--observations", "900")
+    assert "120 sites x 48 months" in printed
+    assert "correlation with the truth, year by year" in printed
+
+
+def test_plot_of_an_ebird_file(tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("pandas")
+    columns = ["COMMON NAME", "SCIENTIFIC NAME", "OBSERVATION COUNT", "LOCALITY ID"]
+    columns += ["OBSERVATION DATE", "OBSERVER ID", "SAMPLING EVENT IDENTIFIER", "GROUP IDENTIFIER"]
+    rng = np.random.default_rng(0)
+    lines = ["\t".join(columns)]
+    for k in range(200):
+        site, year, month, observer = rng.integers([1, 2018, 1, 1], [20, 2021, 13, 9])
+        fields = ["Mallard", "Anas platyrhynchos", str(rng.poisson(4) + 1), f"L{site}"]
+        fields += [f"{year}-{month:02d}-01", f"obsr{observer}", f"S{k}", ""]
+        lines.append("\t".join(fields))
+    (tmp_path / "ebd.txt").write_text("\n".join(lines) + "\n")
+    printed = run_plot(tmp_path, "--ebd", "ebd.txt", "--species", "mallard", "--clients", "4")
+    assert "200 observations by 4 clients" in printed
+    assert "truth" not in printed

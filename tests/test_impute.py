@@ -1,0 +1,1265 @@
+import pickle
+import tracemalloc
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from scipy.sparse import coo_array, csr_matrix
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from skfedem import FederatedMatrixImputer, _parallel, impute
+from skfedem.compression import Dithering, RandK
+from skfedem.datasets import make_site_counts
+
+N_ROWS, N_COLUMNS = SHAPE = (12, 8)
+N_CLIENTS = 4
+NAN = np.nan
+HISTORY_COLUMNS = {
+    "round",
+    "epoch",
+    "objective",
+    "field_sq_norm",
+    "mean_field_sq_norm",
+    "step_size",
+    "n_active",
+    "uplink_bits",
+    "downlink_bits",
+    "safeguarded",
+    "singular_values",
+}
+FITTED = (
+    "row_factors_",
+    "singular_values_",
+    "column_factors_",
+    "row_effects_",
+    "column_effects_",
+    "intercept_",
+    "objective_",
+    "client_drift_",
+)
+EXACT = {"rank": 4, "family": "poisson", "penalty": 2.0, "random_state": 0}
+# Random in every way at once; enough rounds to converge.
+STOCHASTIC = {
+    **EXACT,
+    "solver": "vr_fedem",
+    "omega": 1.0,
+    "participation": 0.75,
+    "batch_size": 5,
+    "tol": 1e-4,
+    "max_iter": 2000,
+}
+FAMILIES = ("gaussian", "bernoulli", "poisson")
+LOG_LIKELIHOODS = {
+    "gaussian": stats.norm.logpdf,
+    "bernoulli": stats.bernoulli.logpmf,
+    "poisson": stats.poisson.logpmf,
+}
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def make_clients(n_clients=N_CLIENTS, share=0.4, seed=0):
+    """Counts of several observers, read-only, so that no fit may change them."""
+    generator = np.random.default_rng(seed)
+    theta = 1 + 0.5 * generator.standard_normal(N_ROWS)[:, None]
+    theta = theta + 0.6 * np.outer(
+        generator.standard_normal(N_ROWS), generator.standard_normal(N_COLUMNS)
+    )
+    clients = []
+    for _ in range(n_clients):
+        counts = generator.poisson(np.exp(theta)).astype(float)
+        counts[generator.random(SHAPE) > share] = NAN
+        counts.setflags(write=False)
+        clients.append(counts)
+    return clients
+
+
+CLIENTS = make_clients()
+SEEN = [~np.isnan(client) for client in CLIENTS]
+N_OBSERVATIONS = sum(seen.sum() for seen in SEEN)
+STACKED = np.concatenate(CLIENTS)
+OWNERS = np.repeat(["ann", "bob", "cid", "dan"], N_ROWS)
+SITES, MONTHS = [f"site {j}" for j in range(N_ROWS)], [f"month {k}" for k in range(N_COLUMNS)]
+FRAMES = [pd.DataFrame(client, SITES, MONTHS) for client in CLIENTS]
+SPARSE = [
+    coo_array((client[seen], np.nonzero(seen)), shape=SHAPE)
+    for client, seen in zip(CLIENTS, SEEN, strict=True)
+]
+TRIPLETS = [np.column_stack([*cells.coords, cells.data]) for cells in SPARSE]
+NOTHING = np.full(SHAPE, NAN)
+
+
+def of_family(family, clients=CLIENTS):
+    if family == "bernoulli":
+        return [np.where(np.isnan(client), NAN, client > 2) for client in clients]
+    return clients
+
+
+def observed(clients, fitted):
+    """Observations of all clients, and the fitted values in their cells."""
+    seen = [~np.isnan(client) for client in clients]
+    values = [client[own] for client, own in zip(clients, seen, strict=True)]
+    return np.concatenate(values), np.concatenate([fitted[own] for own in seen])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return FederatedMatrixImputer(**EXACT).fit(CLIENTS)
+
+
+def fit_unconverged(imputer, X, match="Not converged"):
+    with pytest.warns(ConvergenceWarning, match=match):
+        return imputer.fit(X)
+
+
+def assert_same_fit(got, want):
+    """Same fit bit for bit, history included."""
+    for name in FITTED:
+        assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+    for name in HISTORY_COLUMNS:
+        assert_array_equal(got.history_[name], want.history_[name], err_msg=name)
+
+
+def assert_finite(imputer):
+    for name in FITTED:
+        assert np.isfinite(getattr(imputer, name)).all(), name
+    assert np.isfinite(imputer.fitted_mean()).all()
+    for name in ("round", "epoch", "n_active", "uplink_bits", "downlink_bits", "singular_values"):
+        assert np.isfinite(imputer.history_[name]).all(), name
+
+
+# ------------------------------------------------------------------ forms of input
+
+SHARED_FORMS = {
+    "tuple": tuple(CLIENTS),
+    "nested lists": [client.tolist() for client in CLIENTS],
+    "frames": FRAMES,
+    "nullable": [pd.DataFrame(client).astype("Int64") for client in CLIENTS],
+    "None": [np.where(np.isnan(client), None, client) for client in CLIENTS],
+    "masked": [np.ma.masked_invalid(client) for client in CLIENTS],
+    "3-D array": np.stack(CLIENTS),
+    "coo": SPARSE,
+    "csr": [csr_matrix(cells) for cells in SPARSE],
+    "float32": [client.astype(np.float32) for client in CLIENTS],
+    "fortran": [np.asfortranarray(client) for client in CLIENTS],
+    "mixed": [CLIENTS[0], SPARSE[1], CLIENTS[2].tolist(), SPARSE[3].tocsc()],
+}
+
+
+@pytest.mark.parametrize("form", SHARED_FORMS)
+def test_clients_of_any_form_give_the_fit_of_arrays(form, fitted):
+    X = SHARED_FORMS[form]
+    assert any((cells.data == 0).any() for cells in SPARSE)  # observed zeros are stored
+    got = FederatedMatrixImputer(**EXACT).fit(X)
+    assert_same_fit(got, fitted)
+    assert got.n_clients_ == N_CLIENTS
+    assert got.client_ids_.tolist() == [0, 1, 2, 3]
+    assert got.n_features_in_ == N_COLUMNS
+    assert got.score(X) == fitted.score(CLIENTS)
+    answers = got.transform(X)
+    assert isinstance(answers, tuple)
+    for answer, want in zip(answers, fitted.transform(CLIENTS), strict=True):
+        assert_array_equal(answer, want)
+
+
+@pytest.mark.parametrize("as_client", [np.array, np.ndarray.tolist])
+def test_triplets_give_the_fit_of_matrices(as_client, fitted):
+    X = [as_client(triplets[::-1]) for triplets in TRIPLETS]
+    got = FederatedMatrixImputer(**EXACT).fit(X, shape=SHAPE)
+    assert_same_fit(got, fitted)
+    assert got.score(X) == fitted.score(CLIENTS)
+    for answer, want in zip(got.transform(X), fitted.transform(CLIENTS), strict=True):
+        assert_array_equal(answer, want)
+    # Other forms of a client fit beside them.
+    assert_array_equal(got.transform([SPARSE[0]])[0], fitted.transform(CLIENTS)[0])
+    assert_array_equal(got.transform([np.empty((0, 3))])[0], fitted.fitted_mean())
+    answers = FederatedMatrixImputer(**EXACT).fit_transform(X, shape=SHAPE)
+    assert_array_equal(answers[1], fitted.transform(CLIENTS)[1])
+
+
+def test_triplets_in_frames(fitted):
+    X = [pd.DataFrame(own, columns=["site", "month", "count"])[::-1] for own in TRIPLETS]
+    got = FederatedMatrixImputer(**EXACT).set_output(transform="pandas").fit(X, shape=SHAPE)
+    assert_same_fit(got, fitted)
+    assert got.score(X) == fitted.score(CLIENTS)
+    for frame, want in zip(got.transform(X), fitted.transform(CLIENTS), strict=True):
+        assert frame.index.tolist() == list(range(N_ROWS))
+        assert_array_equal(frame.to_numpy(), want)
+
+
+@pytest.mark.parametrize(
+    ("X", "parameters"),
+    [
+        ([np.stack(CLIENTS)], {}),
+        ([np.stack(CLIENTS[:2]), *CLIENTS[2:]], {}),
+        ([np.concatenate(TRIPLETS)], {"shape": SHAPE}),
+        ([TRIPLETS[0], np.concatenate(TRIPLETS[1:])], {"shape": SHAPE}),
+        ([TRIPLETS[0], SPARSE[1], np.stack(CLIENTS[2:])], {"shape": SHAPE}),
+    ],
+    ids=["one 3-D", "3-D and 2-D", "one of triplets", "two of triplets", "all together"],
+)
+def test_all_observations_of_a_cell_count_whoever_made_them(X, parameters, fitted):
+    got = FederatedMatrixImputer(**EXACT).fit(X, **parameters)
+    assert got.n_clients_ == len(X)
+    # The same sums in another order, and twenty rounds that pass rounding on.
+    assert_allclose(got.objective_, fitted.objective_, rtol=1e-10)
+    assert_allclose(got.score(X), fitted.score(CLIENTS), rtol=1e-10)
+    assert_allclose(got.fitted_mean(), fitted.fitted_mean(), rtol=1e-7)
+
+
+def test_rows_of_ones_own_are_those_of_one_matrix():
+    alone = FederatedMatrixImputer(**EXACT).fit(STACKED)
+    assert (alone.n_clients_, alone.client_ids_.tolist()) == (1, [0])
+    labelled = FederatedMatrixImputer(**EXACT).fit(STACKED, clients=OWNERS)
+    assert labelled.client_ids_.tolist() == ["ann", "bob", "cid", "dan"]
+    disjoint = FederatedMatrixImputer(**EXACT, rows="disjoint").fit(CLIENTS)
+    sparse = FederatedMatrixImputer(**EXACT).fit(coo_array(np.where(np.isnan(STACKED), 0, 1.0)))
+    assert sparse.n_features_in_ == N_COLUMNS
+    three = FederatedMatrixImputer(**EXACT, rows="disjoint").fit(np.stack(CLIENTS))
+    mixed = [np.stack(CLIENTS[:2]), *CLIENTS[2:]]
+    for got in (labelled, disjoint, three):
+        assert got.row_effects_.shape == (N_CLIENTS * N_ROWS,)
+        assert_allclose(got.objective_, alone.objective_, rtol=1e-10)
+        for X in (CLIENTS, STACKED, mixed, [STACKED], np.stack(CLIENTS)):
+            # Newton's method for a row stops at a gradient of 1e-10.
+            assert_allclose(got.score(X), alone.score(STACKED), rtol=1e-7)
+        answers = got.transform(mixed)
+        assert [answer.shape for answer in answers] == [(2, *SHAPE), SHAPE, SHAPE]
+        flat = np.concatenate([answers[0].reshape(-1, N_COLUMNS), *answers[1:]])
+        assert_allclose(flat, alone.transform(STACKED), rtol=1e-4)
+        assert_allclose(got.transform([STACKED[5:7]])[0], got.transform(STACKED)[5:7], rtol=1e-9)
+
+
+def test_missing_values_may_have_a_mark(fitted):
+    marked = [np.where(np.isnan(client), -1, client).astype(int) for client in CLIENTS]
+    got = FederatedMatrixImputer(**EXACT, missing_values=-1).fit(marked)
+    assert_same_fit(got, fitted)
+    assert_array_equal(got.transform(marked)[0], fitted.transform(CLIENTS)[0])
+
+
+def test_the_data_stay_as_they_are():
+    frames = [frame.copy() for frame in FRAMES]
+    sparse = [cells.copy() for cells in SPARSE]
+    triplets = [own.copy() for own in TRIPLETS]
+    for X, keywords in ((frames, {}), (sparse, {}), (triplets, {"shape": SHAPE})):
+        imputer = FederatedMatrixImputer(**EXACT).fit(X, **keywords)
+        imputer.score(X)
+        for answer in imputer.transform(X):
+            answer[:] = -1
+    for frame, want in zip(frames, FRAMES, strict=True):
+        pd.testing.assert_frame_equal(frame, want)
+    for cells, want in zip(sparse, SPARSE, strict=True):
+        assert_array_equal(cells.data, want.data)
+    for own, want in zip(triplets, TRIPLETS, strict=True):
+        assert_array_equal(own, want)
+    imputer = FederatedMatrixImputer(**EXACT).fit(STACKED)
+    filled = imputer.transform(np.array(STACKED))
+    filled[:] = -1
+    assert (imputer.transform(STACKED) >= 0).all()
+
+
+# ------------------------------------------------------------------ what is fitted
+
+
+@every_family
+@pytest.mark.parametrize("effects_penalty", [0.0, 0.01, 2.0])
+def test_the_objective_is_that_of_the_docstring(family, effects_penalty):
+    X = of_family(family)
+    imputer = FederatedMatrixImputer(
+        2, family=family, penalty=0.7, effects_penalty=effects_penalty
+    ).fit(X)
+    values, means = observed(X, imputer.fitted_mean())
+    log_likelihood = LOG_LIKELIHOODS[family](values, means).sum()
+    want = -log_likelihood + 0.7 * imputer.singular_values_.sum()
+    squares = (imputer.row_effects_**2).sum() + (imputer.column_effects_**2).sum()
+    assert_allclose(imputer.objective_, want + max(effects_penalty, 1e-7) / 2 * squares, rtol=1e-12)
+    assert_allclose(imputer.history_["objective"][-1], imputer.objective_, rtol=1e-12)
+
+
+@every_family
+def test_score_is_the_mean_log_likelihood_of_the_observations(family):
+    X = of_family(family)
+    imputer = FederatedMatrixImputer(2, family=family, penalty=0.7).fit(X[:3])
+    held_out = X[3:]
+    values, means = observed(held_out, imputer.fitted_mean())
+    assert isinstance(imputer.score(held_out), float)
+    assert_allclose(
+        imputer.score(held_out), LOG_LIKELIHOODS[family](values, means).mean(), rtol=1e-12
+    )
+    assert_allclose(imputer.score([*held_out, NOTHING]), imputer.score(held_out), rtol=1e-14)
+    assert_allclose(imputer.score([np.stack(held_out)]), imputer.score(held_out), rtol=1e-14)
+    # Rows alone are fitted to what they show before they are scored.
+    assert imputer.score(held_out[0]) > imputer.score(held_out) + 0.01
+
+
+@pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
+def test_theta_is_the_sum_of_its_parts(effects):
+    imputer = FederatedMatrixImputer(**{**EXACT, "effects": effects}).fit(CLIENTS)
+    n_factors = len(imputer.singular_values_)
+    assert 0 < n_factors <= 4
+    assert (np.diff(imputer.singular_values_) <= 0).all()
+    assert imputer.row_factors_.shape == (N_ROWS, n_factors)
+    assert imputer.column_factors_.shape == (N_COLUMNS, n_factors)
+    for factors in (imputer.row_factors_, imputer.column_factors_):
+        assert_allclose(factors.T @ factors, np.eye(n_factors), atol=1e-12)
+    theta = imputer.intercept_ + imputer.row_effects_[:, None] + imputer.column_effects_
+    theta = theta + imputer.row_factors_ * imputer.singular_values_ @ imputer.column_factors_.T
+    assert_allclose(imputer.fitted_mean(), np.exp(theta), rtol=1e-12)
+    assert isinstance(imputer.intercept_, float)
+    assert (imputer.intercept_ == 0) == (effects == "none")
+    for own, name in ((imputer.row_effects_, "rows"), (imputer.column_effects_, "columns")):
+        assert abs(own.mean()) < 1e-12
+        assert own.any() == (effects in ("both", name))
+
+
+def test_fitted_mean_of_some_cells(fitted):
+    means = fitted.fitted_mean()
+    assert means.shape == SHAPE
+    assert_allclose(fitted.fitted_mean([3, 1, 3]), means[[3, 1, 3]], rtol=1e-12)
+    assert_allclose(fitted.fitted_mean(columns=[0, -1]), means[:, [0, -1]], rtol=1e-12)
+    assert_allclose(
+        fitted.fitted_mean(np.array([2, -1]), (0, 5)), means[np.ix_([2, -1], [0, 5])], rtol=1e-12
+    )
+    assert_allclose(fitted.fitted_mean(3, 4), means[3:4, 4:5], rtol=1e-12)
+    assert fitted.fitted_mean([], [1, 2]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "says"),
+    [
+        ([12], IndexError, "rows from 0 to 11, or from -12 to -1 .* got 12"),
+        ([0, -13], IndexError, "got -13"),
+        ([0.5], TypeError, "Expected rows to be a list of integers, .* float64"),
+        (np.zeros(N_ROWS, bool), TypeError, "numpy.flatnonzero makes numbers of a mask"),
+        ([[0, 1]], TypeError, r"shape \(1, 2\)"),
+        ("a", TypeError, "list of integers"),
+    ],
+)
+def test_fitted_mean_of_cells_that_are_not_there(fitted, index, error, says):
+    with pytest.raises(error, match=says):
+        fitted.fitted_mean(index)
+    with pytest.raises(error):
+        fitted.fitted_mean(columns=index)
+
+
+def test_a_penalty_that_leaves_only_effects():
+    imputer = FederatedMatrixImputer(**{**EXACT, "penalty": 1e6}).fit(CLIENTS)
+    assert imputer.singular_values_.shape == (0,)
+    assert imputer.row_factors_.shape == (N_ROWS, 0)
+    assert imputer.column_factors_.shape == (N_COLUMNS, 0)
+    assert imputer.history_["singular_values"].shape == (imputer.n_iter_ + 1, 4)
+    assert not imputer.history_["singular_values"].any()
+    # The margins of a log-linear model fit exactly, but for the ridge.
+    values, means = observed(CLIENTS, imputer.fitted_mean())
+    assert_allclose(means.sum(), values.sum(), rtol=1e-6)
+    assert imputer.transform(CLIENTS)[0].shape == SHAPE
+    assert imputer.transform(STACKED[:3]).shape == (3, N_COLUMNS)
+    assert_finite(pickle.loads(pickle.dumps(imputer)))
+    imputer.set_params(warm_start=True, penalty=2.0).fit(CLIENTS)
+    assert len(imputer.singular_values_) > 0
+
+
+def test_rank_none_is_no_bound_and_rank_is_one():
+    free = FederatedMatrixImputer(**{**EXACT, "rank": None}).fit(CLIENTS)
+    assert free.history_["singular_values"].shape[1] == N_COLUMNS
+    assert len(free.singular_values_) > 2
+    bound = FederatedMatrixImputer(**{**EXACT, "rank": 2}).fit(CLIENTS)
+    assert bound.singular_values_.shape == (2,)
+    assert free.objective_ < bound.objective_
+
+
+def test_no_penalty():
+    imputer = FederatedMatrixImputer(2, family="poisson", penalty=0.0, max_iter=1000)
+    imputer.fit(CLIENTS)
+    assert_finite(imputer)
+    assert imputer.objective_ < FederatedMatrixImputer(**EXACT).fit(CLIENTS).objective_
+
+
+def test_client_weights():
+    # Client 0 has a cell, client 1 has three: alike, the one counts as much as the three.
+    one, three = (
+        coo_array(([0.0], ([0], [0])), (2, 2)),
+        coo_array(([3.0] * 3, ([0, 0, 1], [0, 1, 0])), (2, 2)),
+    )
+    parameters = {"rank": 1, "penalty": 1e6, "effects": "rows", "effects_penalty": 0, "tol": 1e-12}
+    pooled = FederatedMatrixImputer(**parameters).fit([one, three])
+    uniform = FederatedMatrixImputer(**parameters, client_weights="uniform").fit([one, three])
+    # Row 0: 0 weighs 1 or 2, two times 3 weigh 2 or 4/3.
+    assert_allclose(pooled.fitted_mean()[0], 2.0, rtol=1e-6)
+    assert_allclose(uniform.fitted_mean()[0], 3 * (4 / 3) / (2 + 4 / 3), rtol=1e-6)
+    assert_allclose(uniform.fitted_mean()[1], 3.0, rtol=1e-6)
+
+
+def test_who_is_unlike_the_others_drifts():
+    unlike = CLIENTS[0] + 20
+    imputer = FederatedMatrixImputer(**EXACT).fit([*CLIENTS, unlike])
+    assert imputer.client_drift_.shape == (5,)
+    assert imputer.client_drift_.argmax() == 4
+    assert (imputer.client_drift_ > 0).all()
+
+
+# ------------------------------------------------------------------ transform
+
+
+@every_family
+def test_transform_of_a_list_keeps_what_a_client_saw(family):
+    X = of_family(family)
+    imputer = FederatedMatrixImputer(2, family=family, penalty=0.7).fit(X)
+    means = imputer.fitted_mean()
+    for client, filled in zip(X, imputer.transform(X), strict=True):
+        assert_array_equal(filled, np.where(np.isnan(client), means, client))
+    assert (means != means.round()).all()
+
+
+def test_transform_of_a_client_who_saw_nothing(fitted):
+    nothing = [
+        [NOTHING],
+        [coo_array(SHAPE)],
+        [pd.DataFrame(NOTHING)],
+        [NOTHING, CLIENTS[0]],
+        [np.stack([NOTHING, NOTHING])],
+    ]
+    for X in nothing:
+        first = fitted.transform(X)[0]
+        assert_array_equal(first[0] if first.ndim == 3 else first, fitted.fitted_mean())
+
+
+def test_several_observations_of_a_cell_have_their_mean():
+    cells = coo_array(([1.0, 4.0, 7.0], ([0, 0, 1], [1, 1, 0])), SHAPE)
+    imputer = FederatedMatrixImputer(**EXACT).fit([*CLIENTS, cells])
+    filled = imputer.transform([cells])[0]
+    assert (filled[0, 1], filled[1, 0]) == (2.5, 7.0)
+    assert imputer.transform(cells)[0, 1] == 2.5
+
+
+@every_family
+@pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
+def test_rows_are_filled_one_by_one(family, effects):
+    (X,) = of_family(family, [STACKED])
+    imputer = FederatedMatrixImputer(2, family=family, effects=effects, penalty=0.7).fit(X)
+    filled = imputer.transform(X)
+    assert isinstance(filled, np.ndarray)
+    assert_array_equal(filled[~np.isnan(X)], X[~np.isnan(X)])
+    assert np.isfinite(filled).all()
+    # Sums over some rows at a time may round otherwise.
+    order = np.random.default_rng(0).permutation(len(X))
+    assert_allclose(imputer.transform(X[order]), filled[order], rtol=1e-9)
+    for k in (0, 7):
+        assert_allclose(imputer.transform(X[k : k + 1])[0], filled[k], rtol=1e-9)
+    sparse = coo_array((X[~np.isnan(X)], np.nonzero(~np.isnan(X))), X.shape)
+    assert_array_equal(imputer.transform(sparse), filled)
+
+
+@every_family
+def test_rows_of_the_training_matrix_get_what_the_fit_gives_them(family):
+    (X,) = of_family(family, [np.array(STACKED)])
+    # Both rows and columns of presences, and absences, or there is no best effect.
+    X[:4], X[:, 0] = np.arange(N_COLUMNS) % 2, np.arange(len(X)) % 2
+    imputer = FederatedMatrixImputer(None, family=family, penalty=2.0, tol=1e-13, max_iter=2000)
+    imputer.fit(X)
+    assert 0 < len(imputer.singular_values_) < N_COLUMNS
+    missing = np.isnan(X)
+    # Where the bound on the rank does not bind, a row's own regression gives what the fit has. Its
+    # objective is flat: relative changes of 1e-13 are steps of 1e-6 or so.
+    assert_allclose(imputer.transform(X)[missing], imputer.fitted_mean()[missing], atol=1e-4)
+
+
+def test_rows_that_were_never_seen(fitted):
+    new = np.full((2, N_COLUMNS), NAN)
+    new[1, :3] = [40.0, 30.0, 50.0]
+    filled = fitted.transform(new)
+    # A row without a cell has the columns' effects.
+    assert_allclose(filled[0], np.exp(fitted.intercept_ + fitted.column_effects_), rtol=1e-12)
+    assert_array_equal(filled[1, :3], new[1, :3])
+    assert (filled[1, 3:] > 10).all()
+
+
+def test_set_output_makes_every_client_a_frame():
+    imputer = FederatedMatrixImputer(**EXACT).set_output(transform="pandas").fit(FRAMES)
+    plain = FederatedMatrixImputer(**EXACT).fit(CLIENTS).transform(CLIENTS)
+    answers = (imputer.transform(FRAMES), clone(imputer).fit_transform(FRAMES))
+    for frames in answers:
+        assert isinstance(frames, tuple)
+        for frame, want in zip(frames, plain, strict=True):
+            assert isinstance(frame, pd.DataFrame)
+            assert (frame.index.tolist(), frame.columns.tolist()) == (SITES, MONTHS)
+            assert_array_equal(frame.to_numpy(), want)
+    alone = imputer.transform(FRAMES[1][::-1])
+    assert alone.index.tolist() == SITES[::-1]
+    imputer.fit(CLIENTS)
+    for X in (CLIENTS, np.stack(CLIENTS), SPARSE):
+        frames = imputer.transform(X)
+        assert [frame.columns.tolist() for frame in frames] == [
+            [f"x{k}" for k in range(N_COLUMNS)]
+        ] * N_CLIENTS
+    for X in ([np.stack(CLIENTS)], [CLIENTS[0], np.stack(CLIENTS)]):
+        with pytest.raises(ValueError, match="client .: a 3-D array does not fit a DataFrame"):
+            imputer.transform(X)
+
+
+def test_feature_names(fitted):
+    named = FederatedMatrixImputer(**EXACT).fit(FRAMES)
+    assert named.feature_names_in_.tolist() == MONTHS
+    assert named.get_feature_names_out().tolist() == MONTHS
+    assert fitted.get_feature_names_out().tolist() == [f"x{k}" for k in range(N_COLUMNS)]
+    for X in (FRAMES[0][MONTHS[::-1]], [FRAMES[0][MONTHS[::-1]]]):
+        with pytest.raises(ValueError, match="feature names should match"):
+            named.transform(X)
+        with pytest.raises(ValueError, match="feature names should match"):
+            named.score(X)
+    named.fit(CLIENTS)
+    assert not hasattr(named, "feature_names_in_")
+
+
+def test_sites_in_another_order_are_not_filled_with_other_sites_means():
+    named = FederatedMatrixImputer(**EXACT).fit(FRAMES)
+    with pytest.raises(ValueError, match="client 1: .* 'site 0' for row 0, got 'site 11'. Reindex"):
+        named.transform([FRAMES[0], FRAMES[1][::-1]])
+    # Sites of their own are no matter.
+    assert named.transform(FRAMES[1][::-1]).shape == SHAPE
+
+
+@pytest.mark.parametrize(
+    ("X", "says"),
+    [
+        ([CLIENTS[0], CLIENTS[1][:5]], "client 1: Expected the 12 rows of the fit, got 5"),
+        ([CLIENTS[0][:, :3]], "client 0: X has 3 features, .* expecting 8"),
+        (CLIENTS[0][:, :3], "X has 3 features"),
+        ([], "at least one client, got an empty list"),
+        ([CLIENTS], "client 0: expected one table, got a list of tables"),
+        ([CLIENTS[0], -CLIENTS[1]], "client 1: Expected non-negative integers .* row 0, column"),
+        ([np.stack([CLIENTS[0], -CLIENTS[1]])], "client 0: In the matrix of observer 1: Expected"),
+        (-CLIENTS[1], "Expected non-negative integers .* got -"),
+        ([np.where(SEEN[0], np.inf, NAN)], "client 0: Input X contains infinity"),
+    ],
+)
+def test_what_does_not_fit_the_fit(fitted, X, says):
+    with pytest.raises(ValueError, match=says):
+        fitted.transform(X)
+    with pytest.raises(ValueError, match=says):
+        fitted.score(X)
+
+
+def test_bad_triplets_after_the_fit():
+    imputer = FederatedMatrixImputer(**EXACT).fit(TRIPLETS, shape=SHAPE)
+    with pytest.raises(ValueError, match="Expected triplets"):
+        imputer.transform(CLIENTS)
+    with pytest.raises(ValueError, match="site numbers to be integers from 0 to 11"):
+        imputer.score([TRIPLETS[0], [[12, 0, 1.0]]])
+
+
+@pytest.mark.parametrize("X", [NOTHING, [NOTHING], [coo_array(SHAPE), NOTHING]])
+def test_there_is_no_score_of_nothing(fitted, X):
+    with pytest.raises(ValueError, match="at least one observed cell to score, got none"):
+        fitted.score(X)
+
+
+# ------------------------------------------------------------------ scikit-learn's ways
+
+
+def test_grid_search_holds_out_observers():
+    # Rank 1 beside effects, well observed: a penalty in the middle is best, and no penalty worst.
+    clients = make_clients(9, share=0.5, seed=3)
+    grid = {"rank": [1, 4], "penalty": [0.01, 10.0, 1000.0]}
+    imputer = FederatedMatrixImputer(family="poisson", max_iter=500, tol=1e-3)
+    search = GridSearchCV(imputer, grid, cv=3).fit(clients)
+    assert search.best_params_["penalty"] == 10.0
+    folds = KFold(3).split(clients)
+    by_hand = [
+        clone(imputer)
+        .set_params(**search.best_params_)
+        .fit([clients[k] for k in train])
+        .score([clients[k] for k in test])
+        for train, test in folds
+    ]
+    assert_allclose(search.best_score_, np.mean(by_hand), rtol=1e-12)
+    scores = dict(
+        zip(
+            map(str, search.cv_results_["params"]),
+            search.cv_results_["mean_test_score"],
+            strict=True,
+        )
+    )
+    for penalty in (0.01, 1000.0):
+        assert scores[str({"penalty": penalty, "rank": 4})] < search.best_score_ - 0.05
+    assert search.best_estimator_.n_clients_ == 9
+    in_threads = GridSearchCV(imputer, grid, cv=3, n_jobs=2).fit(clients)
+    assert_array_equal(
+        in_threads.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"]
+    )
+
+
+def test_grid_search_tunes_the_federation():
+    grid = [
+        {"omega": [0.0, 1.0], "participation": [0.75, 1.0]},
+        {"step_size": [0.3], "omega": [1.0]},
+    ]
+    imputer = FederatedMatrixImputer(**{**EXACT, "tol": 1e-3, "max_iter": 2000})
+    search = GridSearchCV(imputer, grid, cv=2).fit(CLIENTS)
+    scores = search.cv_results_["mean_test_score"]
+    # All of them go to the same optimum, near enough.
+    assert np.isfinite(scores).all()
+    assert np.ptp(scores) < 0.05
+    assert len(np.unique(scores)) == 5
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_cross_validation_of_triplets(routing):
+    with sklearn.config_context(enable_metadata_routing=routing):
+        scores = cross_val_score(
+            FederatedMatrixImputer(**EXACT), TRIPLETS, cv=2, params={"shape": SHAPE}
+        )
+    want = cross_val_score(FederatedMatrixImputer(**EXACT), CLIENTS, cv=2)
+    assert_array_equal(scores, want)
+
+
+@pytest.mark.parametrize(
+    ("routing", "key"), [(False, "impute__clients"), (True, "clients")], ids=["prefix", "routing"]
+)
+def test_pipeline(routing, key):
+    steps = [("as is", FunctionTransformer()), ("impute", FederatedMatrixImputer(**EXACT))]
+    direct = FederatedMatrixImputer(**EXACT).fit(STACKED, clients=OWNERS)
+    with sklearn.config_context(enable_metadata_routing=routing):
+        pipe = Pipeline(steps).fit(STACKED, **{key: OWNERS})
+        filled = clone(pipe).fit_transform(STACKED, **{key: OWNERS})
+        score = pipe.score(STACKED)
+        search = GridSearchCV(clone(pipe), {"impute__penalty": [1.0, 5.0]}, cv=2)
+        search.fit(STACKED, **{key: OWNERS})
+    assert_same_fit(pipe["impute"], direct)
+    assert pipe["impute"].client_ids_.tolist() == ["ann", "bob", "cid", "dan"]
+    assert_array_equal(filled, direct.transform(STACKED))
+    assert score == direct.score(STACKED)
+    assert search.best_estimator_["impute"].n_clients_ == N_CLIENTS
+
+
+def test_clone_pickle_and_representations():
+    parameters = {**STOCHASTIC, "compressor": Dithering(levels=3), "omega": 3.0}
+    imputer = FederatedMatrixImputer(**parameters).fit(CLIENTS)
+    copy = clone(imputer)
+    assert not [name for name in vars(copy) if name.endswith("_")]
+    assert_same_fit(copy.fit(CLIENTS), imputer)
+    loaded = pickle.loads(pickle.dumps(imputer))
+    assert_same_fit(loaded, imputer)
+    assert_array_equal(loaded.transform(CLIENTS)[0], imputer.transform(CLIENTS)[0])
+    assert "Dithering(levels=3" in repr(imputer)
+    assert "client_weights" not in repr(imputer)  # a default
+    assert "FederatedMatrixImputer" in imputer._repr_html_()
+
+
+def test_parameters():
+    assert set(FederatedMatrixImputer().get_params()) == {
+        "rank", "family", "penalty", "effects", "effects_penalty", "rows", "missing_values", "solver",
+        "step_size", "control_step", "control_init", "batch_size", "replacement", "n_inner",
+        "compressor", "omega", "participation", "client_weights", "max_iter", "max_epochs", "tol",
+        "eval_every", "random_state", "warm_start", "n_jobs", "verbose",
+    }  # fmt: skip
+
+
+def test_before_a_fit():
+    for method in ("transform", "score"):
+        with pytest.raises(NotFittedError):
+            getattr(FederatedMatrixImputer(), method)(CLIENTS)
+    with pytest.raises(NotFittedError):
+        FederatedMatrixImputer().fitted_mean()
+
+
+def test_a_fit_is_what_it_was_after_set_params():
+    imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
+    want = imputer.fitted_mean(), imputer.score(CLIENTS), imputer.transform(STACKED)
+    imputer.set_params(family="gaussian", penalty=99.0, effects="none", rows="disjoint", rank=1)
+    assert_array_equal(imputer.fitted_mean(), want[0])
+    assert imputer.score(CLIENTS) == want[1]
+    assert_array_equal(imputer.transform(STACKED), want[2])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_negative_numbers_are_a_matter_of_the_family(family):
+    tags = FederatedMatrixImputer(family=family).__sklearn_tags__().input_tags
+    assert tags.positive_only == (family != "gaussian")
+    assert tags.allow_nan
+    assert tags.sparse
+
+
+# ------------------------------------------------------------------ randomness and workers
+
+
+@pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
+def test_a_seed_gives_the_same_fit_on_any_number_of_workers(solver, monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    parameters = {**STOCHASTIC, "solver": solver, "max_iter": 15, "tol": 0.0}
+    fits = [
+        fit_unconverged(FederatedMatrixImputer(**parameters, n_jobs=n_jobs), CLIENTS)
+        for n_jobs in (None, 2, 3)
+    ]
+    assert_same_fit(fits[1], fits[0])
+    assert_same_fit(fits[2], fits[0])
+    other = FederatedMatrixImputer(**{**parameters, "random_state": 1})
+    assert fit_unconverged(other, CLIENTS).objective_ != fits[0].objective_
+
+
+def test_a_random_state_advances():
+    imputer = FederatedMatrixImputer(**{**STOCHASTIC, "random_state": np.random.RandomState(5)})
+    first = imputer.fit(CLIENTS).objective_
+    assert imputer.fit(CLIENTS).objective_ != first
+    imputer.set_params(random_state=np.random.RandomState(5))
+    assert imputer.fit(CLIENTS).objective_ == first
+
+
+# ------------------------------------------------------------------ rounds and history
+
+
+@pytest.mark.parametrize("parameters", [EXACT, STOCHASTIC], ids=["exact", "stochastic"])
+def test_history_is_a_table(parameters):
+    imputer = FederatedMatrixImputer(**parameters).fit(CLIENTS)
+    history, n_rows = imputer.history_, imputer.n_iter_ + 1
+    assert set(history) == HISTORY_COLUMNS
+    assert {len(column) for column in history.values()} == {n_rows}
+    for name in ("round", "n_active", "uplink_bits", "downlink_bits", "safeguarded"):
+        assert history[name].dtype == np.int64
+    assert history["round"].tolist() == list(range(n_rows))
+    assert history["singular_values"].shape == (n_rows, 4)
+    n_factors = len(imputer.singular_values_)
+    assert_array_equal(history["singular_values"][-1, :n_factors], imputer.singular_values_)
+    # Nobody steps before the first round, which starts from the effects alone.
+    assert np.isnan(history["step_size"][0])
+    assert np.isnan(history["field_sq_norm"][0])
+    assert not history["singular_values"][0].any()
+    assert history["n_active"][0] == 0
+    effects = FederatedMatrixImputer(**{**parameters, "max_iter": 0}).fit(CLIENTS)
+    assert_allclose(history["objective"][0], effects.objective_, rtol=1e-12)
+    assert_allclose(history["objective"][-1], imputer.objective_, rtol=1e-12)
+
+
+def test_exact_rounds_tell_everything_and_never_lose():
+    imputer = FederatedMatrixImputer(**{**EXACT, "tol": 1e-10}).fit(CLIENTS)
+    history = imputer.history_
+    # Rounding of a sum of 150 terms aside.
+    assert np.diff(history["objective"]).max() <= 1e-12 * history["objective"][0]
+    assert history["objective"][0] - history["objective"][-1] > 10
+    assert_array_equal(history["epoch"], history["round"])
+    assert_array_equal(history["n_active"][1:], N_CLIENTS)
+    assert_array_equal(history["step_size"][1:], 1)
+    assert not history["safeguarded"].any()
+    assert history["mean_field_sq_norm"][-1] < 1e-5 * history["mean_field_sq_norm"][0]
+
+
+def test_bits_of_uncompressed_rounds():
+    imputer = FederatedMatrixImputer(**{**EXACT, "control_init": "zeros"}).fit(CLIENTS)
+    uplink = imputer.history_["uplink_bits"]
+    # A residual for each observed cell, and a few bytes around each client's.
+    residuals = 64 * N_OBSERVATIONS
+    assert len(np.unique(uplink[1:])) == 1
+    assert residuals < uplink[1] <= residuals + N_CLIENTS * 64
+    # Before: cell numbers (7 bits of 96 cells), a byte for each count, margins as doubles.
+    margins = sum(seen.any(axis=axis).sum() for seen in SEEN for axis in (0, 1))
+    assert uplink[0] == (7 + 8) * N_OBSERVATIONS + 64 * margins
+    assert imputer.history_["downlink_bits"][0] == 0
+
+
+@pytest.mark.parametrize("compressor", ["dithering", "block", "rand_k"])
+def test_compression_saves_bits_and_reaches_the_same(compressor, fitted):
+    compressed = FederatedMatrixImputer(**EXACT, omega=1.0, compressor=compressor)
+    compressed.fit(CLIENTS)
+    assert compressed.converged_
+    assert compressed.history_["uplink_bits"][1] < 0.6 * fitted.history_["uplink_bits"][1]
+    assert abs(compressed.objective_ - fitted.objective_) < 1e-3 * fitted.objective_
+
+
+def test_looking_changes_neither_the_fit_nor_its_cost():
+    def evaluated(imputer):
+        return np.flatnonzero(~np.isnan(imputer.history_["objective"])).tolist()
+
+    fits = {
+        eval_every: FederatedMatrixImputer(**STOCHASTIC, eval_every=eval_every).fit(CLIENTS)
+        for eval_every in (None, 7, "auto")
+    }
+    n_iter = fits["auto"].n_iter_
+    assert evaluated(fits[None]) == []
+    assert evaluated(fits[7]) == sorted({*range(0, n_iter + 1, 7), n_iter})
+    assert 1 < len(evaluated(fits["auto"])) < n_iter
+    for eval_every in (None, 7):
+        for name in FITTED:
+            assert_array_equal(getattr(fits[eval_every], name), getattr(fits["auto"], name))
+        for name in ("epoch", "uplink_bits", "downlink_bits"):
+            assert_array_equal(fits[eval_every].history_[name], fits["auto"].history_[name])
+    exact = FederatedMatrixImputer(**EXACT, eval_every=None).fit(CLIENTS)
+    assert evaluated(exact) == []
+    assert np.isfinite(exact.objective_)
+
+
+def test_verbose(capsys):
+    parameters = {**EXACT, "tol": 0.0, "max_iter": 25}
+    fit_unconverged(FederatedMatrixImputer(**parameters), CLIENTS)
+    assert capsys.readouterr().out == ""
+    fit_unconverged(FederatedMatrixImputer(**parameters, verbose=1), CLIENTS)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].strip() for line in lines] == ["Round 10", "Round 20"]
+    assert all("objective 2" in line for line in lines)
+    fit_unconverged(FederatedMatrixImputer(**parameters, verbose=2), CLIENTS)
+    assert len(capsys.readouterr().out.splitlines()) == 25
+
+
+def test_no_rounds_are_the_effects():
+    imputer = FederatedMatrixImputer(**{**EXACT, "max_iter": 0}).fit(CLIENTS)  # warns nothing
+    assert imputer.n_iter_ == 0
+    assert not imputer.converged_
+    assert imputer.singular_values_.size == 0
+    assert_finite(imputer)
+
+
+def test_max_epochs_ends_with_the_round_that_completes_them():
+    parameters = {**STOCHASTIC, "tol": 0.0, "max_iter": None, "max_epochs": 4.5}
+    imputer = fit_unconverged(FederatedMatrixImputer(**parameters), CLIENTS, "max_epochs")
+    assert imputer.history_["epoch"][-1] >= 4.5 > imputer.history_["epoch"][-2]
+
+
+@pytest.mark.parametrize("parameters", [EXACT, {**EXACT, "omega": 1.0, "participation": 0.75}])
+def test_tol_governs_the_rounds(parameters):
+    fits = [
+        FederatedMatrixImputer(**{**parameters, "tol": tol, "max_iter": 2000}).fit(CLIENTS)
+        for tol in (1e-2, 1e-4, 1e-6)
+    ]
+    assert fits[0].n_iter_ < fits[1].n_iter_ < fits[2].n_iter_
+    assert all(fit.converged_ for fit in fits)
+    best = FederatedMatrixImputer(**{**EXACT, "tol": 1e-12, "max_iter": 2000}).fit(CLIENTS)
+    # What is left is more than one round's gain: a factor of thirty.
+    assert fits[1].objective_ - best.objective_ < 30 * 1e-4 * best.objective_
+    assert fits[2].objective_ - best.objective_ < 30 * 1e-6 * best.objective_
+
+
+def test_tol_is_relative_to_the_objective():
+    imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
+    changes = np.abs(np.diff(imputer.history_["objective"])) / imputer.history_["objective"][1:]
+    # The test compares the objectives before the last step, as the clients' messages tell them.
+    assert changes[-2] < 1e-6
+    assert (changes[:-2] >= 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"max_iter": 3}, r"tol=1e-06 after 3 rounds\. Increase max_iter, increase tol\.$"),
+        (
+            {"max_iter": 20, "step_size": 0.05},
+            r"added up to only 1 natural steps. With this step set max_iter to about 1000, "
+            r'increase tol, or use step_size="auto"\.',
+        ),
+        (
+            {"max_iter": 20, "batch_size": 5},
+            r'increase tol, or use solver="vr_fedem", whose minibatches leave no noise\.',
+        ),
+        ({"max_iter": 5, "max_epochs": 9}, "Increase max_iter or max_epochs, increase tol"),
+    ],
+)
+@pytest.mark.parametrize("method", ["fit", "fit_transform"])
+def test_a_fit_that_did_not_converge_says_what_to_do(parameters, says, method):
+    imputer = FederatedMatrixImputer(**{**EXACT, **parameters})
+    with pytest.warns(ConvergenceWarning, match=says) as caught:
+        getattr(imputer, method)(CLIENTS)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert not imputer.converged_
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_of_a_given_size_are_plain_proximal_steps(family):
+    X = of_family(family)
+    parameters = {"rank": 2, "family": family, "penalty": 0.7, "tol": 1e-10, "max_iter": 3000}
+    plain = FederatedMatrixImputer(**parameters, step_size=1.0).fit(X)
+    objective = plain.history_["objective"]
+    assert np.diff(objective).max() <= 1e-12 * objective[0]
+    assert_array_equal(plain.history_["step_size"][1:], 1.0)
+    automatic = FederatedMatrixImputer(**parameters).fit(X)
+    assert_allclose(plain.objective_, automatic.objective_, rtol=1e-4)
+    assert automatic.n_iter_ < plain.n_iter_
+
+
+def test_step_size_may_be_a_function_of_the_round():
+    asked = []
+
+    def step_size(round_number):
+        asked.append(round_number)
+        return 1 / round_number**0.5
+
+    parameters = {**EXACT, "step_size": step_size, "max_iter": 8}
+    imputer = fit_unconverged(FederatedMatrixImputer(**parameters), CLIENTS)
+    assert asked == list(range(1, 9))
+    assert_allclose(imputer.history_["step_size"][1:], np.arange(1, 9) ** -0.5)
+    with pytest.raises(ValueError, match=r"Expected step_size\(1\) to be a number > 0 and <= 1"):
+        FederatedMatrixImputer(step_size=lambda k: 2.0).fit(CLIENTS)
+
+
+def test_variance_reduction_reaches_the_optimum_that_minibatches_alone_miss(fitted):
+    reduced = FederatedMatrixImputer(**{**STOCHASTIC, "tol": 1e-6}).fit(CLIENTS)
+    assert reduced.converged_
+    assert abs(reduced.objective_ - fitted.objective_) < 1e-3 * fitted.objective_
+    alone = FederatedMatrixImputer(**{**STOCHASTIC, "solver": "fedem", "tol": 0.0})
+    alone.set_params(max_iter=reduced.n_iter_)
+    fit_unconverged(alone, CLIENTS)
+    assert alone.objective_ > reduced.objective_
+
+
+def test_warm_start_goes_on_where_the_last_fit_ended(fitted):
+    imputer = FederatedMatrixImputer(**EXACT, warm_start=True).fit(CLIENTS)
+    objective = imputer.objective_
+    imputer.fit(CLIENTS)
+    assert imputer.n_iter_ < fitted.n_iter_ / 2
+    assert imputer.objective_ <= objective
+    assert_allclose(imputer.history_["objective"][0], objective, rtol=1e-12)
+    cold = FederatedMatrixImputer(**{**EXACT, "penalty": 1.5}).fit(CLIENTS)
+    imputer.set_params(penalty=1.5).fit(CLIENTS)
+    assert imputer.n_iter_ < cold.n_iter_
+    assert_allclose(imputer.objective_, cold.objective_, rtol=1e-4)
+    stochastic = FederatedMatrixImputer(**STOCHASTIC, warm_start=True).fit(CLIENTS)
+    objective = stochastic.objective_
+    stochastic.fit(CLIENTS)
+    assert_allclose(stochastic.history_["objective"][0], objective, rtol=1e-12)
+
+
+def test_warm_start_with_other_parameters():
+    imputer = FederatedMatrixImputer(**EXACT, warm_start=True).fit(CLIENTS)
+    assert len(imputer.singular_values_) == 4
+    # A smaller rank keeps the leading factors.
+    imputer.set_params(rank=1).fit(CLIENTS)
+    assert imputer.singular_values_.shape == (1,)
+    assert imputer.history_["singular_values"].shape[1] == 1
+    for effects in ("none", "rows", "columns", "both"):
+        imputer.set_params(effects=effects).fit(CLIENTS)
+        cold = FederatedMatrixImputer(**{**EXACT, "rank": 1, "effects": effects}).fit(CLIENTS)
+        assert_allclose(imputer.objective_, cold.objective_, rtol=1e-3)
+        for own, name in ((imputer.row_effects_, "rows"), (imputer.column_effects_, "columns")):
+            assert own.any() == (effects in ("both", name))
+
+
+@pytest.mark.parametrize(
+    ("change", "X"),
+    [({"family": "gaussian"}, CLIENTS), ({}, [client[:5] for client in CLIENTS])],
+    ids=["family", "shape"],
+)
+def test_warm_start_of_another_matrix(change, X):
+    imputer = FederatedMatrixImputer(**EXACT, warm_start=True).fit(CLIENTS)
+    before = imputer.fitted_mean()
+    says = r"Expected a matrix of shape \(12, 8\) and family='poisson' as in the last fit"
+    with pytest.raises(ValueError, match=says):
+        imputer.set_params(**change).fit(X)
+    assert_array_equal(imputer.fitted_mean(), before)
+
+
+# ------------------------------------------------------------------ poor data
+
+
+def test_clients_who_saw_nothing(fitted):
+    clients = [NOTHING, *CLIENTS, *[NOTHING] * 6]
+    says = r"7 of 11 clients have no observed cell and contribute nothing: 0, 5, 6, 7, 8, \.\.\.\."
+    with pytest.warns(UserWarning, match=says) as caught:
+        imputer = FederatedMatrixImputer(**EXACT).fit(clients)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert imputer.n_clients_ == 11
+    assert imputer.client_ids_.tolist() == list(range(11))
+    silent = [0, *range(5, 11)]
+    assert not imputer.client_drift_[silent].any()
+    assert_array_equal(np.delete(imputer.client_drift_, silent), fitted.client_drift_)
+    assert imputer.objective_ == fitted.objective_
+    assert imputer.history_["n_active"][1:].max() == N_CLIENTS
+    with pytest.warns(UserWarning, match="1 of 4 clients .* nothing: 'bob'"):
+        FederatedMatrixImputer(**EXACT).fit(
+            np.where(OWNERS[:, None] == "bob", NAN, STACKED), clients=OWNERS
+        )
+
+
+@pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
+@every_family
+def test_sites_and_months_that_nobody_saw(family, effects):
+    X = [np.array(client) for client in of_family(family)]
+    for client in X:
+        client[3], client[:, 5] = NAN, NAN
+    imputer = FederatedMatrixImputer(2, family=family, effects=effects).fit(X)
+    assert imputer.unobserved_rows_.tolist() == [3]
+    assert imputer.unobserved_columns_.tolist() == [5]
+    assert imputer.unobserved_rows_.dtype.kind == "i"
+    assert_finite(imputer)
+    # The ridge makes them 0 as exactly as effects are solved for.
+    assert abs(imputer.row_effects_[3]) < 1e-3
+    assert abs(imputer.column_effects_[5]) < 1e-3
+    assert_allclose(imputer.row_factors_[3], 0, atol=1e-12)
+    assert_allclose(imputer.column_factors_[5], 0, atol=1e-12)
+
+
+def test_everything_seen_is_nothing_unobserved(fitted):
+    assert fitted.unobserved_rows_.shape == fitted.unobserved_columns_.shape == (0,)
+
+
+def test_sites_without_a_bird():
+    X = [np.array(client) for client in CLIENTS]
+    for client in X:
+        client[2, ~np.isnan(client[2])] = 0
+    imputer = FederatedMatrixImputer(**EXACT).fit(X)
+    assert_finite(imputer)
+    # A ridge of 0.01 stops at about 0.01 * 5 / n_cells birds.
+    assert imputer.fitted_mean([2]).max() < 0.03
+    assert imputer.transform(X)[0][2].max() < 0.03
+    assert imputer.transform(np.where(np.isnan(X[0][2:3]), NAN, 0)).max() < 0.03
+
+
+def test_sums_over_cells_that_few_connect_do_not_explode():
+    counts = make_site_counts(2000, 100, 5, observed=2500, effort_growth=0.05, random_state=1)
+    imputer = FederatedMatrixImputer(2, family="poisson", penalty=10).fit(
+        counts.clients, shape=counts.shape
+    )
+    total = imputer.fitted_mean().sum()
+    assert 0.5 * counts.trend.sum() < total < 2 * counts.trend.sum()
+
+
+@pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
+@pytest.mark.parametrize(
+    ("family", "value", "mean"),
+    [
+        ("gaussian", 5.0, 5.0),
+        ("poisson", 3.0, 3.0),
+        ("poisson", 0.0, 0.0),
+        ("bernoulli", 1.0, 1.0),
+        ("bernoulli", 0.0, 0.0),
+    ],
+)
+# An objective that goes to 0 has no relative change that is small.
+@pytest.mark.filterwarnings("ignore:Not converged")
+def test_matrices_of_one_value(family, value, mean, effects):
+    X = [np.where(seen, value, NAN) for seen in SEEN]
+    imputer = FederatedMatrixImputer(1, family=family, effects=effects, penalty=0.1, max_iter=20)
+    imputer.fit(X)
+    assert_finite(imputer)
+    # Without effects the penalty shrinks the means.
+    assert_allclose(imputer.fitted_mean(), mean, atol=0.2 if effects == "none" else 1e-3)
+    assert np.isfinite(imputer.score(X))
+    assert np.isfinite(imputer.transform(X)[0]).all()
+    assert np.isfinite(imputer.transform(X[0])).all()
+
+
+@pytest.mark.parametrize(
+    ("family", "value", "effects"),
+    [
+        ("gaussian", 0.0, "both"),
+        ("gaussian", 0.0, "rows"),
+        ("gaussian", 0.0, "columns"),
+        ("gaussian", 0.0, "none"),
+        ("poisson", 1.0, "none"),
+    ],
+)
+def test_matrices_that_the_start_fits_already(family, value, effects):
+    X = [np.where(seen, value, NAN) for seen in SEEN]
+    imputer = FederatedMatrixImputer(1, family=family, effects=effects).fit(X)
+    assert imputer.singular_values_.size == 0
+    assert_finite(imputer)
+    assert_allclose(imputer.fitted_mean(), value, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1)])
+@every_family
+def test_tiny_matrices(family, shape):
+    imputer = FederatedMatrixImputer(1, family=family, tol=1e-3).fit(
+        [np.ones(shape), np.zeros(shape)]
+    )
+    assert_finite(imputer)
+    assert_allclose(imputer.fitted_mean(), 0.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e9, 1e12])
+@pytest.mark.filterwarnings("ignore:Not converged")
+# Cells that nobody saw are far off, if the penalty is nothing beside the counts.
+@pytest.mark.filterwarnings("ignore:The fitted means of")
+def test_huge_counts(scale):
+    X = [np.floor(client * scale / 20) for client in CLIENTS]
+    imputer = FederatedMatrixImputer(**{**EXACT, "max_iter": 100}).fit(X)
+    assert_finite(imputer)
+    objective = imputer.history_["objective"]
+    assert np.diff(objective).max() <= 1e-9 * objective[0]
+    filled = imputer.transform(X[0])
+    assert np.isfinite(filled).all()
+    values, means = observed(X, imputer.fitted_mean())
+    # Row and column totals are right at the optimum, so is their sum.
+    assert_allclose(means.sum(), values.sum(), rtol=1e-3)
+    one = np.array(CLIENTS[0])
+    one[0, 0] = scale
+    assert_finite(FederatedMatrixImputer(**EXACT).fit([one, *CLIENTS[1:]]))
+
+
+def test_counts_whose_means_would_overflow_are_refused(fitted):
+    X = np.array(CLIENTS[1])
+    X[4, 2] = 2e13
+    says = r"Expected non-negative integers up to 1e\+13 .* got 2.*e\+13|20000000000000"
+    with pytest.raises(ValueError, match=says) as caught:
+        FederatedMatrixImputer(**EXACT).fit([CLIENTS[0], X])
+    assert "row 4, column 2 of client 1" in str(caught.value)
+    with pytest.raises(ValueError, match="up to 1e"):
+        fitted.transform(X)
+    FederatedMatrixImputer(**{**EXACT, "family": "gaussian", "effects": "none", "tol": 1e-3}).fit(
+        [CLIENTS[0], X]
+    )
+
+
+def test_means_that_reach_the_guard_are_said(monkeypatch):
+    # No data short of 1e13 make a fit go there: the guard comes down to it.
+    monkeypatch.setattr(impute, "MAX_LOG_MEAN", 2.0)
+    with pytest.warns(UserWarning, match="cells are above 7.39 and were cut there") as caught:
+        imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match="Use a larger penalty or a smaller rank"):
+        imputer.fitted_mean()
+    with pytest.warns(UserWarning, match="cut there"):
+        imputer.transform(STACKED)
+    monkeypatch.undo()
+    imputer.intercept_ = 800.0  # exp of it is inf
+    with pytest.warns(UserWarning, match="means of 96 of 96 cells are above 1.07e"):
+        assert np.isfinite(imputer.fitted_mean()).all()
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        1e-3,
+        1e2,
+        1e6,
+        1e100,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Not converged")
+def test_measurements_in_any_unit(scale):
+    X = [client * scale for client in CLIENTS]
+    parameters = {"rank": None, "tol": 0.0, "max_iter": 60}
+    imputer = FederatedMatrixImputer(**parameters, penalty=2.0 * scale).fit(X)
+    assert_finite(imputer)
+    unit = FederatedMatrixImputer(**parameters, penalty=2.0).fit(CLIENTS)
+    # Without a bound on the rank there is one optimum, the same in any unit.
+    assert_allclose(imputer.fitted_mean() / scale, unit.fitted_mean(), atol=1e-3)
+
+
+def test_integers_and_booleans():
+    counts = [np.arange(96).reshape(SHAPE) % 7, np.arange(96).reshape(SHAPE)[::-1] % 5]
+    want = FederatedMatrixImputer(**EXACT).fit([table.astype(float) for table in counts])
+    got = FederatedMatrixImputer(**EXACT).fit([table.astype(np.uint8) for table in counts])
+    assert_same_fit(got, want)
+    assert got.transform(counts)[0].dtype == np.float64
+    presences = [table > 2 for table in counts]
+    imputer = FederatedMatrixImputer(1, family="bernoulli", penalty=5.0).fit(presences)
+    assert_array_equal(imputer.transform(presences)[0], presences[0])
+
+
+# ------------------------------------------------------------------ what is refused
+
+PARAMETERS = [
+    ({"rank": 9}, ValueError, r"rank <= min\(n_rows, n_columns\), got rank=9 .* shape \(12, 8\)"),
+    ({"rank": 0}, ValueError, "rank to be an integer >= 1, got 0. None is no bound"),
+    ({"rank": 2.0}, TypeError, "rank to be an integer"),
+    ({"family": "normal"}, ValueError, "family to be one of 'gaussian', 'bernoulli', 'poisson'"),
+    ({"penalty": -1}, ValueError, "penalty to be a number >= 0, got -1"),
+    ({"penalty": NAN}, ValueError, "penalty to be a number >= 0, got nan"),
+    ({"penalty": "big"}, TypeError, "penalty to be a number"),
+    ({"effects": "all"}, ValueError, "effects to be one of 'both', 'rows', 'columns', 'none'"),
+    ({"rows": "own"}, ValueError, "rows to be one of 'shared', 'disjoint'"),
+    ({"solver": "em"}, ValueError, "solver to be one of 'fedem', 'vr_fedem'"),
+    ({"warm_start": 1}, TypeError, "warm_start to be True or False"),
+    ({"step_size": 1.5}, ValueError, "step_size to be a number > 0 and <= 1"),
+    ({"omega": -1.0}, ValueError, "omega to be a number >= 0"),
+    ({"participation": 0.0}, ValueError, "participation to be a number > 0"),
+    ({"missing_values": "?"}, TypeError, "missing_values to be a number or NaN"),
+    ({"max_iter": None}, ValueError, "max_iter or max_epochs to bound the fit"),
+    (
+        {"batch_size": 40, "replacement": False},
+        ValueError,
+        "batch_size=40 observed cells for every client with replacement=False, got 37 for client 0",
+    ),
+]
+DATA = [
+    ([CLIENTS[0], -CLIENTS[1]], "non-negative integers .* in row 0, column . of client 1"),
+    ([CLIENTS[0], CLIENTS[1] + 0.5], "non-negative integers .* of client 1"),
+    ([CLIENTS[0], np.where(SEEN[1], np.inf, NAN)], "contains infinity.* client 1"),
+    ([CLIENTS[0], CLIENTS[1][:5]], "12 rows for every client .* got 5 for client 1"),
+    ([CLIENTS[0], CLIENTS[1][:, :5]], "8 columns for every client .* got 5 for client 1"),
+    ([NOTHING, NOTHING], "at least one observed cell, got none from 2 clients"),
+    ([], "at least one client"),
+    ([FRAMES[0], FRAMES[1][::-1]], "row labels of client 0"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "error", "says"), PARAMETERS)
+def test_parameters_that_do_not_fit_leave_the_last_fit(parameters, error, says):
+    imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
+    before = dict(vars(imputer))
+    imputer.set_params(**parameters)
+    with pytest.raises(error, match=says):
+        imputer.fit(CLIENTS)
+    for name in set(before) - set(parameters):
+        assert vars(imputer)[name] is before[name], name
+    fresh = FederatedMatrixImputer(**{**EXACT, **parameters})
+    with pytest.raises(error, match=says):
+        fresh.fit(CLIENTS)
+    assert vars(fresh).keys() == FederatedMatrixImputer().get_params().keys()
+
+
+@pytest.mark.parametrize(("X", "says"), DATA)
+def test_data_that_do_not_fit_leave_the_last_fit(X, says):
+    imputer = FederatedMatrixImputer(**EXACT).fit(FRAMES)
+    before = dict(vars(imputer))
+    with pytest.raises(ValueError, match=says):
+        imputer.fit(X)
+    assert vars(imputer) == before
+    fresh = FederatedMatrixImputer(**EXACT)
+    with pytest.raises(ValueError, match=says):
+        fresh.fit(X)
+    assert vars(fresh).keys() == fresh.get_params().keys()
+
+
+def test_what_says_whose_rows_are_does_not_say_it_twice():
+    with pytest.raises(ValueError, match="Expected `clients=None` with a list of clients"):
+        FederatedMatrixImputer().fit(CLIENTS, clients=OWNERS)
+    with pytest.raises(ValueError, match="Expected `shape` only with a list of clients"):
+        FederatedMatrixImputer().fit(TRIPLETS[0], shape=SHAPE)
+    with pytest.raises(ValueError, match="Expected rows='shared' with `shape`"):
+        FederatedMatrixImputer(rows="disjoint").fit(TRIPLETS, shape=SHAPE)
+
+
+def test_presences_are_zero_or_one():
+    with pytest.raises(ValueError, match="Expected 0 or 1 for family='bernoulli', got 0.5"):
+        FederatedMatrixImputer(family="bernoulli").fit([np.full(SHAPE, 0.5)])
+
+
+def test_a_compressor_coarser_than_omega_is_said():
+    imputer = FederatedMatrixImputer(**{**EXACT, "tol": 10.0}, omega=1.0, compressor=RandK(k=3))
+    with pytest.warns(UserWarning, match="for messages of 44 numbers, more than omega=1"):
+        imputer.fit(CLIENTS)
+    assert max(seen.sum() for seen in SEEN) == 44
+
+
+# ------------------------------------------------------------------ memory
+
+
+def test_no_dense_matrix_is_ever_built():
+    shape, n_cells = (20_000, 5_000), 5_000
+    generator = np.random.default_rng(0)
+    clients = []
+    for _ in range(4):
+        # Every fiftieth site and month, so that the effects are soon found.
+        cells = (
+            50 * generator.integers(400, size=n_cells),
+            50 * generator.integers(100, size=n_cells),
+        )
+        clients.append(coo_array((generator.poisson(2.0, n_cells) * 1.0, cells), shape))
+    imputer = FederatedMatrixImputer(2, family="poisson", penalty=3.0, max_iter=3)
+    tracemalloc.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            imputer.fit(clients)
+        imputer.score(clients)
+        assert imputer.fitted_mean([19_999], [0, 4_999]).shape == (1, 2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A dense matrix of doubles is 800 MB; a hundredth of it is a few copies of cells and factors.
+    assert peak < 40e6

@@ -1,0 +1,420 @@
+"""Rank and penalty by held-out cells: the path, the split, the scores, and real counts."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import coo_array
+from scipy.stats import bernoulli, norm, poisson
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, impute_cv
+from skfedem.impute_cv import deal_cells, largest_penalty, observe, path_trials
+from skfedem.models.families import FAMILIES
+
+DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+SHAPE = (14, 9)
+LOG_DENSITIES = {
+    "gaussian": lambda y, mean: norm.logpdf(y, mean),
+    "bernoulli": lambda y, mean: bernoulli.logpmf(y, mean),
+    "poisson": lambda y, mean: poisson.logpmf(y, mean),
+}
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def clients_of(family="gaussian", n_clients=4, share=0.35, seed=0):
+    """Matrices with missing cells; several clients may have seen one."""
+    rng = np.random.default_rng(seed)
+    low_rank = rng.normal(size=(SHAPE[0], 2)) @ rng.normal(size=(2, SHAPE[1]))
+    mean = FAMILIES[family].mean(0.5 + 0.7 * low_rank)
+    clients = []
+    for _ in range(n_clients):
+        values = {
+            "gaussian": lambda: mean + rng.normal(size=SHAPE),
+            "bernoulli": lambda: rng.binomial(1, mean).astype(float),
+            "poisson": lambda: rng.poisson(mean).astype(float),
+        }[family]()
+        clients.append(np.where(rng.random(SHAPE) < share, values, np.nan))
+    return clients
+
+
+def observed_by(clients, family="gaussian", **options):
+    return observe(BaseEstimator(), clients, None, family=FAMILIES[family], **options)
+
+
+def folds_of(observed, n_splits, seed=0):
+    return deal_cells(np.diff(observed.cells.offsets), n_splits, seed)
+
+
+class Recorder(FederatedMatrixImputer):
+    """Keeps what was fitted, as others look on."""
+
+    fits = []
+
+    def fit(self, X, y=None, *, clients=None, shape=None):
+        super().fit(X, clients=clients, shape=shape)
+        self.fits.append({**self.get_params(), "objective": self.objective_})
+        return self
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    monkeypatch.setattr(Recorder, "fits", [])
+    monkeypatch.setattr(impute_cv, "FederatedMatrixImputer", Recorder)
+    return Recorder.fits
+
+
+@parametrize_with_checks([FederatedMatrixImputerCV()])
+def test_the_contract_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+# ---- the path
+
+
+@every_family
+@pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
+@pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
+def test_the_low_rank_part_vanishes_from_the_largest_penalty_on(family, effects, client_weights):
+    # Not all alike, so that uniform weights differ from the others.
+    clients = clients_of(family)
+    clients[0][3:] = np.nan
+    cells = observed_by(clients, family).cells
+    threshold = largest_penalty(cells, FAMILIES[family], effects, 0.01, client_weights)
+    options = {"family": family, "effects": effects, "client_weights": client_weights}
+    for factor, n_factors in ((1 + 1e-6, 0), (1 - 1e-3, 1)):
+        imputer = FederatedMatrixImputer(None, penalty=factor * threshold, tol=1e-9, **options)
+        assert len(imputer.fit(clients).singular_values_) == n_factors
+
+
+def test_the_path_is_a_log_scale_from_the_largest_penalty():
+    search = FederatedMatrixImputerCV(penalties=4, eps=0.064, patience=None).fit(clients_of())
+    penalties = search.cv_results_["param_penalty"] / search.penalty_max_
+    assert_allclose(penalties, [1, 0.4, 0.16, 0.064])
+    given = FederatedMatrixImputerCV(penalties=[2.0, 5.0, 2.0], n_splits=2).fit(clients_of())
+    assert_array_equal(given.cv_results_["param_penalty"], [5.0, 2.0])
+    assert given.penalty_max_ == search.penalty_max_
+
+
+def test_a_matrix_that_effects_explain_has_a_path():
+    # One column: nothing is left beside its effects.
+    table = np.random.default_rng(0).normal(size=(20, 1))
+    search = FederatedMatrixImputerCV(effects="rows", effects_penalty=0, random_state=0).fit(table)
+    assert search.penalty_max_ < 1e-5
+    zeros = FederatedMatrixImputerCV(effects="none").fit(np.zeros((6, 5)))
+    assert zeros.best_params_ == {"rank": None, "penalty": 0.0}
+
+
+@every_family
+def test_fits_down_the_path_are_those_from_nothing(family):
+    observed = observed_by(clients_of(family), family)
+    split = observed.split(folds_of(observed, 4) == 0)
+    threshold = largest_penalty(observed.cells, FAMILIES[family], "both", 0.01, "n_samples")
+    imputer = FederatedMatrixImputer(None, family=family, warm_start=True, tol=1e-11, max_iter=2000)
+    penalties = threshold * np.array([1, 0.6, 0.3, 0.15])
+    for trial in path_trials(imputer, [split], penalties, None):
+        cold = clone(imputer).set_params(penalty=trial.penalty).fit(split[0])
+        assert_allclose(trial.score, cold.score(split[1]), rtol=1e-4)
+        assert trial.converged.all()
+
+
+def test_patience():
+    scores = iter([1.0, 3.0, 2.0, 2.5, 2.9, 4.0])
+
+    class Stub(FederatedMatrixImputer):
+        n_iter_, singular_values_, converged_ = 1, np.empty(0), True
+        history_ = {"uplink_bits": np.zeros(1)}
+
+        def fit(self, X):
+            return self
+
+        def score(self, X):
+            return next(scores)
+
+    trials = list(path_trials(Stub(), [([], [])], np.arange(6.0)[::-1], 3))
+    assert [trial.score for trial in trials] == [1.0, 3.0, 2.0, 2.5, 2.9]
+
+
+# ---- what clients hold out
+
+
+def test_clients_deal_all_their_cells_evenly():
+    lengths = np.array([23, 1, 0, 5, 2, 1, 400])
+    folds = deal_cells(lengths, 5, 0)
+    for first, length in zip(np.cumsum(lengths) - lengths, lengths, strict=True):
+        own = folds[first : first + length]
+        if length == 1:
+            assert own[0] == -1
+        else:
+            assert np.ptp(np.bincount(own, minlength=5)) <= 1
+            assert own.min(initial=0) == 0
+    assert (folds[-400:] != deal_cells(lengths, 5, 1)[-400:]).any()
+    # Small clients do not all hold out for the same fold.
+    pairs = deal_cells(np.full(1000, 2), 5, 0)
+    assert np.bincount(pairs, minlength=5).min() > 300
+
+
+def test_a_deal_depends_on_no_other_client():
+    folds = deal_cells(np.array([4, 30, 7]), 3, 0)
+    others = deal_cells(np.array([11, 30, 0, 500]), 3, 0)
+    assert_array_equal(folds[4:34], others[11:41])
+
+
+def test_held_out_cells_are_not_read():
+    clients = clients_of("poisson")
+    observed = observed_by(clients, "poisson")
+    held_out = folds_of(observed, 3) == 1
+    cells = observed.cells
+    owners = np.repeat(np.arange(len(clients)), np.diff(cells.offsets))
+    for owner, row, column in zip(
+        owners[held_out], cells.rows[held_out], cells.columns[held_out], strict=True
+    ):
+        clients[owner][row, column] += 50
+    changed = observed_by(clients, "poisson")
+    imputer = Recorder(None, family="poisson", warm_start=True)
+    trials, objectives = [], []
+    for each in (observed, changed):
+        Recorder.fits = []
+        trials.append(list(path_trials(imputer, [each.split(held_out)], np.array([9.0, 3.0]), 9)))
+        objectives.append([fit["objective"] for fit in Recorder.fits])
+    assert objectives[0] == objectives[1]
+    for before, after in zip(*trials, strict=True):
+        assert before.n_iter == after.n_iter
+        assert before.score > after.score + 1
+
+
+def test_several_observations_of_a_cell_are_held_out_as_one():
+    visits = np.random.default_rng(0).poisson(3.0, (3, *SHAPE)).astype(float)
+    observed = observed_by([visits, visits[0]], "poisson")
+    training, held_out = observed.split(folds_of(observed, 4) == 2)
+    for full, kept, out in zip(([*visits], [visits[0]]), training, held_out, strict=True):
+        kept_cells, out_cells = (set(zip(*table.coords, strict=True)) for table in (kept, out))
+        assert not kept_cells & out_cells
+        assert len(kept_cells) + len(out_cells) == SHAPE[0] * SHAPE[1]
+        # Values as they came, none of them averaged.
+        assert kept.nnz + out.nnz == len(full) * SHAPE[0] * SHAPE[1]
+        assert_allclose((kept + out).toarray(), np.sum(full, axis=0))
+
+
+@every_family
+def test_scores_are_mean_log_likelihoods_of_held_out_observations(family):
+    clients = clients_of(family)
+    visits = np.stack(clients_of(family, 3, seed=1))
+    observed = observed_by([visits, *clients], family)
+    training, held_out = observed.split(folds_of(observed, 3) == 0)
+    imputer = FederatedMatrixImputer(None, family=family, warm_start=True)
+    (trial,) = path_trials(imputer, [(training, held_out)], np.array([3.0]), None)
+    mean = clone(imputer).set_params(penalty=3.0).fit(training).fitted_mean()
+    log_densities = np.concatenate(
+        [LOG_DENSITIES[family](table.data, mean[table.coords]) for table in held_out]
+    )
+    assert_allclose(trial.score, log_densities.mean())
+
+
+# ---- the search
+
+
+def test_results_are_those_of_the_folds():
+    search = FederatedMatrixImputerCV((1, None), 5, n_splits=3, patience=None, random_state=0)
+    search.fit(clients_of())
+    results = search.cv_results_
+    assert [entry["rank"] for entry in results["params"]] == [1] * 5 + [None] * 5
+    scores = np.array([results[f"split{fold}_test_score"] for fold in range(3)])
+    assert_allclose(results["mean_test_score"], scores.mean(axis=0))
+    assert_allclose(results["std_test_score"], scores.std(axis=0))
+    assert search.best_index_ == np.argmax(results["mean_test_score"])
+    assert results["rank_test_score"][search.best_index_] == 1
+    assert search.best_score_ == results["mean_test_score"].max()
+    assert search.best_params_ == results["params"][search.best_index_]
+    assert (results["mean_n_factors"][:5] <= 1).all()
+    assert (results["n_converged"] == 3).all()
+    assert {len(column) for column in results.values()} == {10}
+    best = search.best_estimator_
+    assert {"rank": best.rank, "penalty": best.penalty} == search.best_params_
+    assert not best.warm_start
+
+
+@every_family
+def test_the_best_estimator_is_fitted_to_all_cells(family):
+    clients = clients_of(family)
+    options = {"family": family, "tol": 1e-9, "max_iter": 2000}
+    search = FederatedMatrixImputerCV(
+        penalties=5, eps=0.2, n_splits=2, random_state=0, **options
+    ).fit(clients)
+    alone = FederatedMatrixImputer(**search.best_params_, **options).fit(clients)
+    assert_allclose(search.best_estimator_.objective_, alone.objective_, rtol=1e-6)
+    means = search.fitted_mean([2, 3], [1])
+    assert_array_equal(means, search.best_estimator_.fitted_mean([2, 3], [1]))
+    for filled, table in zip(search.transform(clients), clients, strict=True):
+        assert_array_equal(filled, np.where(np.isnan(table), search.fitted_mean(), table))
+    assert search.score(clients) == search.best_estimator_.score(clients)
+
+
+def test_every_fit_is_federated_as_asked(recorded):
+    wanted = {
+        "omega": 1.0, "participation": 0.5, "compressor": "block", "solver": "vr_fedem",
+        "batch_size": 5, "client_weights": "uniform", "effects": "rows", "tol": 1e-2,
+        "max_iter": 400,
+    }  # fmt: skip
+    search = FederatedMatrixImputerCV(
+        penalties=[20.0, 10.0], n_splits=2, random_state=0, **wanted
+    )  # fmt: skip
+    search.fit(clients_of())
+    # Two folds at two penalties, and the last fits down the path.
+    assert len(recorded) >= 5
+    for fit in recorded:
+        assert {name: fit[name] for name in wanted} == wanted
+    assert [fit["warm_start"] for fit in recorded] == [True] * len(recorded)
+    assert len(search.best_estimator_.history_["round"]) > 2
+
+
+def test_noise_changes_the_choice_little():
+    clients = clients_of("gaussian", n_clients=6)
+    exact, noisy = (
+        FederatedMatrixImputerCV(
+            penalties=[30.0, 8.0, 1.0], n_splits=3, random_state=0, max_iter=600, **setting
+        ).fit(clients)
+        for setting in ({}, {"omega": 1.0, "participation": 0.75})
+    )
+    assert_allclose(
+        noisy.cv_results_["mean_test_score"], exact.cv_results_["mean_test_score"], rtol=5e-3
+    )
+    assert noisy.best_params_ == exact.best_params_
+
+
+def test_the_same_search_every_time():
+    options = {"penalties": 3, "n_splits": 2, "omega": 0.5, "tol": 1e-2, "random_state": 3}
+    searches = [
+        FederatedMatrixImputerCV(**options, n_jobs=n_jobs).fit(clients_of()) for n_jobs in (1, 2)
+    ]
+    for name, column in searches[0].cv_results_.items():
+        assert_array_equal(column, searches[1].cv_results_[name], err_msg=name)
+    assert_array_equal(searches[0].fitted_mean(), searches[1].fitted_mean())
+    other = FederatedMatrixImputerCV(**{**options, "random_state": 4}).fit(clients_of())
+    assert other.best_score_ != searches[0].best_score_
+
+
+def test_every_form_of_data_gives_the_same_search():
+    clients = clients_of("poisson")
+    seen = [np.nonzero(~np.isnan(table)) for table in clients]
+    values = [table[cells] for table, cells in zip(clients, seen, strict=True)]
+    sparse = [coo_array((v, cells), shape=SHAPE) for v, cells in zip(values, seen, strict=True)]
+    triplets = [np.column_stack([*cells, v]) for v, cells in zip(values, seen, strict=True)]
+    search = FederatedMatrixImputerCV(
+        family="poisson", penalties=[30.0, 10.0], n_splits=2, random_state=0
+    )
+    want = clone(search).fit(clients).cv_results_["mean_test_score"]
+    filled = [np.nan_to_num(table, nan=-1) for table in clients]
+    for got in (
+        clone(search).fit(sparse),
+        clone(search).fit(triplets, shape=SHAPE),
+        clone(search).set_params(missing_values=-1).fit(filled),
+    ):
+        assert_array_equal(got.cv_results_["mean_test_score"], want)
+
+
+def test_rows_of_their_own():
+    clients = clients_of()
+    stacked, owners = np.vstack(clients), np.repeat(np.arange(4), SHAPE[0])
+    search = FederatedMatrixImputerCV(penalties=[5.0, 2.0], n_splits=2, random_state=0)
+    by_label = clone(search).fit(stacked, clients=owners)
+    disjoint = clone(search).set_params(rows="disjoint").fit(clients)
+    for name, column in by_label.cv_results_.items():
+        assert_array_equal(column, disjoint.cv_results_[name], err_msg=name)
+    assert by_label.fitted_mean().shape == disjoint.fitted_mean().shape == (4 * SHAPE[0], SHAPE[1])
+    assert by_label.transform(stacked[:2]).shape == (2, SHAPE[1])
+
+
+# ---- what it says
+
+
+def test_it_warns_once():
+    clients = [*clients_of(), np.full(SHAPE, np.nan)]
+    with pytest.warns(UserWarning) as caught:
+        FederatedMatrixImputerCV(penalties=2, n_splits=2).fit(clients)
+    (warning,) = caught
+    assert str(warning.message).startswith("1 of 5 clients have no observed cell")
+    assert warning.filename == __file__
+
+
+def test_it_says_how_many_fits_did_not_converge():
+    search = FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, max_iter=2, tol=0.0)
+    with pytest.warns(ConvergenceWarning) as caught:
+        search.fit(clients_of())
+    assert any("4 of 4 fits of the search did not converge" in str(w.message) for w in caught)
+    assert_array_equal(search.cv_results_["n_converged"], [0, 0])
+
+
+def test_it_prints_what_it_tried(capsys):
+    FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, verbose=1).fit(clients_of())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("  Rank None, penalty 9: held-out log-likelihood -")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "says"),
+    [
+        ({"ranks": 3}, TypeError, "Expected ranks to be a list .* got 3. Give"),
+        ({"ranks": ()}, ValueError, "Expected ranks .* got none"),
+        ({"ranks": (2, 0)}, ValueError, "Expected each of ranks to be an integer >= 1, got 0"),
+        ({"ranks": (2, 10)}, ValueError, r"got 10 for a matrix of shape \(14, 9\)"),
+        ({"penalties": 0}, ValueError, "Expected penalties to be an integer >= 1, got 0"),
+        ({"penalties": 2.5}, TypeError, "Expected penalties to be an integer"),
+        ({"penalties": []}, ValueError, "Expected penalties .* Give at least one"),
+        ({"penalties": [1.0, -1.0]}, ValueError, "numbers >= 0, got"),
+        ({"penalties": [np.inf]}, ValueError, "finite numbers"),
+        ({"penalties": "few"}, TypeError, "Expected penalties .* got 'few'"),
+        ({"eps": 0}, ValueError, "Expected eps to be a number > 0"),
+        ({"n_splits": 1}, ValueError, "Expected n_splits to be an integer >= 2"),
+        ({"n_splits": 10_000}, ValueError, "got none in .* Use a smaller n_splits"),
+        ({"patience": 0}, ValueError, "Expected patience .* None follows"),
+        ({"family": "gamma"}, ValueError, "Expected family to be one of"),
+        ({"family": "poisson"}, ValueError, "Expected non-negative integers .* of client 0"),
+        ({"effects": "all"}, ValueError, "Expected effects to be one of"),
+        ({"solver": "em"}, ValueError, "Expected solver to be one of"),
+        ({"omega": -1}, ValueError, "Expected omega"),
+        (
+            {"batch_size": 40, "replacement": False},
+            ValueError,
+            "Without the cells of fold 0: Expected batch_size=40",
+        ),
+    ],
+)
+def test_bad_parameters(parameters, error, says):
+    search = FederatedMatrixImputerCV(penalties=2, n_splits=2, random_state=0).fit(clients_of())
+    kept = search.best_estimator_
+    with pytest.raises(error, match=says):
+        search.set_params(**parameters).fit(clients_of())
+    assert search.best_estimator_ is kept
+
+
+def test_bad_data():
+    with pytest.raises(ValueError, match="of which 3 are a client's only one"):
+        FederatedMatrixImputerCV().fit([np.array([[1.0, np.nan]])] * 3)
+    with pytest.raises(NotFittedError):
+        FederatedMatrixImputerCV().fitted_mean()
+    with pytest.raises(ValueError, match="at least one observed cell"):
+        FederatedMatrixImputerCV().fit([np.full(SHAPE, np.nan)])
+
+
+# ---- real counts
+
+
+@pytest.mark.skipif(
+    not (DATA / "oystercatcher_138x240.csv").exists(), reason="needs the oystercatcher counts"
+)
+def test_held_out_error_on_oystercatchers():
+    table = np.log1p(np.genfromtxt(DATA / "oystercatcher_138x240.csv", delimiter=","))
+    observed = np.flatnonzero(~np.isnan(table))
+    held_out = np.random.default_rng(0).choice(observed, len(observed) // 10, replace=False)
+    truth = table.ravel()[held_out].copy()
+    table.ravel()[held_out] = np.nan
+    search = FederatedMatrixImputerCV(random_state=0).fit([table])
+    error = search.fitted_mean().ravel()[held_out] - truth
+    # Site and month effects alone: 1.79.
+    assert np.sqrt(np.mean(error**2)) <= 1.59
