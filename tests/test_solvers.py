@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
@@ -20,10 +21,12 @@ from problems import (
     stack,
     start_at,
 )
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_gaussian_mixture
+from skfedem.solvers import _loop
 from skfedem.solvers._base import Broadcast
+from skfedem.solvers._loop import client_round
 from skfedem.solvers.step_size import automatic_n_inner, automatic_step_size, first_step_size
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
@@ -411,3 +414,42 @@ def test_automatic_steps_get_shorter_where_they_leave_the_domain():
     given = automatic.set_params(step_size=0.9).fit(clients).history_
     assert (given["safeguarded"] > 0).any()
     assert (given["step_size"][1:] == 0.9).all()
+
+
+# ---- stopped from the keyboard
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        FederatedGaussianMixture(2, omega=1.0, random_state=0, verbose=2),
+        FederatedGaussianMixture(2, random_state=0, tol=0, verbose=2),
+        FederatedMatrixImputer(1, omega=1.0, tol=0, random_state=0, verbose=2),
+    ],
+    ids=["mixture", "mixture-exact", "imputer"],
+)
+def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, monkeypatch, capsys):
+    generator = np.random.default_rng(0)
+    clients = [generator.normal(size=(20, 3)) for _ in range(4)]
+    whole = clone(estimator).set_params(max_iter=6)
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
+        whole.fit(clients)
+
+    n_calls = 0
+
+    def interrupted(*args):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 7:
+            raise KeyboardInterrupt
+        return client_round(*args)
+
+    monkeypatch.setattr(_loop, "client_round", interrupted)
+    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 6 rounds"):
+        estimator.fit(clients)
+    assert (estimator.n_iter_, estimator.converged_) == (6, False)
+    for name, column in estimator.history_.items():
+        assert len(column) == 7, name
+        # The end of a whole fit is evaluated as such.
+        assert_array_equal(column[:6], whole.history_[name][:6], err_msg=name)
+    assert_array_equal(estimator.score(clients), whole.score(clients))

@@ -99,6 +99,8 @@ def run(solver, problem, start, options, workers, report):
         del trace[progress.server.round_index + 1 :]
 
     watched = options.eval_every is not None
+    if watched and problem.exact and not progress.server.round_index:
+        history.update(0, **evaluated(model, *judged(problem, progress.server, workers)))
     if problem.exact:
         criteria = list(stopping.state)
     else:

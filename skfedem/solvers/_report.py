@@ -32,7 +32,7 @@ def printer(estimator):
 
 
 def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt):
-    """Warn of steps that were shortened to the end, and of a run that did not converge.
+    """Warn of an interruption, of steps shortened to the end, and of no convergence.
 
     Parameters
     ----------
@@ -49,6 +49,13 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         What else to do about shortened steps, and about a run that does not converge.
     """
     e, n_rounds = estimator, result.server.round_index
+    if result.interrupted:
+        warn(
+            f"Interrupted from the keyboard after {_rounds(n_rounds)}: the fit is what had been "
+            "reached. With warm_start=True the next fit goes on from it.",
+            ConvergenceWarning,
+        )
+        return
     if not n_rounds:
         return
     last_tenth = result.history["safeguarded"][-max(1, n_rounds // 10) :]
