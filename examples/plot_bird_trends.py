@@ -69,9 +69,9 @@ print(
 
 # %%
 # The fit: three quarters of the clients take part in a round, and their messages are compressed.
-# Most sites were visited once or twice, and where neither a site nor a month is known from elsewhere,
-# nothing says which of them a count is due to. A ridge of 1 on the effects settles that: it is the
-# prior knowledge that sites, and months, differ by a factor of e or so.
+# Most sites were visited once or twice, and where neither a site nor a month is known from
+# elsewhere, nothing says which of them a count is due to. A ridge of 1 on the effects settles that:
+# it is the prior knowledge that sites, and months, differ by a factor of e or so.
 
 imputer = FederatedMatrixImputer(
     rank=2,
