@@ -37,6 +37,14 @@ class History:
         """Drop all rows but the first so many."""
         del self._rows[n_rows:]
 
+    @classmethod
+    def of_dict(cls, columns):
+        """History whose ``as_dict`` these arrays are."""
+        history = cls()
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        history._rows = [dict(zip(columns, row, strict=True)) for row in rows]
+        return history
+
     def as_dict(self):
         """Return equal-length arrays by column name; counts are integers."""
         return {

@@ -32,6 +32,7 @@ from .solvers import fedem, vr_fedem
 from .solvers._loop import Options, evaluate, run
 from .solvers._options import check_federated_parameters, federated_problem, step_schedule
 from .solvers._report import printer, warn_outcome
+from .solvers._resume import check_checkpoint_parameters, checkpoint_of, seed_of
 
 _SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
 
@@ -123,6 +124,11 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         Start from the last fit.
     n_jobs : int, default=None
         Threads that simulate clients, as in joblib. The fit does not depend on it.
+    checkpoint : path-like, default=None
+        File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
+        save before stays beside it, with ``.previous`` appended.
+    checkpoint_every : int, default=100
+        Rounds between two saves; the last round is saved as well.
     verbose : int, default=0
         1 prints every tenth round, 2 every round.
 
@@ -229,6 +235,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         random_state=None,
         warm_start=False,
         n_jobs=None,
+        checkpoint=None,
+        checkpoint_every=100,
         verbose=0,
     ):
         self.rank = rank
@@ -256,9 +264,11 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         self.random_state = random_state
         self.warm_start = warm_start
         self.n_jobs = n_jobs
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.verbose = verbose
 
-    def fit(self, X, y=None, *, clients=None, shape=None):
+    def fit(self, X, y=None, *, clients=None, shape=None, resume_from=None):
         """Fit the model to the observed cells of all clients.
 
         Parameters
@@ -277,6 +287,10 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         shape : tuple of two int, default=None
             Sites and months; dense 2-D arrays in the list are triplets then, here and in
             ``transform`` and ``score``.
+
+        resume_from : path-like, default=None
+            Checkpoint of the same run, with the same data and parameters (``max_iter`` and
+            ``max_epochs`` aside), to go on from bit for bit.
 
         Returns
         -------
@@ -313,6 +327,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         self._check_batches(federation, data.ids[observers])
         theta = self._warm_theta(data.shape)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        seed = seed_of(self, seed, resume_from)
         with Workers(self.n_jobs) as workers:
             model = low_rank_model(
                 federation,
@@ -337,7 +352,15 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             )
             start = start_run(model, federation, theta)
             solver = _SOLVERS[self.solver]
-            result = run(solver, problem, start, options, workers, printer(self))
+            result = run(
+                solver,
+                problem,
+                start,
+                options,
+                workers,
+                printer(self),
+                checkpoint_of(self, federation, seed, resume_from),
+            )
             objective, _ = evaluate(problem, result.server, workers)
         self._store(result, problem, data, observers, checked, objective)
         self._shape, self._has_triplets = data.shape, shape is not None
@@ -462,6 +485,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         check_choice("solver", self.solver, tuple(_SOLVERS))
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
+        check_checkpoint_parameters(self)
 
     def _checked_rank(self, shape):
         if self.rank is None:

@@ -33,6 +33,7 @@ from .solvers import fedem, vr_fedem
 from .solvers._loop import Options, run
 from .solvers._options import check_federated_parameters, federated_problem, step_schedule
 from .solvers._report import printer, warn_outcome
+from .solvers._resume import check_checkpoint_parameters, checkpoint_of, seed_of
 
 _SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
 
@@ -143,6 +144,11 @@ class FederatedGaussianMixture(
         Start from the parameters of the last fit.
     n_jobs : int, default=None
         Threads that simulate clients, as in joblib. The fit does not depend on it.
+    checkpoint : path-like, default=None
+        File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
+        save before stays beside it, with ``.previous`` appended.
+    checkpoint_every : int, default=100
+        Rounds between two saves; the last round is saved as well.
     verbose : int, default=0
         1 prints every tenth round, 2 every round.
 
@@ -243,6 +249,8 @@ class FederatedGaussianMixture(
         random_state=None,
         warm_start=False,
         n_jobs=None,
+        checkpoint=None,
+        checkpoint_every=100,
         verbose=0,
     ):
         self.n_components = n_components
@@ -272,9 +280,11 @@ class FederatedGaussianMixture(
         self.random_state = random_state
         self.warm_start = warm_start
         self.n_jobs = n_jobs
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.verbose = verbose
 
-    def fit(self, X, y=None, *, clients=None):
+    def fit(self, X, y=None, *, clients=None, resume_from=None):
         """Fit the mixture to the rows of all clients.
 
         Parameters
@@ -287,6 +297,9 @@ class FederatedGaussianMixture(
             client: write ``fit(X, clients=labels)``.
         clients : array-like of shape (n_samples,), default=None
             Client label of each row of X, when X is one table.
+        resume_from : path-like, default=None
+            Checkpoint of the same run, with the same data and parameters (``max_iter`` and
+            ``max_epochs`` aside), to go on from bit for bit.
 
         Returns
         -------
@@ -320,6 +333,11 @@ class FederatedGaussianMixture(
         seeds = check_random_state(self.random_state).randint(
             np.iinfo(np.int32).max, size=1 if self._warm() else self.n_init
         )
+        if (self.checkpoint or resume_from) and len(seeds) > 1:
+            raise ValueError(
+                f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
+                "run. Fit the starts one by one."
+            )
         solver = _SOLVERS[self.solver]
         best = None
         with Workers(self.n_jobs) as workers:
@@ -327,6 +345,7 @@ class FederatedGaussianMixture(
             problem = federated_problem(self, model, federation, seed=0)
             for number, seed in enumerate(seeds.tolist()):
                 self._print(f"Start {number}")
+                seed = seed_of(self, seed, resume_from)
                 problem = problem._replace(seed=seed)
                 options = Options(
                     step_size=step_schedule(self, problem),
@@ -338,7 +357,15 @@ class FederatedGaussianMixture(
                     eval_every=self.eval_every,
                 )
                 start = start_run(model, federation, self.init_params, given, seed, cost)
-                result = run(solver, problem, start, options, workers, printer(self))
+                result = run(
+                    solver,
+                    problem,
+                    start,
+                    options,
+                    workers,
+                    printer(self),
+                    checkpoint_of(self, federation, seed, resume_from),
+                )
                 if best is None or result.criteria[-1] > best.criteria[-1]:
                     best = result
         self._store(best, model, data, checked)
@@ -501,6 +528,7 @@ class FederatedGaussianMixture(
         check_number("n_init", self.n_init, kind=Integral, low=1)
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
+        check_checkpoint_parameters(self)
 
     def _print(self, line):
         if self.verbose:

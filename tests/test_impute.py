@@ -658,7 +658,7 @@ def test_parameters():
         "rank", "family", "penalty", "effects", "effects_penalty", "rows", "missing_values",
         "solver", "step_size", "control_step", "control_init", "batch_size", "replacement",
         "n_inner", "compressor", "omega", "participation", "client_weights", "max_iter",
-        "max_epochs", "tol", "eval_every", "random_state", "warm_start", "n_jobs", "verbose",
+        "max_epochs", "tol", "checkpoint", "checkpoint_every", "eval_every", "random_state", "warm_start", "n_jobs", "verbose",
     }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ EFFECTS = ("both", "rows", "columns", "none")
 # Least ridge on the effects: a site where nothing was ever seen would have the effect -inf.
 LEAST_PENALTY = 1e-7
 _TOLERANCE = 1e-12
+# Newton's decrements are squared from step to step: after one of so few nats the next is nothing.
+_LAST_DECREASE = 1e-5
 _MAX_NEWTON_STEPS = 50
 _MAX_HALVINGS = 30
 # Once a full Newton step has failed no effect may change by more: further away the quadratic model
@@ -106,7 +108,7 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
     penalty : float
         Ridge on the effects.
     family : Family
-    factor : tuple or None
+    factor : ndarray or None
         From the last call, for speed.
 
     Returns
@@ -114,7 +116,7 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
     effects : Effects
     theta : ndarray of shape (n_cells,)
         θ in the observed cells.
-    factor : tuple or None
+    factor : ndarray or None
         For the next call.
     """
     cells = support.rows, support.columns
@@ -143,6 +145,8 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
         else:
             break
         effects, theta, value = proposal, proposed_theta, proposed
+        if length == 1 and decrease <= _LAST_DECREASE:
+            break
     return effects, theta, factor
 
 
@@ -190,14 +194,14 @@ def _newton_direction(support, gradient, weights, kind, penalty, factor):
 
 
 def _column_factor(matrix, by_row, by_column):
-    """Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite."""
+    """Upper Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite."""
     scaled = matrix / by_row[:, None]
     dense = -(matrix.T @ scaled).toarray()
     dense[np.diag_indices_from(dense)] += by_column
     try:
-        return cho_factor(dense)
+        return cho_factor(dense)[0]
     except np.linalg.LinAlgError:  # by rounding, where all curvature is as small as the ridge
-        return cho_factor(np.diag(by_column))
+        return np.diag(np.sqrt(by_column))
 
 
 def _conjugate_gradients(times, right, by_column, factor):
@@ -211,7 +215,9 @@ def _conjugate_gradients(times, right, by_column, factor):
         n_steps += 1
 
     def precondition(c):
-        return c / by_column if factor is None else cho_solve(factor, c, check_finite=False)
+        return (
+            c / by_column if factor is None else cho_solve((factor, False), c, check_finite=False)
+        )
 
     solution, _ = cg(
         LinearOperator((size, size), matvec=times, dtype=np.float64),

@@ -58,7 +58,7 @@ class Iterate(NamedTuple):
     effects : Effects
     theta : ndarray of shape (n_observed,)
         Effects and low-rank part together.
-    factor : tuple or None
+    factor : ndarray or None
         What speeds the next search for effects up.
     """
 
@@ -66,7 +66,7 @@ class Iterate(NamedTuple):
     low_rank_values: np.ndarray
     effects: Effects
     theta: np.ndarray
-    factor: tuple | None
+    factor: np.ndarray | None
 
 
 class Move(NamedTuple):

@@ -60,7 +60,17 @@ class Progress(NamedTuple):
     converged: bool = False
 
 
-def run(solver, problem, start, options, workers, report):
+class Saved(NamedTuple):
+    """All that a run needs to go on after a round; ``stopping`` is the stopping rule's state."""
+
+    progress: Progress
+    states: NamedTuple
+    history: History
+    trace: list
+    stopping: NamedTuple | list
+
+
+def run(solver, problem, start, options, workers, report, checkpoint=None):
     """Run a solver until it converges or its rounds or epochs are used up.
 
     Parameters
@@ -73,17 +83,25 @@ def run(solver, problem, start, options, workers, report):
     workers : Workers
     report : callable
         Called with the history's last row after each round.
+    checkpoint : Checkpoint, default=None
+        Where the run goes on from, and where it is saved from time to time.
 
     Returns
     -------
     run : Run
     """
     model = problem.model
-    server, states, first_row = initialise(solver, problem, start, options, workers)
-    history, trace = History(), [model.trace(server.parameters)]
-    history.append(**first_row)
-    progress = Progress(server, first_row["epoch"])
-    stopping = stopping_rule(problem, server, options)
+    saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
+    if saved is None:
+        server, states, first_row = initialise(solver, problem, start, options, workers)
+        history, trace = History(), [model.trace(server.parameters)]
+        history.append(**first_row)
+        progress = Progress(server, first_row["epoch"])
+        stopping = stopping_rule(problem, server, options)
+    else:
+        progress, states, history, trace = saved[:4]
+        stopping = stopping_rule(problem, progress.server, options)
+        stopping.state = saved.stopping
     interrupted = False
     try:
         while not (progress.converged or used_up(progress, options)):
@@ -93,6 +111,11 @@ def run(solver, problem, start, options, workers, report):
             row = history.row(-1)
             # Exact rounds tell the criterion of the row before.
             report({**row, model.criterion: stopping.state[-1]} if problem.exact else row)
+            if checkpoint:
+                over = progress.converged or used_up(progress, options)
+                checkpoint.after_round(
+                    Saved(progress, states, history, trace, stopping.state), over
+                )
     except KeyboardInterrupt:
         interrupted = True
         history.keep(progress.server.round_index + 1)

@@ -1,0 +1,194 @@
+"""Files that a fit goes on from: the state of a run, bit for bit, without pickle.
+
+A checkpoint is an npz file. Its arrays are the leaves of nested NamedTuples and dictionaries, by
+dotted names; beside them stand the schema, whose run it is, and a digest of all arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+_FORMAT = "skfedem checkpoint"
+_VERSION = 1
+_HEADER, _DIGEST = "header", "digest"
+PREVIOUS = ".previous"
+
+
+def save(path, identity, state):
+    """Write a checkpoint so that at any moment the file is either the last one or this one.
+
+    The last one stays as ``path`` with ``.previous`` appended.
+
+    Parameters
+    ----------
+    path : path-like
+    identity : dict
+        Whose run it is; JSON.
+    state : NamedTuple or dict
+        Nested; its leaves are arrays, numbers, booleans and None.
+    """
+    path = Path(path)
+    arrays = dict(_leaves("state", state))
+    header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
+    arrays[_HEADER] = np.array(json.dumps(header))
+    arrays[_DIGEST] = np.array(_digest(arrays))
+    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            _keep(path)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(path.parent)
+
+
+def load(path, identity, template):
+    """Read a checkpoint of the same run.
+
+    Parameters
+    ----------
+    path : path-like
+    identity : dict
+        Whose run it has to be.
+    template : NamedTuple or dict
+        A state of the same types; where it has a leaf, the checkpoint's replaces it.
+
+    Returns
+    -------
+    state : of the template's type
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is damaged, no checkpoint, of another version, or of another run.
+    """
+    found, arrays = _read(Path(path))
+    _check_identity(path, found, json.loads(json.dumps(identity)))
+    return _rebuilt("state", template, arrays)
+
+
+def identity_of(path):
+    """Whose run a checkpoint is; errors as in ``load``."""
+    return _read(Path(path))[0]
+
+
+def _read(path):
+    """Identity and arrays of a file, after its digest was compared."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
+            "resume_from to begin anew."
+        )
+    damaged = (
+        f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "
+        f"({{}}). The one before it may be at {path}{PREVIOUS}."
+    )
+    try:
+        # np.load leaves a damaged file open that it opened itself.
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as e:
+        raise ValueError(damaged.format(e)) from e
+    try:
+        is_ours = json.loads(arrays[_HEADER].item())["format"] == _FORMAT
+    except (KeyError, TypeError, ValueError):
+        is_ours = False
+    if not is_ours:
+        raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another npz file.")
+    digest = arrays.pop(_DIGEST, np.array("")).item()
+    if digest != _digest(arrays):
+        raise ValueError(damaged.format("its digest differs"))
+    header = json.loads(arrays.pop(_HEADER).item())
+    if header["version"] != _VERSION:
+        raise ValueError(
+            f"Expected a checkpoint of version {_VERSION} at {path}, got version "
+            f"{header['version']}. Resume with the version of skfedem that wrote it."
+        )
+    return header["identity"], arrays
+
+
+def _check_identity(path, found, expected):
+    """Raise if a checkpoint is of another run, naming what differs."""
+    for name in [*expected, *(found.keys() - expected.keys())]:
+        if found.get(name) != expected.get(name):
+            raise ValueError(
+                f"Expected a checkpoint of this run at {path}, got one with {name}="
+                f"{found.get(name)!r} where this fit has {name}={expected.get(name)!r}. Resume "
+                "with the parameters and the data of the run, or fit without resume_from."
+            )
+
+
+def _leaves(name, node):
+    """Named arrays of a nested state; what is None is left out."""
+    if hasattr(node, "_asdict"):
+        node = node._asdict()
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield from _leaves(f"{name}.{key}", child)
+    elif node is not None:
+        yield name, np.asarray(node)
+
+
+def _rebuilt(name, template, arrays):
+    """State of a template's type from named arrays."""
+    if hasattr(template, "_asdict"):
+        fields = template._asdict().items()
+        return type(template)(*(_rebuilt(f"{name}.{key}", child, arrays) for key, child in fields))
+    if isinstance(template, dict):
+        return {key: _rebuilt(f"{name}.{key}", child, arrays) for key, child in template.items()}
+    if name not in arrays:
+        return None
+    if isinstance(template, bool | int | float):
+        return type(template)(arrays[name])
+    return arrays[name]
+
+
+def _digest(arrays):
+    """SHA-256 of the names, types, shapes and bytes of arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.view(np.uint8).data if array.size and array.ndim else array.tobytes())
+    return digest.hexdigest()
+
+
+def _keep(path):
+    """Let the file stay under its second name, too, without ever leaving the first."""
+    second = path.with_name(path.name + PREVIOUS)
+    temporary = path.with_name(path.name + ".link.tmp")
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    try:
+        os.link(path, temporary)
+    except OSError:  # a file system without hard links
+        shutil.copy2(path, temporary)
+    os.replace(temporary, second)
+
+
+def _sync_directory(directory):
+    """Make renames last; not all systems can."""
+    with suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,178 @@
+"""Saving a run on the way, and going on from where it was saved."""
+
+from __future__ import annotations
+
+import hashlib
+from numbers import Integral
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import _checkpoint
+from .._history import History
+from .._validation import check_number
+from ._base import ServerState
+from ._loop import Progress, Saved, evaluated
+from ._stopping import Sweep
+
+# What may differ between a run and its continuation: how long it lasts, and how it is computed.
+# Where the seed comes from may, too: the seed itself may not.
+_FREE = frozenset(
+    (
+        "checkpoint",
+        "checkpoint_every",
+        "max_iter",
+        "max_epochs",
+        "n_jobs",
+        "random_state",
+        "verbose",
+        "warm_start",
+    )
+)
+
+
+class Checkpoint(NamedTuple):
+    """Where a run is saved, and where it goes on from.
+
+    Attributes
+    ----------
+    identity : dict
+        Whose run it is.
+    path : path-like or None
+        Where to save; None for nowhere.
+    every : int
+        Rounds between two savings; the last round is saved as well.
+    resume_from : path-like or None
+        Where to go on from; None for the beginning.
+    """
+
+    identity: dict
+    path: object
+    every: int
+    resume_from: object
+
+    def after_round(self, saved, over):
+        """Save what stands after a round, if it is time."""
+        if self.path is None or not (over or saved.progress.server.round_index % self.every == 0):
+            return
+        _checkpoint.save(self.path, self.identity, as_state(saved))
+
+    def resumed(self, solver, problem, start):
+        """Return what was saved, as ``Saved``; None if the run begins here."""
+        if self.resume_from is None:
+            return None
+        model, vectors = problem.model, problem.vectors
+        server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
+        history = History()
+        history.append(**_row_of_types(model))
+        stopping = [] if problem.exact else Sweep(start.parameters)
+        states = solver.init(problem, vectors.zeros())
+        template = as_state(Saved(Progress(server, 0.0), states, history, [], stopping))
+        state = _checkpoint.load(self.resume_from, self.identity, template)
+        parameters = model.maximization(state["server"]["statistics"])
+        return Saved(
+            Progress(
+                ServerState(parameters=parameters, **state["server"]),
+                state["epoch"],
+                state["converged"],
+            ),
+            state["states"],
+            History.of_dict(state["history"]),
+            list(state["trace"]),
+            state["stopping"].tolist() if problem.exact else state["stopping"],
+        )
+
+
+def checkpoint_of(estimator, federation, seed, resume_from):
+    """Checkpoint of an estimator's fit; None if nothing is saved or resumed.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its parameters, ``checkpoint`` and ``checkpoint_every`` among them.
+    federation : Federation
+    seed : int
+    resume_from : path-like or None
+
+    Returns
+    -------
+    checkpoint : Checkpoint or None
+    """
+    if estimator.checkpoint is None and resume_from is None:
+        return None
+    parameters = {
+        name: _described(value)
+        for name, value in estimator.get_params(deep=False).items()
+        if name not in _FREE
+    }
+    identity = {
+        "estimator": type(estimator).__name__,
+        "seed": seed,
+        "n_clients": federation.n_clients,
+        "n_samples": federation.n_samples,
+        "lengths of clients": _digest(federation.lengths),
+        "weights of clients": _digest(federation.weights),
+        **parameters,
+    }
+    return Checkpoint(identity, estimator.checkpoint, estimator.checkpoint_every, resume_from)
+
+
+def seed_of(estimator, seed, resume_from):
+    """Seed of the run to resume where the estimator names none, else the given one."""
+    if resume_from is None or estimator.random_state is not None:
+        return seed
+    return _checkpoint.identity_of(resume_from).get("seed", seed)
+
+
+def check_checkpoint_parameters(estimator):
+    """Raise TypeError or ValueError for parameters of checkpoints that do not fit."""
+    path = estimator.checkpoint
+    if path is not None and not (isinstance(path, str) or hasattr(path, "__fspath__")):
+        raise TypeError(f"Expected checkpoint to be a path or None, got {path!r}.")
+    check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1)
+
+
+def as_state(saved):
+    """What is written of a run. The parameters follow from the statistics."""
+    server = saved.progress.server._asdict()
+    del server["parameters"]
+    return {
+        "server": server,
+        "epoch": saved.progress.epoch,
+        "converged": saved.progress.converged,
+        "states": saved.states,
+        "history": saved.history.as_dict(),
+        "trace": np.array(saved.trace),
+        "stopping": saved.stopping
+        if isinstance(saved.stopping, Sweep)
+        else np.array(saved.stopping),
+    }
+
+
+def _row_of_types(model):
+    """A row of the history with the columns that it has."""
+    names = (
+        "round", "epoch", "field_sq_norm", "step_size", "n_active", "uplink_bits", "downlink_bits",
+        "safeguarded",
+    )  # fmt: skip
+    return {**dict.fromkeys(names, 0), **evaluated(model, 0.0, 0.0)}
+
+
+def _described(value):
+    """A parameter as JSON has it: arrays by their digests, functions by their names."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and value != value:
+        return "nan"  # which is not equal to itself
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if callable(value):
+        return getattr(value, "__qualname__", repr(value))
+    if isinstance(value, np.ndarray | list | tuple):
+        return _digest(np.asarray(value))
+    return repr(value)
+
+
+def _digest(array):
+    array = np.ascontiguousarray(array)
+    return f"{array.shape} {hashlib.sha256(array.tobytes()).hexdigest()[:16]}"

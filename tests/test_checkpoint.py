@@ -1,0 +1,249 @@
+"""Runs that are saved, killed and resumed."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _checkpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore:Not converged")
+NAN = np.nan
+
+
+def make_clients(n_clients=6, seed=0):
+    generator = np.random.default_rng(seed)
+    return [generator.normal(3.0 * (k % 2), 1.0, size=(12 + k, 3)) for k in range(n_clients)]
+
+
+def matrices(n_clients=5, seed=0):
+    generator = np.random.default_rng(seed)
+    counts = generator.poisson(4.0, size=(9, 7)).astype(float)
+    return [np.where(generator.random(counts.shape) < 0.4, counts, NAN) for _ in range(n_clients)]
+
+
+ROUGH = {"omega": 1.0, "participation": 0.6, "tol": 0.0}
+CASES = {
+    "mixture": (FederatedGaussianMixture(2, tol=0.0, max_iter=12), make_clients),
+    "mixture-rough": (FederatedGaussianMixture(2, max_iter=30, **ROUGH), make_clients),
+    "mixture-vr_fedem": (
+        FederatedGaussianMixture(
+            2, covariance_type="tied", solver="vr_fedem", batch_size=3, max_iter=30, **ROUGH
+        ),
+        make_clients,
+    ),
+    "imputer": (
+        FederatedMatrixImputer(3, family="poisson", tol=0.0, max_iter=12),
+        matrices,
+    ),
+    "imputer-rough": (
+        FederatedMatrixImputer(2, family="poisson", max_iter=30, **ROUGH),
+        matrices,
+    ),
+    "imputer-vr_fedem": (
+        FederatedMatrixImputer(
+            2, family="bernoulli", solver="vr_fedem", batch_size=3, max_iter=30, **ROUGH
+        ),
+        lambda: [np.minimum(client, 1) for client in matrices()],
+    ),
+}
+every_case = pytest.mark.parametrize(("estimator", "data"), CASES.values(), ids=CASES)
+
+
+def assert_same_fit(one, other):
+    for name, value in vars(one).items():
+        if name in ("checkpoint", "checkpoint_every", "max_iter", "n_jobs"):
+            continue
+        if isinstance(value, dict):
+            for key, column in value.items():
+                assert_array_equal(getattr(other, name)[key], column, err_msg=key)
+        else:
+            assert_array_equal(getattr(other, name), value, err_msg=name)
+
+
+@every_case
+@pytest.mark.parametrize("stopped_after", [1, 7])
+def test_a_resumed_fit_is_the_uninterrupted_one(estimator, data, stopped_after, tmp_path):
+    path = tmp_path / "run.npz"
+    clients = data()
+    # Evaluations at the end of a run are no part of a longer one.
+    whole = clone(estimator).set_params(random_state=0, eval_every=None).fit(clients)
+    saved = clone(whole).set_params(max_iter=stopped_after, checkpoint=path, checkpoint_every=3)
+    saved.fit(clients)
+    assert saved.n_iter_ == stopped_after
+    resumed = clone(whole).fit(clients, resume_from=path)
+    assert_same_fit(resumed, whole)
+    # Without a seed of its own, a fit goes on with that of the run.
+    anew = clone(whole).set_params(random_state=None).fit(clients, resume_from=path)
+    assert_array_equal(anew.history_["uplink_bits"], whole.history_["uplink_bits"])
+
+
+def test_the_last_two_saves_are_kept(tmp_path):
+    path = tmp_path / "run.npz"
+    parameters = {**ROUGH, "random_state": 0, "max_iter": 10}
+    estimator = FederatedGaussianMixture(2, checkpoint=path, checkpoint_every=4, **parameters).fit(
+        make_clients()
+    )
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
+    for name, n_rounds in ((path, 10), (f"{path}.previous", 8)):
+        at = clone(estimator).set_params(checkpoint=None, max_iter=n_rounds)
+        assert at.fit(make_clients(), resume_from=name).n_iter_ == n_rounds
+        with np.load(name) as file:
+            assert file["state.server.round_index"] == n_rounds
+
+
+def test_a_converged_run_does_not_go_on(tmp_path):
+    path = tmp_path / "run.npz"
+    saved = FederatedGaussianMixture(2, checkpoint=path, random_state=0).fit(make_clients())
+    assert saved.converged_
+    resumed = clone(saved).set_params(max_iter=1000).fit(make_clients(), resume_from=path)
+    assert (resumed.n_iter_, resumed.converged_) == (saved.n_iter_, True)
+    assert_same_fit(resumed, saved)
+
+
+# ---- files that do not fit
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "run.npz"
+    estimator = FederatedMatrixImputer(
+        2, family="poisson", checkpoint=path, max_iter=5, random_state=0, **ROUGH
+    )
+    return estimator.fit(matrices()), path
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"rank": 1}, "rank=2 where this fit has rank=1"),
+        ({"random_state": 1}, "seed="),
+        ({"omega": 2.0}, "omega=1.0 where this fit has omega=2.0"),
+        ({"step_size": lambda k: 0.1}, "step_size='auto'"),
+    ],
+)
+def test_other_parameters_are_refused(run, parameters, says):
+    estimator, path = run
+    other = clone(estimator).set_params(**parameters)
+    with pytest.raises(ValueError, match=says):
+        other.fit(matrices(), resume_from=path)
+    assert not hasattr(other, "n_iter_")
+
+
+def test_other_data_and_other_estimators_are_refused(run):
+    estimator, path = run
+    with pytest.raises(ValueError, match=r"lengths of clients|n_samples"):
+        clone(estimator).fit(matrices(seed=1), resume_from=path)
+    with pytest.raises(ValueError, match="n_clients=5 where this fit has n_clients=4"):
+        clone(estimator).fit(matrices()[:4], resume_from=path)
+    with pytest.raises(ValueError, match="estimator='FederatedMatrixImputer'"):
+        FederatedGaussianMixture(random_state=0).fit(make_clients(5), resume_from=path)
+
+
+def test_damaged_files_are_refused(run, tmp_path):
+    estimator, path = run
+    content = path.read_bytes()
+    damaged = tmp_path / "damaged.npz"
+    for n_bytes in (0, 1, 30, len(content) // 2, len(content) - 1):
+        damaged.write_bytes(content[:n_bytes])
+        with pytest.raises(ValueError, match=r"truncated or damaged.*previous"):
+            clone(estimator).fit(matrices(), resume_from=damaged)
+    for place in range(40, len(content), 997):
+        changed = bytearray(content)
+        changed[place] ^= 0xFF
+        damaged.write_bytes(changed)
+        try:
+            fit = clone(estimator).fit(matrices(), resume_from=damaged)
+        except ValueError as error:
+            assert "checkpoint" in str(error)
+        else:  # a byte of the archive that holds no content, as a time stamp
+            assert_same_fit(fit, estimator)
+
+
+def test_what_is_no_checkpoint_is_refused(run, tmp_path):
+    estimator, path = run
+    foreign = tmp_path / "foreign.npz"
+    np.savez(foreign, a=np.arange(3))
+    with pytest.raises(ValueError, match="got another npz file"):
+        clone(estimator).fit(matrices(), resume_from=foreign)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        clone(estimator).fit(matrices(), resume_from=tmp_path / "none.npz")
+    identity, arrays = _checkpoint._read(path)
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(_checkpoint, "_VERSION", 2)
+    _checkpoint.save(foreign, identity, {"a": np.arange(3)})
+    monkey.undo()
+    with pytest.raises(ValueError, match="version 1 at .*, got version 2"):
+        clone(estimator).fit(matrices(), resume_from=foreign)
+    assert "state.server.control" in arrays
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "says"),
+    [
+        ({"checkpoint": 3}, TypeError, "checkpoint to be a path"),
+        ({"checkpoint_every": 0}, ValueError, "checkpoint_every"),
+        ({"checkpoint": "run.npz", "n_init": 2}, ValueError, "n_init=1 with a checkpoint"),
+    ],
+)
+def test_bad_parameters(parameters, error, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=says):
+        FederatedGaussianMixture(**parameters).fit(make_clients())
+    assert not list(tmp_path.iterdir())
+
+
+# ---- killed
+
+SCRIPT = """
+import sys, time, warnings
+import numpy as np
+from skfedem import FederatedGaussianMixture
+warnings.simplefilter("ignore")
+path, resume = sys.argv[1:]
+generator = np.random.default_rng(0)
+clients = [generator.normal(3.0 * (k % 2), 1.0, size=(50, 3)) for k in range(20)]
+gm = FederatedGaussianMixture(
+    3, omega=1.0, participation=0.5, max_iter=800, tol=0, random_state=0,
+    checkpoint=path, checkpoint_every=5,
+)
+print("ready", flush=True)
+gm.fit(clients, resume_from=path if resume == "yes" else None)
+np.savez(path + ".fit.npz", means=gm.means_, **gm.history_)
+"""
+
+
+def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_been(tmp_path):
+    path = tmp_path / "run.npz"
+
+    def begin(path, resume):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(path), resume], stdout=subprocess.PIPE
+        )
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    generator = np.random.default_rng(0)
+    n_rounds = []
+    for _ in range(3):
+        process = begin(path, "yes" if path.exists() else "no")
+        time.sleep(0.3 + generator.uniform(0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        process.stdout.close()
+        with np.load(path) as file:
+            n_rounds.append(int(file["state.server.round_index"]))
+    # It was killed on the way, and went on.
+    assert 0 < n_rounds[0] < n_rounds[1] < n_rounds[2] < 800
+    for name, resume in ((path, "yes"), (tmp_path / "whole.npz", "no")):
+        process = begin(name, resume)
+        assert process.wait() == 0
+        process.stdout.close()
+    with np.load(f"{path}.fit.npz") as killed, np.load(tmp_path / "whole.npz.fit.npz") as whole:
+        for name in whole.files:
+            assert_array_equal(killed[name], whole[name], err_msg=name)
