@@ -655,10 +655,11 @@ def test_clone_pickle_and_representations():
 
 def test_parameters():
     assert set(FederatedMatrixImputer().get_params()) == {
-        "rank", "family", "penalty", "effects", "effects_penalty", "rows", "missing_values",
-        "solver", "step_size", "control_step", "control_init", "batch_size", "replacement",
-        "n_inner", "compressor", "omega", "participation", "client_weights", "max_iter",
-        "max_epochs", "tol", "checkpoint", "checkpoint_every", "eval_every", "random_state", "warm_start", "n_jobs", "verbose",
+        "rank", "family", "penalty", "effects", "effects_penalty", "rows",
+        "missing_values", "solver", "step_size", "control_step", "control_init",
+        "batch_size", "replacement", "n_inner", "compressor", "omega", "participation",
+        "client_weights", "max_iter", "max_epochs", "tol", "eval_every", "random_state",
+        "warm_start", "n_jobs", "checkpoint", "checkpoint_every", "verbose",
     }  # fmt: skip
 
 
