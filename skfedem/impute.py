@@ -86,7 +86,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         γ. "auto": the natural step η follows the curvature of the objective; where rounds are exact
         γ is 1 and steps have momentum, else γ follows from ``omega``, ``participation`` and
         ``batch_size``. A number multiplies the safe natural step, 1 over the largest count of
-        observations in a cell times the largest curvature. A callable maps the round to γ.
+        observations in a cell times the largest curvature, without momentum. A callable maps the
+        round to such a number.
     control_step : float in [0, 1], or "auto", default="auto"
         Step α of the control variates; "auto" is 1 / (1 + ω).
     control_init : {"field", "zeros"}, default="field"
@@ -106,13 +107,14 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
         Clients count by their observed cells, which makes the objective the pooled one, or alike.
-    max_iter : int or None, default=200
+    max_iter : int or None, default=500
         Largest number of rounds; None for no bound, with ``max_epochs``.
     max_epochs : float, default=None
         Stop after the round in which so many epochs are complete: evaluations of a cell over the
         number of observed cells.
     tol : float, default=1e-6
-        Exact rounds stop when the objective of two rounds in a row differs by less, relatively.
+        Exact rounds stop when the objective changed by less, relatively, five times in a row: it
+        may then be some ten to hundred times that above its minimum.
         Other rounds stop when the M-step's objective gains less over each of three sweeps in a row,
         a sweep being the rounds whose step sizes add up to 1.
     eval_every : int, "auto" or None, default="auto"
@@ -121,7 +123,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time.
     warm_start : bool, default=False
-        Start from the last fit.
+        Start from the last fit; effects that are no longer there are dropped.
     n_jobs : int, default=None
         Threads that simulate clients, as in joblib. The fit does not depend on it.
     checkpoint : path-like, default=None
@@ -154,8 +156,10 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     history_ : dict of ndarray
         Row 0 is the start and row r the state after round r: ``round``, ``epoch``, ``objective``
         (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
-        ``mean_field_sq_norm`` (that of the step that all cells ask for), ``step_size``,
-        ``n_active``, ``uplink_bits``, ``downlink_bits``, ``safeguarded``, and ``singular_values``
+        ``mean_field_sq_norm`` (that of the step that all cells ask for: with momentum of the step
+        that follows, from beyond the iterate; else of a step of the safe length), ``step_size``,
+        ``n_active``, ``uplink_bits``, ``downlink_bits``, ``safeguarded`` (how often a step given by
+        a number had to be halved; "auto" steps follow the curvature), and ``singular_values``
         of shape (n_rows, largest rank). NaN where not evaluated.
     unobserved_rows_, unobserved_columns_ : ndarray of int
         Rows and columns of which nobody observed a cell. Their effects are 0.
@@ -164,7 +168,9 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     client_ids_ : ndarray of shape (`n_clients_`,)
         Label of each client: sorted labels with ``clients=``, else positions in the list.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        ||V_i||, how badly the common fit suits a client. 0 without observed cells.
+        sqrt(m_i) ||V_i||, the root mean square of the residuals that a client's control variate
+        remembers: how badly the common fit suits it. 0 without observed cells, or with
+        ``control_step=0``.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -228,7 +234,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         omega=0.0,
         participation=1.0,
         client_weights="n_samples",
-        max_iter=200,
+        max_iter=500,
         max_epochs=None,
         tol=1e-6,
         eval_every="auto",
@@ -286,7 +292,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             Client label of each row of X, when X is one matrix.
         shape : tuple of two int, default=None
             Sites and months; dense 2-D arrays in the list are triplets then, here and in
-            ``transform`` and ``score``.
+            ``transform`` and ``score``. (scikit-learn's searches would split it like rows where
+            there are two clients: give those sparse matrices.)
 
         resume_from : path-like, default=None
             Checkpoint of the same run, with the same data and parameters (``max_iter`` and
@@ -519,12 +526,13 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                 f"in the last fit with warm_start=True, got shape {shape} and "
                 f"family={self.family!r}. Fit with warm_start=False."
             )
-        if self.effects not in ("both", self._fitted_effects):
-            return None
         theta, rank = self._theta(), self._checked_rank(shape)
         left, singular_values, right = theta.low_rank
-        return theta._replace(
-            low_rank=LowRank(left[:, :rank], singular_values[:rank], right[:, :rank])
+        return Theta(
+            0.0 if self.effects == "none" else theta.intercept,
+            theta.row_effects * (self.effects in ("both", "rows")),
+            theta.column_effects * (self.effects in ("both", "columns")),
+            LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]),
         )
 
     def _store(self, result, problem, data, observers, checked, objective):
@@ -541,7 +549,9 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         self.history_ = {**result.history, "singular_values": result.trace}
         self.n_clients_, self.client_ids_ = len(data.ids), data.ids
         self.client_drift_ = np.zeros(len(data.ids))
-        self.client_drift_[observers] = problem.vectors.norms(result.states.controls)
+        lengths = problem.federation.lengths
+        drift = problem.vectors.norms(result.states.controls)
+        self.client_drift_[observers] = np.sqrt(lengths) * drift
         support = problem.model.pooled.support
         self.unobserved_rows_ = np.setdiff1d(np.arange(data.shape[0]), support.rows)
         self.unobserved_columns_ = np.setdiff1d(np.arange(data.shape[1]), support.columns)

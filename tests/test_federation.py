@@ -273,6 +273,8 @@ class Quadratic:
     def minorizer(self, statistics, parameters):
         return -((statistics - parameters) ** 2)
 
+    n_quiet = 1
+
     def change(self, now, before):
         return now - before
 

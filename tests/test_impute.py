@@ -761,7 +761,8 @@ def test_bits_of_uncompressed_rounds():
     # Before: cell numbers (7 bits of 96 cells), a byte for each count, margins as doubles.
     margins = sum(seen.any(axis=axis).sum() for seen in SEEN for axis in (0, 1))
     assert uplink[0] == (7 + 8) * N_OBSERVATIONS + 64 * margins
-    assert imputer.history_["downlink_bits"][0] == 0
+    # θ of the start goes to everybody, as that of an exact round does.
+    assert imputer.history_["downlink_bits"][0] == imputer.history_["downlink_bits"][1]
 
 
 @pytest.mark.parametrize("compressor", ["dithering", "block", "rand_k"])
@@ -838,9 +839,10 @@ def test_tol_governs_the_rounds(parameters):
 def test_tol_is_relative_to_the_objective():
     imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
     changes = np.abs(np.diff(imputer.history_["objective"])) / imputer.history_["objective"][1:]
-    # The test compares the objectives before the last step, as the clients' messages tell them.
-    assert changes[-2] < 1e-6
-    assert (changes[:-2] >= 1e-6).all()
+    # Five in a row, of the objectives before the last step, as the clients' messages tell them.
+    small = changes[:-1] < 1e-6
+    assert small[-5:].all()
+    assert not any(small[k : k + 5].all() for k in range(len(small) - 5))
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,54 @@ def test_any_split_of_the_observations_gives_the_same_fit(family):
         )
 
 
+@pytest.mark.parametrize("solver", [fedem, vr_fedem])
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+def test_minibatches_of_clients_of_very_unlike_effort_do_not_diverge(family, solver):
+    rows, columns, values, _ = observations(family, overlap=True)
+    # One client has four fifths of the observations, the others a few each.
+    owners = np.maximum(np.arange(len(rows)) - len(rows) * 4 // 5, 0) // 5
+    problem = problem_of((rows, columns, values, owners), family, batch_size=3)
+    result = fitted(problem, solver=solver, max_iter=1500)
+    start, end = result.history["objective"][0], result.criteria[-1]
+    best = soft_impute((rows, columns, values), family).objective
+    assert end - best < 0.5 * (start - best)
+
+
+def test_a_penalty_that_leaves_nothing_is_no_trouble_however_long_the_run():
+    data = observations("gaussian", overlap=False)
+    problem = problem_of(data, "gaussian", penalty=1e3, participation=0.5)
+    result = fitted(problem, max_iter=1500)
+    assert result.server.parameters.natural.low_rank.singular_values.size == 0
+    assert np.isfinite(result.history["field_sq_norm"][1:]).all()
+
+
+def test_a_large_ridge_leaves_the_intercept_free():
+    rows, columns = np.divmod(np.arange(20), 4)
+    ones = np.ones(20)
+    support = Support(
+        rows.astype(np.int32),
+        columns.astype(np.int32),
+        ones,
+        np.arange(0, 21, 4),
+        Margins(np.ones(5, bool), np.ones(4, bool)),
+        (5, 4),
+    )
+    values = 1000 + np.random.default_rng(0).standard_normal(20)
+    start = Effects(0.0, np.zeros(5), np.zeros(4))
+    for ridge in (0.0, 1.0, 1e6):
+        effects, _, _ = fit_effects(
+            support,
+            support.margins(values),
+            np.zeros(20),
+            start,
+            "both",
+            ridge,
+            FAMILIES["gaussian"],
+        )
+        # Balanced: the mean, to the last decrease of 1e-5 nats that 20 observations notice.
+        assert_allclose(effects.intercept, values.mean(), atol=1e-3)
+
+
 # ---- the literal algorithm
 
 

@@ -572,7 +572,7 @@ def test_parameters_are_flat_and_nest_in_a_pipeline():
         "control_step", "control_init", "batch_size", "replacement", "n_inner", "compressor",
         "omega", "participation", "client_weights", "max_iter", "max_epochs", "tol", "reg_covar",
         "n_init", "init_params", "weights_init", "means_init", "precisions_init", "eval_every",
-        "random_state", "warm_start", "n_jobs", "verbose",
+        "random_state", "warm_start", "n_jobs", "checkpoint", "checkpoint_every", "verbose",
     }  # fmt: skip
 
 

@@ -111,6 +111,9 @@ class Model(ABC):
     criterion: str
     """Name of what ``evaluated`` gives."""
 
+    n_quiet: int
+    """How many changes of the criterion in a row have to be below ``tol`` on exact rounds."""
+
     # ---- clients
 
     @abstractmethod
@@ -197,6 +200,7 @@ class RowModel(Model):
     """Length q of the statistic vector."""
 
     criterion = "log_likelihood"
+    n_quiet = 1
 
     @abstractmethod
     def features(self, rows):

@@ -125,6 +125,7 @@ class LowRankModel(Model):
 
     block_rows = 2**17
     criterion = "objective"
+    n_quiet = 5
 
     def __init__(self, pooled, positions, log_base_measure, adaptive=True):
         self.pooled = pooled
@@ -184,7 +185,7 @@ class LowRankModel(Model):
 
     def minibatch_bounds(self, federation, n_clients, batch_size):
         """Share of its cells that a client reads: few clients or one see a cell, none averages."""
-        share = batch_size * federation.n_clients / federation.n_samples
+        share = batch_size / float(federation.weights @ federation.lengths)
         return _NOISE * share, _SPIDER * np.sqrt(share)
 
     def downlink_numbers(self, federation, clients):
@@ -204,8 +205,9 @@ class LowRankModel(Model):
     def server_step(self, statistics, field, step_size, *, exact):
         """Proximal step along W, with FISTA's momentum where nothing is random.
 
-        A step with momentum starts from ``Θ + β (Θ - Θ_before)`` (Beck and Teboulle 2009). One that
-        would raise the objective is taken again without, and momentum starts anew.
+        Momentum begins with the second step, one earlier than FISTA's (Beck and Teboulle 2009): a
+        step starts from ``Θ + β (Θ - Θ_before)``. One that would raise the objective is taken again
+        without, and momentum starts anew.
         """
         pooled, here = self.pooled, statistics.iterate
         if not np.isfinite(field).all():
@@ -227,12 +229,15 @@ class LowRankModel(Model):
             momentum = _next_momentum(1.0)
             move = proximal_step(pooled, here, sums, step_size, natural_step, block)
         if move is None:
-            return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
+            safe = statistics._replace(natural_step=1 / largest_curvature(pooled, here.theta))
+            return Step(safe, np.nan, MAX_HALVINGS, 0.0)
+        # A step that moved nothing says nothing of the curvature.
+        growth = _GROWTH if move.sq_norm > 0 else 1.0
         point = Point(
             iterate=move.iterate,
             previous=here,
             momentum=momentum,
-            natural_step=_GROWTH * move.natural_step,
+            natural_step=growth * move.natural_step,
             sums=sums,
             block=move.block,
         )
@@ -398,8 +403,13 @@ def start_run(model, federation, theta=None):
         sums=support.counts * family.mean(iterate.theta),
         block=None,
     )
-    uplink_bits = start_bits(federation, support.shape, pooled.effects)
-    return Start(point, model.maximization(point), uplink_bits=uplink_bits)
+    every = np.arange(federation.n_clients)
+    return Start(
+        point,
+        model.maximization(point),
+        uplink_bits=start_bits(federation, support.shape, pooled.effects),
+        downlink_bits=_FLOAT_BITS * model.downlink_numbers(federation, every),
+    )
 
 
 def start_bits(federation, shape, effects):
@@ -408,8 +418,9 @@ def start_bits(federation, shape, effects):
     cells = federation.rows
     bits = federation.n_samples * (n_rows * n_columns - 1).bit_length()
     bits += 8 * int(np.ceil(np.log2(cells.counts + 1) / 7).sum())
-    if effects != "none":
-        owners = np.repeat(np.arange(federation.n_clients), federation.lengths)
-        for index, size in ((cells.rows, n_rows), (cells.columns, n_columns)):
-            bits += _FLOAT_BITS * len(np.unique(owners * size + index))
+    owners = np.repeat(np.arange(federation.n_clients), federation.lengths)
+    if effects in ("both", "rows"):
+        bits += _FLOAT_BITS * len(np.unique(owners * n_rows + cells.rows))
+    if effects in ("both", "columns"):
+        bits += _FLOAT_BITS * len(np.unique(owners * n_columns + cells.columns))
     return bits

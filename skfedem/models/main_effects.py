@@ -126,9 +126,9 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
     penalty = max(penalty, LEAST_PENALTY)
     value = _objective(support, margins, effects, theta, penalty, family)
     for _ in range(_MAX_NEWTON_STEPS):
-        gradient, weights = _derivatives(support, margins, effects, theta, penalty, family)
-        direction, factor = _newton_direction(support, gradient, weights, kind, penalty, factor)
-        decrease = gradient.rows @ direction.rows + gradient.columns @ direction.columns
+        slopes, weights = _derivatives(support, margins, effects, theta, penalty, family)
+        direction, factor = _newton_direction(support, slopes, weights, kind, penalty, factor)
+        decrease = sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
         if decrease <= _TOLERANCE * abs(value) + np.finfo(float).tiny:
             break
         length = 1.0
@@ -140,7 +140,7 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
                 break
             length = length / 2
             if halvings == 0:
-                longest = max(np.abs(direction.rows).max(), np.abs(direction.columns).max())
+                longest = max(np.abs(move).max() for move in direction)
                 length = min(length, _LONGEST / longest)
         else:
             break
@@ -159,24 +159,30 @@ def _objective(support, margins, effects, theta, penalty, family):
 
 
 def _derivatives(support, margins, effects, theta, penalty, family):
-    """Minus the gradient, and the weights ``N ψ''(θ)`` of the cells in the second derivative."""
+    """Slopes of descent (minus the gradient), and the weights ``N ψ''(θ)`` of the curvature."""
     expected = support.margins(support.counts * family.mean(theta))
-    gradient = Margins(
+    slopes = Effects(
+        margins.rows.sum() - expected.rows.sum(),
         margins.rows - expected.rows - penalty * effects.rows,
         margins.columns - expected.columns - penalty * effects.columns,
     )
-    return gradient, support.counts * family.variance(theta)
+    return slopes, support.counts * family.variance(theta)
 
 
-def _newton_direction(support, gradient, weights, kind, penalty, factor):
-    """Solve the normal equations of the effects; the intercept moves by centring."""
+def _newton_direction(support, slopes, weights, kind, penalty, factor):
+    """Newton's direction in the intercept, and beside it in the effects (Gauss and Seidel).
+
+    The effects alone could move the intercept, by centring, but a large ridge would hold them back.
+    """
     curvature = support.margins(weights)
+    intercept = slopes.intercept / (curvature.rows.sum() + LEAST_PENALTY)
     by_row, by_column = curvature.rows + penalty, curvature.columns + penalty
-    rows, columns = gradient
+    rows = slopes.rows - intercept * curvature.rows
+    columns = slopes.columns - intercept * curvature.columns
     if kind == "rows":
-        return Margins(rows / by_row, np.zeros_like(columns)), None
+        return Effects(intercept, rows / by_row, np.zeros_like(columns)), None
     if kind == "columns":
-        return Margins(np.zeros_like(rows), columns / by_column), None
+        return Effects(intercept, np.zeros_like(rows), columns / by_column), None
     # Eliminate the rows: (C - Wᵀ R⁻¹ W) c = g_c - Wᵀ R⁻¹ g_r, then r = R⁻¹ (g_r - W c).
     matrix = support.matrix(weights)
     transposed = matrix.T
@@ -190,7 +196,7 @@ def _newton_direction(support, gradient, weights, kind, penalty, factor):
     solution, n_steps = _conjugate_gradients(times, right, by_column, factor)
     if n_steps > _SLOW and factor is not None:
         factor = _column_factor(matrix, by_row, by_column)
-    return Margins((rows - matrix @ solution) / by_row, solution), factor
+    return Effects(intercept, (rows - matrix @ solution) / by_row, solution), factor
 
 
 def _column_factor(matrix, by_row, by_column):
@@ -237,7 +243,7 @@ def _centred(support, effects, direction, length):
     seen_rows, seen_columns = support.is_observed
     row_mean, column_mean = rows[seen_rows].mean(), columns[seen_columns].mean()
     return Effects(
-        effects.intercept + row_mean + column_mean,
+        effects.intercept + length * direction.intercept + row_mean + column_mean,
         np.where(seen_rows, rows - row_mean, 0.0),
         np.where(seen_columns, columns - column_mean, 0.0),
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.sparse.linalg import LinearOperator, svds
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, svds
 
 from .low_rank_theta import LowRank, zero_low_rank
 
 # Columns beyond the rank wanted: they catch what may enter next.
 _SPARE = 5
 _ROUNDING = 1e-12
+_POWER_ITERATIONS = 30
 
 
 def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
@@ -63,7 +64,13 @@ def dominant_directions(matrix, size):
         # Any directions in general position span all there is.
         return generator.standard_normal((matrix.shape[1], size))
     v0 = generator.standard_normal(min(matrix.shape))
-    _, _, right = svds(matrix, size, v0=v0, return_singular_vectors="vh")
+    try:
+        _, _, right = svds(matrix, size, v0=v0, return_singular_vectors="vh")
+    except ArpackNoConvergence:  # many singular values are alike: any of their directions serves
+        block = generator.standard_normal((matrix.shape[1], size))
+        for _ in range(_POWER_ITERATIONS):
+            block = orthonormal(matrix.T @ orthonormal(matrix @ block))
+        return block
     return right[::-1].T
 
 

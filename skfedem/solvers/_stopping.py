@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 # A stochastic run converges after this many sweeps in a row that gain less than tol ...
@@ -24,8 +25,9 @@ class Exact:
     """scikit-learn's rule: the criterion of two iterates in a row differs by less than tol.
 
     For exact rounds, where the clients' E-steps tell the criterion. The model says what the
-    difference is: nats per row for a log-likelihood, relative for an objective. The state is the
-    criteria so far.
+    difference is, nats per row for a log-likelihood, relative for an objective, and how many in a
+    row have to be small: steps with momentum may gain little once, and much thereafter. The state
+    is the criteria so far.
     """
 
     def __init__(self, tol, model):
@@ -35,9 +37,11 @@ class Exact:
 
     def converged(self, criterion):
         """Take the criterion of one more iterate; say whether to stop."""
-        before = self.state[-1:]
         self.state.append(criterion)
-        return bool(before and abs(self.model.change(criterion, before[0])) < self.tol)
+        latest = self.state[-1 - self.model.n_quiet :]
+        return len(latest) > self.model.n_quiet and all(
+            abs(self.model.change(now, before)) < self.tol for before, now in pairwise(latest)
+        )
 
 
 class Sweeps:
