@@ -78,11 +78,7 @@ class CellData(NamedTuple):
 
 
 class TableCells(NamedTuple):
-    """Observed cells of one table, as in CellData, its number of rows, and the table if dense.
-
-    ``dense`` is float32 or float64 with NaN in the missing cells. It may be the user's own array:
-    copy before writing.
-    """
+    """Observed cells of one table, as in CellData, and its number of rows."""
 
     rows: np.ndarray
     columns: np.ndarray
@@ -90,7 +86,6 @@ class TableCells(NamedTuple):
     counts: np.ndarray
     n_rows: int
     log_base_measure: float
-    dense: np.ndarray | None
 
 
 class _Observations(NamedTuple):
@@ -198,13 +193,7 @@ def check_matrix(estimator, X, missing_values, family):
     )
     _check_values(observations, family, missing)
     cells = _merged(observations, family)
-    if issparse(table):
-        dense = None
-    elif missing == missing:
-        dense = np.where(_missing_cells(table, missing), table.dtype.type(np.nan), table)
-    else:
-        dense = table
-    return TableCells(*cells[:4], table.shape[0], float(cells.log_base_measure[0]), dense)
+    return TableCells(*cells[:4], table.shape[0], float(cells.log_base_measure[0]))
 
 
 def _marker(missing_values):

@@ -163,6 +163,9 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         of shape (n_rows, largest rank). NaN where not evaluated.
     unobserved_rows_, unobserved_columns_ : ndarray of int
         Rows and columns of which nobody observed a cell. Their effects are 0.
+    row_offsets_ : ndarray of int, shape (`n_clients_` + 1,), or None
+        With ``rows="disjoint"``, client i has the rows ``row_offsets_[i]:row_offsets_[i + 1]`` of
+        the fit.
     n_clients_ : int
         Number of clients, those without an observed cell included.
     client_ids_ : ndarray of shape (`n_clients_`,)
@@ -555,6 +558,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         support = problem.model.pooled.support
         self.unobserved_rows_ = np.setdiff1d(np.arange(data.shape[0]), support.rows)
         self.unobserved_columns_ = np.setdiff1d(np.arange(data.shape[1]), support.columns)
+        self.row_offsets_ = data.row_offsets
         # What the attributes are, whatever set_params makes of the parameters later.
         self._fitted_family, self._fitted_effects = self.family, self.effects
         self._fitted_penalty = self.penalty
@@ -652,7 +656,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         """Cells of one client's triplets."""
         if not len(X):
             none = np.empty(0, np.int32)
-            return TableCells(none, none, np.empty(0), np.empty(0), self._shape[0], 0.0, None)
+            return TableCells(none, none, np.empty(0), np.empty(0), self._shape[0], 0.0)
         data = check_cells(
             clone(self),
             [X],
@@ -660,7 +664,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             family=self._family(),
             missing_values=self.missing_values,
         )
-        return TableCells(*data[:4], self._shape[0], float(data.log_base_measure[0]), None)
+        return TableCells(*data[:4], self._shape[0], float(data.log_base_measure[0]))
 
     def _solved_rows(self, cells):
         """θ of rows that are not those of the fit, from their observed cells."""

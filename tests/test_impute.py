@@ -220,6 +220,7 @@ def test_rows_of_ones_own_are_those_of_one_matrix():
     labelled = FederatedMatrixImputer(**EXACT).fit(STACKED, clients=OWNERS)
     assert labelled.client_ids_.tolist() == ["ann", "bob", "cid", "dan"]
     disjoint = FederatedMatrixImputer(**EXACT, rows="disjoint").fit(CLIENTS)
+    assert_array_equal(disjoint.row_offsets_, np.arange(len(CLIENTS) + 1) * N_ROWS)
     sparse = FederatedMatrixImputer(**EXACT).fit(coo_array(np.where(np.isnan(STACKED), 0, 1.0)))
     assert sparse.n_features_in_ == N_COLUMNS
     three = FederatedMatrixImputer(**EXACT, rows="disjoint").fit(np.stack(CLIENTS))
