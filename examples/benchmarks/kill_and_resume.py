@@ -38,7 +38,11 @@ else:
     estimator = FederatedMatrixImputer(3, family="poisson", **federated)
 print("ready", flush=True)
 estimator.fit(clients, resume_from=path if resume == "yes" else None)
-fitted = {k: v for k, v in vars(estimator).items() if k.endswith("_") and k != "history_"}
+fitted = {
+    k: v
+    for k, v in vars(estimator).items()
+    if k.endswith("_") and k != "history_" and v is not None
+}
 np.savez(path + ".fit.npz", **fitted, **estimator.history_)
 """
 
