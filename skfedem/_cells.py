@@ -64,6 +64,8 @@ class CellData(NamedTuple):
         (J, L).
     row_offsets : ndarray of int64, shape (n_clients + 1,), or None
         With ``rows="disjoint"``, client ``i`` has the rows ``row_offsets[i]:row_offsets[i + 1]``.
+    observations : ndarray of shape (sum of counts,), or None
+        The observations, cell after cell, if they were asked for.
     """
 
     rows: np.ndarray
@@ -75,6 +77,7 @@ class CellData(NamedTuple):
     ids: np.ndarray
     shape: tuple
     row_offsets: np.ndarray | None
+    observations: np.ndarray | None
 
 
 class TableCells(NamedTuple):
@@ -110,7 +113,15 @@ def is_cell_list(X):
 
 
 def check_cells(
-    estimator, X, clients=None, *, shape=None, family, missing_values=np.nan, rows="shared"
+    estimator,
+    X,
+    clients=None,
+    *,
+    shape=None,
+    family,
+    missing_values=np.nan,
+    rows="shared",
+    keep_observations=False,
 ):
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
@@ -132,6 +143,8 @@ def check_cells(
         Marks missing cells in dense matrices. NaN stands for None and pandas.NA as well.
     rows : {"shared", "disjoint"}, default="shared"
         Whether the rows of the clients in a list are the same sites, or each has its own.
+    keep_observations : bool, default=False
+        Whether single observations are wanted beside the means of cells.
 
     Returns
     -------
@@ -165,7 +178,7 @@ def check_cells(
             f"{_plural(len(observations.offsets) - 1, 'client')}: all cells are missing. Check "
             "what marks missing cells (missing_values)."
         )
-    return _merged(observations, family)
+    return _merged(observations, family, keep_observations)
 
 
 def check_matrix(estimator, X, missing_values, family):
@@ -192,7 +205,7 @@ def check_matrix(estimator, X, missing_values, family):
         codes, values, np.array([0, len(codes)]), table.shape, given=_frame(X)
     )
     _check_values(observations, family, missing)
-    cells = _merged(observations, family)
+    cells = _merged(observations, family, keep_observations=False)
     return TableCells(*cells[:4], table.shape[0], float(cells.log_base_measure[0]))
 
 
@@ -596,12 +609,12 @@ def _place(observations, position):
     return f"{place} of client {shown(observations.ids[client])}"
 
 
-def _merged(observations, family):
+def _merged(observations, family, keep_observations):
     """Sort each client's observations by cell, and merge those of the same cell."""
     codes, values, offsets, shape = observations[:4]
     n_cells = shape[0] * shape[1]
     lengths = np.diff(offsets)
-    pieces, own_cells, base_measures = [], [], []
+    pieces, own_cells, base_measures, kept = [], [], [], []
     # Clients of one run are told apart by multiples of n_cells, which have to stay within int64.
     for run in runs(lengths, _BLOCK, min(1024, (2**63 - 1) // n_cells)):
         own, part = lengths[run], slice(offsets[run.start], offsets[run.stop])
@@ -621,6 +634,8 @@ def _merged(observations, family):
                 counts,
             )
         )
+        if keep_observations:
+            kept.append(sorted_values)
         own_cells.append(np.bincount(owners, minlength=len(own)))
         base_measures.append(
             np.bincount(
@@ -640,4 +655,5 @@ def _merged(observations, family):
         np.arange(1) if observations.ids is None else observations.ids,
         tuple(map(int, shape)),
         observations.row_offsets,
+        np.concatenate(kept) if keep_observations else None,
     )

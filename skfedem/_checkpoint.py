@@ -67,7 +67,8 @@ def load(path, identity, template):
     identity : dict
         Whose run it has to be.
     template : NamedTuple or dict
-        A state of the same types; where it has a leaf, the checkpoint's replaces it.
+        A state of the same types; where it has a leaf, the checkpoint's replaces it. A dict without
+        keys takes all arrays that the checkpoint has below its name.
 
     Returns
     -------
@@ -153,6 +154,9 @@ def _rebuilt(name, template, arrays):
         fields = template._asdict().items()
         return type(template)(*(_rebuilt(f"{name}.{key}", child, arrays) for key, child in fields))
     if isinstance(template, dict):
+        if not template:
+            keys = [key for key in arrays if key.startswith(f"{name}.")]
+            return {key.removeprefix(f"{name}."): arrays[key] for key in keys}
         return {key: _rebuilt(f"{name}.{key}", child, arrays) for key, child in template.items()}
     if name not in arrays:
         return None

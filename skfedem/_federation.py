@@ -17,8 +17,9 @@ class Federation(NamedTuple):
 
     Attributes
     ----------
-    rows : ndarray of shape (n_samples, n_features)
-        The rows of client 0, then those of client 1, and so on; float32 or float64.
+    rows : ndarray of shape (n_samples, n_features), or a NamedTuple of arrays (n_samples,)
+        The rows of client 0, then those of client 1, and so on; float32 or float64. Of observed
+        cells, their columns.
     offsets : ndarray of int, shape (n_clients + 1,)
         Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has a row.
     weights : ndarray of shape (n_clients,)
@@ -33,6 +34,11 @@ class Federation(NamedTuple):
     def n_clients(self):
         """Number of clients, n."""
         return len(self.weights)
+
+    @property
+    def effective_n_clients(self):
+        """Number of equally weighted clients whose mean is as noisy, 1 / Σ w_i²."""
+        return 1 / float((self.weights**2).sum())
 
     @property
     def n_samples(self):

@@ -47,6 +47,8 @@ class History:
 
     def as_dict(self):
         """Return equal-length arrays by column name; counts are integers."""
+        if not self._rows:
+            return {}
         return {
             name: np.array(self.column(name), dtype=np.int64 if name in _INTEGERS else np.float64)
             for name in self._rows[0]

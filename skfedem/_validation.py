@@ -356,6 +356,15 @@ def check_rows(estimator, X):
     return rows
 
 
+def take_features(estimator, checked):
+    """Set ``n_features_in_`` and, if there are some, ``feature_names_in_`` as another has them."""
+    estimator.n_features_in_ = checked.n_features_in_
+    if hasattr(checked, "feature_names_in_"):
+        estimator.feature_names_in_ = checked.feature_names_in_
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+
+
 def federation_of(data, client_weights):
     """Stack validated clients with their weights w_i.
 

@@ -22,19 +22,21 @@ from ._cells import (
 )
 from ._federation import Federation
 from ._parallel import Workers
-from ._validation import check_choice, check_number, check_switch, shown, warn
+from ._validation import check_choice, check_number, check_switch, shown, take_features, warn
 from .models.families import FAMILIES, MAX_LOG_MEAN
-from .models.low_rank import Cells, low_rank_model, start_run
-from .models.low_rank_theta import LowRank, Theta, at
+from .models.low_rank import low_rank_model, start_run
+from .models.low_rank_theta import Cells, LowRank, Theta, at
 from .models.main_effects import EFFECTS, LEAST_PENALTY
 from .models.row_regression import fit_rows
-from .solvers import fedem, vr_fedem
-from .solvers._loop import Options, evaluate, run
-from .solvers._options import check_federated_parameters, federated_problem, step_schedule
-from .solvers._report import printer, warn_outcome
-from .solvers._resume import check_checkpoint_parameters, checkpoint_of, seed_of
-
-_SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
+from .solvers._loop import evaluate
+from .solvers._options import (
+    check_federated_parameters,
+    federated_problem,
+    run_solver,
+    step_schedule,
+)
+from .solvers._report import warn_outcome
+from .solvers._resume import check_checkpoint_parameters, seed_of
 
 
 class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -79,7 +81,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     rows : {"shared", "disjoint"}, default="shared"
         In a list, whether all clients have the same rows (sites), or each its own.
     missing_values : number, default=numpy.nan
-        Marks missing cells of dense matrices. NaN stands for None and ``pandas.NA`` as well.
+        Marks missing cells of dense matrices. NaN stands for None and ``pandas.NA`` as well. In
+        sparse ones missing is what is not stored, and the marker may not be stored.
     solver : {"fedem", "vr_fedem"}, default="fedem"
         Algorithm 1 or 2 of [1]_. VR-FedEM needs ``batch_size`` to differ from FedEM.
     step_size : float in (0, 1], "auto" or callable, default="auto"
@@ -331,7 +334,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             missing_values=self.missing_values,
             rows=self.rows,
         )
-        rank = self._checked_rank(data.shape)
+        rank = check_rank("rank", self.rank, data.shape) or min(data.shape)
         observers = np.flatnonzero(np.diff(data.offsets))
         federation = cell_federation(data, observers, self.client_weights)
         self._check_batches(federation, data.ids[observers])
@@ -351,26 +354,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                 adaptive=isinstance(self.step_size, str),
             )
             problem = federated_problem(self, model, federation, seed)
-            options = Options(
-                step_size=step_schedule(self, problem),
-                cautious=isinstance(self.step_size, str),
-                control_init=self.control_init,
-                max_iter=self.max_iter,
-                max_epochs=self.max_epochs,
-                tol=self.tol,
-                eval_every=self.eval_every,
-            )
             start = start_run(model, federation, theta)
-            solver = _SOLVERS[self.solver]
-            result = run(
-                solver,
-                problem,
-                start,
-                options,
-                workers,
-                printer(self),
-                checkpoint_of(self, federation, seed, resume_from),
-            )
+            result = run_solver(self, problem, start, workers, resume_from)
             objective, _ = evaluate(problem, result.server, workers)
         self._store(result, problem, data, observers, checked, objective)
         self._shape, self._has_triplets = data.shape, shape is not None
@@ -378,7 +363,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         self._site_labels = None
         if self._has_sites and not self._has_triplets:
             self._site_labels = _labels(X[0])[0]
-        self._warn(result, options, data, observers)
+        self._interrupted = result.interrupted
+        self._warn(result, problem, data, observers)
         return self
 
     def transform(self, X):
@@ -492,21 +478,9 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         check_number("penalty", self.penalty, low=0)
         check_choice("effects", self.effects, EFFECTS)
         check_number("effects_penalty", self.effects_penalty, low=0)
-        check_choice("solver", self.solver, tuple(_SOLVERS))
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
-
-    def _checked_rank(self, shape):
-        if self.rank is None:
-            return min(shape)
-        if self.rank > min(shape):
-            raise ValueError(
-                f"Expected rank <= min(n_rows, n_columns), got rank={self.rank} for a matrix of "
-                f"shape {shape} (n_samples = {shape[0]}, n_features = {shape[1]}). Use a smaller "
-                "rank, or None for no bound."
-            )
-        return self.rank
 
     def _check_batches(self, federation, ids):
         if self.batch_size is None or self.replacement:
@@ -529,7 +503,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                 f"in the last fit with warm_start=True, got shape {shape} and "
                 f"family={self.family!r}. Fit with warm_start=False."
             )
-        theta, rank = self._theta(), self._checked_rank(shape)
+        theta, rank = self._theta(), self.rank
         left, singular_values, right = theta.low_rank
         return Theta(
             0.0 if self.effects == "none" else theta.intercept,
@@ -563,13 +537,9 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         self._fitted_family, self._fitted_effects = self.family, self.effects
         self._fitted_penalty = self.penalty
         self._fitted_effects_penalty = self.effects_penalty
-        self.n_features_in_ = checked.n_features_in_
-        if hasattr(checked, "feature_names_in_"):
-            self.feature_names_in_ = checked.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        take_features(self, checked)
 
-    def _warn(self, result, options, data, observers):
+    def _warn(self, result, problem, data, observers):
         n_silent = len(data.ids) - len(observers)
         if n_silent:
             silent = np.setdiff1d(np.arange(len(data.ids)), observers)[:5]
@@ -591,7 +561,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         warn_outcome(
             self,
             result,
-            options.step_size,
+            step_schedule(self, problem),
             iteration="natural steps",
             left="were too long for the curvature",
             remedy="" if automatic else '; or use step_size="auto"',
@@ -707,6 +677,17 @@ def cell_federation(data, observers, client_weights):
         weights = np.full(len(lengths), 1 / len(lengths))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     return Federation(Cells(*data[:4]), offsets, weights)
+
+
+def check_rank(name, rank, shape):
+    """Return a rank that a matrix of this shape can have."""
+    if rank is not None and rank > min(shape):
+        raise ValueError(
+            f"Expected {name} <= min(n_rows, n_columns), got {rank} for a matrix of shape {shape} "
+            f"(n_samples = {shape[0]}, n_features = {shape[1]}). Use a smaller rank, or None for "
+            "no bound."
+        )
+    return rank
 
 
 def _warn_of_guard(theta):

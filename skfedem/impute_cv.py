@@ -16,10 +16,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ._cells import CellData, check_cells
+from ._cells import check_cells
 from ._random import VALIDATION, ragged_client_uniforms
-from ._validation import check_choice, check_number, warn
-from .impute import FederatedMatrixImputer, cell_federation
+from ._validation import check_choice, check_number, take_features, warn
+from .impute import FederatedMatrixImputer, cell_federation, check_rank
 from .models.families import FAMILIES
 from .models.low_rank import low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
@@ -71,7 +71,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     rows : {"shared", "disjoint"}, default="shared"
         In a list, whether all clients have the same rows (sites), or each its own.
     missing_values : number, default=numpy.nan
-        Marks missing cells of dense matrices.
+        Marks missing cells of dense matrices; may not be stored in sparse ones.
     solver : {"fedem", "vr_fedem"}, default="fedem"
         As all that follow, a parameter of :class:`FederatedMatrixImputer`, where it is explained.
     step_size : float in (0, 1], "auto" or callable, default="auto"
@@ -253,6 +253,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         TypeError, ValueError
             For data or parameters that do not fit; nothing is fitted then, and an earlier fit
             stands.
+        KeyboardInterrupt
+            When the search is stopped from the keyboard. The fit after it keeps what it reached.
 
         Warns
         -----
@@ -265,7 +267,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         with _muted():
             self._check_parameters()
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-            observed = observe(
+            cells = check_cells(
                 clone(self),
                 X,
                 clients,
@@ -273,12 +275,13 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
                 family=FAMILIES[self.family],
                 missing_values=self.missing_values,
                 rows=self.rows,
+                keep_observations=True,
             )
-            ranks = _checked_ranks(self.ranks, observed.cells.shape)
-            folds = deal_cells(np.diff(observed.cells.offsets), self.n_splits, seed)
+            ranks = _checked_ranks(self.ranks, cells.shape)
+            folds = deal_cells(np.diff(cells.offsets), self.n_splits, seed)
             _check_folds(folds, self.n_splits)
             penalty_max = largest_penalty(
-                observed.cells,
+                cells,
                 FAMILIES[self.family],
                 self.effects,
                 self.effects_penalty,
@@ -286,7 +289,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             )
             penalties = self._path(penalty_max)
             imputer = self._imputer(seed)
-            trials = self._search(imputer, observed, folds, ranks, penalties)
+            trials = self._search(imputer, cells, folds, ranks, penalties)
             results = tabulated(trials)
             best_index = int(np.argmax(results["mean_test_score"]))
             best = trials[best_index]
@@ -302,11 +305,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         self.best_index_, self.cv_results_ = best_index, results
         self.penalty_max_, self.n_splits_ = penalty_max, self.n_splits
         self.n_iter_ = imputer.n_iter_
-        self.n_features_in_ = imputer.n_features_in_
-        if hasattr(imputer, "feature_names_in_"):
-            self.feature_names_in_ = imputer.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        take_features(self, imputer)
         return self
 
     def transform(self, X):
@@ -402,8 +401,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         parameters.update(random_state=seed, warm_start=True, verbose=max(self.verbose - 1, 0))
         return FederatedMatrixImputer(**parameters)
 
-    def _search(self, imputer, observed, folds, ranks, penalties):
-        splits = [observed.split(folds == fold) for fold in range(self.n_splits)]
+    def _search(self, imputer, cells, folds, ranks, penalties):
+        splits = [split_cells(cells, folds == fold) for fold in range(self.n_splits)]
         # Sites are shared by then, and nobody will look at the histories.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
         trials = []
@@ -433,59 +432,33 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
 # -------------------------------------------------------------------- what clients hold out
 
 
-class Observed(NamedTuple):
-    """Cells of all clients, and every single observation of them.
+def split_cells(cells, held_out):
+    """Clients without the cells of a mask, and the clients with these cells alone.
 
-    Attributes
+    Parameters
     ----------
     cells : CellData
-    values : ndarray of shape (sum of ``cells.counts``,)
-        Observations, cell after cell.
+        With its observations.
+    held_out : ndarray of bool, shape (n_cells,)
+
+    Returns
+    -------
+    training, test : list of coo_array
+        One sparse matrix for each client; an entry is an observation.
     """
-
-    cells: CellData
-    values: np.ndarray
-
-    def split(self, held_out):
-        """Clients without the cells of a mask, and the clients with these cells alone.
-
-        Returns
-        -------
-        split : tuple of two lists of coo_array, one for each client
-        """
-        return self._tables(~held_out), self._tables(held_out)
-
-    def _tables(self, kept):
-        """One sparse matrix for each client; an entry is an observation."""
-        cells = self.cells
-        counts = cells.counts.astype(np.int64)
-        seen = np.repeat(kept, counts)
-        rows, columns = (np.repeat(index, counts)[seen] for index in (cells.rows, cells.columns))
-        values = self.values[seen]
-        ends = np.concatenate([[0], np.cumsum(counts * kept)])[cells.offsets]
-        return [
-            coo_array((values[own], (rows[own], columns[own])), shape=cells.shape)
-            for own in map(slice, ends[:-1], ends[1:])
-        ]
+    return _tables(cells, ~held_out), _tables(cells, held_out)
 
 
-def observe(estimator, X, clients, *, family, **options):
-    """Cells of all clients and their single observations, from what the user gives.
-
-    Parameters are those of ``check_cells``.
-    """
-    blocks = []
-
-    def keep(values):
-        blocks.append(values)
-        return np.zeros(len(values))
-
-    # Base measures are asked of the observations as they came, cell after cell: the cells that are
-    # returned have their means only.
-    cells = check_cells(
-        estimator, X, clients, family=family._replace(log_base_measure=keep), **options
-    )
-    return Observed(cells, np.concatenate(blocks))
+def _tables(cells, kept):
+    counts = cells.counts.astype(np.int64)
+    seen = np.repeat(kept, counts)
+    rows, columns = (np.repeat(index, counts)[seen] for index in (cells.rows, cells.columns))
+    values = cells.observations[seen]
+    ends = np.concatenate([[0], np.cumsum(counts * kept)])[cells.offsets]
+    return [
+        coo_array((values[own], (rows[own], columns[own])), shape=cells.shape)
+        for own in map(slice, ends[:-1], ends[1:])
+    ]
 
 
 def deal_cells(lengths, n_splits, seed):
@@ -611,9 +584,8 @@ def path_trials(imputer, splits, penalties, patience):
         scores = []
         for fold, (training, held_out) in enumerate(splits):
             try:
-                scores.append(
-                    imputers[fold].set_params(penalty=penalty).fit(training).score(held_out)
-                )
+                fit_step(imputers[fold], penalty, training)
+                scores.append(imputers[fold].score(held_out))
             except ValueError as error:
                 raise ValueError(f"Without the cells of fold {fold}: {error}") from error
         trial = Trial(
@@ -637,8 +609,15 @@ def follow_path(imputer, penalties, X, **data):
     last = imputer.get_params()
     imputer.set_params(eval_every=None, verbose=0)
     for penalty in penalties.tolist():
-        imputer.set_params(penalty=penalty).fit(X, **data)
+        fit_step(imputer, penalty, X, **data)
     imputer.set_params(**last)
+
+
+def fit_step(imputer, penalty, X, **data):
+    """Fit a step of a path. A fit that was stopped from the keyboard stops the search."""
+    imputer.set_params(penalty=penalty).fit(X, **data)
+    if imputer._interrupted:
+        raise KeyboardInterrupt
 
 
 def tabulated(trials):
@@ -683,12 +662,8 @@ def _checked_ranks(ranks, shape=None):
         if rank is None:
             continue
         check_number("each of ranks", rank, kind=Integral, low=1, hint="None is no bound.")
-        if shape is not None and rank > min(shape):
-            raise ValueError(
-                f"Expected ranks <= min(n_rows, n_columns), got {rank} for a matrix of shape "
-                f"{shape} (n_samples = {shape[0]}, n_features = {shape[1]}). Use smaller ranks, or "
-                "None for no bound."
-            )
+        if shape is not None:
+            check_rank("ranks", rank, shape)
     return ranks
 
 

@@ -26,16 +26,18 @@ from ._validation import (
     check_switch,
     federation_of,
     is_client_list,
+    take_features,
 )
 from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, precisions_cholesky
 from .models.mixture_start import INIT_PARAMS, check_start, standardise, start_run
-from .solvers import fedem, vr_fedem
-from .solvers._loop import Options, run
-from .solvers._options import check_federated_parameters, federated_problem, step_schedule
-from .solvers._report import printer, warn_outcome
-from .solvers._resume import check_checkpoint_parameters, checkpoint_of, seed_of
-
-_SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
+from .solvers._options import (
+    check_federated_parameters,
+    federated_problem,
+    run_solver,
+    step_schedule,
+)
+from .solvers._report import warn_outcome
+from .solvers._resume import check_checkpoint_parameters, seed_of
 
 
 class FederatedGaussianMixture(
@@ -338,7 +340,6 @@ class FederatedGaussianMixture(
                 f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
                 "run. Fit the starts one by one."
             )
-        solver = _SOLVERS[self.solver]
         best = None
         with Workers(self.n_jobs) as workers:
             model, cost = standardise(self, federation, given)
@@ -347,32 +348,18 @@ class FederatedGaussianMixture(
                 self._print(f"Start {number}")
                 seed = seed_of(self, seed, resume_from)
                 problem = problem._replace(seed=seed)
-                options = Options(
-                    step_size=step_schedule(self, problem),
-                    cautious=isinstance(self.step_size, str),
-                    control_init=self.control_init,
-                    max_iter=self.max_iter,
-                    max_epochs=self.max_epochs,
-                    tol=self.tol,
-                    eval_every=self.eval_every,
-                )
                 start = start_run(model, federation, self.init_params, given, seed, cost)
-                result = run(
-                    solver,
-                    problem,
-                    start,
-                    options,
-                    workers,
-                    printer(self),
-                    checkpoint_of(self, federation, seed, resume_from),
-                )
+                result = run_solver(self, problem, start, workers, resume_from)
                 if best is None or result.criteria[-1] > best.criteria[-1]:
                     best = result
+                if result.interrupted:
+                    best = best._replace(interrupted=True)
+                    break
         self._store(best, model, data, checked)
         warn_outcome(
             self,
             best,
-            options.step_size,
+            step_schedule(self, problem),
             iteration="EM iterations",
             left="left the domain of the M-step",
             remedy=", or drop linearly dependent features",
@@ -522,7 +509,6 @@ class FederatedGaussianMixture(
     def _check_parameters(self):
         check_number("n_components", self.n_components, kind=Integral, low=1)
         check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
-        check_choice("solver", self.solver, tuple(_SOLVERS))
         check_choice("init_params", self.init_params, INIT_PARAMS)
         check_number("reg_covar", self.reg_covar, low=0)
         check_number("n_init", self.n_init, kind=Integral, low=1)
@@ -555,11 +541,7 @@ class FederatedGaussianMixture(
         self.n_clients_ = len(data.ids)
         self.client_ids_ = data.ids
         self.client_drift_ = np.linalg.norm(result.states.controls, axis=1)
-        self.n_features_in_ = checked.n_features_in_
-        if hasattr(checked, "feature_names_in_"):
-            self.feature_names_in_ = checked.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        take_features(self, checked)
         self._n_features_out = len(weights)
 
     # ---------------------------------------------------------------- prediction

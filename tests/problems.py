@@ -20,8 +20,8 @@ from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, Start
 from skfedem.models.families import FAMILIES
 from skfedem.models.gaussian_mixture import GaussianMixtureModel, in_row_units
-from skfedem.models.low_rank import Cells, low_rank_model, start_run
-from skfedem.models.low_rank_theta import LowRank, Theta
+from skfedem.models.low_rank import low_rank_model, start_run
+from skfedem.models.low_rank_theta import Cells, LowRank, Theta
 from skfedem.models.main_effects import LEAST_PENALTY
 from skfedem.models.units import standard_units
 from skfedem.solvers import fedem, vr_fedem

@@ -104,7 +104,7 @@ def test_sizes_are_as_the_contract_says(case):
     assert model.minibatch_mean(natural, minibatch).shape == own.shape
     assert model.block_rows >= 1
     assert model.criterion in SIGNS
-    noise, spider = model.minibatch_bounds(federation, 5.0, 2)
+    noise, spider = model.minibatch_bounds(federation, 2)
     assert 0 < noise < np.inf and 0 < spider < np.inf
 
 

@@ -13,8 +13,11 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, impute_cv
-from skfedem.impute_cv import deal_cells, largest_penalty, observe, path_trials
+from skfedem._cells import check_cells
+from skfedem.impute_cv import deal_cells, largest_penalty, path_trials, split_cells
 from skfedem.models.families import FAMILIES
+from skfedem.solvers import _loop
+from skfedem.solvers._loop import client_round
 
 DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 SHAPE = (14, 9)
@@ -43,11 +46,13 @@ def clients_of(family="gaussian", n_clients=4, share=0.35, seed=0):
 
 
 def observed_by(clients, family="gaussian", **options):
-    return observe(BaseEstimator(), clients, None, family=FAMILIES[family], **options)
+    return check_cells(
+        BaseEstimator(), clients, family=FAMILIES[family], keep_observations=True, **options
+    )
 
 
 def folds_of(observed, n_splits, seed=0):
-    return deal_cells(np.diff(observed.cells.offsets), n_splits, seed)
+    return deal_cells(np.diff(observed.offsets), n_splits, seed)
 
 
 class Recorder(FederatedMatrixImputer):
@@ -83,7 +88,7 @@ def test_the_low_rank_part_vanishes_from_the_largest_penalty_on(family, effects,
     # Not all alike, so that uniform weights differ from the others.
     clients = clients_of(family)
     clients[0][3:] = np.nan
-    cells = observed_by(clients, family).cells
+    cells = observed_by(clients, family)
     threshold = largest_penalty(cells, FAMILIES[family], effects, 0.01, client_weights)
     options = {"family": family, "effects": effects, "client_weights": client_weights}
     for factor, n_factors in ((1 + 1e-6, 0), (1 - 1e-3, 1)):
@@ -112,8 +117,8 @@ def test_a_matrix_that_effects_explain_has_a_path():
 @every_family
 def test_fits_down_the_path_are_those_from_nothing(family):
     observed = observed_by(clients_of(family), family)
-    split = observed.split(folds_of(observed, 4) == 0)
-    threshold = largest_penalty(observed.cells, FAMILIES[family], "both", 0.01, "n_samples")
+    split = split_cells(observed, folds_of(observed, 4) == 0)
+    threshold = largest_penalty(observed, FAMILIES[family], "both", 0.01, "n_samples")
     imputer = FederatedMatrixImputer(None, family=family, warm_start=True, tol=1e-11, max_iter=2000)
     penalties = threshold * np.array([1, 0.6, 0.3, 0.15])
     for trial in path_trials(imputer, [split], penalties, None):
@@ -126,7 +131,7 @@ def test_patience():
     scores = iter([1.0, 3.0, 2.0, 2.5, 2.9, 4.0])
 
     class Stub(FederatedMatrixImputer):
-        n_iter_, singular_values_, converged_ = 1, np.empty(0), True
+        n_iter_, singular_values_, converged_, _interrupted = 1, np.empty(0), True, False
         history_ = {"uplink_bits": np.zeros(1)}
 
         def fit(self, X):
@@ -168,10 +173,9 @@ def test_held_out_cells_are_not_read():
     clients = clients_of("poisson")
     observed = observed_by(clients, "poisson")
     held_out = folds_of(observed, 3) == 1
-    cells = observed.cells
-    owners = np.repeat(np.arange(len(clients)), np.diff(cells.offsets))
+    owners = np.repeat(np.arange(len(clients)), np.diff(observed.offsets))
     for owner, row, column in zip(
-        owners[held_out], cells.rows[held_out], cells.columns[held_out], strict=True
+        owners[held_out], observed.rows[held_out], observed.columns[held_out], strict=True
     ):
         clients[owner][row, column] += 50
     changed = observed_by(clients, "poisson")
@@ -179,7 +183,9 @@ def test_held_out_cells_are_not_read():
     trials, objectives = [], []
     for each in (observed, changed):
         Recorder.fits = []
-        trials.append(list(path_trials(imputer, [each.split(held_out)], np.array([9.0, 3.0]), 9)))
+        trials.append(
+            list(path_trials(imputer, [split_cells(each, held_out)], np.array([9.0, 3.0]), 9))
+        )
         objectives.append([fit["objective"] for fit in Recorder.fits])
     assert objectives[0] == objectives[1]
     for before, after in zip(*trials, strict=True):
@@ -190,7 +196,7 @@ def test_held_out_cells_are_not_read():
 def test_several_observations_of_a_cell_are_held_out_as_one():
     visits = np.random.default_rng(0).poisson(3.0, (3, *SHAPE)).astype(float)
     observed = observed_by([visits, visits[0]], "poisson")
-    training, held_out = observed.split(folds_of(observed, 4) == 2)
+    training, held_out = split_cells(observed, folds_of(observed, 4) == 2)
     for full, kept, out in zip(([*visits], [visits[0]]), training, held_out, strict=True):
         kept_cells, out_cells = (set(zip(*table.coords, strict=True)) for table in (kept, out))
         assert not kept_cells & out_cells
@@ -205,7 +211,7 @@ def test_scores_are_mean_log_likelihoods_of_held_out_observations(family):
     clients = clients_of(family)
     visits = np.stack(clients_of(family, 3, seed=1))
     observed = observed_by([visits, *clients], family)
-    training, held_out = observed.split(folds_of(observed, 3) == 0)
+    training, held_out = split_cells(observed, folds_of(observed, 3) == 0)
     imputer = FederatedMatrixImputer(None, family=family, warm_start=True)
     (trial,) = path_trials(imputer, [(training, held_out)], np.array([3.0]), None)
     mean = clone(imputer).set_params(penalty=3.0).fit(training).fitted_mean()
@@ -418,3 +424,22 @@ def test_held_out_error_on_oystercatchers():
     error = search.fitted_mean().ravel()[held_out] - truth
     # Site and month effects alone: 1.79.
     assert np.sqrt(np.mean(error**2)) <= 1.59
+
+
+def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
+    imputer = FederatedMatrixImputerCV([2], penalties=3, n_splits=2, eval_every=None)
+    n_rounds = 0
+
+    def interrupted(*args):
+        nonlocal n_rounds
+        n_rounds += 1
+        if n_rounds == 12:
+            raise KeyboardInterrupt
+        return client_round(*args)
+
+    monkeypatch.setattr(_loop, "client_round", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        imputer.fit(clients_of("gaussian"))
+    assert n_rounds == 12  # no other fit was begun
+    with pytest.raises(NotFittedError):
+        imputer.transform(clients_of("gaussian"))

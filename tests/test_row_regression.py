@@ -7,7 +7,8 @@ from scipy.optimize import minimize
 
 from skfedem.models import row_regression
 from skfedem.models.families import FAMILIES, GAUSSIAN
-from skfedem.models.row_regression import Cells, fit_rows
+from skfedem.models.low_rank_theta import Cells
+from skfedem.models.row_regression import fit_rows
 
 N_ROWS, N_COLUMNS, RANK = 40, 30, 3
 

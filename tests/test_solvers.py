@@ -453,3 +453,21 @@ def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, mon
         # The end of a whole fit is evaluated as such.
         assert_array_equal(column[:6], whole.history_[name][:6], err_msg=name)
     assert_array_equal(estimator.score(clients), whole.score(clients))
+
+
+def test_a_keyboard_interrupt_begins_no_other_start(monkeypatch):
+    gm = FederatedGaussianMixture(2, n_init=3, tol=0, max_iter=5, random_state=0)
+    n_rounds = 0
+
+    def interrupted(*args):
+        nonlocal n_rounds
+        n_rounds += 1
+        if n_rounds == 8:
+            raise KeyboardInterrupt
+        return client_round(*args)
+
+    monkeypatch.setattr(_loop, "client_round", interrupted)
+    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard"):
+        gm.fit(np.random.default_rng(0).normal(size=(50, 2)))
+    assert n_rounds == 8
+    assert gm.n_iter_ in (2, 5)

@@ -176,12 +176,11 @@ class Model(ABC):
         """Difference of two values of the criterion or of the minorizer, in units of ``tol``."""
 
     @abstractmethod
-    def minibatch_bounds(self, federation, n_clients, batch_size):
+    def minibatch_bounds(self, federation, batch_size):
         """What the noise of minibatches allows of the step γ, as two factors.
 
         The first bounds FedEM's step after division by ``1 + 5 ω_p`` (Theorem 4), the second
-        VR-FedEM's after multiplication by ``√(p / (k_in (1 + ω_p)))`` (Theorem 3). ``n_clients`` is
-        the effective number of clients, ``1 / Σ w_i²``.
+        VR-FedEM's after multiplication by ``√(p / (k_in (1 + ω_p)))`` (Theorem 3).
         """
 
     @abstractmethod

@@ -421,9 +421,9 @@ class GaussianMixtureModel(RowModel):
             slack = slack * table[:, 0, None, None]
         return _cholesky(scatter + slack) is not None
 
-    def minibatch_bounds(self, federation, n_clients, batch_size):
+    def minibatch_bounds(self, federation, batch_size):
         """Rows read in a round, over q where Ŝ is moved by their noise."""
-        n_rows = n_clients * batch_size
+        n_rows = federation.effective_n_clients * batch_size
         return _NOISE * n_rows / self.n_statistics, _SPIDER * np.sqrt(n_rows)
 
     def minorizer(self, statistics, parameters):

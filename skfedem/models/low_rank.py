@@ -18,7 +18,7 @@ import numpy as np
 
 from .._client_vectors import OnOwnRows
 from ._base import Estimate, Model, Start, Step
-from .low_rank_theta import Theta, at, effects_of, zero_low_rank
+from .low_rank_theta import Cells, Theta, at, effects_of, low_rank_at, zero_low_rank
 from .main_effects import Effects, Margins, Support, ridge
 from .proximal import (
     MAX_HALVINGS,
@@ -26,6 +26,7 @@ from .proximal import (
     Pooled,
     extrapolate,
     largest_curvature,
+    moved,
     objective,
     proximal_step,
     with_effects,
@@ -43,24 +44,6 @@ _NOTHING = 1e-6
 # cells a client, 2.5 stood and 5 did not for SPIDER; FedEM's floor falls with its step.
 _NOISE = 2.0
 _SPIDER = 2.0
-
-
-class Cells(NamedTuple):
-    """Observed cells, client after client.
-
-    Attributes
-    ----------
-    rows, columns : ndarray of int32, shape (n_cells,)
-    values : ndarray of shape (n_cells,)
-        Mean of the client's observations of the cell.
-    counts : ndarray of shape (n_cells,)
-        How many they are.
-    """
-
-    rows: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    counts: np.ndarray
 
 
 class Parameters(NamedTuple):
@@ -183,7 +166,7 @@ class LowRankModel(Model):
     def _residuals(self, cells, theta):
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
 
-    def minibatch_bounds(self, federation, n_clients, batch_size):
+    def minibatch_bounds(self, federation, batch_size):
         """Share of its cells that a client reads: few clients or one see a cell, none averages."""
         share = batch_size / float(federation.weights @ federation.lengths)
         return _NOISE * share, _SPIDER * np.sqrt(share)
@@ -223,18 +206,20 @@ class LowRankModel(Model):
             origin = extrapolate(pooled, here, statistics.previous, share)
             move = proximal_step(pooled, origin, sums, step_size, natural_step, block)
             if move is not None:
-                rise = objective(pooled, move.iterate, sums) - objective(pooled, here, sums)
+                iterate = moved(pooled, origin, move)
+                rise = objective(pooled, iterate, sums) - objective(pooled, here, sums)
                 move = move if rise <= 0 else None
         if move is None:
             momentum = _next_momentum(1.0)
             move = proximal_step(pooled, here, sums, step_size, natural_step, block)
-        if move is None:
-            safe = statistics._replace(natural_step=1 / largest_curvature(pooled, here.theta))
-            return Step(safe, np.nan, MAX_HALVINGS, 0.0)
+            if move is None:
+                safe = statistics._replace(natural_step=1 / largest_curvature(pooled, here.theta))
+                return Step(safe, np.nan, MAX_HALVINGS, 0.0)
+            iterate = moved(pooled, here, move)
         # A step that moved nothing says nothing of the curvature.
         growth = _GROWTH if move.sq_norm > 0 else 1.0
         point = Point(
-            iterate=move.iterate,
+            iterate=iterate,
             previous=here,
             momentum=momentum,
             natural_step=growth * move.natural_step,
@@ -391,7 +376,9 @@ def start_run(model, federation, theta=None):
         effects, low_rank = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns)), None
     else:
         effects, low_rank = effects_of(theta), theta.low_rank
-    iterate = with_effects(pooled, low_rank or zero_low_rank(support.shape), effects)
+    low_rank = low_rank or zero_low_rank(support.shape)
+    values = low_rank_at(low_rank, support.rows, support.columns)
+    iterate = with_effects(pooled, low_rank, values, effects)
     natural_step = 1 / largest_curvature(pooled, iterate.theta)
     if family.max_variance is None:
         natural_step *= _FIRST_STEP

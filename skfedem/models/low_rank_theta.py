@@ -12,6 +12,24 @@ from .main_effects import Effects
 _BLOCK = 2**16
 
 
+class Cells(NamedTuple):
+    """Observed cells.
+
+    Attributes
+    ----------
+    rows, columns : ndarray of int, shape (n_cells,)
+    values : ndarray of shape (n_cells,)
+        Mean of the observations of a cell, by one client where clients are kept apart.
+    counts : ndarray of shape (n_cells,)
+        How many they are.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    counts: np.ndarray
+
+
 class LowRank(NamedTuple):
     """``left @ diag(singular_values) @ right.T``, with orthonormal columns in both factors.
 

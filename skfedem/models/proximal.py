@@ -70,11 +70,13 @@ class Iterate(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Outcome of a proximal step.
+    """Outcome of a proximal step, before the effects follow.
 
     Attributes
     ----------
-    iterate : Iterate
+    low_rank : LowRank
+        Θ⁺.
+    low_rank_values : ndarray of shape (n_observed,)
     natural_step : float
         η that the curvature allowed.
     block : ndarray
@@ -84,22 +86,21 @@ class Move(NamedTuple):
     halvings : int
     """
 
-    iterate: Iterate
+    low_rank: LowRank
+    low_rank_values: np.ndarray
     natural_step: float
     block: np.ndarray
     sq_norm: float
     halvings: int
 
 
-def with_effects(pooled, low_rank, effects, factor=None):
+def with_effects(pooled, low_rank, low_rank_values, effects, factor=None):
     """Iterate of a low-rank part and the effects that are best beside it.
 
     ``effects`` is where the search for them begins, ``factor`` that of an earlier one.
     """
-    support = pooled.support
-    low_rank_values = low_rank_at(low_rank, support.rows, support.columns)
     effects, theta, factor = fit_effects(
-        support,
+        pooled.support,
         pooled.margins,
         low_rank_values,
         effects,
@@ -131,11 +132,12 @@ def extrapolate(pooled, iterate, previous, momentum):
         (1 + momentum) * one - momentum * other
         for one, other in zip(iterate.effects, previous.effects, strict=True)
     )
-    return with_effects(pooled, beyond, Effects(*likely), iterate.factor)
+    values = (1 + momentum) * iterate.low_rank_values - momentum * previous.low_rank_values
+    return with_effects(pooled, beyond, values, Effects(*likely), iterate.factor)
 
 
 def proximal_step(pooled, origin, sums, step_size, natural_step, block):
-    """``Θ⁺ = SVT_{γηλ}(Θ + γη W)``, then the effects; η is halved until the curvature allows it.
+    """``Θ⁺ = SVT_{γηλ}(Θ + γη W)``; η is halved until the curvature allows it.
 
     η is allowed where the loss lies below its tangent plus ``||Θ⁺ - Θ||² / (2η)`` at Θ⁺. How far a
     loss lies above its tangent depends on ψ and N alone, so that noise in W cannot mislead it.
@@ -170,14 +172,19 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
             pooled.rank,
             block,
         )
-        change = low_rank_at(low_rank, support.rows, support.columns) - origin.low_rank_values
+        values = low_rank_at(low_rank, support.rows, support.columns)
         distance = squared_distance(low_rank, origin.low_rank)
+        change = values - origin.low_rank_values
         above = above_tangent(pooled, origin.theta, mean, log_partition, change)
         if 2 * natural_step * above <= distance * (1 + 1e-9):
-            iterate = with_effects(pooled, low_rank, origin.effects, origin.factor)
-            return Move(iterate, natural_step, after, distance / length**2, halvings)
+            return Move(low_rank, values, natural_step, after, distance / length**2, halvings)
         natural_step = natural_step / 2
     return None
+
+
+def moved(pooled, origin, move):
+    """Iterate where a step from ``origin`` leads, effects and all."""
+    return with_effects(pooled, move.low_rank, move.low_rank_values, origin.effects, origin.factor)
 
 
 def above_tangent(pooled, theta, mean, log_partition, change):

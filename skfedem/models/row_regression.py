@@ -27,24 +27,6 @@ _LONGEST = 4.0
 _ROUNDING = 1e-14
 
 
-class Cells(NamedTuple):
-    """Observed cells, in any order.
-
-    Attributes
-    ----------
-    rows, columns : ndarray of int, shape (n_cells,)
-    values : ndarray of shape (n_cells,)
-        Mean of the observations of a cell.
-    counts : ndarray of shape (n_cells,)
-        Weight of all observations of a cell, their number when all count alike.
-    """
-
-    rows: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    counts: np.ndarray
-
-
 class _Regressions(NamedTuple):
     """Rows with at least one cell each, cells of a row side by side, and the current θ.
 

@@ -1,4 +1,4 @@
-"""From an estimator's parameters to a problem and a step schedule.
+"""From an estimator's parameters to a problem, a step schedule and a run.
 
 The parameters of the federated algorithms have the same names in every estimator.
 """
@@ -16,9 +16,14 @@ from .._validation import (
     warn,
 )
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
+from . import fedem, vr_fedem
 from ._base import Problem
+from ._loop import Options, run
+from ._report import printer
+from ._resume import checkpoint_of
 from .step_size import automatic_n_inner, automatic_step_size
 
+SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
 # An operator that was asked for an omega may exceed it by rounding.
 _ROUNDING = 1e-6
 _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK}
@@ -27,6 +32,7 @@ _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK
 def check_federated_parameters(estimator):
     """Raise TypeError or ValueError for a parameter of the algorithms that does not fit."""
     e = estimator
+    check_choice("solver", e.solver, tuple(SOLVERS))
     if not callable(e.step_size) and not _is_auto(e.step_size):
         check_number(
             "step_size", e.step_size, low=0, low_open=True, high=1,
@@ -145,3 +151,33 @@ def step_schedule(estimator, problem):
         return float(value)
 
     return checked
+
+
+def run_solver(estimator, problem, start, workers, resume_from):
+    """Run the estimator's solver on a problem, until its parameters say stop.
+
+    Parameters
+    ----------
+    estimator : estimator
+    problem : Problem
+    start : Start
+    workers : Workers
+    resume_from : path-like or None
+        Checkpoint to go on from.
+
+    Returns
+    -------
+    result : Run
+    """
+    options = Options(
+        step_size=step_schedule(estimator, problem),
+        cautious=isinstance(estimator.step_size, str),
+        control_init=estimator.control_init,
+        max_iter=estimator.max_iter,
+        max_epochs=estimator.max_epochs,
+        tol=estimator.tol,
+        eval_every=estimator.eval_every,
+    )
+    checkpoint = checkpoint_of(estimator, problem.federation, problem.seed, resume_from)
+    solver = SOLVERS[estimator.solver]
+    return run(solver, problem, start, options, workers, printer(estimator), checkpoint)

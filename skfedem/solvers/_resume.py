@@ -12,7 +12,7 @@ from .. import _checkpoint
 from .._history import History
 from .._validation import check_number
 from ._base import ServerState
-from ._loop import Progress, Saved, evaluated
+from ._loop import Progress, Saved
 from ._stopping import Sweep
 
 # What may differ between a run and its continuation: how long it lasts, and how it is computed.
@@ -61,15 +61,12 @@ class Checkpoint(NamedTuple):
         """Return what was saved, as ``Saved``; None if the run begins here."""
         if self.resume_from is None:
             return None
-        model, vectors = problem.model, problem.vectors
-        server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
-        history = History()
-        history.append(**_row_of_types(model))
+        server = ServerState(0, start.statistics, start.parameters, problem.vectors.server_zeros())
         stopping = [] if problem.exact else Sweep(start.parameters)
-        states = solver.init(problem, vectors.zeros())
-        template = as_state(Saved(Progress(server, 0.0), states, history, [], stopping))
+        states = solver.init(problem, problem.vectors.zeros())
+        template = as_state(Saved(Progress(server, 0.0), states, History(), [], stopping))
         state = _checkpoint.load(self.resume_from, self.identity, template)
-        parameters = model.maximization(state["server"]["statistics"])
+        parameters = problem.model.maximization(state["server"]["statistics"])
         return Saved(
             Progress(
                 ServerState(parameters=parameters, **state["server"]),
@@ -147,15 +144,6 @@ def as_state(saved):
         if isinstance(saved.stopping, Sweep)
         else np.array(saved.stopping),
     }
-
-
-def _row_of_types(model):
-    """A row of the history with the columns that it has."""
-    names = (
-        "round", "epoch", "field_sq_norm", "step_size", "n_active", "uplink_bits", "downlink_bits",
-        "safeguarded",
-    )  # fmt: skip
-    return {**dict.fromkeys(names, 0), **evaluated(model, 0.0, 0.0)}
 
 
 def _described(value):

@@ -8,7 +8,7 @@ doc/step_sizes.rst).
 
 from __future__ import annotations
 
-from math import ceil, inf, sqrt
+from math import ceil, sqrt
 
 from ..theory import participation_omega
 
@@ -47,16 +47,14 @@ def automatic_step_size(problem, *, variance_reduced):
 def first_step_size(problem, *, variance_reduced):
     """γ before any decrease: the smallest of what memory, noise and SPIDER allow, at most 1."""
     omega, p = problem.omega, problem.participation
-    n_clients = 1 / float((problem.federation.weights**2).sum())
     spread = participation_omega(omega, p)
-    memory = p * sqrt(n_clients) / ((1 + omega) * sqrt(spread)) if spread > 0 else inf
-    bounds = [1.0, _MEMORY * memory]
+    bounds = [1.0]
     if spread > 0:
+        n_clients = problem.federation.effective_n_clients
+        bounds.append(_MEMORY * p * sqrt(n_clients) / ((1 + omega) * sqrt(spread)))
         bounds.append(_LEARNING * p / (1 + omega))
     if problem.batch_size is not None:
-        noise, spider = problem.model.minibatch_bounds(
-            problem.federation, n_clients, problem.batch_size
-        )
+        noise, spider = problem.model.minibatch_bounds(problem.federation, problem.batch_size)
         if variance_reduced:
             bounds.append(spider * sqrt(p / (problem.n_inner * (1 + spread))))
         else:
