@@ -356,13 +356,16 @@ def check_rows(estimator, X):
     return rows
 
 
+def features_of(estimator):
+    """``n_features_in_`` and, if there are some, ``feature_names_in_``, by name."""
+    names = ("n_features_in_", "feature_names_in_")
+    return {name: vars(estimator)[name] for name in names if name in vars(estimator)}
+
+
 def take_features(estimator, checked):
-    """Set ``n_features_in_`` and, if there are some, ``feature_names_in_`` as another has them."""
-    estimator.n_features_in_ = checked.n_features_in_
-    if hasattr(checked, "feature_names_in_"):
-        estimator.feature_names_in_ = checked.feature_names_in_
-    elif hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
+    """Set ``n_features_in_`` and ``feature_names_in_`` as another has them."""
+    vars(estimator).pop("feature_names_in_", None)
+    vars(estimator).update(features_of(checked))
 
 
 def federation_of(data, client_weights):

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, 
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._cells import (
     TableCells,
     _differ,
@@ -22,7 +23,7 @@ from ._cells import (
 )
 from ._federation import Federation
 from ._parallel import Workers
-from ._validation import check_choice, check_number, check_switch, shown, take_features, warn
+from ._validation import check_choice, check_number, check_switch, features_of, shown, warn
 from .models.families import FAMILIES, MAX_LOG_MEAN
 from .models.low_rank import low_rank_model, start_run
 from .models.low_rank_theta import Cells, LowRank, Theta, at
@@ -39,7 +40,9 @@ from .solvers._report import warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
 
 
-class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class FederatedMatrixImputer(
+    CallbackSupportMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator
+):
     """Low-rank model of a matrix whose cells several clients observed here and there.
 
     FedMissEM: counts (or presences, or measurements) of sites by months, of which every observer
@@ -280,6 +283,7 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         self.checkpoint_every = checkpoint_every
         self.verbose = verbose
 
+    @with_callbacks
     def fit(self, X, y=None, *, clients=None, shape=None, resume_from=None):
         """Fit the model to the observed cells of all clients.
 
@@ -341,6 +345,8 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         theta = self._warm_theta(data.shape)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         seed = seed_of(self, seed, resume_from)
+        known = self._known(X, shape, data, checked)
+        task = FitTask(self, X, y, self.max_iter)
         with Workers(self.n_jobs) as workers:
             model = low_rank_model(
                 federation,
@@ -355,15 +361,11 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             )
             problem = federated_problem(self, model, federation, seed)
             start = start_run(model, federation, theta)
-            result = run_solver(self, problem, start, workers, resume_from)
+            tasks = task.rounds(lambda server: {**known, **_so_far(server)})
+            result = run_solver(self, problem, start, workers, resume_from, tasks)
             objective, _ = evaluate(problem, result.server, workers)
-        self._store(result, problem, data, observers, checked, objective)
-        self._shape, self._has_triplets = data.shape, shape is not None
-        self._has_sites = self.rows == "shared" and _holds_clients(X)
-        self._site_labels = None
-        if self._has_sites and not self._has_triplets:
-            self._site_labels = _labels(X[0])[0]
-        self._interrupted = result.interrupted
+        self._store(known, result, problem, observers, objective)
+        task.end()
         self._warn(result, problem, data, observers)
         return self
 
@@ -512,32 +514,40 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]),
         )
 
-    def _store(self, result, problem, data, observers, checked, objective):
+    def _known(self, X, shape, data, checked):
+        """Attributes that the data and the parameters determine before the first round."""
+        observed = np.unique(data.rows), np.unique(data.columns)
+        has_sites = self.rows == "shared" and _holds_clients(X)
+        labelled = has_sites and shape is None
+        return {
+            "n_clients_": len(data.ids),
+            "client_ids_": data.ids,
+            "row_offsets_": data.row_offsets,
+            "unobserved_rows_": np.setdiff1d(np.arange(data.shape[0]), observed[0]),
+            "unobserved_columns_": np.setdiff1d(np.arange(data.shape[1]), observed[1]),
+            # What the attributes are, whatever set_params makes of the parameters later.
+            "_fitted_family": self.family,
+            "_fitted_effects": self.effects,
+            "_fitted_penalty": self.penalty,
+            "_fitted_effects_penalty": self.effects_penalty,
+            "_shape": data.shape,
+            "_has_triplets": shape is not None,
+            "_has_sites": has_sites,
+            "_site_labels": _labels(X[0])[0] if labelled else None,
+            **features_of(checked),
+        }
+
+    def _store(self, known, result, problem, observers, objective):
         """Set the fitted attributes, all at once."""
-        theta = result.server.parameters.natural
-        self.intercept_ = float(theta.intercept)
-        self.row_effects_, self.column_effects_ = theta.row_effects, theta.column_effects
-        self.row_factors_ = theta.low_rank.left
-        self.singular_values_ = theta.low_rank.singular_values
-        self.column_factors_ = theta.low_rank.right
+        vars(self).pop("feature_names_in_", None)
+        vars(self).update(known)
+        vars(self).update(_so_far(result.server))
         self.objective_ = objective
-        self.n_iter_ = result.server.round_index
-        self.converged_ = result.converged
+        self.converged_, self._stopped_by = result.converged, result.stopped_by
         self.history_ = {**result.history, "singular_values": result.trace}
-        self.n_clients_, self.client_ids_ = len(data.ids), data.ids
-        self.client_drift_ = np.zeros(len(data.ids))
-        lengths = problem.federation.lengths
         drift = problem.vectors.norms(result.states.controls)
-        self.client_drift_[observers] = np.sqrt(lengths) * drift
-        support = problem.model.pooled.support
-        self.unobserved_rows_ = np.setdiff1d(np.arange(data.shape[0]), support.rows)
-        self.unobserved_columns_ = np.setdiff1d(np.arange(data.shape[1]), support.columns)
-        self.row_offsets_ = data.row_offsets
-        # What the attributes are, whatever set_params makes of the parameters later.
-        self._fitted_family, self._fitted_effects = self.family, self.effects
-        self._fitted_penalty = self.penalty
-        self._fitted_effects_penalty = self.effects_penalty
-        take_features(self, checked)
+        self.client_drift_ = np.zeros(self.n_clients_)
+        self.client_drift_[observers] = np.sqrt(problem.federation.lengths) * drift
 
     def _warn(self, result, problem, data, observers):
         n_silent = len(data.ids) - len(observers)
@@ -666,6 +676,21 @@ class FederatedMatrixImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
         log_likelihood = self._log_likelihood(theta, cells) + cells.log_base_measure
         return np.array([log_likelihood, cells.counts.sum()])
+
+
+def _so_far(server):
+    """Fitted attributes that the server's state gives."""
+    theta = server.parameters.natural
+    return {
+        "intercept_": float(theta.intercept),
+        "row_effects_": theta.row_effects,
+        "column_effects_": theta.column_effects,
+        "row_factors_": theta.low_rank.left,
+        "singular_values_": theta.low_rank.singular_values,
+        "column_factors_": theta.low_rank.right,
+        "n_iter_": server.round_index,
+        "converged_": False,
+    }
 
 
 def cell_federation(data, observers, client_weights):

@@ -616,7 +616,7 @@ def follow_path(imputer, penalties, X, **data):
 def fit_step(imputer, penalty, X, **data):
     """Fit a step of a path. A fit that was stopped from the keyboard stops the search."""
     imputer.set_params(penalty=penalty).fit(X, **data)
-    if imputer._interrupted:
+    if imputer._stopped_by == "keyboard":
         raise KeyboardInterrupt
 
 

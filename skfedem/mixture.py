@@ -16,6 +16,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._parallel import Workers
 from ._validation import (
     check_choice,
@@ -24,6 +25,7 @@ from ._validation import (
     check_number,
     check_rows,
     check_switch,
+    features_of,
     federation_of,
     is_client_list,
     take_features,
@@ -41,7 +43,11 @@ from .solvers._resume import check_checkpoint_parameters, seed_of
 
 
 class FederatedGaussianMixture(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator
+    CallbackSupportMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    DensityMixin,
+    BaseEstimator,
 ):
     """Gaussian mixture fitted to the rows of several clients without pooling them.
 
@@ -286,6 +292,7 @@ class FederatedGaussianMixture(
         self.checkpoint_every = checkpoint_every
         self.verbose = verbose
 
+    @with_callbacks
     def fit(self, X, y=None, *, clients=None, resume_from=None):
         """Fit the mixture to the rows of all clients.
 
@@ -340,7 +347,7 @@ class FederatedGaussianMixture(
                 f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
                 "run. Fit the starts one by one."
             )
-        best = None
+        best, task = None, FitTask(self, X, y, self.max_iter, len(seeds))
         with Workers(self.n_jobs) as workers:
             model, cost = standardise(self, federation, given)
             problem = federated_problem(self, model, federation, seed=0)
@@ -349,13 +356,15 @@ class FederatedGaussianMixture(
                 seed = seed_of(self, seed, resume_from)
                 problem = problem._replace(seed=seed)
                 start = start_run(model, federation, self.init_params, given, seed, cost)
-                result = run_solver(self, problem, start, workers, resume_from)
+                tasks = task.rounds(lambda server: self._so_far(server, model, checked))
+                result = run_solver(self, problem, start, workers, resume_from, tasks)
                 if best is None or result.criteria[-1] > best.criteria[-1]:
                     best = result
-                if result.interrupted:
-                    best = best._replace(interrupted=True)
+                if result.stopped_by == "keyboard":
+                    best = best._replace(stopped_by="keyboard")
                     break
         self._store(best, model, data, checked)
+        task.end()
         warn_outcome(
             self,
             best,
@@ -520,20 +529,30 @@ class FederatedGaussianMixture(
         if self.verbose:
             print(line)
 
+    def _so_far(self, server, model, checked):
+        """Fitted attributes that the server's state gives."""
+        weights, means, covariances = in_row_units(model, server.parameters)
+        roots = precisions_cholesky(model, server.parameters)
+        of_matrices = self.covariance_type in ("full", "tied")
+        return {
+            "weights_": weights,
+            "means_": means,
+            "covariances_": covariances,
+            "precisions_cholesky_": roots,
+            "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
+            "n_iter_": server.round_index,
+            "converged_": False,
+            # What the attributes are, whatever set_params makes of the parameters later.
+            "_fitted_type": self.covariance_type,
+            "_covariance_is_known": self.fixed_covariance is not None,
+            "_n_features_out": len(weights),
+            **features_of(checked),
+        }
+
     def _store(self, result, model, data, checked):
         """Set the fitted attributes, all at once."""
-        weights, means, covariances = in_row_units(model, result.server.parameters)
-        self.weights_, self.means_, self.covariances_ = weights, means, covariances
-        # What the attributes are, whatever set_params makes of the parameters later.
-        self._fitted_type = self.covariance_type
-        self._covariance_is_known = self.fixed_covariance is not None
-        roots = precisions_cholesky(model, result.server.parameters)
-        self.precisions_cholesky_ = roots
-        if self.covariance_type in ("full", "tied"):
-            self.precisions_ = roots @ np.swapaxes(roots, -1, -2)
-        else:
-            self.precisions_ = roots**2
-        self.n_iter_ = result.server.round_index
+        take_features(self, checked)
+        vars(self).update(self._so_far(result.server, model, checked))
         self.converged_ = result.converged
         self.lower_bounds_ = [float(value) for value in result.criteria]
         self.lower_bound_ = self.lower_bounds_[-1]
@@ -541,8 +560,6 @@ class FederatedGaussianMixture(
         self.n_clients_ = len(data.ids)
         self.client_ids_ = data.ids
         self.client_drift_ = np.linalg.norm(result.states.controls, axis=1)
-        take_features(self, checked)
-        self._n_features_out = len(weights)
 
     # ---------------------------------------------------------------- prediction
 

@@ -131,7 +131,7 @@ def test_patience():
     scores = iter([1.0, 3.0, 2.0, 2.5, 2.9, 4.0])
 
     class Stub(FederatedMatrixImputer):
-        n_iter_, singular_values_, converged_, _interrupted = 1, np.empty(0), True, False
+        n_iter_, singular_values_, converged_, _stopped_by = 1, np.empty(0), True, None
         history_ = {"uplink_bits": np.zeros(1)}
 
         def fit(self, X):

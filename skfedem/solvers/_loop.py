@@ -39,8 +39,8 @@ class Run(NamedTuple):
 
     ``criteria`` are the values of the model's criterion (log-likelihood, objective) that
     convergence was judged by on exact rounds, else those evaluated (at least the last). ``trace``
-    has ``model.trace(parameters)`` for each row of the history. ``interrupted`` says that somebody
-    stopped the run from the keyboard.
+    has ``model.trace(parameters)`` for each row of the history. ``stopped_by`` is "keyboard" or
+    "callback" if somebody stopped the run there, else None.
     """
 
     server: ServerState
@@ -49,7 +49,7 @@ class Run(NamedTuple):
     trace: np.ndarray
     criteria: list
     converged: bool
-    interrupted: bool = False
+    stopped_by: str | None = None
 
 
 class Progress(NamedTuple):
@@ -70,7 +70,7 @@ class Saved(NamedTuple):
     stopping: NamedTuple | list
 
 
-def run(solver, problem, start, options, workers, report, checkpoint=None):
+def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
     """Run a solver until it converges or its rounds or epochs are used up.
 
     Parameters
@@ -85,6 +85,8 @@ def run(solver, problem, start, options, workers, report, checkpoint=None):
         Called with the history's last row after each round.
     checkpoint : Checkpoint, default=None
         Where the run goes on from, and where it is saved from time to time.
+    tasks : RoundTasks, default=None
+        Is told when rounds begin and end, and may stop the run.
 
     Returns
     -------
@@ -102,24 +104,30 @@ def run(solver, problem, start, options, workers, report, checkpoint=None):
         progress, states, history, trace = saved[:4]
         stopping = stopping_rule(problem, progress.server, options)
         stopping.state = saved.stopping
-    interrupted = False
+    stopped_by = None
     try:
-        while not (progress.converged or used_up(progress, options)):
+        while not (stopped_by or progress.converged or used_up(progress, options)):
+            if tasks:
+                tasks.begin(progress.server)
             progress = one_round(
                 solver, problem, progress, states, stopping, history, trace, options, workers
             )
             row = history.row(-1)
             # Exact rounds tell the criterion of the row before.
             report({**row, model.criterion: stopping.state[-1]} if problem.exact else row)
+            if tasks and tasks.end(progress.server):
+                stopped_by = "callback"
             if checkpoint:
-                over = progress.converged or used_up(progress, options)
+                over = stopped_by or progress.converged or used_up(progress, options)
                 checkpoint.after_round(
                     Saved(progress, states, history, trace, stopping.state), over
                 )
     except KeyboardInterrupt:
-        interrupted = True
+        stopped_by = "keyboard"
         history.keep(progress.server.round_index + 1)
         del trace[progress.server.round_index + 1 :]
+    if tasks:
+        tasks.close(progress.server)
 
     watched = options.eval_every is not None
     if watched and problem.exact and not progress.server.round_index:
@@ -137,7 +145,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None):
         np.array(trace),
         criteria,
         progress.converged,
-        interrupted,
+        stopped_by,
     )
 
 

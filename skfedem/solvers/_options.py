@@ -153,7 +153,7 @@ def step_schedule(estimator, problem):
     return checked
 
 
-def run_solver(estimator, problem, start, workers, resume_from):
+def run_solver(estimator, problem, start, workers, resume_from, tasks):
     """Run the estimator's solver on a problem, until its parameters say stop.
 
     Parameters
@@ -164,6 +164,8 @@ def run_solver(estimator, problem, start, workers, resume_from):
     workers : Workers
     resume_from : path-like or None
         Checkpoint to go on from.
+    tasks : RoundTasks or None
+        For scikit-learn's callbacks.
 
     Returns
     -------
@@ -180,4 +182,4 @@ def run_solver(estimator, problem, start, workers, resume_from):
     )
     checkpoint = checkpoint_of(estimator, problem.federation, problem.seed, resume_from)
     solver = SOLVERS[estimator.solver]
-    return run(solver, problem, start, options, workers, printer(estimator), checkpoint)
+    return run(solver, problem, start, options, workers, printer(estimator), checkpoint, tasks)

@@ -49,7 +49,9 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         What else to do about shortened steps, and about a run that does not converge.
     """
     e, n_rounds = estimator, result.server.round_index
-    if result.interrupted:
+    if result.stopped_by == "callback":
+        return
+    if result.stopped_by == "keyboard":
         warn(
             f"Interrupted from the keyboard after {_rounds(n_rounds)}: the fit is what had been "
             "reached. With warm_start=True the next fit goes on from it.",

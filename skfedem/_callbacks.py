@@ -1,0 +1,95 @@
+"""scikit-learn's callbacks, where the installed version has them (1.9 and newer)."""
+
+from __future__ import annotations
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:
+
+    class CallbackSupportMixin:
+        """Stands for scikit-learn's class where there is none."""
+
+    def with_callbacks(method):
+        """Leave a method as it is."""
+        return method
+
+
+# scikit-learn's ScoringMonitor scores only where targets are not None.
+_NO_TARGETS = ()
+
+
+class FitTask:
+    """The task "fit" of an estimator, and one subtask for each round.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Being fitted.
+    X, y : object
+        What it is fitted to, as the user gave it.
+    max_rounds : int or None
+        Largest number of rounds of a start.
+    n_starts : int, default=1
+        Runs of which the best is kept; with several, each is a task of its own.
+    """
+
+    def __init__(self, estimator, X, y, max_rounds, n_starts=1):
+        self._estimator = estimator
+        self._data = {"estimator": estimator, "X": X, "y": _NO_TARGETS if y is None else y}
+        self._max_rounds, self._n_starts = max_rounds, n_starts
+        self._root = None
+        if hasattr(estimator, "_init_callback_context"):
+            self._root = estimator._init_callback_context(
+                max_subtasks=max_rounds if n_starts == 1 else n_starts
+            )
+            self._root.call_on_fit_task_begin(**self._data)
+
+    def rounds(self, fitted):
+        """Tasks of the rounds of the next start; None if nobody wants to know.
+
+        Parameters
+        ----------
+        fitted : callable
+            From the server's state to the attributes of an estimator fitted so far.
+        """
+        if not getattr(self._estimator, "_skl_callbacks", None):
+            return None
+        parent = self._root
+        if self._n_starts > 1:
+            parent = parent.subcontext(task_name="start", max_subtasks=self._max_rounds)
+            parent.call_on_fit_task_begin(**self._data)
+        return RoundTasks(parent, parent is not self._root, self._data, fitted)
+
+    def end(self):
+        """End the task, when the estimator is fitted."""
+        if self._root is not None:
+            self._root.call_on_fit_task_end(**self._data, reconstruction_attributes={})
+
+
+class RoundTasks:
+    """Tells callbacks of the rounds of a run, through ``FitTask.rounds``."""
+
+    def __init__(self, parent, ends_parent, data, fitted):
+        self._parent, self._ends_parent = parent, ends_parent
+        self._data, self._fitted = data, fitted
+        self._task = None
+
+    def begin(self, server):
+        """Begin a round from a server's state."""
+        self._task = self._parent.subcontext(task_name="round")
+        self._task.call_on_fit_task_begin(
+            **self._data, reconstruction_attributes=lambda: self._fitted(server)
+        )
+
+    def end(self, server):
+        """End a round; return whether a callback wants it to be the last."""
+        return self._task.call_on_fit_task_end(
+            **self._data, reconstruction_attributes=lambda: self._fitted(server)
+        )
+
+    def close(self, server):
+        """End the start, where it is a task."""
+        if self._ends_parent:
+            self._parent.call_on_fit_task_end(
+                **self._data, reconstruction_attributes=lambda: self._fitted(server)
+            )

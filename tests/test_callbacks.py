@@ -1,0 +1,170 @@
+"""scikit-learn's callbacks on both estimators: what they are told, and that they may stop a fit."""
+
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+
+callback = pytest.importorskip("sklearn.callback", reason="this scikit-learn has no callbacks")
+
+ESTIMATORS = {
+    "mixture": FederatedGaussianMixture(2, omega=1.0, max_iter=12, random_state=0),
+    "mixture-exact": FederatedGaussianMixture(2, max_iter=12, tol=0, random_state=0),
+    "imputer": FederatedMatrixImputer(2, participation=0.5, max_iter=12, random_state=0),
+}
+every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
+not_converged = pytest.mark.filterwarnings(
+    "ignore:Not converged:sklearn.exceptions.ConvergenceWarning"
+)
+
+
+@pytest.fixture
+def clients():
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(25, 3)) + 3 * (k % 2) for k in range(4)]
+
+
+class Recorder:
+    """Notes every call; asks for the end after some rounds."""
+
+    max_propagation_depth = None
+
+    def __init__(self, stop_after=None):
+        self.stop_after = stop_after
+        self.n_setups, self.begun, self.ended, self.parameters = 0, [], [], []
+
+    def setup(self, estimator, context):
+        self.n_setups += 1
+
+    def teardown(self, estimator, context):
+        self.n_setups -= 1
+
+    def on_fit_task_begin(self, estimator, context):
+        self.begun.append(self._path(context))
+
+    def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
+        self.ended.append(self._path(context))
+        if context.task_name == "round":
+            self.parameters.append(fitted_estimator)
+            return self.stop_after is not None and context.task_id + 1 == self.stop_after
+        return False
+
+    @staticmethod
+    def _path(context):
+        path = []
+        while context is not None:
+            path.append((context.task_name, context.task_id))
+            context = context.parent
+        return tuple(reversed(path))
+
+    @property
+    def rounds(self):
+        return [path for path in self.ended if path[-1][0] == "round"]
+
+
+def log_likelihood(estimator, X, y):
+    return {"log_likelihood": estimator.score(X)}
+
+
+@not_converged
+@every_estimator
+def test_a_round_is_a_task(estimator, clients):
+    recorder = Recorder()
+    watched = clone(estimator).set_callbacks(recorder).fit(clients)
+    assert [path[-1] for path in recorder.rounds] == [("round", k) for k in range(watched.n_iter_)]
+    assert recorder.begun[0] == recorder.ended[-1] == (("fit", 0),)
+    assert sorted(recorder.begun) == sorted(recorder.ended)
+    assert recorder.n_setups == 0
+
+
+@not_converged
+@every_estimator
+def test_watching_changes_nothing(estimator, clients):
+    alone = clone(estimator).fit(clients)
+    watched = clone(estimator).set_callbacks(Recorder()).fit(clients)
+    for name, column in alone.history_.items():
+        assert_array_equal(column, watched.history_[name], err_msg=name)
+
+
+@not_converged
+@every_estimator
+def test_scores_on_the_way_are_those_of_shorter_fits(estimator, clients):
+    monitor = callback.ScoringMonitor(scoring=log_likelihood)
+    watched = clone(estimator).set_callbacks(monitor).fit(clients)
+    log = monitor.get_logs().data
+    rounds = {row["task_id"]: row["log_likelihood"] for row in log if row["task_name"] == "round"}
+    assert len(rounds) == watched.n_iter_
+    for n_rounds in (1, 4, watched.n_iter_):
+        shorter = clone(estimator).set_params(max_iter=n_rounds).fit(clients)
+        assert rounds[n_rounds - 1] == shorter.score(clients)
+
+
+@every_estimator
+def test_a_callback_may_end_a_fit(estimator, clients):
+    recorder = Recorder(stop_after=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nobody needs to be told what they asked for
+        stopped = clone(estimator).set_callbacks(recorder).fit(clients)
+    assert (stopped.n_iter_, stopped.converged_) == (3, False)
+    assert len(recorder.rounds) == 3
+    with pytest.warns(match="Not converged"):
+        shorter = clone(estimator).set_params(max_iter=3).fit(clients)
+    assert_array_equal(stopped.score(clients), shorter.score(clients))
+
+
+@not_converged
+def test_starts_are_tasks_where_there_are_several(clients):
+    recorder = Recorder()
+    gm = FederatedGaussianMixture(2, n_init=2, max_iter=3, tol=0, random_state=0)
+    gm.set_callbacks(recorder).fit(clients)
+    assert [path[1:] for path in recorder.rounds] == [
+        (("start", start), ("round", number)) for start in range(2) for number in range(3)
+    ]
+    assert sorted(recorder.begun) == sorted(recorder.ended)
+
+
+@not_converged
+@every_estimator
+def test_in_a_pipeline_and_a_grid_search(estimator, clients):
+    recorder = Recorder()
+    pipeline = make_pipeline(FunctionTransformer(), clone(estimator))
+    pipeline[0].set_params(func=tuple)
+    with warnings.catch_warnings():
+        # The transformer of scikit-learn knows nothing of callbacks.
+        warnings.filterwarnings("ignore", "The estimator .* does not support callbacks")
+        pipeline.set_callbacks(recorder).fit(clients)
+    assert len(recorder.rounds) == pipeline[-1].n_iter_
+
+    recorder = Recorder()
+    search = GridSearchCV(clone(estimator), {"omega": [0.0, 2.0]}, cv=2)
+    search.set_callbacks(recorder).fit(clients)
+    # Two candidates on two splits, and the best on all clients.
+    fits = {path[:-1] for path in recorder.rounds}
+    assert len(fits) == 5
+    assert recorder.n_setups == 0
+
+
+@not_converged
+@every_estimator
+def test_progress_bars(estimator, clients, capsys):
+    pytest.importorskip("rich")
+    search = GridSearchCV(clone(estimator), {"omega": [0.0, 2.0]}, cv=2)
+    search.set_callbacks(callback.ProgressBar(max_propagation_depth=None)).fit(clients)
+    assert type(estimator).__name__[:12] in capsys.readouterr().out
+
+
+@every_estimator
+def test_a_fit_that_fails_leaves_no_callback_behind(estimator, clients):
+    recorder = Recorder()
+    watched = clone(estimator).set_callbacks(recorder).set_params(omega=-1.0)
+    with pytest.raises(ValueError, match="omega"):
+        watched.fit(clients)
+    assert recorder.n_setups == 0
+    assert not [name for name in vars(watched) if name.startswith("_callback")]
