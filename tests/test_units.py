@@ -1,11 +1,13 @@
 """Standard units: unit second moments, there and back, and what is left of constant directions."""
 
+import itertools
+
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from problems import COVARIANCE_TYPES, standard_rows
-from skfedem.models.units import standard_units
+from skfedem.models.units import standard_units, with_signs
 
 
 class Of:
@@ -58,6 +60,23 @@ def test_there_and_back(covariance_type):
         for matrix in (covariance, units.matrices_to_standard(covariance))
     )
     assert_allclose(units.log_volume, (after - before) / 2, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [np.array([[1.0, 1.0], [1.0, -1.0]]), np.linalg.qr(correlated_rows()[:3])[0]],
+    ids=["of equal entries", "any"],
+)
+def test_signs_of_axes_are_not_lapacks(axes):
+    kept = axes.copy()
+    want = with_signs(axes)
+    for signs in itertools.product([-1.0, 1.0], repeat=axes.shape[1]):
+        # Rounding may part entries of one size, either way.
+        for nudge in (1 - 1e-15, 1 + 1e-15):
+            got = with_signs(axes * signs * np.where(np.arange(len(axes)) == 0, nudge, 1)[:, None])
+            assert_allclose(got, want, rtol=1e-14)
+    assert_array_equal(axes, kept)
+    assert_array_equal(np.abs(want), np.abs(axes))
 
 
 def test_directions_without_variance_keep_their_units():

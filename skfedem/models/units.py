@@ -106,4 +106,13 @@ def standard_units(center, second_moment, covariance_type):
     correlations = second_moment / np.outer(scale, scale)
     shares, axes = np.linalg.eigh(correlations)
     shares = np.where(shares > _NO_VARIANCE * shares.max(), shares, 1.0)
-    return Units(center, scale, axes / np.sqrt(shares))
+    return Units(center, scale, with_signs(axes) / np.sqrt(shares))
+
+
+def with_signs(axes):
+    """Turn columns such that the first of each one's large entries is positive."""
+    # LAPACK leaves the signs open, and another release of it would mean another run of a seed. The
+    # largest entry would not settle them: with two features both are of one size.
+    sizes = np.abs(axes)
+    first = np.argmax(sizes > 0.5 * sizes.max(axis=0), axis=0)
+    return axes * np.sign(axes[first, np.arange(axes.shape[1])])
