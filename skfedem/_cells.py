@@ -544,7 +544,7 @@ def _observed(table, missing):
     """Codes and values of the observations in a sparse matrix, or in one with missing cells."""
     n_rows, n_columns = table.shape[-2:]
     if issparse(table):
-        rows, columns = table.coords
+        rows, columns = table.row, table.col
         codes = rows.astype(np.int64) * n_columns + columns
         return codes, table.data.astype(np.float64, copy=False)
     seen = ~_missing_cells(table, missing)

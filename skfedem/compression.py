@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from . import _codec, _vectors
+from ._compat import divide_in_place
 from ._validation import check_number
 
 __all__ = ["BlockQuantizer", "Compressor", "Dithering", "Identity", "RandK"]
@@ -237,7 +238,7 @@ class _Stepped(_Operator):
         ratios = _vectors.in_blocks(np.abs(x), self._cut())
         norms = _vectors.norms(ratios, self.norm)
         steps = np.where(norms > 0, self._steps(norms, x.shape[1]), 1.0)
-        ratios /= _vectors.spread(steps, ratios.shape[2])
+        divide_in_place(ratios, _vectors.spread(steps, ratios.shape[2]))
         return ratios, steps
 
     def _variance(self, x):

@@ -4,6 +4,7 @@ A new model, compressor, solver or estimator gets the whole of ``test_contracts.
 here.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 import literal_imputation as oracle
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
@@ -55,6 +57,19 @@ def stack(clients, weights=None):
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     weights = lengths / lengths.sum() if weights is None else np.asarray(weights)
     return Federation(np.concatenate(clients), offsets, weights)
+
+
+def lower_bounds(pooled, rows):
+    """Mean log-likelihood at each iteration of scikit-learn's fitted GaussianMixture.
+
+    What scikit-learn 1.7 and later keep as ``lower_bounds_``. The start has to be given.
+    """
+    bounds = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # all but the last stop too early
+        for max_iter in range(1, pooled.n_iter_ + 1):
+            bounds.append(clone(pooled).set_params(max_iter=max_iter).fit(rows).lower_bound_)
+    return bounds
 
 
 class Observer(NamedTuple):

@@ -552,6 +552,12 @@ BAD = {
 }
 
 
+if BAD["a sparse vector"][0][0].ndim == 2:
+    del BAD["a sparse vector"]  # scipy < 1.13 has no such thing
+
+
+# In scipy 1.11 the repr of a dia_array warns of its own code.
+@pytest.mark.filterwarnings("ignore:`getformat` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("X", "options", "error", "says"), BAD.values(), ids=list(BAD))
 def test_refused(X, options, error, says):
     check_refused(error, says, X, **options)

@@ -92,7 +92,7 @@ SPARSE = [
     coo_array((client[seen], np.nonzero(seen)), shape=SHAPE)
     for client, seen in zip(CLIENTS, SEEN, strict=True)
 ]
-TRIPLETS = [np.column_stack([*cells.coords, cells.data]) for cells in SPARSE]
+TRIPLETS = [np.column_stack([cells.row, cells.col, cells.data]) for cells in SPARSE]
 NOTHING = np.full(SHAPE, NAN)
 
 

@@ -198,7 +198,9 @@ def test_several_observations_of_a_cell_are_held_out_as_one():
     observed = observed_by([visits, visits[0]], "poisson")
     training, held_out = split_cells(observed, folds_of(observed, 4) == 2)
     for full, kept, out in zip(([*visits], [visits[0]]), training, held_out, strict=True):
-        kept_cells, out_cells = (set(zip(*table.coords, strict=True)) for table in (kept, out))
+        kept_cells, out_cells = (
+            set(zip(table.row, table.col, strict=True)) for table in (kept, out)
+        )
         assert not kept_cells & out_cells
         assert len(kept_cells) + len(out_cells) == SHAPE[0] * SHAPE[1]
         # Values as they came, none of them averaged.
@@ -216,7 +218,7 @@ def test_scores_are_mean_log_likelihoods_of_held_out_observations(family):
     (trial,) = path_trials(imputer, [(training, held_out)], np.array([3.0]), None)
     mean = clone(imputer).set_params(penalty=3.0).fit(training).fitted_mean()
     log_densities = np.concatenate(
-        [LOG_DENSITIES[family](table.data, mean[table.coords]) for table in held_out]
+        [LOG_DENSITIES[family](table.data, mean[table.row, table.col]) for table in held_out]
     )
     assert_allclose(trial.score, log_densities.mean())
 

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
-from scipy.sparse.linalg import LinearOperator, cg
+from scipy.sparse.linalg import LinearOperator
+
+from .._compat import conjugate_gradients
 
 EFFECTS = ("both", "rows", "columns", "none")
 
@@ -225,7 +227,7 @@ def _conjugate_gradients(times, right, by_column, factor):
             c / by_column if factor is None else cho_solve((factor, False), c, check_finite=False)
         )
 
-    solution, _ = cg(
+    solution, _ = conjugate_gradients(
         LinearOperator((size, size), matvec=times, dtype=np.float64),
         right,
         rtol=1e-6,
