@@ -23,7 +23,7 @@ from skfedem.datasets import split_clients
 
 images, digits = load_digits(return_X_y=True)
 X = PCA(n_components=10, random_state=0).fit_transform(images)
-clients = split_clients(X, n_clients=30, how="by_label", y=digits, random_state=0)
+clients = split_clients(X, n_clients=30, scheme="label", y=digits, random_state=0)
 print(f"{len(clients)} clients with {min(map(len, clients))} to {max(map(len, clients))} rows each")
 
 # %%

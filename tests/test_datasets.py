@@ -11,11 +11,12 @@ from scipy.stats import beta
 from skfedem.datasets import (
     client_labels,
     make_fedem_mixture,
+    make_federated_mixture,
     make_gaussian_mixture,
     split_clients,
 )
 
-SPLITS = ("iid", "by_label", "dirichlet")
+SCHEMES = ("iid", "label", "dirichlet", "size")
 X = np.arange(400.0).reshape(200, 2)
 Y = np.arange(200) % 4
 
@@ -26,26 +27,26 @@ def n_labels_seen(labels, y, n_clients):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    how=st.sampled_from(SPLITS),
+    scheme=st.sampled_from(SCHEMES),
     n_clients=st.integers(1, 12),
     rows_per_client=st.integers(2, 8),
     extra_rows=st.integers(0, 11),
     n_classes=st.integers(1, 5),
     min_rows=st.integers(1, 2),
-    concentration=st.sampled_from([1e-6, 0.1, 1.0, 1e6]),
+    alpha=st.sampled_from([1e-6, 0.1, 1.0, 1e6]),
     seed=st.integers(0, 2**31),
 )
 def test_every_row_goes_to_exactly_one_client(
-    how, n_clients, rows_per_client, extra_rows, n_classes, min_rows, concentration, seed
+    scheme, n_clients, rows_per_client, extra_rows, n_classes, min_rows, alpha, seed
 ):
     n_samples = n_clients * rows_per_client + extra_rows
     rows = np.arange(n_samples)[:, None]
     clients = split_clients(
         rows,
         n_clients,
-        how=how,
+        scheme=scheme,
         y=rows[:, 0] % n_classes,
-        concentration=concentration,
+        alpha=alpha,
         min_rows=min_rows,
         random_state=seed,
     )
@@ -56,10 +57,10 @@ def test_every_row_goes_to_exactly_one_client(
         assert np.all(np.diff(client[:, 0]) > 0)  # in the order of X
 
 
-@pytest.mark.parametrize("how", SPLITS)
-def test_lists_and_labels_tell_the_same(how):
-    clients = split_clients(X, 7, how=how, y=Y, random_state=3)
-    labels = client_labels(X, 7, how=how, y=Y, random_state=3)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_lists_and_labels_tell_the_same(scheme):
+    clients = split_clients(X, 7, scheme=scheme, y=Y, random_state=3)
+    labels = client_labels(X, 7, scheme=scheme, y=Y, random_state=3)
     assert labels.shape == (200,)
     assert labels.dtype.kind == "i"
     for client in range(7):
@@ -71,21 +72,21 @@ def test_both_splitters_take_the_same_parameters():
     assert of_labels == of_rows
 
 
-@pytest.mark.parametrize("how", SPLITS)
-def test_seeds_reproduce(how):
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_seeds_reproduce(scheme):
     def labels(seed):
-        return client_labels(X, 5, how=how, y=Y, random_state=seed)
+        return client_labels(X, 5, scheme=scheme, y=Y, random_state=seed)
 
     assert_array_equal(labels(0), labels(0))
     assert_array_equal(labels(0), labels(np.random.RandomState(0)))
     assert not np.array_equal(labels(0), labels(1))
 
 
-@pytest.mark.parametrize("how", ["iid", "by_label"])
+@pytest.mark.parametrize("scheme", ["iid", "label"])
 @pytest.mark.parametrize("shards_per_client", [1, 2, 3])
-def test_sizes_differ_by_at_most_one_row(how, shards_per_client):
+def test_sizes_differ_by_at_most_one_row(scheme, shards_per_client):
     sizes = np.bincount(
-        client_labels(X, 7, how=how, y=Y, shards_per_client=shards_per_client, random_state=0)
+        client_labels(X, 7, scheme=scheme, y=Y, shards_per_client=shards_per_client, random_state=0)
     )
     assert sizes.sum() == 200
     assert set(sizes) == {28, 29}
@@ -100,36 +101,34 @@ def test_iid_clients_are_alike():
     assert np.ptp(shares) > 0
 
 
-def test_by_label_one_shard_is_one_label():
-    labels = client_labels(X, 8, how="by_label", y=Y, shards_per_client=1, random_state=0)
+def test_label_one_shard_is_one_label():
+    labels = client_labels(X, 8, scheme="label", y=Y, shards_per_client=1, random_state=0)
     assert n_labels_seen(labels, Y, 8) == [1] * 8
 
 
-def test_by_label_shards_are_dealt_at_random():
+def test_label_shards_are_dealt_at_random():
     # 8 clients of 2 shards of 12 rows, and 4 shards to a label: none straddles two labels.
     y = np.arange(192) % 4
-    labels = client_labels(y, 8, how="by_label", y=y, random_state=0)
+    labels = client_labels(y, 8, scheme="label", y=y, random_state=0)
     assert set(n_labels_seen(labels, y, 8)) == {1, 2}
     counts = np.array([np.bincount(y[labels == client], minlength=4) for client in range(8)])
     assert set(counts.ravel()) == {0, 12, 24}
 
 
-def test_by_label_is_random_within_a_label():
+def test_label_is_random_within_a_label():
     labels = client_labels(
-        X, 8, how="by_label", y=np.repeat([0, 1], 100), shards_per_client=1, random_state=0
+        X, 8, scheme="label", y=np.repeat([0, 1], 100), shards_per_client=1, random_state=0
     )
     # Not cut in the rows' order: neighbours with one label are with several clients.
     assert len(set(labels[:25])) > 1
 
 
-def test_dirichlet_concentration_sets_the_heterogeneity():
+def test_alpha_sets_the_heterogeneity():
     y = np.arange(4000) % 4
     rows = y[:, None]
 
-    def shares(concentration):
-        labels = client_labels(
-            rows, 4, how="dirichlet", y=y, concentration=concentration, random_state=0
-        )
+    def shares(alpha):
+        labels = client_labels(rows, 4, scheme="dirichlet", y=y, alpha=alpha, random_state=0)
         return np.array([np.bincount(labels[y == code], minlength=4) for code in range(4)]) / 1000
 
     assert_allclose(shares(1e8), 0.25, atol=2e-3)
@@ -140,22 +139,59 @@ def test_dirichlet_concentration_sets_the_heterogeneity():
 def test_dirichlet_shares_have_the_dirichlet_law():
     # The shares of 2,000 labels of 500 rows are 2,000 draws from Dirichlet(a, a, a, a), whose
     # margins are Beta(a, 3a), but for the rounding to 1/500.
-    concentration = 0.5
+    alpha = 0.5
     y = np.repeat(np.arange(2000), 500)
-    labels = client_labels(y, 4, how="dirichlet", y=y, concentration=concentration, random_state=0)
+    labels = client_labels(y, 4, scheme="dirichlet", y=y, alpha=alpha, random_state=0)
     shares = np.bincount(4 * y + labels, minlength=8000).reshape(2000, 4) / 500
-    mean, variance, excess = beta(concentration, 3 * concentration).stats("mvk")
+    mean, variance, excess = beta(alpha, 3 * alpha).stats("mvk")
     assert_allclose(shares.mean(axis=0), mean, atol=4.5 * np.sqrt(variance / 2000))
     rounding = 2 * np.sqrt(variance) / 500
     error = variance * np.sqrt((excess + 2) / 2000)
     assert_allclose(shares.var(axis=0), variance, atol=4.5 * error + rounding)
 
 
-@pytest.mark.parametrize("min_rows", [1, 5, 20])
-def test_dirichlet_fills_clients_up(min_rows):
-    labels = client_labels(
-        X, 10, how="dirichlet", y=Y, concentration=0.01, min_rows=min_rows, random_state=0
+def test_unequal_sizes_have_the_dirichlet_law():
+    # 2,000 splits of 500 rows over 4 clients are 2,000 draws from Dirichlet(a, a, a, a), whose
+    # margins are Beta(a, 3a), but for the rounding to 1/500 and for clients that got a first row.
+    alpha = 2.0
+    rows = np.zeros(500)
+    random_state = np.random.RandomState(0)
+    sizes = np.array(
+        [
+            np.bincount(
+                client_labels(rows, 4, scheme="size", alpha=alpha, random_state=random_state)
+            )
+            for _ in range(2000)
+        ]
     )
+    shares = sizes / 500
+    mean, variance, excess = beta(alpha, 3 * alpha).stats("mvk")
+    assert_allclose(shares.mean(axis=0), mean, atol=4.5 * np.sqrt(variance / 2000))
+    rounding = 2 * np.sqrt(variance) / 500
+    error = variance * np.sqrt((excess + 2) / 2000)
+    assert_allclose(shares.var(axis=0), variance, atol=4.5 * error + rounding)
+
+
+def test_clients_of_unequal_sizes_are_alike_otherwise():
+    y = np.repeat([0, 1], 5000)
+    labels = client_labels(y, 5, scheme="size", alpha=1.0, random_state=0)
+    sizes = np.bincount(labels)
+    assert sizes.max() > 2 * sizes.min()
+    shares = np.array([y[labels == client].mean() for client in range(5)])
+    # A share is a mean of so many draws without replacement: sd at most sqrt(1 / 4 / size).
+    assert np.all(np.abs(shares - 0.5) < 4.5 * np.sqrt(0.25 / sizes))
+
+
+@pytest.mark.parametrize("scheme", ["iid", "size"])
+def test_labels_that_are_not_needed_are_not_read(scheme):
+    without = client_labels(X, 5, scheme=scheme, random_state=0)
+    assert_array_equal(client_labels(X, 5, scheme=scheme, y=Y, random_state=0), without)
+
+
+@pytest.mark.parametrize("scheme", ["dirichlet", "size"])
+@pytest.mark.parametrize("min_rows", [1, 5, 20])
+def test_clients_that_are_short_are_filled_up(min_rows, scheme):
+    labels = client_labels(X, 10, scheme=scheme, y=Y, alpha=0.01, min_rows=min_rows, random_state=0)
     sizes = np.bincount(labels, minlength=10)
     assert sizes.min() >= min_rows
     assert sizes.sum() == 200
@@ -172,9 +208,9 @@ def test_dirichlet_fills_clients_up(min_rows):
         Y / 3,
     ],
 )
-@pytest.mark.parametrize("how", ["by_label", "dirichlet"])
-def test_labels_of_any_type_that_sorts(how, y):
-    labels = client_labels(X, 4, how=how, y=y, random_state=0)
+@pytest.mark.parametrize("scheme", ["label", "dirichlet"])
+def test_labels_of_any_type_that_sorts(scheme, y):
+    labels = client_labels(X, 4, scheme=scheme, y=y, random_state=0)
     assert_array_equal(np.unique(labels), np.arange(4))
 
 
@@ -191,8 +227,8 @@ def test_data_frames_keep_columns_types_and_index():
 def test_the_callers_data_stay_as_they_were():
     rows, y = X.copy(), Y.copy()
     rows.flags.writeable = y.flags.writeable = False
-    for how in SPLITS:
-        clients = split_clients(rows, 5, how=how, y=y, random_state=0)
+    for scheme in SCHEMES:
+        clients = split_clients(rows, 5, scheme=scheme, y=y, random_state=0)
         for client in clients:
             client += 1
     assert_array_equal(rows, X)
@@ -209,21 +245,22 @@ def test_lists_and_vectors_can_be_split():
 @pytest.mark.parametrize(
     "kwargs, error, message",
     [
-        (dict(how="random"), ValueError, "'iid', 'by_label', 'dirichlet'; got 'random'"),
+        (dict(scheme="random"), ValueError, "'iid', 'label', 'dirichlet', 'size'; got 'random'"),
         (dict(n_clients=0), ValueError, "n_clients == 0, must be >= 1"),
         (dict(n_clients=2.0), TypeError, "n_clients must be an instance of int"),
         (dict(n_clients=201), ValueError, "got 200: lower n_clients or min_rows"),
         (dict(min_rows=21), ValueError, r"10 \* 21 = 210 rows, got 200"),
-        (dict(how="by_label"), ValueError, "got y=None: pass y"),
-        (dict(how="by_label", y=Y[1:]), ValueError, "one label per row of X, 200, got 199"),
-        (dict(how="by_label", y=Y, shards_per_client=0), ValueError, "must be >= 1"),
-        (dict(how="by_label", y=Y, shards_per_client=21), ValueError, "lower n_clients or shards"),
-        (dict(how="dirichlet", y=["a", None] * 100), TypeError, "labels of one type"),
-        (dict(how="dirichlet", y=np.where(Y > 0, Y, np.nan)), ValueError, "got NaN in y"),
-        (dict(how="dirichlet", y=Y, concentration=0.0), ValueError, "concentration == 0.0"),
-        (dict(how="dirichlet", y=Y, concentration=np.inf), ValueError, "must be < inf"),
-        (dict(how="dirichlet", y=Y, concentration=np.nan), ValueError, "finite"),
-        (dict(how="dirichlet", y=Y, concentration="0.5"), TypeError, "concentration"),
+        (dict(scheme="label"), ValueError, "got y=None: pass y"),
+        (dict(scheme="label", y=Y[1:]), ValueError, "one label per row of X, 200, got 199"),
+        (dict(scheme="label", y=Y, shards_per_client=0), ValueError, "must be >= 1"),
+        (dict(scheme="label", y=Y, shards_per_client=21), ValueError, "lower n_clients or shards"),
+        (dict(scheme="dirichlet", y=["a", None] * 100), TypeError, "labels of one type"),
+        (dict(scheme="dirichlet", y=np.where(Y > 0, Y, np.nan)), ValueError, "got NaN in y"),
+        (dict(scheme="size", alpha=0.0), ValueError, "alpha == 0.0"),
+        (dict(scheme="dirichlet", y=Y, alpha=0.0), ValueError, "alpha == 0.0"),
+        (dict(scheme="dirichlet", y=Y, alpha=np.inf), ValueError, "must be < inf"),
+        (dict(scheme="dirichlet", y=Y, alpha=np.nan), ValueError, "finite"),
+        (dict(scheme="dirichlet", y=Y, alpha="0.5"), TypeError, "alpha"),
     ],
 )
 def test_bad_parameters(splitter, kwargs, error, message):
@@ -300,6 +337,91 @@ def test_heterogeneity_moves_rows_and_changes_none(make):
         assert len(data.clients) == 10
         assert min(len(rows) for rows in data.clients) >= 1
         assert_array_equal(sorted_rows(data.clients), pooled)
+
+
+KNOB = (0.0, 0.3, 0.7, 1.0)
+
+
+def component_shares(data):
+    """Shares of the components of each client, as rows."""
+    n_components = len(data.weights)
+    return np.array([np.bincount(own, minlength=n_components) / len(own) for own in data.labels])
+
+
+def test_the_knob_moves_rows_and_changes_none():
+    made = [make_federated_mixture(8, 50, heterogeneity=h, random_state=0) for h in KNOB]
+    for data in made:
+        assert_array_equal(sorted_rows(data.clients), sorted_rows(made[0].clients))
+        assert_array_equal(data.means, made[0].means)
+        for rows, components in zip(data.clients, data.labels, strict=True):
+            assert len(rows) == len(components)
+
+
+def test_the_ends_of_the_knob():
+    arguments = {"n_clients": 6, "n_samples": 40, "weights": [0.5, 0.3, 0.2], "random_state": 0}
+    alike = make_federated_mixture(**arguments, heterogeneity=0)
+    dealt = make_gaussian_mixture(**arguments, heterogeneity="iid")
+    for got, want in zip(alike.clients, dealt.clients, strict=True):
+        assert_array_equal(got, want)
+    unlike = make_federated_mixture(**arguments, heterogeneity=1.0)
+    assert [len(set(components)) for components in unlike.labels] == [1] * 6
+    assert {components[0] for components in unlike.labels} == {0, 1, 2}
+
+
+def test_the_knob_interpolates_the_clients_distributions():
+    weights = np.array([0.5, 0.3, 0.2])
+    arguments = {"n_clients": 10, "n_samples": 2000, "weights": weights, "random_state": 0}
+    own = component_shares(make_federated_mixture(**arguments, heterogeneity=1))
+    for heterogeneity in KNOB:
+        data = make_federated_mixture(**arguments, heterogeneity=heterogeneity)
+        expected = (1 - heterogeneity) * weights + heterogeneity * own
+        # 5, 3 and 2 clients hold the components: the drawn shares of 20,000 rows make sizes at h=1
+        # differ by 4.5 * sqrt(0.5 / 20000) / 0.5 = 3% at most, which moves a share by 3% of 1/4;
+        # the counts of 2,000 rows add 4.5 standard deviations of at most sqrt(1 / 4 / 1900).
+        atol = 0.03 / 4 + 4.5 * np.sqrt(0.25 / 1900)
+        assert_allclose(component_shares(data), expected, atol=atol)
+
+
+def test_rows_that_moved_stay_moved():
+    arguments = {"n_clients": 5, "n_samples": 200, "random_state": 0}
+
+    def holders(heterogeneity):
+        data = make_federated_mixture(**arguments, heterogeneity=heterogeneity)
+        rows = np.concatenate(data.clients)
+        owners = np.repeat(np.arange(5), [len(client) for client in data.clients])
+        return owners[np.lexsort(rows.T)]
+
+    alike, less, more, unlike = (holders(h) for h in KNOB)
+    assert np.any(less != alike)
+    assert_array_equal(more[less != alike], unlike[less != alike])
+    # A row with another holder at both ends has moved with probability 0.7.
+    changed = unlike != alike
+    share = (more != alike)[changed].mean()
+    assert abs(share - 0.7) < 4.5 * np.sqrt(0.25 / changed.sum())
+
+
+def test_no_client_of_the_knob_is_without_rows():
+    for seed in range(20):
+        data = make_federated_mixture(12, 1, heterogeneity=0.5, random_state=seed)
+        assert [len(rows) for rows in data.clients] == [1] * 12
+
+
+@pytest.mark.parametrize(
+    "kwargs, error, message",
+    [
+        (dict(heterogeneity=1.1), ValueError, "heterogeneity == 1.1, must be <= 1"),
+        (dict(heterogeneity=-0.1), ValueError, "heterogeneity == -0.1, must be >= 0"),
+        (dict(heterogeneity=np.nan), ValueError, "finite"),
+        (dict(heterogeneity="iid"), TypeError, "heterogeneity must be an instance of float"),
+        (dict(heterogeneity=0.5, n_clients=2), ValueError, "got n_clients=2: raise n_clients"),
+        (dict(n_clients=0), ValueError, "n_clients == 0"),
+        (dict(n_samples=0), ValueError, "n_samples == 0"),
+        (dict(covariance_type="ball"), ValueError, "'spherical'; got 'ball'"),
+    ],
+)
+def test_bad_settings_of_the_knob(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        make_federated_mixture(**kwargs)
 
 
 def test_labels_stay_with_their_rows():
@@ -384,7 +506,7 @@ def test_one_component_needs_no_separation():
         (dict(weights=[0.5, 0.5]), ValueError, r"shape \(3,\), one per component, got"),
         (dict(weights=[0.5, 0.4, 0.4]), ValueError, "divide them by their sum"),
         (dict(weights=[1.5, -0.25, -0.25]), ValueError, "weights >= 0"),
-        (dict(heterogeneity="by_label"), ValueError, "'one_component'; got 'by_label'"),
+        (dict(heterogeneity="label"), ValueError, "'one_component'; got 'label'"),
         (dict(heterogeneity=0.0), ValueError, "heterogeneity == 0.0, must be > 0"),
         (dict(heterogeneity=None), TypeError, "heterogeneity"),
         (

@@ -42,7 +42,7 @@ def make_clients(n_clients, split, seed=0):
     if split == "digits":
         images, digits = load_digits(return_X_y=True)
         X = PCA(n_components=10, random_state=0).fit_transform(images)
-        clients = client_labels(X, n_clients, how="by_label", y=digits, random_state=0)
+        clients = client_labels(X, n_clients, scheme="label", y=digits, random_state=0)
         return X, clients, None
     # Three components, 3 standard deviations apart, and a start well away from their means.
     rng = np.random.default_rng(seed)

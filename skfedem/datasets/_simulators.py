@@ -1,11 +1,12 @@
 """Simulated Gaussian mixtures, with known parameters, whose rows clients hold."""
 
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state, check_scalar
 
-from ._splits import check_choice, check_real, client_labels, equal_sizes, split_by
+from ._splits import check_choice, check_real, client_labels, equal_sizes, fill_up, split_by
 
 _COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _N_MEANS_DRAWN = 20
@@ -51,8 +52,8 @@ def make_gaussian_mixture(
         - "iid": rows are dealt at random, the clients are alike;
         - "one_component": each client holds rows of a single component. A component has clients
           in proportion to its rows, at least one; sizes vary;
-        - a float: the concentration of :func:`client_labels`'s Dirichlet split by component, near
-          0 for very unlike clients; sizes vary.
+        - a float: ``alpha`` of :func:`client_labels`'s Dirichlet split by component, near 0 for
+          very unlike clients; sizes vary.
     random_state : int, RandomState instance or None, default=None
         Seed. An int gives the same result in every call.
 
@@ -75,6 +76,7 @@ def make_gaussian_mixture(
 
     See Also
     --------
+    make_federated_mixture : With a knob from identical clients to clients of one component.
     make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture.
 
     Examples
@@ -88,26 +90,96 @@ def make_gaussian_mixture(
     >>> [len(set(components)) for components in data.labels]
     [1, 1, 1, 1]
     """
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
-    check_scalar(n_samples, "n_samples", Integral, min_val=1)
-    check_scalar(n_features, "n_features", Integral, min_val=1)
-    check_scalar(n_components, "n_components", Integral, min_val=1)
-    check_real(separation, "separation", at_least=0)
-    check_choice(covariance_type, "covariance_type", _COVARIANCE_TYPES)
-    weights = _check_weights(weights, n_components)
+    deal = _dealer(heterogeneity, n_clients, n_components)
     random_state = check_random_state(random_state)
-    means = _draw_means(n_components, n_features, separation, random_state)
-    covariances = _draw_covariances(covariance_type, n_components, n_features, random_state)
-    return _simulate(
-        n_clients,
-        n_samples,
-        weights,
-        means,
-        covariances,
-        covariance_type,
-        heterogeneity,
-        random_state,
+    mixture = _draw_mixture(
+        n_features, n_components, covariance_type, separation, weights, random_state
     )
+    return _simulate(n_clients, n_samples, mixture, deal, random_state)
+
+
+def make_federated_mixture(
+    n_clients=10,
+    n_samples=100,
+    n_features=2,
+    n_components=3,
+    *,
+    covariance_type="tied",
+    separation=3.0,
+    weights=None,
+    heterogeneity=0.0,
+    random_state=None,
+):
+    """Draw a Gaussian mixture, held by clients from identical to one component each.
+
+    A knob between the two ends of :func:`make_gaussian_mixture`: a share `heterogeneity` of the
+    rows, drawn at random, goes to clients that have a component of their own, the others are dealt
+    at random. So client i draws its components with probabilities of nearly
+
+    ``(1 - heterogeneity) * weights + heterogeneity * own_component_i``.
+
+    With an int as `random_state`, `heterogeneity` changes only who holds which row, and every row
+    that has moved at a smaller value has moved at a larger one.
+
+    Parameters
+    ----------
+    n_clients : int, default=10
+        Number of clients; at least `n_components`, but for ``heterogeneity=0``.
+    n_samples : int, default=100
+        Mean number of rows of a client; every client's number with ``heterogeneity=0``.
+    n_features : int, default=2
+        Number of features.
+    n_components : int, default=3
+        Number of components.
+    covariance_type : {"full", "tied", "diag", "spherical"}, default="tied"
+        Shape of the covariances, as in :func:`make_gaussian_mixture`.
+    separation : float, default=3.0
+        Distance between the two closest means, ``separation >= 0``, as in
+        :func:`make_gaussian_mixture`.
+    weights : array-like of shape (n_components,), default=None
+        Probabilities of the components; None: all equal.
+    heterogeneity : float in [0, 1], default=0.0
+        0: rows are dealt at random, the clients have one distribution. 1: each client holds rows of
+        a single component; a component has clients in proportion to its rows, at least one.
+    random_state : int, RandomState instance or None, default=None
+        Seed. An int gives the same result in every call.
+
+    Returns
+    -------
+    Bunch
+        As of :func:`make_gaussian_mixture`: ``clients``, ``labels``, ``weights``, ``means`` and
+        ``covariances``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is out of its range, if `weights` are no probabilities, or if there are
+        fewer clients than components with ``heterogeneity > 0``.
+
+    See Also
+    --------
+    make_gaussian_mixture : Has a Dirichlet split as well.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem.datasets import make_federated_mixture
+    >>> for heterogeneity in (0.0, 0.5, 1.0):
+    ...     data = make_federated_mixture(
+    ...         n_clients=6, n_samples=1000, heterogeneity=heterogeneity, random_state=0
+    ...     )
+    ...     components = data.labels[0]
+    ...     print((np.bincount(components, minlength=3) / len(components)).round(1))
+    [0.3 0.3 0.3]
+    [0.7 0.2 0.2]
+    [1. 0. 0.]
+    """
+    deal = _mixing_dealer(heterogeneity, n_clients, n_components)
+    random_state = check_random_state(random_state)
+    mixture = _draw_mixture(
+        n_features, n_components, covariance_type, separation, weights, random_state
+    )
+    return _simulate(n_clients, n_samples, mixture, deal, random_state)
 
 
 def make_fedem_mixture(n_clients=100, n_samples=100, *, heterogeneity="iid", random_state=None):
@@ -159,21 +231,31 @@ def make_fedem_mixture(n_clients=100, n_samples=100, *, heterogeneity="iid", ran
     array([[1. , 0.5],
            [0.5, 1. ]])
     """
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
-    check_scalar(n_samples, "n_samples", Integral, min_val=1)
-    weights = np.array([0.4, 0.6])
-    means = np.array([[-1.5, -1.0], [1.5, 1.0]])
-    covariance = np.array([[1.0, 0.5], [0.5, 1.0]])
-    return _simulate(
-        n_clients,
-        n_samples,
-        weights,
-        means,
-        covariance,
-        "tied",
-        heterogeneity,
-        check_random_state(random_state),
+    mixture = _Mixture(
+        weights=np.array([0.4, 0.6]),
+        means=np.array([[-1.5, -1.0], [1.5, 1.0]]),
+        covariances=np.array([[1.0, 0.5], [0.5, 1.0]]),
+        covariance_type="tied",
     )
+    deal = _dealer(heterogeneity, n_clients, 2)
+    return _simulate(n_clients, n_samples, mixture, deal, check_random_state(random_state))
+
+
+class _Mixture(NamedTuple):
+    weights: np.ndarray
+    means: np.ndarray
+    covariances: np.ndarray
+    covariance_type: str
+
+
+def _draw_mixture(n_features, n_components, covariance_type, separation, weights, random_state):
+    check_scalar(n_features, "n_features", Integral, min_val=1)
+    check_real(separation, "separation", at_least=0)
+    check_choice(covariance_type, "covariance_type", _COVARIANCE_TYPES)
+    weights = _check_weights(weights, n_components)
+    means = _draw_means(n_components, n_features, separation, random_state)
+    covariances = _draw_covariances(covariance_type, n_components, n_features, random_state)
+    return _Mixture(weights, means, covariances, covariance_type)
 
 
 def _check_weights(weights, n_components):
@@ -252,19 +334,70 @@ def _component_factors(covariances, covariance_type, n_components, n_features):
     return deviations[..., None] * np.eye(n_features)
 
 
-def _simulate(
-    n_clients, n_samples, weights, means, covariances, covariance_type, heterogeneity, random_state
-):
-    n_components, n_features = means.shape
-    if isinstance(heterogeneity, str):
-        check_choice(heterogeneity, "heterogeneity", ("iid", "one_component"))
-    else:
+def _dealer(heterogeneity, n_clients, n_components):
+    """Who gets which row, by its component: "iid", "one_component" or a Dirichlet split."""
+    _check_sizes(n_clients, n_components)
+    if not isinstance(heterogeneity, str):
         check_real(heterogeneity, "heterogeneity", above=0)
-    if heterogeneity == "one_component" and n_clients < n_components:
+        return lambda components, random_state: client_labels(
+            components,
+            n_clients,
+            scheme="dirichlet",
+            y=components,
+            alpha=heterogeneity,
+            random_state=random_state,
+        )
+    check_choice(heterogeneity, "heterogeneity", ("iid", "one_component"))
+    if heterogeneity == "iid":
+        return lambda components, random_state: client_labels(
+            components, n_clients, random_state=random_state
+        )
+    _check_enough_clients(heterogeneity, n_clients, n_components)
+    return lambda components, random_state: _one_component_labels(
+        components, n_components, n_clients, random_state
+    )
+
+
+def _mixing_dealer(heterogeneity, n_clients, n_components):
+    """Who gets which row: a share of them by its component, the others at random."""
+    _check_sizes(n_clients, n_components)
+    check_real(heterogeneity, "heterogeneity", at_least=0)
+    if heterogeneity > 1:
         raise ValueError(
-            f"heterogeneity='one_component' needs a client for each of the {n_components} "
+            f"heterogeneity == {heterogeneity}, must be <= 1: the share of the rows that go to "
+            "clients of one component."
+        )
+    if heterogeneity > 0:
+        _check_enough_clients(heterogeneity, n_clients, n_components)
+
+    def deal(components, random_state):
+        labels = client_labels(components, n_clients, random_state=random_state)
+        if heterogeneity == 0:
+            return labels
+        sorted_labels = _one_component_labels(components, n_components, n_clients, random_state)
+        moved = random_state.random_sample(len(components)) < heterogeneity
+        return fill_up(np.where(moved, sorted_labels, labels), n_clients, 1, random_state)
+
+    return deal
+
+
+def _check_sizes(n_clients, n_components):
+    check_scalar(n_clients, "n_clients", Integral, min_val=1)
+    check_scalar(n_components, "n_components", Integral, min_val=1)
+
+
+def _check_enough_clients(heterogeneity, n_clients, n_components):
+    if n_clients < n_components:
+        raise ValueError(
+            f"heterogeneity={heterogeneity!r} needs a client for each of the {n_components} "
             f"components, got n_clients={n_clients}: raise n_clients or lower n_components."
         )
+
+
+def _simulate(n_clients, n_samples, mixture, deal, random_state):
+    check_scalar(n_samples, "n_samples", Integral, min_val=1)
+    weights, means, covariances, covariance_type = mixture
+    n_components, n_features = means.shape
     n_rows = n_clients * n_samples
     components = random_state.choice(n_components, size=n_rows, p=weights)
     factors = _component_factors(covariances, covariance_type, n_components, n_features)
@@ -274,19 +407,7 @@ def _simulate(
         rows[drawn] = means[component] + rows[drawn] @ factors[component].T
 
     # Last, so that the split cannot change the rows.
-    if heterogeneity == "one_component":
-        labels = _one_component_labels(components, n_components, n_clients, random_state)
-    elif heterogeneity == "iid":
-        labels = client_labels(rows, n_clients, random_state=random_state)
-    else:
-        labels = client_labels(
-            rows,
-            n_clients,
-            how="dirichlet",
-            y=components,
-            concentration=heterogeneity,
-            random_state=random_state,
-        )
+    labels = deal(components, random_state)
     return Bunch(
         clients=split_by(rows, labels, n_clients),
         labels=split_by(components, labels, n_clients),

@@ -5,17 +5,17 @@ from numbers import Integral, Real
 import numpy as np
 from sklearn.utils import _safe_indexing, check_random_state, check_scalar, column_or_1d
 
-_SPLITS = ("iid", "by_label", "dirichlet")
+_SCHEMES = ("iid", "label", "dirichlet", "size")
 
 
 def client_labels(
     X,
     n_clients=10,
     *,
-    how="iid",
+    scheme="iid",
     y=None,
     shards_per_client=2,
-    concentration=0.5,
+    alpha=0.5,
     min_rows=1,
     random_state=None,
 ):
@@ -27,27 +27,30 @@ def client_labels(
         The rows to spread. Only their number is used.
     n_clients : int, default=10
         Number of clients.
-    how : {"iid", "by_label", "dirichlet"}, default="iid"
+    scheme : {"iid", "label", "dirichlet", "size"}, default="iid"
         - "iid": at random. The clients are alike, and their sizes differ by at most one row.
-        - "by_label": the rows are sorted by `y` (at random within a label) and cut into
+        - "label": the rows are sorted by `y` (at random within a label) and cut into
           ``n_clients * shards_per_client`` consecutive shards, which are dealt to the clients at
           random [1]_. Each client sees few labels; sizes differ by at most one row.
         - "dirichlet": the rows of each label are shared out to the clients by proportions drawn
           from a symmetric Dirichlet distribution, independently for each label [2]_. Both the
           mix of labels and the sizes of the clients vary. ([3]_ draws the mix of each client
           instead, and keeps the sizes equal.)
+        - "size": at random, to clients of unequal sizes: the shares of the rows are drawn from a
+          symmetric Dirichlet distribution. The clients are alike but for their sizes.
     y : array-like of shape (n_samples,), default=None
-        The rows' labels, of any type that sorts. Required unless ``how="iid"``, which ignores it.
-        With "by_label" it may also be a continuous quantity.
+        The rows' labels, of any type that sorts. Required by "label" and "dirichlet"; the others
+        ignore it. With "label" it may also be a continuous quantity.
     shards_per_client : int, default=2
-        Used by "by_label". With 1, a client holds a single label, but for the clients whose shard
+        Used by "label". With 1, a client holds a single label, but for the clients whose shard
         straddles the border of two.
-    concentration : float, default=0.5
-        Used by "dirichlet", ``concentration > 0``: near 0 a label belongs to one client, towards
-        infinity the clients become alike.
+    alpha : float, default=0.5
+        Concentration of the Dirichlet distributions of "dirichlet" and "size", ``alpha > 0``: near
+        0 a label, or nearly all rows, belong to one client; towards infinity the clients become
+        alike.
     min_rows : int, default=1
-        Fewest rows of a client. Only "dirichlet" needs to act on it: rows drawn at random from
-        the client that is then the largest move to those that are short.
+        Fewest rows of a client. Only "dirichlet" and "size" need to act on it: rows drawn at
+        random from the client that is then the largest move to those that are short.
     random_state : int, RandomState instance or None, default=None
         Seed. An int gives the same labels in every call.
 
@@ -82,12 +85,12 @@ def client_labels(
     >>> X = np.zeros((6, 2))
     >>> y = ["a", "b", "c", "a", "b", "c"]
     >>> labels = client_labels(
-    ...     X, n_clients=3, how="by_label", y=y, shards_per_client=1, random_state=0
+    ...     X, n_clients=3, scheme="label", y=y, shards_per_client=1, random_state=0
     ... )
     >>> bool(np.all(labels[:3] == labels[3:]))  # one label, one client
     True
     """
-    check_choice(how, "how", _SPLITS)
+    check_choice(scheme, "scheme", _SCHEMES)
     check_scalar(n_clients, "n_clients", Integral, min_val=1)
     check_scalar(min_rows, "min_rows", Integral, min_val=1)
     n_samples = np.shape(_check_rows(X))[0]
@@ -97,12 +100,15 @@ def client_labels(
             f"{n_clients * min_rows} rows, got {n_samples}: lower n_clients or min_rows."
         )
     random_state = check_random_state(random_state)
-    if how == "iid":
+    if scheme == "iid":
         labels = np.repeat(np.arange(n_clients), equal_sizes(n_samples, n_clients))
         return random_state.permutation(labels)
 
-    codes = _label_codes(y, n_samples, how)
-    if how == "by_label":
+    if scheme == "size":
+        codes = np.zeros(n_samples, dtype=int)
+    else:
+        codes = _label_codes(y, n_samples, scheme)
+    if scheme == "label":
         check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1)
         if n_samples < n_clients * shards_per_client:
             raise ValueError(
@@ -114,19 +120,19 @@ def client_labels(
         rows = shuffled[np.argsort(codes[shuffled], kind="stable")]
         return _deal_shards(rows, n_clients, shards_per_client, random_state)
 
-    check_real(concentration, "concentration", above=0)
-    labels = _dirichlet_labels(codes, n_clients, concentration, random_state)
-    return _fill_up(labels, n_clients, min_rows, random_state)
+    check_real(alpha, "alpha", above=0)
+    labels = _dirichlet_labels(codes, n_clients, alpha, random_state)
+    return fill_up(labels, n_clients, min_rows, random_state)
 
 
 def split_clients(
     X,
     n_clients=10,
     *,
-    how="iid",
+    scheme="iid",
     y=None,
     shards_per_client=2,
-    concentration=0.5,
+    alpha=0.5,
     min_rows=1,
     random_state=None,
 ):
@@ -136,7 +142,7 @@ def split_clients(
     ----------
     X : array-like or DataFrame of shape (n_samples, ...)
         The rows to spread.
-    n_clients, how, y, shards_per_client, concentration, min_rows, random_state
+    n_clients, scheme, y, shards_per_client, alpha, min_rows, random_state
         As in :func:`client_labels`.
 
     Returns
@@ -169,10 +175,10 @@ def split_clients(
     labels = client_labels(
         X,
         n_clients,
-        how=how,
+        scheme=scheme,
         y=y,
         shards_per_client=shards_per_client,
-        concentration=concentration,
+        alpha=alpha,
         min_rows=min_rows,
         random_state=random_state,
     )
@@ -215,9 +221,9 @@ def _check_rows(X):
     return X
 
 
-def _label_codes(y, n_samples, how):
+def _label_codes(y, n_samples, scheme):
     if y is None:
-        raise ValueError(f"how={how!r} needs the label of each row, got y=None: pass y.")
+        raise ValueError(f"scheme={scheme!r} needs the label of each row, got y=None: pass y.")
     y = column_or_1d(y)
     if len(y) != n_samples:
         raise ValueError(f"Expected y to have one label per row of X, {n_samples}, got {len(y)}.")
@@ -254,14 +260,14 @@ def _deal_shards(rows, n_clients, shards_per_client, random_state):
     return labels
 
 
-def _dirichlet_labels(codes, n_clients, concentration, random_state):
+def _dirichlet_labels(codes, n_clients, alpha, random_state):
     labels = np.empty(len(codes), dtype=int)
     for rows in split_by(np.arange(len(codes)), codes, codes.max() + 1):
         # A Dirichlet draw is gamma draws over their sum. Logarithms of gamma draws, because the
-        # draws themselves all underflow to 0 at a small concentration; Gamma(a) has the law of
+        # draws themselves all underflow to 0 at a small alpha; Gamma(a) has the law of
         # Gamma(a + 1) * U^(1/a).
-        log_shares = np.log(random_state.standard_gamma(concentration + 1, n_clients))
-        log_shares += np.log(1 - random_state.random_sample(n_clients)) / concentration
+        log_shares = np.log(random_state.standard_gamma(alpha + 1, n_clients))
+        log_shares += np.log(1 - random_state.random_sample(n_clients)) / alpha
         shares = np.exp(log_shares - log_shares.max())
         ends = np.rint(np.cumsum(shares) / shares.sum() * len(rows)).astype(int)
         holders = np.repeat(np.arange(n_clients), np.diff(ends, prepend=0))
@@ -269,7 +275,7 @@ def _dirichlet_labels(codes, n_clients, concentration, random_state):
     return labels
 
 
-def _fill_up(labels, n_clients, min_rows, random_state):
+def fill_up(labels, n_clients, min_rows, random_state):
     """Move rows, one by one, from the largest client to the smallest until none is short."""
     sizes = np.bincount(labels, minlength=n_clients)
     if sizes.min() >= min_rows:
