@@ -50,7 +50,7 @@ def _n_dimensions(table):
     return depth + getattr(table, "ndim", 0)
 
 
-def check_clients(estimator, X, clients=None):
+def check_clients(estimator, X, clients=None, *, allow_nan=False):
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
     Parameters
@@ -60,6 +60,8 @@ def check_clients(estimator, X, clients=None):
     X : list of 2-D arrays or DataFrames, or one 2-D array or DataFrame
     clients : array-like of shape (n_samples,), default=None
         Client label of each row of one X.
+    allow_nan : bool, default=False
+        Whether a number may be missing.
 
     Returns
     -------
@@ -71,12 +73,8 @@ def check_clients(estimator, X, clients=None):
         Which name the client, what was expected and what was got.
     """
     if is_client_list(X):
-        if clients is not None:
-            raise ValueError(
-                "Expected `clients=None` with a list of clients, got both: the list already says "
-                f"which rows are whose. {_HOW}"
-            )
-        return _from_list(estimator, X)
+        refuse_labels_of_a_list(clients)
+        return _from_list(estimator, X, allow_nan)
     if getattr(X, "ndim", 2) == 3:
         raise ValueError(
             f"Expected 2-D data, got one array with 3 dimensions and shape {X.shape}. If its first "
@@ -90,9 +88,18 @@ def check_clients(estimator, X, clients=None):
         )
     rows = validate_data(estimator, X, dtype=[np.float64, np.float32], ensure_all_finite=False)
     if clients is None:
-        _check_finite(rows)
+        _check_finite(rows, allow_nan=allow_nan)
         return ClientData(rows, np.array([0, len(rows)]), np.arange(1))
-    return _from_labels(rows, clients)
+    return _from_labels(rows, clients, allow_nan)
+
+
+def refuse_labels_of_a_list(clients):
+    """Raise if labels of rows come with a list of clients."""
+    if clients is not None:
+        raise ValueError(
+            "Expected `clients=None` with a list of clients, got both: the list already says "
+            f"which rows are whose. {_HOW}"
+        )
 
 
 def _refuse_what_is_no_table(X):
@@ -198,9 +205,9 @@ def client_codes(labels, n_rows):
     return ids, codes
 
 
-def _from_labels(rows, clients):
+def _from_labels(rows, clients, allow_nan):
     ids, codes = client_codes(clients, len(rows))
-    _check_finite(rows, lambda row: f" of client {shown(ids[codes[row]])}")
+    _check_finite(rows, lambda row: f" of client {shown(ids[codes[row]])}", allow_nan=allow_nan)
     if (codes[1:] >= codes[:-1]).all():
         stacked = rows
     else:
@@ -208,20 +215,40 @@ def _from_labels(rows, clients):
     return ClientData(stacked, np.concatenate([[0], np.cumsum(np.bincount(codes))]), ids)
 
 
-def _from_list(estimator, X):
+def _from_list(estimator, X, allow_nan):
     if not len(X):
         raise ValueError(f"Expected at least one client, got an empty list. {_HOW}")
     tables = [_table(table, k) for k, table in enumerate(X)]
-    # scikit-learn's checks on the first client fix the number and the names of the features.
+    check_columns(estimator, X, [table.shape for table in tables])
+    lengths = [len(table) for table in tables]
+    dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
+    rows = tables[0] if len(tables) == 1 else np.concatenate(tables, dtype=dtype)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    owners = partial(np.searchsorted, offsets, side="right")
+    _check_finite(rows, lambda row: f" of client {owners(row) - 1}", offsets, allow_nan=allow_nan)
+    return ClientData(rows, offsets, np.arange(len(tables)))
+
+
+def check_columns(estimator, X, shapes):
+    """Take the features of the first client, and raise if another client's are not the same.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Gets ``n_features_in_`` and ``feature_names_in_``.
+    X : list of tables
+    shapes : list of tuple
+        Shape of each table.
+    """
     names = _column_names(X[0], 0)
-    first = X[0] if names is not None else tables[0]
+    first = X[0] if names is not None else np.empty((0, shapes[0][1]))
+    # scikit-learn's checks on the first client fix the number and the names of the features.
     validate_data(estimator, first, skip_check_array=True)
-    for k, table in enumerate(tables):
-        if table.shape[1] != estimator.n_features_in_:
+    for k, shape in enumerate(shapes):
+        if shape[1] != estimator.n_features_in_:
             raise ValueError(
                 f"Expected {estimator.n_features_in_} features for every client as for client 0, "
-                f"got {table.shape[1]} for client {k} (shape {table.shape}). Give all clients the "
-                "same columns."
+                f"got {shape[1]} for client {k} (shape {shape}). Give all clients the same columns."
             )
         own = _column_names(X[k], k)
         if (own is None) != (names is None) or (own is not None and own != names):
@@ -229,13 +256,6 @@ def _from_list(estimator, X):
                 f"Expected the columns of client 0 ({_shorten(names)}) for every client, in that "
                 f"order, got {_shorten(own)} for client {k}. Rename or reorder its columns."
             )
-    lengths = [len(table) for table in tables]
-    dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
-    rows = tables[0] if len(tables) == 1 else np.concatenate(tables, dtype=dtype)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    owners = partial(np.searchsorted, offsets, side="right")
-    _check_finite(rows, lambda row: f" of client {owners(row) - 1}", offsets)
-    return ClientData(rows, offsets, np.arange(len(tables)))
 
 
 def _is_missing(label):
@@ -305,12 +325,14 @@ def _table(table, k):
     return array
 
 
-def _check_finite(rows, of_whom=lambda row: "", offsets=None):
+def _check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
     """Raise for numbers that are missing, infinite, or too large to be squared."""
     if float(rows.min()) >= -_LARGEST and float(rows.max()) <= _LARGEST:
         return
-    finite = np.isfinite(rows)
+    finite = ~np.isinf(rows) if allow_nan else np.isfinite(rows)
     bad = np.abs(rows) > _LARGEST if finite.all() else ~finite
+    if not bad.any():
+        return
     row, column = np.argwhere(bad)[0]
     within = (
         row if offsets is None else row - offsets[np.searchsorted(offsets, row, side="right") - 1]
@@ -321,9 +343,10 @@ def _check_finite(rows, of_whom=lambda row: "", offsets=None):
             f"Expected numbers of at most {_LARGEST:g} in size, {got}: their squares are too "
             "large for a double. Rescale the features, for example with StandardScaler."
         )
+    what, wanted = ("", " or missing (NaN)") if allow_nan else ("NaN or ", "")
     raise ValueError(
-        f"Input X contains NaN or infinity: expected finite numbers, {got}. Drop or impute such "
-        "rows."
+        f"Input X contains {what}infinity: expected finite{wanted} numbers, {got}. Drop or impute "
+        "such rows."
     )
 
 
@@ -348,11 +371,17 @@ def _shorten(names):
     )
 
 
-def check_rows(estimator, X):
+def check_rows(estimator, X, *, allow_nan=False):
     """Validate one table against the fitted estimator."""
     _refuse_what_is_no_table(X)
-    rows = validate_data(estimator, X, dtype=[np.float64, np.float32], reset=False)
-    _check_finite(rows)
+    rows = validate_data(
+        estimator,
+        X,
+        dtype=[np.float64, np.float32],
+        reset=False,
+        ensure_all_finite="allow-nan" if allow_nan else True,
+    )
+    _check_finite(rows, allow_nan=allow_nan)
     return rows
 
 
@@ -366,6 +395,27 @@ def take_features(estimator, checked):
     """Set ``n_features_in_`` and ``feature_names_in_`` as another has them."""
     vars(estimator).pop("feature_names_in_", None)
     vars(estimator).update(features_of(checked))
+
+
+def each_client(X, answer):
+    """Answer to each table of a list of clients, as a tuple; errors name the client."""
+    if not len(X):
+        raise ValueError(
+            "Expected at least one client, got an empty list. Give one table, or a list with "
+            "one table for each client."
+        )
+    answers = []
+    for k, table in enumerate(X):
+        if is_client_list(table):
+            raise ValueError(
+                f"Expected a 2-D table (rows by features) for client {k}, got a list of "
+                f"{len(table)} tables. Give one list with all tables."
+            )
+        try:
+            answers.append(answer(table))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"In the table of client {k}: {error}") from error
+    return tuple(answers)
 
 
 def federation_of(data, client_weights):

@@ -170,8 +170,8 @@ def make_federated_mixture(
     ...     )
     ...     components = data.labels[0]
     ...     print((np.bincount(components, minlength=3) / len(components)).round(1))
-    [0.3 0.3 0.3]
-    [0.7 0.2 0.2]
+    [0.4 0.3 0.3]
+    [0.7 0.1 0.2]
     [1. 0. 0.]
     """
     deal = _mixing_dealer(heterogeneity, n_clients, n_components)

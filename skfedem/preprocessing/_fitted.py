@@ -1,0 +1,55 @@
+"""What the transformers have in common around their formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils.validation import check_array
+
+from .._validation import check_clients, federation_of
+
+_FEATURES = ("n_features_in_", "feature_names_in_")
+
+
+def read_clients(estimator, X, clients, *, allow_nan=False):
+    """Validate what ``fit`` is given, without touching the estimator.
+
+    Returns
+    -------
+    federation : Federation
+    seen : dict
+        Fitted attributes that describe the clients and their features, for ``store``.
+    """
+    checked = clone(estimator)
+    data = check_clients(checked, X, clients, allow_nan=allow_nan)
+    return federation_of(data, "n_samples"), describe(checked, data.ids)
+
+
+def describe(checked, ids):
+    """Fitted attributes that describe the clients and, from a checked clone, their features."""
+    features = {name: getattr(checked, name) for name in _FEATURES if hasattr(checked, name)}
+    return {"n_clients_": len(ids), "client_ids_": ids, **features}
+
+
+def store(estimator, seen, **attributes):
+    """Set all fitted attributes at once."""
+    for name in _FEATURES:  # of an earlier fit
+        if hasattr(estimator, name):
+            delattr(estimator, name)
+    for name, value in {**seen, **attributes}.items():
+        setattr(estimator, name, value)
+
+
+def check_transformed(X, n_columns, *, allow_nan=False):
+    """Validate a table that ``inverse_transform`` is given."""
+    rows = check_array(
+        X,
+        dtype=[np.float64, np.float32],
+        ensure_all_finite="allow-nan" if allow_nan else True,
+        input_name="X",
+    )
+    if rows.shape[1] != n_columns:
+        raise ValueError(
+            f"Expected {n_columns} columns, as transform gives them, got {rows.shape[1]}."
+        )
+    return rows

@@ -1,0 +1,127 @@
+"""Mean and second moments of all clients' rows, from two sums of each client."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .._federation import read
+
+FLOAT_BITS = 64
+_NUMBERS_AT_ONCE = 2**18
+
+
+class Moments(NamedTuple):
+    """Moments of the rows of all clients, each row counting alike.
+
+    Attributes
+    ----------
+    counts : ndarray of int, shape (n_features,)
+        Rows in which a feature is not missing.
+    mean, mean_rest : ndarray of shape (n_features,)
+        The mean as a double, and what rounding took from it.
+    scatter : ndarray of shape (n_features,) or (n_features, n_features), or None
+        Sums of squares, or of products, of the rows minus their mean.
+    uplink_bits, downlink_bits : int
+        What clients sent and were sent, all of them together.
+    """
+
+    counts: np.ndarray
+    mean: np.ndarray
+    mean_rest: np.ndarray
+    scatter: np.ndarray | None
+    uplink_bits: int
+    downlink_bits: int
+
+
+def pooled_moments(federation, *, scatter):
+    """Exact moments of the pooled rows, from two messages a client, all of them sums.
+
+    First, each client sends its number of rows and the sum of them. Told the mean of all, c, it
+    then sends the sums of x - c and of the squares or products of x - c. The second message loses
+    no digits however far the rows are from the origin, and the corrected two-pass formula [1]_,
+    eq. 1.7,
+
+    ``scatter = Σ (x - c)(x - c)ᵀ - Σ (x - c) Σ (x - c)ᵀ / n_samples``,
+
+    is exact for any c, so that the rounding of c does no harm. The server needs only the sums over
+    all clients.
+
+    Parameters
+    ----------
+    federation : Federation
+        Its weights are not used. Numbers may be missing (NaN) where no products are asked for.
+    scatter : {"products", "squares", None}
+        Which second moments are wanted: the matrix, its diagonal or none.
+
+    Returns
+    -------
+    moments : Moments
+        A feature that is missing everywhere has a count, mean and scatter of 0.
+
+    References
+    ----------
+    .. [1] T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms for computing the sample variance:
+       analysis and recommendations", The American Statistician 37(3), 1983.
+    """
+    n, d = federation.n_clients, federation.rows.shape[1]
+    counts, sums, _ = _sums_about(federation, np.zeros(d), None)
+    present = np.maximum(counts, 1)
+    center = sums / present
+    _, sums, moment = _sums_about(federation, center, scatter)
+    correction = sums / present
+    mean = center + correction
+    if scatter == "products":
+        moment = moment - np.outer(sums, correction)
+    elif scatter == "squares":
+        # Rounding can take a constant feature below 0.
+        moment = np.maximum(moment - sums * correction, 0.0)
+    second = d + {"products": d * (d + 1) // 2, "squares": d, None: 0}[scatter]
+    uplink = _n_counts(federation) + n * (d + second)
+    return Moments(
+        counts,
+        mean,
+        (center - mean) + correction,
+        moment,
+        FLOAT_BITS * uplink,
+        FLOAT_BITS * n * d,
+    )
+
+
+def only_counts(federation):
+    """Counts alone, for what needs no moments: those returned are 0."""
+    counts = len(federation.rows) - np.isnan(federation.rows).sum(axis=0)
+    zeros = np.zeros(len(counts))
+    return Moments(counts, zeros, zeros, None, FLOAT_BITS * _n_counts(federation), 0)
+
+
+def _sums_about(federation, center, scatter):
+    """Sums over all rows: of ones, of ``rows - center`` and of its squares or products."""
+    d = len(center)
+    counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
+    moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
+    every, n_rows = np.arange(federation.n_clients), max(64, _NUMBERS_AT_ONCE // d)
+    for _, rows, _ in read(federation, every, n_rows):
+        y = rows - center
+        counts += len(y)
+        own = y.sum(axis=0)
+        if np.isnan(own).any():
+            missing = np.isnan(y)
+            y[missing] = 0.0
+            counts -= missing.sum(axis=0)
+            own = y.sum(axis=0)
+        sums += own
+        if scatter == "products":
+            moment += y.T @ y
+        elif scatter == "squares":
+            moment += np.einsum("ij,ij->j", y, y)
+    return counts, sums, moment
+
+
+def _n_counts(federation):
+    """How many counts all clients send: one, or one a feature where a client misses some."""
+    missing = np.isnan(federation.rows.sum(axis=1, dtype=np.float64))
+    incomplete = np.logical_or.reduceat(missing, federation.offsets[:-1])
+    n_incomplete = int(incomplete.sum())
+    return federation.n_clients + n_incomplete * (federation.rows.shape[1] - 1)

@@ -1,0 +1,328 @@
+"""Principal components of the rows of all clients."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.decomposition import PCA
+from sklearn.utils.validation import check_is_fitted
+
+from .._validation import check_number, check_rows, check_switch, each_client, is_client_list
+from ._fitted import check_transformed, read_clients, store
+from ._moments import FLOAT_BITS, pooled_moments
+
+_EPS = np.finfo(np.float64).eps
+_TIE = 1e-8
+
+
+class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Project rows on the principal components of the rows of all clients.
+
+    ``transformed = (rows - mean_) @ components_.T``. The components are the eigenvectors of the
+    covariance of all rows, which is a sum over clients: this is scikit-learn's ``PCA`` of the
+    pooled rows, signs included. Clients send sums and second moments, not rows; but a client with
+    a single row sends that row, and one with two rows nearly both.
+
+    A client's message holds ``n_features * (n_features + 1) / 2`` second moments: with 1,000
+    features that is 4 MB. Rows are read once for the sums, once for the second moments.
+
+    Parameters
+    ----------
+    n_components : int, float in (0, 1) or None, default=None
+        Number of components; or the share of the variance that they explain at least; or as many
+        as there are features (or rows, if fewer). scikit-learn's "mle" is not available.
+    whiten : bool, default=False
+        Whether to divide each component by its standard deviation.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Principal axes, by decreasing variance. The entry of the largest size of each is positive.
+    explained_variance_ : ndarray of shape (n_components,)
+        Variance along each axis, over the number of rows minus one.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        Its share in the variance of all features; 0 where nothing varies.
+    singular_values_ : ndarray of shape (n_components,)
+        Singular values of the centred pooled rows.
+    mean_ : ndarray of shape (n_features,)
+        Means.
+    noise_variance_ : float
+        Mean variance along the axes left out, that of the noise in probabilistic PCA [1]_.
+    n_components_ : int
+        Number of components.
+    n_samples_ : int
+        Number of rows of all clients.
+    uplink_bits_ : int
+        What the clients sent, all of them together: numbers of rows, sums, sums of differences from
+        the mean and of their products, 64 bits a number.
+    downlink_bits_ : int
+        What they were sent: the mean in double precision, its correction, components and, with
+        ``whiten``, variances.
+    n_clients_ : int
+        Number of clients.
+    client_ids_ : ndarray of shape (`n_clients_`,)
+        Label of each client: sorted labels with ``clients=``, else positions in the list.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if the data had string names.
+
+    See Also
+    --------
+    sklearn.decomposition.PCA : The same on pooled rows.
+    FederatedStandardScaler : Puts features in units of their standard deviations first.
+
+    Notes
+    -----
+    A variance is known up to rounding of the largest: below ``n_features`` times 2.2e-16 of it,
+    it is taken for 0.
+
+    References
+    ----------
+    .. [1] M. E. Tipping and C. M. Bishop, "Probabilistic principal component analysis", Journal of
+       the Royal Statistical Society B 61(3), 1999.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem.preprocessing import FederatedPCA
+    >>> clients = [np.array([[0.0, 0.0], [2.0, 1.0]]), np.array([[4.0, 2.0]])]
+    >>> pca = FederatedPCA(n_components=1).fit(clients)
+    >>> pca.components_.round(3)
+    array([[0.894, 0.447]])
+    >>> [scores.round(3).tolist() for scores in pca.transform(clients)]
+    [[[-2.236], [0.0]], [[2.236]]]
+    """
+
+    __metadata_request__fit = {"clients": True}
+    # Pipeline.score asks for it, and fails where nobody knows it.
+    __metadata_request__score = {"sample_weight": None}
+
+    def __init__(self, n_components=None, *, whiten=False):
+        self.n_components = n_components
+        self.whiten = whiten
+
+    def fit(self, X, y=None, *, clients=None):
+        """Find the principal components of the rows of all clients.
+
+        Parameters
+        ----------
+        X : list of array-likes, or array-like of shape (n_samples, n_features)
+            One table (n_i, n_features) for each client; or one table with ``clients``; or one table
+            alone, which is one client. At least two rows in all.
+        y : Ignored
+            By scikit-learn's convention. Labels of clients go by their name: ``clients=labels``.
+        clients : array-like of shape (n_samples,), default=None
+            Client label of each row of X, when X is one table.
+
+        Returns
+        -------
+        self : FederatedPCA
+
+        Raises
+        ------
+        TypeError, ValueError
+            For data or parameters that do not fit; an earlier fit then stands.
+        """
+        check_switch("whiten", self.whiten)
+        _check_n_components(self.n_components)
+        federation, seen = read_clients(self, X, clients)
+        n_samples, n_features = federation.rows.shape
+        if n_samples < 2:
+            raise ValueError(
+                "Expected at least 2 rows of all clients together, got n_samples=1: one row has no "
+                "variance."
+            )
+        largest = min(n_samples, n_features)
+        if isinstance(self.n_components, Integral) and self.n_components > largest:
+            raise ValueError(
+                f"Expected n_components <= min(n_samples, n_features) = {largest}, got "
+                f"{self.n_components}. Use fewer components."
+            )
+        moments = pooled_moments(federation, scatter="products")
+        variances, axes = _principal_axes(moments.scatter / (n_samples - 1))
+        variances, total = variances[:largest], variances[:largest].sum()
+        shares = variances / total if total > 0 else np.zeros(largest)
+        size = _n_components(self.n_components, shares)
+        numbers = n_features * (1 + size) + size * int(self.whiten)
+        store(
+            self,
+            seen,
+            components_=axes[:size].copy(),
+            explained_variance_=variances[:size].copy(),
+            explained_variance_ratio_=shares[:size].copy(),
+            singular_values_=np.sqrt(variances[:size] * (n_samples - 1)),
+            mean_=moments.mean,
+            _mean_rest=moments.mean_rest,
+            noise_variance_=float(variances[size:].mean()) if size < largest else 0.0,
+            n_components_=size,
+            n_samples_=n_samples,
+            uplink_bits_=moments.uplink_bits,
+            downlink_bits_=moments.downlink_bits + FLOAT_BITS * seen["n_clients_"] * numbers,
+        )
+        return self
+
+    def transform(self, X):
+        """Project rows on the components.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+            Of the precision of X.
+        """
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, self.transform)
+        rows = check_rows(self, X)
+        new = self._centered(rows) @ self.components_.T
+        if self.whiten:
+            # scikit-learn's floor: an axis without variance is not divided by 0.
+            new /= np.maximum(np.sqrt(self.explained_variance_), _EPS)
+        return new.astype(rows.dtype, copy=False)
+
+    def inverse_transform(self, X):
+        """Rows in the plane of the components that ``transform`` takes to X.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_components), or a list of them
+
+        Returns
+        -------
+        X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
+            Of the precision of X.
+        """
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, self.inverse_transform)
+        scores = check_transformed(X, self.n_components_)
+        axes = self.components_
+        if self.whiten:
+            axes = np.sqrt(self.explained_variance_)[:, None] * axes
+        old = scores.astype(np.float64) @ axes
+        old += self._mean_rest
+        old += self.mean_
+        return old.astype(scores.dtype, copy=False)
+
+    def score_samples(self, X):
+        """Log-likelihood of each row under probabilistic PCA, in nats.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        log_likelihood : ndarray of shape (n_samples,), or a tuple with one for each client
+        """
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, self.score_samples)
+        return self._centered_pca().score_samples(self._centered(check_rows(self, X)))
+
+    def score(self, X, y=None):
+        """Mean log-likelihood per row under probabilistic PCA, in nats.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+            The rows of a list count alike, whoever has them.
+        y : Ignored
+
+        Returns
+        -------
+        log_likelihood : float
+        """
+        values = self.score_samples(X)
+        return float(np.mean(np.concatenate(values) if isinstance(values, tuple) else values))
+
+    def get_covariance(self):
+        """Covariance under probabilistic PCA.
+
+        Returns
+        -------
+        covariance : ndarray of shape (n_features, n_features)
+        """
+        check_is_fitted(self)
+        return self._centered_pca().get_covariance()
+
+    def get_precision(self):
+        """Inverse of the covariance under probabilistic PCA.
+
+        Returns
+        -------
+        precision : ndarray of shape (n_features, n_features)
+        """
+        check_is_fitted(self)
+        return self._centered_pca().get_precision()
+
+    @property
+    def _n_features_out(self):
+        return self.n_components_
+
+    def _centered(self, rows):
+        return (rows - self.mean_) - self._mean_rest
+
+    def _centered_pca(self):
+        """scikit-learn's PCA with the fitted parameters, for rows minus their mean."""
+        pca = PCA(self.n_components_, whiten=self.whiten)
+        pca.n_features_in_ = self.n_features_in_
+        pca.mean_ = np.zeros(self.n_features_in_)
+        for name in ("components_", "explained_variance_", "noise_variance_", "n_components_"):
+            setattr(pca, name, getattr(self, name))
+        return pca
+
+    def __sklearn_tags__(self):
+        """float32 stays float32."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _check_n_components(n_components):
+    if n_components is None:
+        return
+    hint = "Give a number of components, a share of the variance in (0, 1), or None for all."
+    if isinstance(n_components, str) and n_components == "mle":
+        raise ValueError(
+            'n_components="mle" is not available for federated PCA: give a share of the variance, '
+            "as 0.95, or compare numbers of components by `score` on held-out clients."
+        )
+    if isinstance(n_components, Real) and not isinstance(n_components, Integral):
+        if not 0 < n_components < 1:
+            raise ValueError(
+                f"Expected n_components to be an integer >= 1 or a number between 0 and 1, got "
+                f"{n_components!r}. {hint}"
+            )
+        return
+    check_number("n_components", n_components, kind=Integral, low=1, hint=hint)
+
+
+def _n_components(wanted, shares):
+    """How many components to keep, given their shares in the variance."""
+    if wanted is None:
+        return len(shares)
+    if isinstance(wanted, Integral):
+        return int(wanted)
+    # The first number of components that explain more, as in scikit-learn.
+    explained = np.cumsum(shares)
+    return min(int(np.searchsorted(explained, wanted, side="right")) + 1, len(shares))
+
+
+def _principal_axes(covariance):
+    """Variances in decreasing order and axes, as rows, of scikit-learn's sign convention."""
+    variances, axes = np.linalg.eigh(covariance)
+    variances, axes = variances[::-1], axes[:, ::-1].T
+    rounding = len(variances) * _EPS * max(variances[0], 0.0)
+    variances = np.where(variances > rounding, variances, 0.0)
+    # The first of entries that only rounding tells apart: any split then gives the same signs.
+    sizes = np.abs(axes)
+    largest = (sizes > (1 - _TIE) * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
+    signs = np.sign(axes[np.arange(len(axes)), largest])
+    return variances, axes * signs[:, None]

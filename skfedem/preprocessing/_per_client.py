@@ -1,0 +1,289 @@
+"""Any row-wise transformer of scikit-learn, for client lists."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from .._validation import (
+    check_columns,
+    client_codes,
+    each_client,
+    is_client_list,
+    refuse_labels_of_a_list,
+    shown,
+)
+from ._fitted import describe, store
+
+
+def _inner_has(name):
+    def has(estimator):
+        getattr(getattr(estimator, "transformer_", estimator.transformer), name)
+        return True
+
+    return has
+
+
+class PerClient(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
+    """Apply one row-wise transformer of scikit-learn to the rows of each client.
+
+    There is one transformer for all clients, as if their rows were pooled; each client applies it
+    to its own rows. It has to treat rows one by one.
+
+    How it is fitted depends on what it is:
+
+    - *Stateless* ones, which learn nothing from data (``Normalizer``, ``Binarizer``,
+      ``FunctionTransformer``, ...: those whose tag ``requires_fit`` is False), need no fit, and
+      nothing leaves a client.
+    - Those with ``partial_fit`` (``MinMaxScaler``, ``MaxAbsScaler``, ``IncrementalPCA``, ...)
+      travel: the first client fits the transformer to its rows and hands its state on, the next
+      client updates it by its own rows, and so on to the last. **The state is whatever the
+      transformer keeps, and it is handed on uncompressed.** That of ``MinMaxScaler`` holds the
+      smallest and the largest value seen so far; the state after the first client is about its
+      rows alone. Where ``partial_fit`` is exact (as for the scalers), so is this fit; elsewhere it
+      depends on the order of the clients.
+    - A fitted transformer in a ``FrozenEstimator`` is used as it is.
+    - Others need all rows at once, and raise TypeError.
+
+    Parameters
+    ----------
+    transformer : estimator
+        Transformer of scikit-learn, or like it. It is cloned, not changed.
+
+    Attributes
+    ----------
+    transformer_ : estimator
+        The fitted transformer.
+    uplink_bits_ : int
+        Bits of the states that the clients handed on, to the server or by way of it: 8 times the
+        bytes of what ``fit`` set, pickled. 0 where nothing is learnt.
+    downlink_bits_ : int
+        Bits of the states that they got, to update them and, at the end, to apply them.
+    n_clients_ : int
+        Number of clients.
+    client_ids_ : ndarray of shape (`n_clients_`,)
+        Label of each client: sorted labels with ``clients=``, else positions in the list. The
+        transformer travels in this order.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if the data had string names.
+
+    See Also
+    --------
+    FederatedStandardScaler : Needs sums only, and keeps all digits.
+    FederatedPCA : Principal components from sums.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.preprocessing import MinMaxScaler
+    >>> from skfedem.preprocessing import PerClient
+    >>> clients = [np.array([[0.0], [1.0]]), np.array([[4.0]])]
+    >>> scaler = PerClient(MinMaxScaler()).fit(clients)
+    >>> [rows.ravel().tolist() for rows in scaler.transform(clients)]
+    [[0.0, 0.25], [1.0]]
+    """
+
+    __metadata_request__fit = {"clients": True}
+
+    def __init__(self, transformer):
+        self.transformer = transformer
+
+    def fit(self, X, y=None, *, clients=None):
+        """Fit the transformer to one client after the other.
+
+        Parameters
+        ----------
+        X : list of tables, or table of shape (n_samples, n_features)
+            One table for each client; or one table with ``clients``; or one table alone, which is
+            one client. Tables are what the transformer takes.
+        y : Ignored
+            By scikit-learn's convention. Labels of clients go by their name: ``clients=labels``.
+        clients : array-like of shape (n_samples,), default=None
+            Client label of each row of X, when X is one table.
+
+        Returns
+        -------
+        self : PerClient
+
+        Raises
+        ------
+        TypeError
+            For a transformer that can only be fitted to all rows at once.
+        TypeError, ValueError
+            For data that do not fit; an earlier fit then stands.
+        """
+        travels = _has_to_travel(self.transformer)
+        checked = clone(self)
+        tables, ids = _tables(checked, X, clients)
+        transformer = clone(self.transformer)
+        uplink = downlink = 0
+        if travels:
+            uplink, downlink = _travel(transformer, tables, ids)
+        else:
+            # Nothing is learnt but the names and the number of the features.
+            transformer.fit(tables[0], None)
+        store(
+            self,
+            describe(checked, ids),
+            transformer_=transformer,
+            uplink_bits_=uplink,
+            downlink_bits_=downlink,
+        )
+        return self
+
+    def transform(self, X):
+        """Transform rows.
+
+        Parameters
+        ----------
+        X : table of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        X_new : table of shape (n_samples, n_features_new), or a tuple with one for each client
+        """
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, self.transform)
+        if len(getattr(X, "shape", (0, 0))) == 2:  # else the transformer says what is wrong
+            validate_data(self, X, skip_check_array=True, reset=False)
+        return self.transformer_.transform(X)
+
+    @available_if(_inner_has("inverse_transform"))
+    def inverse_transform(self, X):
+        """Undo ``transform``, where the transformer can.
+
+        Parameters
+        ----------
+        X : table of shape (n_samples, n_features_new), or a list of them
+
+        Returns
+        -------
+        X_original : table of shape (n_samples, n_features), or a tuple with one for each client
+        """
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, self.inverse_transform)
+        return self.transformer_.inverse_transform(X)
+
+    @available_if(_inner_has("get_feature_names_out"))
+    def get_feature_names_out(self, input_features=None):
+        """Names of the transformed features, as the transformer gives them.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+
+        Returns
+        -------
+        names : ndarray of str
+        """
+        check_is_fitted(self)
+        return self.transformer_.get_feature_names_out(input_features)
+
+    @available_if(_inner_has("set_output"))
+    def set_output(self, *, transform=None):
+        """Choose what ``transform`` gives, by the transformer's own ``set_output``.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas", "polars"}, default=None
+            None changes nothing.
+
+        Returns
+        -------
+        self : PerClient
+        """
+        for name in ("transformer", "transformer_"):
+            if hasattr(self, name):
+                getattr(self, name).set_output(transform=transform)
+        return self
+
+    def __sklearn_tags__(self):
+        """Those of the transformer, where they are about tables."""
+        tags, inner = super().__sklearn_tags__(), get_tags(self.transformer)
+        tags.input_tags = inner.input_tags
+        tags.transformer_tags = inner.transformer_tags
+        tags.no_validation = inner.no_validation
+        return tags
+
+
+def _has_to_travel(transformer):
+    """Whether the transformer is fitted by clients in turn; raise if it cannot be."""
+    name = type(transformer).__name__
+    if isinstance(transformer, type) or not hasattr(transformer, "transform"):
+        raise TypeError(
+            f"Expected a transformer, an object with `transform`, got {transformer!r}. Give an "
+            "instance, as PerClient(MinMaxScaler())."
+        )
+    if isinstance(transformer, FrozenEstimator):
+        check_is_fitted(transformer)
+        return False
+    if not get_tags(transformer).requires_fit:
+        return False
+    if not hasattr(transformer, "partial_fit"):
+        raise TypeError(
+            f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}: its "
+            "`fit` wants the rows of all clients in one place, and no summary of a client's rows "
+            "replaces them. Use FederatedStandardScaler or FederatedPCA, a transformer with "
+            f"`partial_fit`, or fit {name} to rows that may be shared and give it as "
+            f"PerClient(FrozenEstimator({name.lower()}))."
+        )
+    return True
+
+
+def _tables(checked, X, clients):
+    """Each client's table as it was given, and the clients' labels; features go to ``checked``."""
+    if is_client_list(X):
+        refuse_labels_of_a_list(clients)
+        if not len(X):
+            raise ValueError("Expected at least one client, got an empty list. Give a table each.")
+        shapes = [np.shape(table) for table in X]
+        for k, shape in enumerate(shapes):
+            if len(shape) != 2 or not shape[0]:
+                raise ValueError(
+                    f"Expected a 2-D table (rows by features) with rows for client {k}, got shape "
+                    f"{shape}. Leave clients without rows out of the list."
+                )
+        check_columns(checked, X, shapes)
+        return list(X), np.arange(len(X))
+    validate_data(checked, X, skip_check_array=True)
+    if clients is None:
+        return [X], np.arange(1)
+    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+    ids, codes = client_codes(clients, n_rows)
+    rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    return [_safe_indexing(X, own) for own in rows], ids
+
+
+def _travel(transformer, tables, ids):
+    """Fit by one client after the other; return the bits of the states, up and down."""
+    sizes = []
+    for label, table in zip(ids, tables, strict=True):
+        try:
+            transformer.partial_fit(table)
+        except (TypeError, ValueError) as error:
+            if len(tables) == 1:
+                raise
+            raise type(error)(f"At client {shown(label)}: {error}") from error
+        sizes.append(8 * len(pickle.dumps(_state(transformer), protocol=5)))
+    # Each state but the last goes to the next client; the last, to all but the one who made it.
+    return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
+
+
+def _state(transformer):
+    """What ``fit`` set: the parameters are everyone's from the beginning."""
+    given = set(transformer.get_params(deep=False))
+    return {
+        name: value
+        for name, value in vars(transformer).items()
+        if name not in given and not name.startswith("_sklearn")
+    }

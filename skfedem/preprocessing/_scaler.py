@@ -1,0 +1,206 @@
+"""Standardisation by the means and variances of all clients' rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from .._validation import check_rows, check_switch, each_client, is_client_list, warn
+from ._fitted import check_transformed, read_clients, store
+from ._moments import FLOAT_BITS, only_counts, pooled_moments
+
+_EPS = np.finfo(np.float64).eps
+
+
+class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Subtract the mean and divide by the standard deviation of the rows of all clients.
+
+    ``transformed = (rows - mean_) / scale_``, as scikit-learn's ``StandardScaler`` does on the
+    pooled rows. Clients send sums, not rows; the sum over a client with a single row is that row.
+
+    Missing values (NaN) are left out of the sums and stay missing.
+
+    Parameters
+    ----------
+    with_mean : bool, default=True
+        Whether to subtract the mean.
+    with_std : bool, default=True
+        Whether to divide by the standard deviation.
+
+    Attributes
+    ----------
+    mean_ : ndarray of shape (n_features,) or None
+        Means; None if neither they nor variances are asked for. Of a feature that no client ever
+        observed: 0.
+    var_ : ndarray of shape (n_features,) or None
+        Variances, over the number of rows; None with ``with_std=False``.
+    scale_ : ndarray of shape (n_features,) or None
+        Standard deviations, and 1 for constant features; None with ``with_std=False``.
+    n_samples_seen_ : int or ndarray of int, shape (n_features,)
+        Number of rows of all clients; for each feature where some are missing.
+    uplink_bits_ : int
+        What the clients sent, all of them together: numbers of rows, sums, sums of differences from
+        the mean and of their squares, 64 bits a number.
+    downlink_bits_ : int
+        What they were sent: the mean in double precision, its correction and the scale.
+    n_clients_ : int
+        Number of clients.
+    client_ids_ : ndarray of shape (`n_clients_`,)
+        Label of each client: sorted labels with ``clients=``, else positions in the list.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if the data had string names.
+
+    See Also
+    --------
+    sklearn.preprocessing.StandardScaler : The same on pooled rows.
+    FederatedPCA : Removes linear correlations, too.
+
+    Notes
+    -----
+    Rows far from the origin (a mean of 1e8 with a standard deviation of 1, say) lose no digits: the
+    second sums are taken about the mean, and ``transform`` also subtracts what rounding took from
+    ``mean_``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem.preprocessing import FederatedStandardScaler
+    >>> clients = [np.array([[0.0, 1.0], [2.0, 1.0]]), np.array([[4.0, 1.0]])]
+    >>> scaler = FederatedStandardScaler().fit(clients)
+    >>> scaler.mean_
+    array([2., 1.])
+    >>> scaler.transform(clients)[0].round(3)
+    array([[-1.225,  0.   ],
+           [ 0.   ,  0.   ]])
+    """
+
+    __metadata_request__fit = {"clients": True}
+
+    def __init__(self, *, with_mean=True, with_std=True):
+        self.with_mean = with_mean
+        self.with_std = with_std
+
+    def fit(self, X, y=None, *, clients=None):
+        """Compute mean and scale of the rows of all clients.
+
+        Parameters
+        ----------
+        X : list of array-likes, or array-like of shape (n_samples, n_features)
+            One table (n_i, n_features) for each client; or one table with ``clients``; or one table
+            alone, which is one client. NaN is a missing value.
+        y : Ignored
+            By scikit-learn's convention. Labels of clients go by their name: ``clients=labels``.
+        clients : array-like of shape (n_samples,), default=None
+            Client label of each row of X, when X is one table.
+
+        Returns
+        -------
+        self : FederatedStandardScaler
+
+        Raises
+        ------
+        TypeError, ValueError
+            For data or parameters that do not fit; an earlier fit then stands.
+
+        Warns
+        -----
+        UserWarning
+            For features that no client ever observed; they are left as they are.
+        """
+        check_switch("with_mean", self.with_mean)
+        check_switch("with_std", self.with_std)
+        federation, seen = read_clients(self, X, clients, allow_nan=True)
+        if self.with_mean or self.with_std:
+            moments = pooled_moments(federation, scatter="squares" if self.with_std else None)
+        else:
+            moments = only_counts(federation)
+        variance = scale = None
+        if self.with_std:
+            variance = moments.scatter / np.maximum(moments.counts, 1)
+            constant = _is_constant(variance, moments.mean, moments.counts)
+            scale = np.where(constant, 1.0, np.sqrt(variance))
+        counts = moments.counts
+        n_numbers = federation.rows.shape[1] * (int(self.with_mean) + int(self.with_std))
+        store(
+            self,
+            seen,
+            mean_=moments.mean if self.with_mean or self.with_std else None,
+            _mean_rest=moments.mean_rest,
+            var_=variance,
+            scale_=scale,
+            n_samples_seen_=int(counts[0]) if (counts == counts[0]).all() else counts,
+            uplink_bits_=moments.uplink_bits,
+            downlink_bits_=moments.downlink_bits + FLOAT_BITS * seen["n_clients_"] * n_numbers,
+        )
+        unseen = np.flatnonzero(counts == 0)
+        if len(unseen):
+            warn(
+                f"No client has a value in column {', '.join(map(str, unseen))}: left as it is. "
+                "Drop such columns.",
+                UserWarning,
+            )
+        return self
+
+    def transform(self, X):
+        """Standardise rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_features), or a tuple with one for each client
+            Of the precision of X.
+        """
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, self.transform)
+        rows = check_rows(self, X, allow_nan=True)
+        new = rows.astype(np.float64)
+        if self.with_mean:
+            new -= self.mean_
+            new -= self._mean_rest
+        if self.with_std:
+            new /= self.scale_
+        return new.astype(rows.dtype, copy=False)
+
+    def inverse_transform(self, X):
+        """Undo ``transform``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
+            Of the precision of X.
+        """
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, self.inverse_transform)
+        rows = check_transformed(X, self.n_features_in_, allow_nan=True)
+        old = rows.astype(np.float64)
+        if self.with_std:
+            old *= self.scale_
+        if self.with_mean:
+            old += self._mean_rest
+            old += self.mean_
+        return old.astype(rows.dtype, copy=False)
+
+    def __sklearn_tags__(self):
+        """Missing values are taken, float32 stays float32."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _is_constant(variance, mean, counts):
+    """Whether a variance is no more than rounding could make of 0 (scikit-learn's bound)."""
+    rounding = counts * _EPS
+    return variance <= rounding * variance + (rounding * mean) ** 2

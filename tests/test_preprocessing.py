@@ -1,0 +1,785 @@
+import pickle
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, KFold, cross_validate
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    Normalizer,
+    PolynomialFeatures,
+    QuantileTransformer,
+    StandardScaler,
+)
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skfedem import FederatedGaussianMixture
+from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
+
+LENGTHS = (40, 1, 33, 2, 64)
+N_CLIENTS, N_SAMPLES, N_FEATURES = len(LENGTHS), sum(LENGTHS), 5
+OWNERS = np.repeat(np.arange(N_CLIENTS), LENGTHS)
+NAMES = np.array(["east", "mid", "north", "south", "west"])
+
+
+def make_rows():
+    """Correlated features of unlike scales; clients of unlike means."""
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(N_SAMPLES, N_FEATURES)) @ generator.normal(size=(N_FEATURES, 5))
+    rows = (rows + generator.normal(size=(N_CLIENTS, N_FEATURES))[OWNERS]) * [1, 3, 0.2, 10, 1]
+    rows.setflags(write=False)
+    return rows
+
+
+X = make_rows()
+CLIENTS = np.split(X, np.cumsum(LENGTHS)[:-1])
+FRAMES = [pd.DataFrame(rows, columns=list("abcde")) for rows in CLIENTS]
+MIXED = np.random.default_rng(1).permutation(N_SAMPLES)
+
+SCALERS = [
+    {},
+    {"with_mean": False},
+    {"with_std": False},
+    {"with_mean": False, "with_std": False},
+]
+COMPONENTS = [None, 1, 3, 5, 0.3, 0.9, 0.999999]
+# Each kind of transformer, with parameters that keep it quick.
+TRANSFORMERS = {
+    "scaler": FederatedStandardScaler(),
+    "pca": FederatedPCA(2),
+    "whitening": FederatedPCA(0.9, whiten=True),
+    "min-max": PerClient(MinMaxScaler()),
+    "normalizer": PerClient(Normalizer()),
+}
+every_transformer = pytest.mark.parametrize("transformer", TRANSFORMERS.values(), ids=TRANSFORMERS)
+
+
+@parametrize_with_checks(
+    [
+        *(FederatedStandardScaler(**parameters) for parameters in SCALERS),
+        FederatedPCA(),
+        FederatedPCA(n_components=1),
+        FederatedPCA(n_components=0.9, whiten=True),
+        PerClient(MinMaxScaler()),
+        PerClient(StandardScaler()),
+        PerClient(Normalizer()),
+        PerClient(FunctionTransformer()),
+    ]
+)
+def test_the_contract_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+# ------------------------------------------------------------------ scikit-learn on pooled rows
+
+
+def assert_same_scaler(got, want, rtol=1e-12):
+    """Sums of a few hundred rows round to some hundred eps."""
+    for name in ("mean_", "var_", "scale_"):
+        if getattr(want, name) is None:
+            assert getattr(got, name) is None
+        else:
+            assert_allclose(getattr(got, name), getattr(want, name), rtol=rtol, atol=1e-14)
+    assert_array_equal(got.n_samples_seen_, want.n_samples_seen_)
+    assert type(got.n_samples_seen_) is int or got.n_samples_seen_.dtype == np.int64
+
+
+@pytest.mark.parametrize("parameters", SCALERS)
+def test_the_scaler_is_that_of_the_pooled_rows(parameters):
+    got = FederatedStandardScaler(**parameters).fit(CLIENTS)
+    want = StandardScaler(**parameters).fit(X)
+    assert_same_scaler(got, want)
+    assert_allclose(got.transform(X), want.transform(X), atol=1e-12)
+    assert_allclose(got.inverse_transform(X), want.inverse_transform(X), atol=1e-12)
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("n_components", COMPONENTS)
+def test_the_components_are_those_of_the_pooled_rows(n_components, whiten):
+    got = FederatedPCA(n_components, whiten=whiten).fit(CLIENTS)
+    want = PCA(n_components, whiten=whiten, svd_solver="full").fit(X)
+    assert got.n_components_ == want.n_components_
+    for name in (
+        "components_",
+        "mean_",
+        "explained_variance_",
+        "explained_variance_ratio_",
+        "singular_values_",
+        "noise_variance_",
+        "n_samples_",
+    ):
+        assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-8, atol=1e-8, err_msg=name)
+    scores = want.transform(X)
+    assert_allclose(got.transform(X), scores, atol=1e-8)
+    assert_allclose(got.inverse_transform(scores), want.inverse_transform(scores), atol=1e-8)
+    assert_allclose(got.get_covariance(), want.get_covariance(), atol=1e-8)
+    assert_allclose(got.get_precision(), want.get_precision(), rtol=1e-8)
+    assert_allclose(got.score_samples(X), want.score_samples(X), rtol=1e-8)
+    assert_allclose(got.score(CLIENTS), want.score(X), rtol=1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    n_features=st.integers(1, 6),
+    offset=st.sampled_from([0.0, -7.5, 1e3]),
+    seed=st.integers(0, 2**31),
+)
+def test_any_split_of_any_shape(lengths, n_features, offset, seed):
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(size=(sum(lengths), n_features)) * generator.uniform(0.5, 3, n_features)
+    rows += offset
+    clients = np.split(rows, np.cumsum(lengths)[:-1])
+    # At 1e3, scikit-learn's own mean is known to 1e-13.
+    got, want = FederatedStandardScaler().fit(clients), StandardScaler().fit(rows)
+    assert_allclose(got.transform(rows), want.transform(rows), atol=1e-8)
+    if len(rows) < 2:
+        return
+    got, want = FederatedPCA().fit(clients), PCA(svd_solver="full").fit(rows)
+    # Axes of close variances are not determined; what they span, and the variances, are.
+    assert got.components_.shape == want.components_.shape
+    assert_allclose(got.explained_variance_, want.explained_variance_, atol=1e-8)
+    assert_allclose(got.singular_values_[:-1], want.singular_values_[:-1], atol=1e-6)
+    scores = got.transform(rows)
+    assert_allclose(got.inverse_transform(scores), rows, atol=1e-8)
+
+
+@pytest.mark.parametrize("n_samples", [2, 3, 5, 6])
+def test_fewer_rows_than_features(n_samples):
+    rows = X[:n_samples]
+    got, want = FederatedPCA().fit([rows[:1], rows[1:]]), PCA(svd_solver="full").fit(rows)
+    assert got.n_components_ == want.n_components_ == min(n_samples, N_FEATURES)
+    assert_allclose(got.explained_variance_, want.explained_variance_, atol=1e-10)
+    assert_allclose(got.singular_values_, want.singular_values_, atol=1e-8)
+    n_varying = min(n_samples - 1, N_FEATURES)  # the last axis of fewer rows is any
+    varying = slice(None, n_varying)
+    assert_allclose(got.components_[varying], want.components_[varying], atol=1e-10)
+
+
+def test_signs_are_such_that_the_largest_entry_is_positive():
+    for sign in (1, -1):
+        components = FederatedPCA().fit([sign * rows for rows in CLIENTS]).components_
+        largest = np.abs(components).argmax(axis=1)
+        assert np.all(components[np.arange(5), largest] > 0)
+
+
+def test_entries_of_one_size_have_the_same_signs_for_any_split():
+    # Of two standardised features the axes are (1, 1) and (1, -1), whatever rounding says.
+    rows = StandardScaler().fit_transform(X[:, :2])
+    for seed in range(10):
+        owners = np.random.default_rng(seed).integers(0, 4, N_SAMPLES)
+        components = FederatedPCA().fit(rows, clients=owners).components_
+        assert_allclose(np.abs(components), np.sqrt(0.5), rtol=1e-9)
+        assert np.all(components[:, 0] > 0)
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e8, -1e10])
+def test_rows_far_from_the_origin_lose_no_digits(offset):
+    far = X + offset
+    near = far - offset  # exact: the numbers are within a factor of 2
+    clients = np.split(far, np.cumsum(LENGTHS)[:-1])
+    got, want = FederatedStandardScaler().fit(clients), StandardScaler().fit(near)
+    assert_allclose(got.scale_, want.scale_, rtol=1e-13)
+    assert_allclose(got.transform(far), want.transform(near), atol=1e-12)
+    got, want = FederatedPCA(whiten=True).fit(clients), PCA(whiten=True).fit(near)
+    assert_allclose(got.explained_variance_, want.explained_variance_, rtol=1e-10)
+    # Centred rows keep some 14 digits; the smallest axis has a ten thousandth of the variance.
+    assert_allclose(got.components_, want.components_, atol=1e-11)
+    assert_allclose(got.transform(far), want.transform(near), atol=1e-9)
+    assert_allclose(got.score_samples(far), want.score_samples(near), atol=1e-8)
+    # A row is given back as the double that it was.
+    assert_allclose(got.inverse_transform(got.transform(far)), far, rtol=4 * np.finfo(float).eps)
+
+
+def test_moments_are_those_of_exact_arithmetic():
+    rows = (X[:, :1] + 1e8).round(7)
+    exact = [Fraction(value) for value in rows[:, 0].tolist()]
+    mean = sum(exact) / N_SAMPLES
+    variance = sum((value - mean) ** 2 for value in exact) / N_SAMPLES
+    scaler = FederatedStandardScaler().fit(rows, clients=OWNERS)
+    assert scaler.mean_[0] == float(mean)
+    assert_allclose(scaler.var_[0], float(variance), rtol=1e-13)
+    # What a row differs from the mean by is known to the last digits of this difference.
+    standard = [float(value - mean) / float(variance) ** 0.5 for value in exact]
+    assert_allclose(scaler.transform(rows)[:, 0], standard, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e8 / 3])
+def test_columns_that_are_constant_everywhere(constant):
+    rows = X.copy()
+    rows[:, 2] = constant
+    clients = np.split(rows, np.cumsum(LENGTHS)[:-1])
+    got, want = FederatedStandardScaler().fit(clients), StandardScaler().fit(rows)
+    assert got.scale_[2] == want.scale_[2] == 1.0
+    assert_allclose(got.scale_, want.scale_, rtol=1e-12)
+    assert_allclose(got.transform(rows)[:, 2], 0.0, atol=1e-15 * max(constant, 1))
+    got, want = FederatedPCA().fit(clients), PCA(svd_solver="full").fit(rows)
+    assert got.explained_variance_[-1] == 0.0
+    assert_allclose(got.components_, want.components_, atol=1e-8)
+    assert_allclose(got.singular_values_, want.singular_values_, atol=1e-6)
+
+
+def test_a_column_that_is_constant_at_each_client_varies():
+    rows = X.copy()
+    rows[:, 2] = OWNERS
+    clients = np.split(rows, np.cumsum(LENGTHS)[:-1])
+    assert_same_scaler(FederatedStandardScaler().fit(clients), StandardScaler().fit(rows))
+
+
+def test_nothing_varies():
+    clients = [np.full((3, 2), 5.0), np.full((1, 2), 5.0)]
+    pca = FederatedPCA(0.5).fit(clients)
+    assert_array_equal(pca.explained_variance_ratio_, np.zeros(pca.n_components_))
+    for values in pca.transform(clients):
+        assert_array_equal(values, np.zeros_like(values))
+
+
+def test_linearly_dependent_columns():
+    rows = X.copy()
+    rows[:, 4] = rows[:, 0] + rows[:, 1]
+    got = FederatedPCA().fit(np.split(rows, np.cumsum(LENGTHS)[:-1]))
+    want = PCA(svd_solver="full").fit(rows)
+    assert_allclose(got.components_, want.components_, atol=1e-8)
+    # What rounding makes of no variance is taken for 0, else its root would be 1e-7.
+    assert_allclose(got.singular_values_, want.singular_values_, atol=1e-8)
+
+
+def test_missing_values_are_left_out():
+    rows = X.copy()
+    generator = np.random.default_rng(2)
+    rows[generator.random(rows.shape) < 0.3] = np.nan
+    rows[OWNERS == 2, 3] = np.nan
+    clients = np.split(rows, np.cumsum(LENGTHS)[:-1])
+    for data, labels in ((clients, None), (rows, OWNERS)):
+        got = FederatedStandardScaler().fit(data, clients=labels)
+        want = StandardScaler().fit(rows)
+        assert_same_scaler(got, want)
+    assert_allclose(got.transform(rows), want.transform(rows), atol=1e-12)
+    assert_array_equal(np.isnan(np.concatenate(got.transform(clients))), np.isnan(rows))
+    assert_allclose(got.inverse_transform(got.transform(rows)), rows, rtol=1e-12)
+
+
+def test_a_column_that_nobody_observed_is_left_as_it_is():
+    clients = [rows.copy() for rows in CLIENTS]
+    for rows in clients:
+        rows[:, 1] = np.nan
+    with pytest.warns(UserWarning, match="No client has a value in column 1") as caught:
+        scaler = FederatedStandardScaler().fit(clients)
+    assert caught[0].filename == __file__
+    assert (scaler.mean_[1], scaler.var_[1], scaler.scale_[1]) == (0.0, 0.0, 1.0)
+    assert scaler.n_samples_seen_.tolist() == [N_SAMPLES, 0] + 3 * [N_SAMPLES]
+    assert_allclose(scaler.transform(X)[:, 1], X[:, 1], rtol=1e-15)
+
+
+def test_float32_rows_are_read_as_the_numbers_they_are():
+    small = [(rows + 1e3).astype(np.float32) for rows in CLIENTS]
+    wide = [rows.astype(np.float64) for rows in small]
+    for make in (FederatedStandardScaler, FederatedPCA):
+        got, want = make().fit(small), make().fit(wide)
+        for name in ("mean_", "scale_", "components_"):
+            if hasattr(want, name):
+                assert getattr(got, name).dtype == np.float64
+                assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-12)
+        transformed = got.transform(small)[0]
+        assert transformed.dtype == got.inverse_transform(transformed).dtype == np.float32
+        assert_allclose(transformed, want.transform(wide)[0], rtol=1e-6, atol=1e-6)
+
+
+# ------------------------------------------------------------------ any transformer
+
+
+@pytest.mark.parametrize(
+    "transformer",
+    [MinMaxScaler(), MaxAbsScaler(), StandardScaler()],
+    ids=lambda t: type(t).__name__,
+)
+def test_summaries_that_travel_are_those_of_the_pooled_rows(transformer):
+    got, want = PerClient(transformer).fit(CLIENTS), clone(transformer).fit(X)
+    # StandardScaler's updates round, by a few eps a client.
+    assert_allclose(got.transform(X), want.transform(X), atol=1e-12)
+    assert_allclose(got.inverse_transform(X), want.inverse_transform(X), atol=1e-11)
+    assert not hasattr(transformer, "n_features_in_")
+
+
+def test_a_transformer_travels_in_the_order_of_the_clients():
+    big = [rows for rows in CLIENTS if len(rows) > 2]
+    want = IncrementalPCA(2)
+    for rows in big:
+        want.partial_fit(rows)
+    got = PerClient(IncrementalPCA(2)).fit(big)
+    assert_array_equal(got.transformer_.components_, want.components_)
+    labelled = PerClient(IncrementalPCA(2)).fit(
+        np.concatenate(big), clients=np.repeat([2, 5, 9], [40, 33, 64])
+    )
+    assert_array_equal(labelled.transformer_.components_, want.components_)
+    assert labelled.client_ids_.tolist() == [2, 5, 9]
+
+
+def test_a_client_that_does_not_suit_the_transformer_is_named():
+    with pytest.raises(ValueError, match="At client 0: n_components=2 must be less or equal to"):
+        PerClient(IncrementalPCA(2)).fit(CLIENTS[1:])
+
+
+@pytest.mark.parametrize(
+    "transformer",
+    [Normalizer(), FunctionTransformer(np.abs), FrozenEstimator(MinMaxScaler().fit(X[:50]))],
+    ids=["normalizer", "function", "frozen"],
+)
+def test_what_needs_no_fit_learns_nothing_from_clients(transformer):
+    got = PerClient(transformer).fit(CLIENTS)
+    assert (got.uplink_bits_, got.downlink_bits_) == (0, 0)
+    inner = transformer if isinstance(transformer, FrozenEstimator) else clone(transformer).fit(X)
+    for values, rows in zip(got.transform(CLIENTS), CLIENTS, strict=True):
+        assert_array_equal(values, inner.transform(rows))
+
+
+@pytest.mark.parametrize("transformer", [PCA(2), QuantileTransformer(), PolynomialFeatures()])
+def test_what_cannot_be_fitted_to_summaries_says_why(transformer):
+    name = type(transformer).__name__
+    message = f"with `partial_fit`, or one that needs no fit, got {name}.*FrozenEstimator"
+    with pytest.raises(TypeError, match=message):
+        PerClient(transformer).fit(CLIENTS)
+
+
+@pytest.mark.parametrize("transformer", [None, MinMaxScaler, FederatedGaussianMixture])
+def test_what_is_no_transformer(transformer):
+    with pytest.raises(TypeError, match=r"PerClient\(MinMaxScaler\(\)\)"):
+        PerClient(transformer).fit(CLIENTS)
+
+
+def test_an_unfitted_frozen_transformer_is_refused():
+    with pytest.raises(NotFittedError):
+        PerClient(FrozenEstimator(MinMaxScaler())).fit(CLIENTS)
+
+
+def test_inverse_transform_is_where_the_transformer_has_it():
+    assert hasattr(PerClient(MinMaxScaler()), "inverse_transform")
+    assert not hasattr(PerClient(Normalizer()), "inverse_transform")
+
+
+def test_frames_reach_the_transformer_as_they_are():
+    def total(table):
+        return (table["a"] + table["b"]).to_frame("total")
+
+    got = PerClient(FunctionTransformer(total)).fit_transform(FRAMES)
+    for values, table in zip(got, FRAMES, strict=True):
+        pd.testing.assert_frame_equal(values, total(table))
+
+
+# ------------------------------------------------------------------ forms of input and output
+
+
+@every_transformer
+def test_a_list_labels_and_one_table_tell_the_same(transformer):
+    listed = clone(transformer).fit(CLIENTS)
+    labelled = clone(transformer).fit(X[MIXED], clients=NAMES[OWNERS[MIXED]])
+    single = clone(transformer).fit(X)
+    want = listed.transform(X)
+    # The order of the sums rounds.
+    assert_allclose(labelled.transform(X), want, atol=1e-10)
+    assert_allclose(single.transform(X), want, atol=1e-10)
+    assert listed.client_ids_.tolist() == list(range(N_CLIENTS))
+    assert labelled.client_ids_.tolist() == NAMES.tolist()
+    assert (listed.n_clients_, labelled.n_clients_, single.n_clients_) == (5, 5, 1)
+
+
+@every_transformer
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_gives_a_tuple_and_an_array_an_array(transformer, kind):
+    fitted = clone(transformer).fit(kind(CLIENTS))
+    pooled = fitted.transform(X)
+    assert isinstance(pooled, np.ndarray)
+    values = fitted.transform(kind(CLIENTS))
+    assert isinstance(values, tuple)
+    assert [len(table) for table in values] == list(LENGTHS)
+    # Products of matrices of other heights round differently.
+    assert_allclose(np.concatenate(values), pooled, atol=1e-12)
+    again = clone(transformer).fit_transform(kind(CLIENTS))
+    assert isinstance(again, tuple)
+    for one, other in zip(again, values, strict=True):
+        assert_array_equal(one, other)
+    if hasattr(fitted, "inverse_transform"):
+        back = fitted.inverse_transform(values)
+        assert isinstance(back, tuple)
+        assert_allclose(np.concatenate(back), fitted.inverse_transform(pooled), atol=1e-11)
+
+
+@every_transformer
+def test_frames_in_and_out(transformer):
+    fitted = clone(transformer).set_output(transform="pandas").fit(FRAMES)
+    assert fitted.feature_names_in_.tolist() == list("abcde")
+    tables = [table.set_index(table.index + 100) for table in FRAMES]
+    values = fitted.transform(tables)
+    names = fitted.get_feature_names_out().tolist()
+    assert isinstance(values, tuple)
+    for value, table in zip(values, tables, strict=True):
+        assert isinstance(value, pd.DataFrame)
+        assert value.columns.tolist() == names
+        assert value.index.tolist() == table.index.tolist()
+    arrays = clone(transformer).set_output(transform="default").fit(CLIENTS).transform(CLIENTS)
+    assert_allclose(values[0].to_numpy(), arrays[0], atol=1e-13)
+    assert isinstance(fitted.set_output(transform="default").transform(FRAMES)[0], np.ndarray)
+    # An earlier fit's names do not survive.
+    assert not hasattr(fitted.fit(CLIENTS), "feature_names_in_")
+
+
+def test_names_out():
+    assert FederatedPCA(2).fit(FRAMES).get_feature_names_out().tolist() == [
+        "federatedpca0",
+        "federatedpca1",
+    ]
+    assert FederatedStandardScaler().fit(FRAMES).get_feature_names_out().tolist() == list("abcde")
+
+
+@every_transformer
+def test_fits_can_be_pickled_and_change_nothing_given(transformer):
+    before = pickle.dumps(transformer)
+    clients = [rows.copy() for rows in CLIENTS]
+    fitted = clone(transformer).fit(clients)
+    values = pickle.loads(pickle.dumps(fitted)).transform(clients)
+    assert_array_equal(np.concatenate(values), np.concatenate(fitted.transform(clients)))
+    assert_array_equal(np.concatenate(clients), X)
+    assert pickle.dumps(transformer) == before
+
+
+@every_transformer
+def test_no_attribute_is_nan(transformer):
+    fitted = clone(transformer).fit(CLIENTS)
+    for name, value in vars(fitted).items():
+        if isinstance(value, np.ndarray | float) and np.asarray(value).dtype.kind == "f":
+            assert np.all(np.isfinite(value)), name
+
+
+# ------------------------------------------------------------------ bits
+
+
+def test_bits_of_the_scaler():
+    n, d = N_CLIENTS, N_FEATURES
+    scaler = FederatedStandardScaler().fit(CLIENTS)
+    # Up: a count, sums, sums of differences and of their squares.
+    assert scaler.uplink_bits_ == 64 * n * (1 + 3 * d)
+    # Down: a centre, its correction, a scale.
+    assert scaler.downlink_bits_ == 64 * n * 3 * d
+    scaler = FederatedStandardScaler(with_std=False).fit(CLIENTS)
+    assert (scaler.uplink_bits_, scaler.downlink_bits_) == (64 * n * (1 + 2 * d), 64 * n * 2 * d)
+    scaler = FederatedStandardScaler(with_mean=False).fit(CLIENTS)
+    assert (scaler.uplink_bits_, scaler.downlink_bits_) == (64 * n * (1 + 3 * d), 64 * n * 2 * d)
+    scaler = FederatedStandardScaler(with_mean=False, with_std=False).fit(CLIENTS)
+    assert (scaler.uplink_bits_, scaler.downlink_bits_) == (64 * n, 0)
+
+
+def test_clients_with_missing_values_send_a_count_for_each_column():
+    clients = [rows.copy() for rows in CLIENTS]
+    clients[0][3, 1] = clients[0][4, 2] = clients[4][0, 0] = np.nan
+    complete, incomplete = (
+        FederatedStandardScaler().fit(CLIENTS),
+        FederatedStandardScaler().fit(clients),
+    )
+    assert incomplete.uplink_bits_ - complete.uplink_bits_ == 64 * 2 * (N_FEATURES - 1)
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_bits_of_the_components(whiten):
+    n, d = N_CLIENTS, N_FEATURES
+    pca = FederatedPCA(2, whiten=whiten).fit(CLIENTS)
+    # Up: a count, sums, sums of differences and of their products, a triangle of a matrix.
+    assert pca.uplink_bits_ == 64 * n * (1 + 2 * d + d * (d + 1) // 2)
+    # Down: a centre, its correction, two axes, and their variances to whiten by.
+    assert pca.downlink_bits_ == 64 * n * (2 * d + 2 * d + 2 * whiten)
+
+
+def test_bits_of_what_travels_are_those_of_the_pickled_states():
+    clients = CLIENTS[:3]
+    walker, sizes = MinMaxScaler(), []
+    for rows in clients:
+        walker.partial_fit(rows)
+        state = {name: value for name, value in vars(walker).items() if name.endswith("_")}
+        sizes.append(8 * len(pickle.dumps(state, protocol=5)))
+    got = PerClient(MinMaxScaler()).fit(clients)
+    assert got.uplink_bits_ == sum(sizes)
+    assert got.downlink_bits_ == sizes[0] + sizes[1] + 2 * sizes[2]
+    # Five vectors of doubles in each state, and some bytes of names.
+    assert 64 * 5 * N_FEATURES < sizes[0] < 64 * 5 * N_FEATURES + 8 * 1000
+
+
+def test_bits_do_not_depend_on_the_number_of_rows():
+    more = [np.concatenate([rows] * 10) for rows in CLIENTS]
+    for transformer in (FederatedStandardScaler(), FederatedPCA()):
+        few, many = clone(transformer).fit(CLIENTS), clone(transformer).fit(more)
+        assert (few.uplink_bits_, few.downlink_bits_) == (many.uplink_bits_, many.downlink_bits_)
+
+
+# ------------------------------------------------------------------ pipelines
+
+
+def make_federation():
+    generator = np.random.default_rng(3)
+    centers = 4 * generator.normal(size=(3, 6))
+    lengths = (30, 21, 40, 25, 33, 28)
+    components = [generator.integers(0, 3, length) for length in lengths]
+    scales = [1, 10, 0.1, 1, 1, 100]
+    rows = [centers[own] + generator.normal(size=(len(own), 6)) for own in components]
+    return [1e6 + own * scales for own in rows]
+
+
+FEDERATION = make_federation()
+FEDERATION_ROWS = np.concatenate(FEDERATION)
+FEDERATION_OWNERS = np.repeat(np.arange(6), [len(rows) for rows in FEDERATION])
+
+
+def federated_pipeline(**parameters):
+    return make_pipeline(
+        FederatedStandardScaler(),
+        FederatedPCA(2),
+        FederatedGaussianMixture(3, random_state=0, tol=1e-2, **parameters),
+    )
+
+
+def fitted_by_hand(clients):
+    """The three steps of the pipeline, one after the other, scikit-learn's where it has them."""
+    pooled = np.concatenate(clients)
+    offset = pooled.mean(axis=0)
+    scale = StandardScaler().fit(pooled - offset)
+    pca = PCA(2, svd_solver="full").fit(scale.transform(pooled - offset))
+
+    def apply(rows):
+        return pca.transform(scale.transform(rows - offset))
+
+    gm = FederatedGaussianMixture(3, random_state=0, tol=1e-2)
+    return gm.fit([apply(rows) for rows in clients]), apply
+
+
+def test_a_pipeline_is_fitted_to_a_list_of_clients():
+    pipeline = federated_pipeline().fit(FEDERATION)
+    gm, apply = fitted_by_hand(FEDERATION)
+    # Rows at 1e6 with deviations of 0.1 are known to 1e-9 of them.
+    assert_allclose(pipeline[-1].means_, gm.means_, atol=1e-6)
+    assert_allclose(pipeline.score(FEDERATION), gm.score(apply(FEDERATION_ROWS)), rtol=1e-7)
+    labels = pipeline.predict(FEDERATION)
+    assert isinstance(labels, tuple)
+    for own, rows in zip(labels, FEDERATION, strict=True):
+        assert_array_equal(own, gm.predict(apply(rows)))
+    assert all(step.uplink_bits_ > 0 for step in pipeline[:-1])
+    assert pipeline[-1].n_clients_ == 6
+
+
+def test_the_pipeline_of_the_guide_at_its_size():
+    generator = np.random.default_rng(0)
+    mixing = generator.normal(size=(25, 25))
+    clients = [
+        (generator.normal(size=(100, 25)) + 6 * generator.integers(0, 10, (100, 1))) @ mixing
+        for _ in range(4)
+    ]
+    pipeline = make_pipeline(
+        FederatedStandardScaler(),
+        FederatedPCA(20),
+        FederatedGaussianMixture(10, covariance_type="tied", tol=0.1, random_state=0),
+    ).fit(clients)
+    assert [values.shape for values in pipeline[:-1].transform(clients)] == [(100, 20)] * 4
+    assert pipeline[-1].means_.shape == (10, 20)
+
+
+def test_a_pipeline_of_labelled_rows():
+    listed = federated_pipeline().fit(FEDERATION)
+    steps = {f"{name}__clients": FEDERATION_OWNERS for name in listed.named_steps}
+    prefixed = federated_pipeline().fit(FEDERATION_ROWS, **steps)
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = federated_pipeline().fit(FEDERATION_ROWS, clients=FEDERATION_OWNERS)
+    for pipeline in (prefixed, routed):
+        assert [step.n_clients_ for step in pipeline] == [6, 6, 6]
+        assert [step.client_ids_.tolist() for step in pipeline] == [list(range(6))] * 3
+        assert_allclose(pipeline[-1].means_, listed[-1].means_, rtol=1e-9, atol=1e-9)
+
+
+GRID = {
+    "federatedstandardscaler__with_std": [True, False],
+    "federatedpca__whiten": [False, True],
+    "federatedgaussianmixture__n_components": [2, 3],
+}
+
+
+def scored_by_hand(parameters, train, test):
+    return federated_pipeline().set_params(**parameters).fit(train).score(test)
+
+
+def assert_searched_over_clients(search):
+    results = search.cv_results_
+    assert len(results["params"]) == 8
+    for fold, (train, test) in enumerate(KFold(3).split(FEDERATION)):
+        for k, parameters in enumerate(results["params"]):
+            want = scored_by_hand(
+                parameters, [FEDERATION[i] for i in train], [FEDERATION[i] for i in test]
+            )
+            # Another process may round another way.
+            assert_allclose(results[f"split{fold}_test_score"][k], want, rtol=1e-9)
+    assert [step.n_clients_ for step in search.best_estimator_] == [6, 6, 6]
+    assert isinstance(search.predict(FEDERATION), tuple)
+
+
+def test_grid_search_over_held_out_clients_in_two_processes():
+    search = GridSearchCV(federated_pipeline(), GRID, cv=3, n_jobs=2).fit(FEDERATION)
+    assert_searched_over_clients(search)
+
+
+def test_grid_search_over_labelled_rows_in_two_processes():
+    shuffled = np.random.default_rng(4).permutation(len(FEDERATION_ROWS))
+    rows, owners = FEDERATION_ROWS[shuffled], NAMES6[FEDERATION_OWNERS[shuffled]]
+    with sklearn.config_context(enable_metadata_routing=True):
+        search = GridSearchCV(federated_pipeline(), GRID, cv=3, n_jobs=2).fit(rows, clients=owners)
+        for fold, (train, test) in enumerate(KFold(3).split(rows)):
+            parameters = search.cv_results_["params"][3]
+            pipeline = federated_pipeline().set_params(**parameters)
+            pipeline.fit(rows[train], clients=owners[train])
+            got = search.cv_results_[f"split{fold}_test_score"][3]
+            assert_allclose(got, pipeline.score(rows[test]), rtol=1e-9)
+    for step in search.best_estimator_:
+        assert step.client_ids_.tolist() == NAMES6.tolist()
+
+
+NAMES6 = np.array(["a", "b", "c", "d", "e", "f"])
+
+
+def test_parameters_nest_in_what_is_applied_per_client():
+    pipeline = Pipeline(
+        [
+            ("range", PerClient(MinMaxScaler())),
+            ("gm", FederatedGaussianMixture(2, random_state=0, tol=0.1)),
+        ]
+    )
+    grid = {
+        "range__transformer__feature_range": [(0, 1), (0, 10)],
+        "range__transformer": [MinMaxScaler()],
+    }
+    search = GridSearchCV(pipeline, grid, cv=2).fit(FEDERATION)
+    # A map by 10 in 6 dimensions takes 6 log 10 nats from every row.
+    first, second = search.cv_results_["mean_test_score"]
+    assert_allclose(first - second, 6 * np.log(10), rtol=1e-3)
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = clone(pipeline).fit(FEDERATION_ROWS, clients=FEDERATION_OWNERS)
+    assert [step.n_clients_ for step in routed] == [6, 6]
+
+
+def test_the_number_of_components_is_chosen_by_held_out_clients():
+    generator = np.random.default_rng(5)
+    loadings = 3 * generator.normal(size=(2, 6))
+    clients = [
+        generator.normal(size=(60, 2)) @ loadings + generator.normal(size=(60, 6)) for _ in range(6)
+    ]
+    search = GridSearchCV(FederatedPCA(), {"n_components": [1, 2, 3, 4, 5]}, cv=3).fit(clients)
+    assert search.best_params_ == {"n_components": 2}
+    scores = cross_validate(
+        make_pipeline(FederatedStandardScaler(), FederatedPCA(2)), clients, cv=3
+    )
+    assert np.all(np.isfinite(scores["test_score"]))
+
+
+# ------------------------------------------------------------------ bad input
+
+
+@every_transformer
+@pytest.mark.parametrize(
+    ("data", "labels", "message"),
+    [
+        ([], None, "at least one client, got an empty list"),
+        (
+            [X, X[:, :2]],
+            None,
+            "Expected 5 features for every client as for client 0, got 2 for client 1",
+        ),
+        ([FRAMES[0], CLIENTS[1]], None, "got no string column names for client 1"),
+        ([FRAMES[0], FRAMES[1][list("bacde")]], None, "Rename or reorder its columns"),
+        ([X, X[:0]], None, "rows? .*for.* client|Leave clients without rows out"),
+        ([X, X[0]], None, "2-D table .*client 1"),
+        (CLIENTS, OWNERS, "the list already says which rows are whose"),
+        (X, OWNERS[1:], "one label for each of the 140 rows"),
+        (X, [None, *OWNERS[1:]], "got a missing one at row 0"),
+    ],
+)
+def test_bad_clients(transformer, data, labels, message):
+    estimator = clone(transformer).fit(CLIENTS)
+    before = pickle.dumps(estimator)
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(data, clients=labels)
+    assert pickle.dumps(estimator) == before
+
+
+@every_transformer
+def test_bad_tables_to_transform(transformer):
+    fitted = clone(transformer).fit(CLIENTS)
+    with pytest.raises(ValueError, match="In the table of client 1: X has 2 features"):
+        fitted.transform([X, X[:, :2]])
+    with pytest.raises(ValueError, match="at least one client"):
+        fitted.transform([])
+    with pytest.raises(NotFittedError):
+        clone(transformer).transform(CLIENTS)
+
+
+@pytest.mark.parametrize("transformer", [FederatedStandardScaler(), FederatedPCA(2)])
+def test_bad_tables_to_transform_back(transformer):
+    fitted = transformer.fit(CLIENTS)
+    with pytest.raises(ValueError, match="as transform gives them, got 4"):
+        fitted.inverse_transform(X[:, :4])
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e200])
+def test_numbers_that_cannot_be_squared(bad):
+    clients = [rows.copy() for rows in CLIENTS]
+    clients[2][7, 3], clients[0][0, 0] = bad, np.nan
+    message = (
+        "infinity: expected finite or missing" if np.isinf(bad) else "at most 1e\\+150 in size"
+    )
+    with pytest.raises(ValueError, match=f"{message}.*in row 7, column 3 of client 2"):
+        FederatedStandardScaler().fit(clients)
+    with pytest.raises(ValueError, match="NaN or infinity: .* in row 0, column 0 of client 0"):
+        FederatedPCA().fit(clients)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "error", "message"),
+    [
+        (FederatedStandardScaler(with_mean=1), TypeError, "with_mean to be True or False"),
+        (FederatedStandardScaler(with_std="no"), TypeError, "with_std to be True or False"),
+        (FederatedPCA(whiten=None), TypeError, "whiten to be True or False"),
+        (FederatedPCA(6), ValueError, r"min\(n_samples, n_features\) = 5, got 6"),
+        (FederatedPCA(0), ValueError, "n_components to be an integer >= 1, got 0"),
+        (FederatedPCA(1.0), ValueError, "between 0 and 1, got 1.0"),
+        (FederatedPCA(True), TypeError, "n_components to be an integer >= 1, got True"),
+        (FederatedPCA(np.nan), ValueError, "between 0 and 1, got nan"),
+        (FederatedPCA("all"), TypeError, "got 'all'"),
+        (FederatedPCA("mle"), ValueError, "not available for federated PCA.*0.95"),
+    ],
+)
+def test_bad_parameters(estimator, error, message):
+    with pytest.raises(error, match=message):
+        estimator.fit(CLIENTS)
+    assert not hasattr(estimator, "n_features_in_")
+
+
+def test_one_row_has_no_variance():
+    with pytest.raises(
+        ValueError, match="at least 2 rows of all clients together, got n_samples=1"
+    ):
+        FederatedPCA().fit([X[:1]])
+
+
+def test_sparse_tables_go_to_those_who_take_them():
+    with pytest.raises(TypeError, match="dense"):
+        FederatedPCA().fit([csr_array(X)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = PerClient(MaxAbsScaler()).fit([csr_array(rows) for rows in CLIENTS])
+    assert_allclose(got.transform(X), MaxAbsScaler().fit_transform(X), rtol=1e-15)
