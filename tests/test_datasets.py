@@ -368,6 +368,11 @@ def test_the_ends_of_the_knob():
     assert {components[0] for components in unlike.labels} == {0, 1, 2}
 
 
+def test_identical_clients_may_be_fewer_than_components():
+    data = make_federated_mixture(2, 50, heterogeneity=0.0, random_state=0)
+    assert [set(components) for components in data.labels] == [{0, 1, 2}] * 2
+
+
 def test_the_knob_interpolates_the_clients_distributions():
     weights = np.array([0.5, 0.3, 0.2])
     arguments = {"n_clients": 10, "n_samples": 2000, "weights": weights, "random_state": 0}

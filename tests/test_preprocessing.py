@@ -187,7 +187,9 @@ def test_entries_of_one_size_have_the_same_signs_for_any_split():
         assert np.all(components[:, 0] > 0)
 
 
-@pytest.mark.parametrize("offset", [1e6, 1e8, -1e10])
+@pytest.mark.parametrize(
+    "offset", [1e6, 1e8, -1e10, -(2.0**27)]
+)  # about which doubles grow coarser
 def test_rows_far_from_the_origin_lose_no_digits(offset):
     far = X + offset
     near = far - offset  # exact: the numbers are within a factor of 2
@@ -195,27 +197,42 @@ def test_rows_far_from_the_origin_lose_no_digits(offset):
     got, want = FederatedStandardScaler().fit(clients), StandardScaler().fit(near)
     assert_allclose(got.scale_, want.scale_, rtol=1e-13)
     assert_allclose(got.transform(far), want.transform(near), atol=1e-12)
+    # A row is given back as the double that it was.
+    assert_array_equal(got.inverse_transform(got.transform(far)), far)
     got, want = FederatedPCA(whiten=True).fit(clients), PCA(whiten=True).fit(near)
     assert_allclose(got.explained_variance_, want.explained_variance_, rtol=1e-10)
     # Centred rows keep some 14 digits; the smallest axis has a ten thousandth of the variance.
     assert_allclose(got.components_, want.components_, atol=1e-11)
     assert_allclose(got.transform(far), want.transform(near), atol=1e-9)
     assert_allclose(got.score_samples(far), want.score_samples(near), atol=1e-8)
-    # A row is given back as the double that it was.
-    assert_allclose(got.inverse_transform(got.transform(far)), far, rtol=4 * np.finfo(float).eps)
+    assert_array_equal(got.inverse_transform(got.transform(far)), far)
 
 
 def test_moments_are_those_of_exact_arithmetic():
-    rows = (X[:, :1] + 1e8).round(7)
-    exact = [Fraction(value) for value in rows[:, 0].tolist()]
-    mean = sum(exact) / N_SAMPLES
-    variance = sum((value - mean) ** 2 for value in exact) / N_SAMPLES
-    scaler = FederatedStandardScaler().fit(rows, clients=OWNERS)
-    assert scaler.mean_[0] == float(mean)
-    assert_allclose(scaler.var_[0], float(variance), rtol=1e-13)
-    # What a row differs from the mean by is known to the last digits of this difference.
-    standard = [float(value - mean) / float(variance) ** 0.5 for value in exact]
-    assert_allclose(scaler.transform(rows)[:, 0], standard, rtol=1e-9, atol=1e-14)
+    # So many rows so far away that their mean, summed up as it is, is off by 1e-5.
+    generator = np.random.default_rng(6)
+    rows = generator.normal(size=(20_000, 2)) @ [[1.0, 0.5], [0.0, 1.0]] + 1e10
+    clients = np.split(rows, [3, 10_000, 10_001])
+    exact = [[Fraction(value) for value in column] for column in rows.T.tolist()]
+    means = [sum(column) / len(rows) for column in exact]
+    differences = np.array(
+        [[float(value - mean) for value in own] for own, mean in zip(exact, means, strict=True)]
+    )
+    covariance = differences @ differences.T / len(rows)
+    naive = rows.sum(axis=0) / len(rows)
+    assert max(abs(float(Fraction(n) - mean)) for n, mean in zip(naive, means, strict=True)) > 1e-6
+
+    scaler = FederatedStandardScaler().fit(clients)
+    assert scaler.mean_.tolist() == [float(mean) for mean in means]
+    # Sums of 20,000 squares round by some 20,000 eps at the very most.
+    assert_allclose(scaler.var_, np.diagonal(covariance), rtol=1e-12)
+    standard = (differences / np.sqrt(np.diagonal(covariance))[:, None]).T
+    assert_allclose(scaler.transform(rows), standard, rtol=1e-11, atol=1e-14)
+    pca = FederatedPCA().fit(clients)
+    assert pca.mean_.tolist() == scaler.mean_.tolist()
+    want = np.linalg.eigvalsh(covariance)[::-1] * len(rows) / (len(rows) - 1)
+    assert_allclose(pca.explained_variance_, want, rtol=1e-12)
+    assert_allclose(pca.transform(rows) @ pca.components_, differences.T, atol=1e-13)
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e8 / 3])
@@ -231,6 +248,21 @@ def test_columns_that_are_constant_everywhere(constant):
     assert got.explained_variance_[-1] == 0.0
     assert_allclose(got.components_, want.components_, atol=1e-8)
     assert_allclose(got.singular_values_, want.singular_values_, atol=1e-6)
+
+
+def test_a_column_that_only_rounding_makes_vary_is_constant():
+    rows = X.copy()
+    rows[:, 2] = 0.1
+    rows[::2, 2] = np.nextafter(0.1, 1)
+    got = FederatedStandardScaler().fit(rows, clients=OWNERS)
+    assert got.scale_[2] == StandardScaler().fit(rows).scale_[2] == 1.0
+    assert got.var_[2] > 0
+
+
+def test_a_share_of_the_variance_has_to_be_exceeded():
+    rows = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    got = FederatedPCA(0.5).fit([rows[:1], rows[1:]])
+    assert got.n_components_ == PCA(0.5, svd_solver="full").fit(rows).n_components_ == 2
 
 
 def test_a_column_that_is_constant_at_each_client_varies():
