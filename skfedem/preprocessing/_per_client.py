@@ -30,7 +30,11 @@ def _inner_has(name):
     return has
 
 
-class PerClient(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
+class PerClient(
+    TransformerMixin,
+    BaseEstimator,
+    auto_wrap_output_keys=None,  # type: ignore[call-arg]
+):
     """Apply one row-wise transformer of scikit-learn to the rows of each client.
 
     There is one transformer for all clients, as if their rows were pooled; each client applies it
