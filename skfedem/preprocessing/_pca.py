@@ -22,8 +22,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     ``transformed = (rows - mean_) @ components_.T``. The components are the eigenvectors of the
     covariance of all rows, which is a sum over clients: this is scikit-learn's ``PCA`` of the
-    pooled rows, signs included. Clients send sums and second moments, not rows; but a client with
-    a single row sends that row, and one with two rows nearly both.
+    pooled rows, signs included. Clients send sums and second moments, not rows; but those of a
+    client with one or two rows give these rows away.
 
     A client's message holds ``n_features * (n_features + 1) / 2`` second moments: with 1,000
     features that is 4 MB. Rows are read once for the sums, once for the second moments.
