@@ -306,7 +306,10 @@ def _table(table, k):
         try:
             if array.dtype.kind in "USmM":
                 raise ValueError(f"dtype {array.dtype}")
-            array = array.astype(np.float64)
+            if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
+                array = table.to_numpy(np.float64, na_value=np.nan)
+            else:
+                array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"Expected numbers in {whose}, got {error}. Encode or drop the columns that are "

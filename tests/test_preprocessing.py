@@ -305,6 +305,19 @@ def test_missing_values_are_left_out():
     assert_allclose(got.inverse_transform(got.transform(rows)), rows, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["Float64", "Int64", object])
+def test_missing_values_of_pandas(dtype):
+    tables = [(10 * table).round().astype(dtype) for table in FRAMES]
+    tables[0].iloc[3, 1] = None if dtype is object else pd.NA
+    wanted = (10 * X).round()
+    wanted[3, 1] = np.nan
+    want = StandardScaler().fit(wanted)
+    assert_same_scaler(FederatedStandardScaler().fit(tables), want)
+    assert_same_scaler(FederatedStandardScaler().fit(pd.concat(tables), clients=OWNERS), want)
+    with pytest.raises(ValueError, match="NaN or infinity.*row 3, column 1 of client 0"):
+        FederatedPCA().fit(tables)
+
+
 def test_a_column_that_nobody_observed_is_left_as_it_is():
     clients = [rows.copy() for rows in CLIENTS]
     for rows in clients:
