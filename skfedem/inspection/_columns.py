@@ -1,0 +1,125 @@
+"""Where the columns of a matrix lie on an axis: at dates, at numbers, or one after another."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import NamedTuple
+
+import numpy as np
+
+_ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
+_LONG_LABEL = 5
+_TICKS_PER_INCH = 1.6
+_NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
+
+
+class Columns(NamedTuple):
+    """Columns of a matrix on an axis.
+
+    Attributes
+    ----------
+    positions : ndarray of shape (n_columns,)
+        Increasing: numbers, matplotlib's day numbers, or 0, 1, 2, ...
+    kind : {"dates", "numbers", "names"}
+    names : list of str
+        What to write at the positions; for "names" only.
+    """
+
+    positions: np.ndarray
+    kind: str
+    names: list
+
+
+def known_labels(estimator, X):
+    """Labels of the columns: those of a DataFrame (or a list of them), else of the fit, or None."""
+    first = X[0] if isinstance(X, list | tuple) and len(X) else X
+    labels = getattr(first, "columns", None)
+    if not estimator._has_triplets and labels is not None:
+        return labels
+    return getattr(estimator, "feature_names_in_", None)
+
+
+def check_labels(labels, n_columns):
+    """Labels of the columns as an array; positions where there are none.
+
+    Raises
+    ------
+    ValueError
+        Unless there is one for each column.
+    """
+    if labels is None:
+        return np.arange(n_columns)
+    # What pandas calls periods are, on an axis, the times at which they begin.
+    labels = labels.to_timestamp() if hasattr(labels, "to_timestamp") else labels
+    labels = labels.tz_localize(None) if getattr(labels, "tz", None) is not None else labels
+    array = np.asarray(labels)
+    if array.shape != (n_columns,):
+        raise ValueError(
+            f"Expected column_labels to hold one label for each of the {n_columns} columns, got "
+            f"shape {array.shape}."
+        )
+    return array
+
+
+def place(labels):
+    """Columns with these labels on an axis.
+
+    Dates, also as text like 1995-01 or 1995-01-31, and increasing numbers are where they belong;
+    other labels, and dates or numbers that do not increase, come one after another.
+    """
+    from matplotlib.dates import date2num
+
+    texts = [str(label) for label in labels]
+    dated = all(isinstance(label, date) or _ISO_DATE.fullmatch(str(label)) for label in labels)
+    if labels.dtype.kind == "M" or dated:
+        try:
+            days = date2num(labels.astype("datetime64[s]"))
+        except ValueError:  # there is no 1995-13
+            days = np.zeros(0)
+        if len(days) and np.isfinite(days).all() and (np.diff(days) > 0).all():
+            return Columns(days, "dates", [])
+    if labels.dtype.kind in "iuf" and np.isfinite(labels).all() and (np.diff(labels) > 0).all():
+        return Columns(labels.astype(np.float64), "numbers", [])
+    return Columns(np.arange(len(labels), dtype=np.float64), "names", texts)
+
+
+def edges(positions):
+    """Edges of cells around increasing positions: halfway to the neighbours."""
+    if len(positions) == 1:
+        return positions[0] + np.array([-0.5, 0.5])
+    half = np.diff(positions) / 2
+    return np.concatenate(
+        [[positions[0] - half[0]], positions[:-1] + half, [positions[-1] + half[-1]]]
+    )
+
+
+def furnish(axis, columns, name):
+    """Ticks and label of an x axis."""
+    from matplotlib import dates, ticker
+
+    line = axis.xaxis
+    width = axis.get_position().width * axis.figure.get_figwidth()
+    most = int(np.clip(_TICKS_PER_INCH * width, 2, 10))
+    if columns.kind == "dates":
+        locator = dates.AutoDateLocator(minticks=2, maxticks=most)
+        line.set_major_locator(locator)
+        line.set_major_formatter(dates.ConciseDateFormatter(locator))
+    elif columns.kind == "numbers":
+        whole = bool((columns.positions == np.round(columns.positions)).all())
+        line.set_major_locator(ticker.MaxNLocator(nbins=most, integer=whole))
+    else:
+        names = columns.names
+        are_long = max(map(len, names)) > _LONG_LABEL
+        most = int((2 if are_long else 1) * _NAMES_PER_INCH * width)
+        line.set_major_locator(ticker.MaxNLocator(nbins=max(most, 2), integer=True))
+        line.set_major_formatter(
+            ticker.FuncFormatter(
+                lambda at, _: names[round(at)] if 0 <= round(at) < len(names) else ""
+            )
+        )
+        if are_long:
+            axis.tick_params(axis="x", rotation=40)
+            for label in axis.get_xticklabels():
+                label.set(horizontalalignment="right", rotation_mode="anchor")
+    axis.set_xlabel(name)

@@ -1,0 +1,114 @@
+"""What all displays share: estimators behind pipelines, and axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+# Okabe and Ito's colours, told apart by people who see red and green alike; yellow, too pale for a
+# line, is left out. After the last, they come again with other dashes.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", ":", "-.")
+_WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
+
+
+def check_matplotlib(caller):
+    """Raise ImportError, naming the caller, if matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"{caller} requires matplotlib, which is not installed. Install it with "
+            "`pip install skfedem[plot]`."
+        ) from error
+
+
+def last_step(estimator, X=None):
+    """Fitted estimator at the end of pipelines and searches, and the data that reach it.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline, or search with ``best_estimator_``
+    X : object, default=None
+        What the whole was fitted to.
+
+    Returns
+    -------
+    estimator : estimator
+    X : object
+        As the earlier steps of pipelines transform it; None stays so.
+
+    Raises
+    ------
+    NotFittedError
+    TypeError
+        If this is no estimator.
+    """
+    while True:
+        if isinstance(estimator, Pipeline):
+            check_is_fitted(estimator.steps[-1][1])
+            if X is not None and len(estimator) > 1:
+                X = estimator[:-1].transform(X)
+            estimator = estimator.steps[-1][1]
+        elif hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        else:
+            check_is_fitted(estimator)
+            return estimator, X
+
+
+def new_axes(n_axes, *, height, beside=False, **options):
+    """Axes of a new figure, one above the other, or beside each other; a list."""
+    import matplotlib.pyplot as plt
+
+    n_rows, n_columns = (1, n_axes) if beside else (n_axes, 1)
+    _, axes = plt.subplots(
+        n_rows,
+        n_columns,
+        figsize=(_WIDTH, height),
+        layout="constrained",
+        squeeze=False,
+        **options,
+    )
+    for axis in axes.flat:
+        axis.set_prop_cycle(_cycle())
+    return list(axes.flat)
+
+
+def given_axes(ax, n_axes, what):
+    """Axes that the user gave, as a list.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are no axes, or not one for each of ``what`` is drawn.
+    """
+    from matplotlib.axes import Axes
+
+    axes = list(np.ravel(np.array(list(ax), dtype=object))) if isinstance(ax, Iterable) else [ax]
+    for axis in axes:
+        if not isinstance(axis, Axes):
+            raise TypeError(
+                f"Expected ax to be matplotlib Axes, or several, got {type(axis).__name__}. "
+                "matplotlib.pyplot.subplots makes some."
+            )
+    if len(axes) != n_axes:
+        raise ValueError(
+            f"Expected {n_axes} matplotlib Axes in ax, one for each {what}, got {len(axes)}. Give "
+            "that many, or ax=None for a new figure."
+        )
+    return axes
+
+
+def one_or_all(axes):
+    """The only one of some axes, or all of them as an array."""
+    return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)
+
+
+def _cycle():
+    from cycler import cycler
+
+    return cycler(linestyle=_DASHES) * cycler(color=_COLORS)

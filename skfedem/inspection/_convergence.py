@@ -1,0 +1,419 @@
+"""How fits went: series of their histories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from numbers import Real
+
+import numpy as np
+
+from .._validation import check_choice
+from ._common import check_matplotlib, given_axes, last_step, new_axes, one_or_all
+from ._labels import series_label
+from ._runs import X_AXES, check_names, evaluated, group_curve
+
+_POSITIVE = ("field_sq_norm", "mean_field_sq_norm")
+_INTEGERS = ("round", "n_active", "safeguarded")
+# With no more points than this, each is marked: it shows where a series was evaluated.
+_FEW_POINTS = 30
+_MOST_LEGEND_ROWS = 8
+_COMPONENTS = {"singular_values": "factor"}
+
+
+class ConvergenceDisplay:
+    """Series of the histories of one or several fits, against rounds, epochs or bits.
+
+    Use ``from_estimator`` or ``from_estimators`` to make one. A series is drawn where it was
+    evaluated and nowhere else.
+
+    Parameters
+    ----------
+    histories : dict of ndarray, or list of them
+        ``history_`` of each run.
+    x : {"round", "epoch", "bits"}, default="round"
+        What runs along: rounds; epochs, passes over all rows (or observed cells); or the bits that
+        all clients together have sent so far, one-off messages included.
+    y : str or list of str, default=None
+        Series of the histories, each with axes of its own: log-likelihoods, squared norms of the
+        field, weights of the components, ... None: the log-likelihood, or the imputer's objective,
+        and the mean field.
+    labels : list of str, default=None
+        A label for each run. Runs with the same label form a group, of which the mean and a band
+        are drawn. None: all runs are one group.
+
+    Attributes
+    ----------
+    figure_ : matplotlib Figure
+    ax_ : matplotlib Axes, or ndarray of them
+        An array where ``y`` names several series.
+    lines_ : dict of list of Line2D
+        By name of the series: a line for each group, or for each component of each group.
+    fill_between_ : dict of list of PolyCollection
+        Bands, likewise; a run on its own has none.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an unknown ``x``, for a ``y`` that a history does not have, and for labels that are not
+        one a run.
+
+    See Also
+    --------
+    ImputationDisplay : What was fitted to a matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem import FederatedGaussianMixture
+    >>> from skfedem.inspection import ConvergenceDisplay
+    >>> rng = np.random.default_rng(0)
+    >>> clients = [rng.normal(center, 1, size=(50, 2)) for center in (-4, 0, 4)]
+    >>> gm = FederatedGaussianMixture(3, omega=1.0, random_state=0).fit(clients)
+    >>> display = ConvergenceDisplay.from_estimator(gm, x="bits", y=["log_likelihood", "weights"])
+    >>> [axis.get_ylabel() for axis in display.ax_]
+    ['log-likelihood (nats per row)', 'weights π']
+    >>> len(display.lines_["weights"])
+    3
+    """
+
+    def __init__(self, histories, *, x="round", y=None, labels=None):
+        histories = [histories] if isinstance(histories, Mapping) else list(histories)
+        if not histories:
+            raise ValueError("Expected the history of at least one run, got none.")
+        check_choice("x", x, X_AXES)
+        if y is None:
+            criterion = "objective" if "objective" in histories[0] else "log_likelihood"
+            y = (criterion, "mean_field_sq_norm")
+        self.y = [y] if isinstance(y, str) else list(y)
+        if not self.y:
+            raise ValueError(
+                f"Expected y to name at least one series, got none. The history has "
+                f"{', '.join(map(repr, histories[0]))}."
+            )
+        check_names(histories, self.y)
+        if labels is not None:
+            labels = [labels] if isinstance(labels, str) else list(labels)
+            if len(labels) != len(histories):
+                raise ValueError(
+                    f"Expected a label for each of the {len(histories)} runs, got {len(labels)}. "
+                    "Runs of one setting have the same label."
+                )
+        self.histories, self.x, self.labels = histories, x, labels
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        *,
+        x="round",
+        y=None,
+        name=None,
+        ax=None,
+        xscale="linear",
+        yscale="auto",
+        line_kw=None,
+    ):
+        """Draw series of the history of one fitted estimator.
+
+        Parameters
+        ----------
+        estimator : FederatedGaussianMixture or FederatedMatrixImputer
+            Fitted; or a Pipeline that ends in one, or a search for one.
+        x : {"round", "epoch", "bits"}, default="round"
+            See the class.
+        y : str or list of str, default=None
+            See the class.
+        name : str, default=None
+            Label of the run in the legend.
+        ax, xscale, yscale, line_kw
+            See ``plot``.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        TypeError, ValueError
+            If it has no history, or not the one asked for.
+        ImportError
+            Without matplotlib.
+        """
+        check_matplotlib(f"{cls.__name__}.from_estimator")
+        display = cls([_history(estimator)], x=x, y=y, labels=None if name is None else [name])
+        return display.plot(ax, xscale=xscale, yscale=yscale, line_kw=line_kw)
+
+    @classmethod
+    def from_estimators(
+        cls,
+        estimators,
+        *,
+        x="round",
+        y=None,
+        labels=None,
+        ax=None,
+        xscale="linear",
+        yscale="auto",
+        quantiles=(0.1, 0.9),
+        line_kw=None,
+        fill_between_kw=None,
+    ):
+        """Draw the mean and a band of series over several fits, group by group.
+
+        The mean extends as far as all runs of the group do. Where they were evaluated at different
+        positions, each is interpolated linearly, on the scale that is drawn. The components of
+        runs in a group are ordered by their last values, the largest first, since component 0 of
+        one run need not be that of another.
+
+        Parameters
+        ----------
+        estimators : list of estimators
+            Fitted; as in ``from_estimator``.
+        x : {"round", "epoch", "bits"}, default="round"
+            See the class.
+        y : str or list of str, default=None
+            See the class.
+        labels : list of str, default=None
+            A label for each estimator; those with the same label, runs of one setting from several
+            seeds, form a group. None: all of them do.
+        ax, xscale, yscale, quantiles, line_kw, fill_between_kw
+            See ``plot``.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError, ImportError
+            As ``from_estimator``.
+        """
+        check_matplotlib(f"{cls.__name__}.from_estimators")
+        if hasattr(estimators, "fit"):
+            raise TypeError(
+                f"Expected a list of fitted estimators, got one {type(estimators).__name__}. Use "
+                "from_estimator."
+            )
+        histories = [_history(estimator) for estimator in estimators]
+        return cls(histories, x=x, y=y, labels=labels).plot(
+            ax,
+            xscale=xscale,
+            yscale=yscale,
+            quantiles=quantiles,
+            line_kw=line_kw,
+            fill_between_kw=fill_between_kw,
+        )
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        xscale="linear",
+        yscale="auto",
+        quantiles=(0.1, 0.9),
+        line_kw=None,
+        fill_between_kw=None,
+    ):
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, or several, default=None
+            Axes for each series. None: a new figure, the series one below the other.
+        xscale : {"linear", "log"}, default="linear"
+            A logarithmic axis leaves out the start, which is at 0.
+        yscale : {"auto", "linear", "log"} or list of them, default="auto"
+            For all series, or for each. "auto" is logarithmic for squared norms. On a logarithmic
+            axis, what is not positive is left out.
+        quantiles : tuple of two float, or None, default=(0.1, 0.9)
+            Lower and upper edge of the band over the runs of a group; None for no band.
+        line_kw : dict, default=None
+            Options for matplotlib's ``plot``, for all lines.
+        fill_between_kw : dict, default=None
+            Options for matplotlib's ``fill_between``, for all bands.
+
+        Returns
+        -------
+        self : ConvergenceDisplay
+
+        Raises
+        ------
+        TypeError, ValueError
+            For options that are out of range, and where there is nothing to draw: the series was
+            never evaluated, or nothing is positive for a logarithmic axis.
+        ImportError
+            Without matplotlib.
+        """
+        check_matplotlib(f"{type(self).__name__}.plot")
+        check_choice("xscale", xscale, ("linear", "log"))
+        _check_quantiles(quantiles)
+        scales = [
+            self._checked_scale(name, scale)
+            for name, scale in zip(self.y, self._scales(yscale), strict=True)
+        ]
+        series = [
+            self._curves(name, xscale == "log", scale == "log", quantiles)
+            for name, scale in zip(self.y, scales, strict=True)
+        ]
+        if ax is None:
+            height = 1.2 + 2.3 * len(self.y)
+            axes = new_axes(len(self.y), height=height, sharex=True)
+        else:
+            axes = given_axes(ax, len(self.y), "series in y")
+        self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
+        self.lines_, self.fill_between_ = {}, {}
+        for name, scale, curves, axis in zip(self.y, scales, series, axes, strict=True):
+            self.lines_[name], self.fill_between_[name] = _draw(
+                axis, curves, line_kw or {}, fill_between_kw or {}
+            )
+            self._furnish(axis, name, xscale, scale)
+        if ax is None:
+            for axis in axes[:-1]:
+                axis.set_xlabel("")
+        _add_legends(axes, self.y, series, ours=ax is None)
+        return self
+
+    def _groups(self):
+        """Histories by label, in the order in which labels first come."""
+        groups = {}
+        for label, history in zip(
+            self.labels or [None] * len(self.histories), self.histories, strict=True
+        ):
+            groups.setdefault(label, []).append(history)
+        return groups
+
+    def _curves(self, name, log_x, log_y, quantiles):
+        """Curves of a series, one for each group."""
+        curves = [
+            group_curve(label, runs, self.x, name, log_x=log_x, log_y=log_y, quantiles=quantiles)
+            for label, runs in self._groups().items()
+        ]
+        return [_positive(curve) for curve in curves] if log_y else curves
+
+    def _scales(self, yscale):
+        scales = [yscale] * len(self.y) if isinstance(yscale, str) else list(yscale)
+        if len(scales) != len(self.y):
+            raise ValueError(
+                f"Expected yscale to be one scale, or one for each of the {len(self.y)} series, "
+                f"got {len(scales)}."
+            )
+        return scales
+
+    def _checked_scale(self, name, scale):
+        """Scale of a series, "linear" or "log"."""
+        check_choice("yscale", scale, ("auto", "linear", "log"))
+        if scale == "linear" or (scale == "auto" and name not in _POSITIVE):
+            return "linear"
+        if any((evaluated(h, self.x, name)[1] > 0).any() for h in self.histories):
+            return "log"
+        if scale == "log":
+            raise ValueError(
+                f"Expected positive values of {name!r} for yscale='log', got none. Use "
+                "yscale='linear'."
+            )
+        return "linear"
+
+    def _furnish(self, axis, name, xscale, yscale):
+        """Labels, scales, ticks and grid of the axes of a series."""
+        from matplotlib.ticker import EngFormatter, MaxNLocator
+
+        axis.set(
+            xscale=xscale,
+            yscale=yscale,
+            xlabel=series_label(self.x, self.histories),
+            ylabel=series_label(name, self.histories),
+        )
+        for line, quantity, scale in (
+            (axis.xaxis, self.x, xscale),
+            (axis.yaxis, name, yscale),
+        ):
+            if scale == "linear" and quantity in _INTEGERS:
+                line.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+            if scale == "linear" and quantity.endswith("bits"):
+                line.set_major_formatter(EngFormatter())
+        axis.grid(alpha=0.3)
+
+
+def _history(estimator):
+    """``history_`` of a fitted estimator."""
+    estimator, _ = last_step(estimator)
+    if not isinstance(getattr(estimator, "history_", None), Mapping):
+        raise TypeError(
+            "Expected an estimator with a history_, a FederatedGaussianMixture or a "
+            f"FederatedMatrixImputer, or a Pipeline that ends in one, got "
+            f"{type(estimator).__name__}."
+        )
+    return estimator.history_
+
+
+def _check_quantiles(quantiles):
+    if quantiles is None:
+        return
+    numbers = list(quantiles) if np.iterable(quantiles) else []
+    if (
+        len(numbers) != 2
+        or not all(isinstance(number, Real) for number in numbers)
+        or not 0 <= numbers[0] <= numbers[1] <= 1
+    ):
+        raise ValueError(
+            "Expected quantiles to be two numbers from 0 to 1, the lower first, or None for no "
+            f"band, got {quantiles!r}."
+        )
+
+
+def _positive(curve):
+    """Curve without what a logarithmic axis cannot show."""
+
+    def kept(values):
+        return None if values is None else np.where(values > 0, values, np.nan)
+
+    return curve._replace(middle=kept(curve.middle), low=kept(curve.low), high=kept(curve.high))
+
+
+def _draw(axis, curves, line_kw, fill_between_kw):
+    """Lines and bands of all groups; the components of one of several groups look alike."""
+    lines, bands = [], []
+    for curve in curves:
+        style = {"marker": "."} if len(curve.x) <= _FEW_POINTS else {}
+        labels = _component_labels(curve) if len(curves) == 1 else [curve.label]
+        for component, middle in enumerate(curve.middle.T):
+            label = labels[component] if component < len(labels) else None
+            (line,) = axis.plot(curve.x, middle, **{"label": label, **style, **line_kw})
+            lines.append(line)
+            if len(curves) > 1:
+                style |= {"color": line.get_color(), "linestyle": line.get_linestyle()}
+            if curve.low is not None:
+                options = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+                low, high = curve.low[:, component], curve.high[:, component]
+                bands.append(axis.fill_between(curve.x, low, high, **options | fill_between_kw))
+    return lines, bands
+
+
+def _component_labels(curve):
+    """Labels of the components of the only group."""
+    if not curve.per_component:
+        return [curve.label]
+    name = "" if curve.label is None else f"{curve.label} "
+    return [f"{name}{component}" for component in range(curve.middle.shape[1])]
+
+
+def _add_legends(axes, names, series, *, ours):
+    """Legends: beside the data on our own figure, where they hide least on the user's axes."""
+    for axis, name, curves in zip(axes, names, series, strict=True):
+        n_labels = len(axis.get_legend_handles_labels()[1])
+        if not n_labels:
+            continue
+        options = {"loc": "best"}
+        if curves[0].per_component and len(curves) == 1:
+            options["title"] = _COMPONENTS.get(name, "component")
+            options["ncols"] = ceil(n_labels / _MOST_LEGEND_ROWS)
+            if axis.figure.get_layout_engine() is not None:  # which makes room for it
+                options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
+        elif ours:
+            if axis is not axes[0] and not series[0][0].per_component:
+                continue  # the groups look the same everywhere
+            options |= {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3}
+        axis.legend(frameon=not ours, **options)

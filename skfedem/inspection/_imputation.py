@@ -1,0 +1,303 @@
+"""What was fitted to a matrix with missing cells: its trend, and a map of its cells."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+import numpy as np
+
+from .._validation import check_choice, check_number, check_switch
+from ..models.families import FAMILIES
+from ._columns import check_labels, furnish, known_labels, place
+from ._common import check_matplotlib, last_step, one_or_all
+from ._maps import draw_maps
+from ._matrix import band_edges, fitted_bands, observed_bands, observed_cells, totals
+from ._trend import draw_trend
+
+_KINDS = ("trend", "heatmap")
+_ORDERS = ("total", "given")
+
+
+class ImputationDisplay:
+    """Trend or heat map of a matrix that was fitted where it is missing.
+
+    Use ``from_estimator`` to make one. The *trend* is the sum of the fitted means over all rows
+    (sites), column by column (months): the national total, as if every site had been visited.
+    Underneath is the effort, the share of cells that somebody observed. The *heat map* has the
+    observed cells and the fitted means, in the same colours.
+
+    Parameters
+    ----------
+    trend : ndarray of shape (n_columns,)
+        Sum of the fitted means over all rows.
+    fitted : ndarray of shape (n_bands, n_columns)
+        Fitted means; of neighbouring rows put together if there are fewer bands than rows.
+    n_rows : int
+        Number of rows of the matrix.
+    observed : ndarray of shape (n_bands, n_columns), default=None
+        Means of the observed cells, NaN where there are none. None: not known.
+    observed_share : ndarray of shape (n_columns,), default=None
+        Share of the rows that were observed, 0 to 1.
+    observed_total : ndarray of shape (n_columns,), default=None
+        Sum over the observed cells alone; NaN where there are none.
+    unobserved_columns : ndarray of int, default=None
+        Columns of which nobody observed a cell.
+    family : {"poisson", "bernoulli", "gaussian"}, default="poisson"
+        What a cell holds.
+    column_labels : array-like of shape (n_columns,), default=None
+        Dates, numbers or names of the columns; None counts from 0.
+    row_order : {"total", "given"}, default="total"
+        How the rows of ``fitted`` and ``observed`` are ordered, for the label of the axis.
+
+    Attributes
+    ----------
+    figure_ : matplotlib Figure
+    ax_ : matplotlib Axes, or ndarray of two
+    lines_ : list of Line2D
+        Of the trend: the fitted total, and its moving mean if there is one.
+    effort_ : PolyCollection or None
+        Of the trend: the share of observed cells.
+    images_ : list of QuadMesh
+        Of the heat map: observed cells and fitted means; or fitted means of observed and of missing
+        cells.
+    colorbars_ : list of Colorbar
+
+    See Also
+    --------
+    ConvergenceDisplay : How the fit went.
+    skfedem.FederatedMatrixImputer.fitted_mean : The numbers.
+
+    Examples
+    --------
+    >>> from skfedem import FederatedMatrixImputer
+    >>> from skfedem.datasets import make_site_counts
+    >>> from skfedem.inspection import ImputationDisplay
+    >>> counts = make_site_counts(40, 36, n_clients=4, observed=0.4, random_state=0)
+    >>> imputer = FederatedMatrixImputer(family="poisson", penalty=10.0, random_state=0)
+    >>> imputer = imputer.fit(counts.clients, shape=counts.shape)
+    >>> display = ImputationDisplay.from_estimator(imputer, counts.clients, row_name="sites")
+    >>> len(display.ax_), display.ax_[0].get_ylabel()
+    (2, 'expected counts, all sites')
+    >>> display = display.plot(kind="heatmap")
+    >>> [axis.get_title() for axis in display.ax_]
+    ['observed (grey: missing)', 'fitted mean']
+    """
+
+    def __init__(
+        self,
+        *,
+        trend,
+        fitted,
+        n_rows,
+        observed=None,
+        observed_share=None,
+        observed_total=None,
+        unobserved_columns=None,
+        family="poisson",
+        column_labels=None,
+        row_order="total",
+    ):
+        self.trend = np.asarray(trend)
+        self.fitted = np.asarray(fitted)
+        self.n_rows = n_rows
+        self.observed = observed
+        self.observed_share = observed_share
+        self.observed_total = observed_total
+        self.unobserved_columns = unobserved_columns
+        check_choice("family", family, tuple(FAMILIES))
+        self.family = family
+        self.column_labels = check_labels(column_labels, len(self.trend))
+        check_choice("row_order", row_order, _ORDERS)
+        self.row_order = row_order
+
+    @classmethod
+    def from_estimator(
+        cls,
+        imputer,
+        X=None,
+        *,
+        kind="trend",
+        row_order="total",
+        max_rows=300,
+        column_labels=None,
+        window=None,
+        yscale="linear",
+        mark_missing=False,
+        color_scale="auto",
+        row_name="rows",
+        column_name=None,
+        ax=None,
+        line_kw=None,
+    ):
+        """Draw what an imputer fitted.
+
+        Parameters
+        ----------
+        imputer : FederatedMatrixImputer
+            Fitted; or a Pipeline that ends in one, or a search for one.
+        X : list of clients, or array-like of shape (n_rows, n_columns), default=None
+            What it was fitted to, for the observed cells. None: they are not drawn.
+        kind : {"trend", "heatmap"}, default="trend"
+            See the class.
+        row_order : {"total", "given"}, default="total"
+            Order of the rows in the heat map: by the sum of their fitted means, the largest on top,
+            or as they are.
+        max_rows : int, default=300
+            The heat map has no more lines than this. More rows are put together with their
+            neighbours into bands, which show means.
+        column_labels : array-like of shape (n_columns,), default=None
+            Dates, numbers or names. None: the columns of X or, where these have no names, of the
+            fit. Text like 1995-01 is a date.
+        window, yscale, mark_missing, color_scale, row_name, column_name, ax, line_kw
+            See ``plot``.
+
+        Returns
+        -------
+        display : ImputationDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the imputer is not fitted.
+        TypeError, ValueError
+            If it is no imputer, if X is not what it was fitted to, and for options out of range.
+        ImportError
+            Without matplotlib.
+        """
+        check_matplotlib(f"{cls.__name__}.from_estimator")
+        imputer, X = last_step(imputer, X)
+        if not hasattr(imputer, "fitted_mean"):
+            raise TypeError(
+                "Expected a FederatedMatrixImputer, or a Pipeline that ends in one, got "
+                f"{type(imputer).__name__}."
+            )
+        check_choice("row_order", row_order, _ORDERS)
+        check_number("max_rows", max_rows, kind=Integral, low=1)
+        if column_labels is None:
+            column_labels = known_labels(imputer, X)
+        data = _drawn(imputer, X, row_order, max_rows)
+        display = cls(
+            **data,
+            family=imputer._fitted_family,
+            column_labels=column_labels,
+            row_order=row_order,
+        )
+        return display.plot(
+            ax,
+            kind=kind,
+            window=window,
+            yscale=yscale,
+            mark_missing=mark_missing,
+            color_scale=color_scale,
+            row_name=row_name,
+            column_name=column_name,
+            line_kw=line_kw,
+        )
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        kind="trend",
+        window=None,
+        yscale="linear",
+        mark_missing=False,
+        color_scale="auto",
+        row_name="rows",
+        column_name=None,
+        line_kw=None,
+    ):
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, or two of them, default=None
+            Where to draw. None: a new figure. The trend takes one, for itself alone, or two, the
+            second for the effort; the heat map one for each of its maps.
+        kind : {"trend", "heatmap"}, default="trend"
+            See the class.
+        window : int, default=None
+            Of the trend: columns in a moving mean that is drawn on top; 12 takes the season out of
+            months. It ends half a window before either end.
+        yscale : {"linear", "log"}, default="linear"
+            Of the trend.
+        mark_missing : bool, default=False
+            Of the heat map: one map of the fitted means, with missing cells in paler colours, in
+            place of the observed cells beside the fitted means.
+        color_scale : {"auto", "linear", "log"}, default="auto"
+            Of the heat map. "log" is log(1 + value), in which zeros have their place; "auto" takes
+            it for counts.
+        row_name, column_name : str, default="rows" and None
+            What rows and columns are, in the plural, for the labels: sites, months. None: "date"
+            for dates, else "columns".
+        line_kw : dict, default=None
+            Options for matplotlib's ``plot``, for the line of the trend.
+
+        Returns
+        -------
+        self : ImputationDisplay
+
+        Raises
+        ------
+        TypeError, ValueError
+            For options out of range, ``mark_missing`` without observed cells, and negative values
+            on a logarithmic scale.
+        ImportError
+            Without matplotlib.
+        """
+        check_matplotlib(f"{type(self).__name__}.plot")
+        check_choice("kind", kind, _KINDS)
+        check_switch("mark_missing", mark_missing)
+        if window is not None:
+            check_number("window", window, kind=Integral, low=1, high=len(self.trend))
+        columns = place(self.column_labels)
+        self.lines_, self.effort_, self.images_, self.colorbars_ = [], None, [], []
+        if kind == "trend":
+            axes, self.lines_, self.effort_ = draw_trend(
+                self,
+                ax,
+                columns.positions,
+                window=window,
+                unit=column_name or "columns",
+                yscale=yscale,
+                row_name=row_name,
+                line_kw=line_kw or {},
+            )
+        else:
+            axes, self.images_, self.colorbars_ = draw_maps(
+                self,
+                ax,
+                columns.positions,
+                mark_missing=mark_missing,
+                color_scale=color_scale,
+                row_name=row_name,
+            )
+        self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
+        if column_name is None:
+            column_name = "date" if columns.kind == "dates" else "columns"
+        for axis in axes:
+            furnish(axis, columns, column_name)
+            if ax is None:
+                axis.label_outer()
+        return self
+
+
+def _drawn(imputer, X, row_order, max_rows):
+    """Arrays that a display of this imputer holds, by name."""
+    trend, sizes = totals(imputer)
+    n_rows, n_columns = len(sizes), len(trend)
+    order = np.argsort(-sizes, kind="stable") if row_order == "total" else np.arange(n_rows)
+    bands = band_edges(n_rows, max_rows)
+    data = {
+        "trend": trend,
+        "fitted": fitted_bands(imputer, order, bands),
+        "n_rows": n_rows,
+        "unobserved_columns": imputer.unobserved_columns_,
+    }
+    if X is not None:
+        cells = observed_cells(imputer, X)
+        data["observed"] = observed_bands(cells, order, bands, n_columns)
+        data["observed_share"] = np.bincount(cells.columns, minlength=n_columns) / n_rows
+        total = np.bincount(cells.columns, cells.values, minlength=n_columns)
+        data["observed_total"] = np.where(data["observed_share"] > 0, total, np.nan)
+    return data

@@ -1,0 +1,154 @@
+"""What is drawn of a fitted matrix: sums over rows, and rows put together into bands."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+from .._cells import _differ, _label, _labels, check_cells
+from ..models.families import FAMILIES
+
+# Cells whose fitted means are in memory at once.
+_BLOCK = 2**21
+
+
+class Observed(NamedTuple):
+    """Distinct observed cells of all clients together, in row-major order.
+
+    ``values`` are means over all observations of a cell.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+
+
+def observed_cells(imputer, X):
+    """Cells that somebody observed.
+
+    Parameters
+    ----------
+    imputer : FederatedMatrixImputer
+        Fitted.
+    X : list of clients, or array-like
+        What it was fitted to.
+
+    Returns
+    -------
+    observed : Observed
+
+    Raises
+    ------
+    TypeError, ValueError
+        For data that the imputer would not be fitted to, or that have other rows or columns than
+        those that it was fitted to.
+    """
+    shape = len(imputer.row_effects_), len(imputer.column_effects_)
+    checked = clone(imputer)
+    data = check_cells(
+        checked,
+        X,
+        shape=shape if imputer._has_triplets else None,
+        family=FAMILIES[imputer._fitted_family],
+        missing_values=imputer.missing_values,
+        rows="shared" if imputer.row_offsets_ is None else "disjoint",
+    )
+    if data.shape != shape:
+        raise ValueError(
+            f"Expected the data of the fit, a matrix of shape {shape}, got shape {data.shape}. "
+            "Give what fit was given."
+        )
+    _check_same_names(imputer, checked, X)
+    codes, cell = np.unique(
+        data.rows.astype(np.int64) * shape[1] + data.columns, return_inverse=True
+    )
+    totals = np.bincount(cell, data.counts * data.values, minlength=len(codes))
+    values = totals / np.bincount(cell, data.counts, minlength=len(codes))
+    return Observed(codes // shape[1], codes % shape[1], values)
+
+
+def _check_same_names(imputer, checked, X):
+    """Raise if named columns or rows are not those of the fit, in that order."""
+    names = getattr(imputer, "feature_names_in_", None), getattr(checked, "feature_names_in_", None)
+    rows = imputer._site_labels, None
+    if rows[0] is not None:
+        rows = rows[0], _labels(X[0])[0]
+    for what, (want, got) in (("columns", names), ("rows", rows)):
+        if want is None or got is None:
+            continue
+        for number, labels in enumerate(zip(want, got, strict=True)):
+            if _differ(*labels):
+                raise ValueError(
+                    f"Expected the {what} of the fit, in that order: {_label(labels[0])} at "
+                    f"position {number}, got {_label(labels[1])}. Give what fit was given."
+                )
+
+
+def totals(imputer):
+    """Sums of the fitted means over the rows and over the columns.
+
+    Returns
+    -------
+    over_rows : ndarray of shape (n_columns,)
+    over_columns : ndarray of shape (n_rows,)
+    """
+    n_rows, n_columns = len(imputer.row_effects_), len(imputer.column_effects_)
+    over_rows, over_columns = np.zeros(n_columns), np.empty(n_rows)
+    step = max(1, _BLOCK // n_columns)
+    for first in range(0, n_rows, step):
+        block = np.arange(first, min(first + step, n_rows))
+        means = imputer.fitted_mean(rows=block)
+        over_rows += means.sum(axis=0)
+        over_columns[block] = means.sum(axis=1)
+    return over_rows, over_columns
+
+
+def band_edges(n_rows, most_bands):
+    """Edges of at most so many bands of neighbouring rows, as even as can be."""
+    return np.linspace(0, n_rows, min(n_rows, most_bands) + 1).round().astype(np.int64)
+
+
+def fitted_bands(imputer, order, edges):
+    """Fitted means, averaged over the rows of each band, shape (n_bands, n_columns)."""
+    n_columns = len(imputer.column_effects_)
+    bands = np.empty((len(edges) - 1, n_columns))
+    widest = int(np.diff(edges).max())
+    step = max(1, _BLOCK // (widest * n_columns))
+    for first in range(0, len(bands), step):
+        last = min(first + step, len(bands))
+        starts = edges[first:last]
+        means = imputer.fitted_mean(rows=order[starts[0] : edges[last]])
+        bands[first:last] = np.add.reduceat(means, starts - starts[0], axis=0)
+    return bands / np.diff(edges)[:, None]
+
+
+def observed_bands(observed, order, edges, n_columns):
+    """Means over the observed cells of each band in each column; NaN where there are none."""
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    band = np.searchsorted(edges, place[observed.rows], side="right") - 1
+    code = band * n_columns + observed.columns
+    size = (len(edges) - 1) * n_columns
+    count = np.bincount(code, minlength=size)
+    total = np.bincount(code, observed.values, minlength=size)
+    means = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
+    return means.reshape(-1, n_columns)
+
+
+def moving_mean(values, window):
+    """Centred mean over ``window`` neighbours; NaN where they are not all there.
+
+    An even window takes half of the neighbour at either end, so that it is centred.
+    """
+    weights = np.ones(window)
+    if window % 2 == 0:
+        weights = np.r_[0.5, np.ones(window - 1), 0.5]
+    smooth = np.full(len(values), np.nan)
+    margin = len(weights) // 2
+    if len(values) >= len(weights):
+        smooth[margin : len(values) - margin] = np.convolve(
+            values, weights / weights.sum(), mode="valid"
+        )
+    return smooth

@@ -1,0 +1,150 @@
+"""Series of the histories of several runs, and their mean and band."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+X_AXES = ("round", "epoch", "bits")
+# What rounds have and the start, whose entry is 0, does not.
+_OF_ROUNDS = ("n_active", "safeguarded")
+# A mean over runs is drawn at so many points at most.
+_MOST_POINTS = 1000
+
+
+class Curve(NamedTuple):
+    """What is drawn for a group of runs.
+
+    Attributes
+    ----------
+    label : str or None
+    x : ndarray of shape (n_points,)
+    middle : ndarray of shape (n_points, n_components)
+        The run's values, or the mean over the runs.
+    low, high : ndarray of shape (n_points, n_components), or None
+        The band; None for a single run.
+    per_component : bool
+        Whether the series has a column for each component.
+    """
+
+    label: str | None
+    x: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+    per_component: bool
+
+
+def check_names(histories, y):
+    """Raise unless every history has a series of each name."""
+    for number, history in enumerate(histories):
+        for name in y:
+            if name not in history:
+                whose = "the history" if len(histories) == 1 else f"the history of run {number}"
+                raise ValueError(
+                    f"Expected y to name series of {whose}, got {name!r}. It has "
+                    f"{', '.join(map(repr, history))}."
+                )
+
+
+def positions(history, x):
+    """Where on the x axis the rows of a history are."""
+    return np.cumsum(history["uplink_bits"]) if x == "bits" else history[x]
+
+
+def evaluated(history, x, y, *, log_x=False):
+    """Points of a series where it was evaluated.
+
+    Parameters
+    ----------
+    history : dict of ndarray
+    x : {"round", "epoch", "bits"}
+    y : str
+    log_x : bool, default=False
+        Leave out what lies at 0.
+
+    Returns
+    -------
+    at : ndarray of shape (n_points,)
+        Not decreasing.
+    values : ndarray of shape (n_points, n_components)
+    """
+    at, values = positions(history, x), np.asarray(history[y], dtype=np.float64)
+    values = values.reshape(len(at), -1)
+    known = np.isfinite(values).all(axis=1)
+    if y in _OF_ROUNDS:
+        known &= np.asarray(history["round"]) > 0
+    if log_x:
+        known &= at > 0
+    return at[known], values[known]
+
+
+def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
+    """Curve of a group of runs with the same label."""
+    runs = [evaluated(history, x, y, log_x=log_x) for history in histories]
+    _check_runs(runs, histories, label, y)
+    per_component = np.ndim(histories[0][y]) > 1
+    if len(runs) == 1:
+        at, values = runs[0]
+        return Curve(label, at, values, None, None, per_component)
+    grid = _common_grid(runs, label, x, y)
+    # Components of one run need not be those of another: the largest is compared to the largest.
+    values = np.stack([_on_grid(grid, *_by_final_size(*run), log_y) for run in runs])
+    low, high = np.quantile(values, quantiles, axis=0) if quantiles else (None, None)
+    return Curve(label, grid, values.mean(axis=0), low, high, per_component)
+
+
+def _check_runs(runs, histories, label, y):
+    """Raise unless every run was evaluated, with as many components as the others."""
+    whose = "" if label is None else f" of {label!r}"
+    for (at, values), history in zip(runs, histories, strict=True):
+        if not len(at):
+            known = [
+                name for name, column in history.items() if np.isfinite(np.asarray(column)).any()
+            ]
+            raise ValueError(
+                f"Expected values of {y!r} to draw, got none{whose}: it was never evaluated in "
+                "this run, or only at a position of 0 on a logarithmic x axis. Fit with "
+                f"eval_every='auto', or draw one of {', '.join(map(repr, known))}."
+            )
+        if values.shape[1] != runs[0][1].shape[1]:
+            raise ValueError(
+                f"Expected runs of one group to have as many components in {y!r}, got "
+                f"{runs[0][1].shape[1]} and {values.shape[1]}{whose}. Give them different labels."
+            )
+
+
+def _by_final_size(at, values):
+    return at, values[:, np.argsort(-values[-1], kind="stable")]
+
+
+def _common_grid(runs, label, x, y):
+    """Increasing positions, at most _MOST_POINTS, over which all runs extend."""
+    first = max(at[0] for at, _ in runs)
+    last = min(at[-1] for at, _ in runs)
+    if first > last:
+        raise ValueError(
+            f"Expected runs of one group to overlap along {x!r}, got some that end at {last:.4g} "
+            f"and some whose {y!r} begins at {first:.4g}"
+            f"{'' if label is None else f', all of them {label!r}'}. Give them different labels."
+        )
+    grid = np.unique(np.concatenate([at for at, _ in runs]))
+    grid = grid[(first <= grid) & (grid <= last)]
+    if len(grid) > _MOST_POINTS:
+        grid = grid[np.linspace(0, len(grid) - 1, _MOST_POINTS).round().astype(int)]
+    return grid
+
+
+def _on_grid(grid, at, values, log_y):
+    """Values at the points of a grid, interpolated linearly on the scale that they are drawn on."""
+    # Where several rounds are at one position (nobody sent anything), the last is what was reached.
+    last = np.append(at[1:] != at[:-1], True)
+    at, values = at[last], values[last]
+    if np.array_equal(at, grid):
+        return values
+    log_y = log_y and bool((values > 0).all())
+    scaled = np.log(values) if log_y else values
+    columns = [np.interp(grid, at, column) for column in scaled.T]
+    interpolated = np.stack(columns, axis=1)
+    return np.exp(interpolated) if log_y else interpolated

@@ -1,0 +1,120 @@
+"""The trend: sums over the rows of a fitted matrix, and how much of it was observed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._validation import check_choice
+from ._columns import edges
+from ._common import given_axes, new_axes
+from ._matrix import moving_mean
+
+_TOTALS = {
+    "poisson": "expected counts, all {rows}",
+    "bernoulli": "expected number of {rows}\nwith presence",
+    "gaussian": "sum of fitted means,\nall {rows}",
+}
+# With no more columns than this, each is marked.
+_FEW_COLUMNS = 36
+# Sums over observed cells are drawn if the largest is more than this share of the trend's: far
+# below it they would lie on the axis and say nothing.
+_VISIBLE = 0.05
+
+
+def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_kw):
+    """Draw the trend of a display, with the effort underneath where there is room for it.
+
+    Parameters
+    ----------
+    display : ImputationDisplay
+    ax : Axes, or several, or None
+    positions : ndarray of shape (n_columns,)
+    window : int or None
+        Columns of the moving mean.
+    unit : str
+        What columns are.
+    yscale : {"linear", "log"}
+    row_name : str
+    line_kw : dict
+
+    Returns
+    -------
+    axes : list of Axes
+    lines : list of Line2D
+    effort : PolyCollection or None
+    """
+    check_choice("yscale", yscale, ("linear", "log"))
+    if yscale == "log" and not (display.trend > 0).all():
+        raise ValueError(
+            f"Expected positive sums over {row_name} for yscale='log', got "
+            f"{display.trend.min():.3g}. Use yscale='linear'."
+        )
+    knows_effort = display.observed_share is not None
+    if ax is not None:
+        axes = given_axes(ax, 1 + (knows_effort and np.size(ax) > 1), "panel")
+    elif knows_effort:
+        axes = new_axes(2, height=4.8, sharex=True, gridspec_kw={"height_ratios": (5, 2)})
+    else:
+        axes = new_axes(1, height=3.6)
+    lines = _draw_total(axes[0], positions, display.trend, window, unit, line_kw)
+    _draw_points(axes[0], positions, display, row_name, yscale)
+    _furnish(axes[0], display, yscale, row_name)
+    effort = None
+    if len(axes) > 1:
+        effort = _draw_effort(axes[1], positions, display.observed_share, row_name)
+    return axes, lines, effort
+
+
+def _draw_total(axis, positions, trend, window, unit, line_kw):
+    """Sum of the fitted means, thin beneath its moving mean if there is one."""
+    style = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
+    style |= {"linewidth": 0.8, "alpha": 0.6} if window else {"linewidth": 1.5}
+    if len(positions) <= _FEW_COLUMNS:
+        style["marker"] = "."
+    lines = axis.plot(positions, trend, **style | line_kw)
+    if window:
+        style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
+        smooth = moving_mean(trend, window)
+        lines += axis.plot(positions, smooth, label=f"mean over {window} {unit}", **style)
+    return lines
+
+
+def _draw_points(axis, positions, display, row_name, yscale):
+    """Sums over observed cells alone, and columns that nobody observed."""
+    trend, total, unseen = display.trend, display.observed_total, display.unobserved_columns
+    points = {"linestyle": "", "marker": ".", "markersize": 4}
+    if total is not None and np.nanmax(np.abs(total)) > _VISIBLE * np.abs(trend).max():
+        shown = np.where(total > 0, total, np.nan) if yscale == "log" else total
+        axis.plot(positions, shown, color="0.55", label=f"observed {row_name} alone", **points)
+    if unseen is not None and len(unseen):
+        points |= {"marker": "o", "markersize": 5, "markerfacecolor": "white", "color": "#D55E00"}
+        axis.plot(positions[unseen], trend[unseen], label="nothing observed", **points)
+
+
+def _furnish(axis, display, yscale, row_name):
+    """Scale, labels and legend of the trend."""
+    axis.set_yscale(yscale)
+    if yscale == "linear":
+        if display.family != "gaussian":
+            axis.set_ylim(bottom=0)
+        if np.abs(display.trend).max() >= 1000:
+            axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.set_ylabel(_TOTALS[display.family].format(rows=row_name))
+    axis.grid(alpha=0.3)
+    if len(axis.get_legend_handles_labels()[1]) > 1:
+        # Above the data, which fill the axes.
+        options = {"ncols": 4, "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, **options)
+
+
+def _draw_effort(axis, positions, share, row_name):
+    """Share of the rows that were observed, column by column."""
+    from matplotlib.ticker import PercentFormatter
+
+    heights = np.append(share, share[-1])
+    effort = axis.fill_between(edges(positions), heights, step="post", color="0.6", linewidth=0)
+    axis.set_ylim(0, min(1.0, 1.15 * share.max()))
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.set_ylabel(f"observed\n{row_name}")
+    axis.grid(alpha=0.3)
+    return effort

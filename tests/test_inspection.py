@@ -1,0 +1,815 @@
+"""Displays: what is drawn is what was fitted, readably; nothing needs matplotlib but drawing."""
+
+import doctest
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem.inspection import (
+    ConvergenceDisplay,
+    ImputationDisplay,
+    _convergence,
+    _imputation,
+    _matrix,
+    _runs,
+)
+
+NAN = np.nan
+SHAPE = (14, 24)
+COLUMNS = [f"{2000 + month // 12}-{month % 12 + 1:02d}" for month in range(SHAPE[1])]
+# Sums of the same few hundred numbers in another order.
+ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
+
+
+@pytest.fixture
+def pyplot():
+    """matplotlib without a screen; figures are closed afterwards."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    yield plt
+    plt.close("all")
+
+
+def rows_of_clients():
+    generator = np.random.default_rng(0)
+    return [generator.normal(center, 1, size=(30, 2)) for center in (-3, 0, 3)]
+
+
+@pytest.fixture(scope="module")
+def mixtures():
+    """Runs with evaluations here and there, of unlike lengths in epochs and bits."""
+    gm = FederatedGaussianMixture(3, omega=1.0, participation=0.7, max_iter=25, tol=0, eval_every=4)
+    clients = rows_of_clients()
+    with pytest.warns(Warning, match="Not converged"):
+        return [clone(gm).set_params(random_state=seed).fit(clients) for seed in range(3)]
+
+
+def counts_of_clients(n_clients=3):
+    """Matrices with holes; some cells have several observers, column 5 and row 3 have none."""
+    generator = np.random.default_rng(1)
+    means = np.exp(generator.normal(1, 1, (SHAPE[0], 1)) + generator.normal(0, 0.3, SHAPE[1]))
+    clients = []
+    for _ in range(n_clients):
+        table = generator.poisson(means).astype(float)
+        table[generator.random(SHAPE) < 0.7] = NAN
+        table[:, 5] = table[3] = NAN
+        clients.append(table)
+    return clients
+
+
+@pytest.fixture(scope="module")
+def imputer():
+    model = FederatedMatrixImputer(2, family="poisson", penalty=2.0, random_state=0)
+    return model.fit(counts_of_clients())
+
+
+def pooled_means(clients):
+    """Mean of the observations of each cell, NaN without one, by plain loops."""
+    pooled = np.full(SHAPE, NAN)
+    for cell in np.ndindex(SHAPE):
+        seen = [table[cell] for table in clients if not np.isnan(table[cell])]
+        if seen:
+            pooled[cell] = sum(seen) / len(seen)
+    return pooled
+
+
+def made_history(at, values, **others):
+    """History with a series that has these values at these epochs."""
+    at = np.asarray(at, dtype=float)
+    return {"round": np.arange(len(at)), "epoch": at, "loss": np.asarray(values), **others}
+
+
+def points(line):
+    return np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
+
+
+# ---- convergence: one run
+
+
+@pytest.mark.parametrize("x", ["round", "epoch", "bits"])
+@pytest.mark.parametrize(
+    "y", ["log_likelihood", "mean_field_sq_norm", "field_sq_norm", "step_size", "uplink_bits"]
+)
+def test_a_series_is_drawn_where_it_was_evaluated(pyplot, mixtures, x, y):
+    history = mixtures[0].history_
+    display = ConvergenceDisplay.from_estimator(mixtures[0], x=x, y=y)
+    known = ~np.isnan(history[y].astype(float))
+    assert known.any()
+    along = np.cumsum(history["uplink_bits"]) if x == "bits" else history[x]
+    (line,) = display.lines_[y]
+    drawn = points(line)
+    np.testing.assert_array_equal(drawn[0], along[known])
+    np.testing.assert_array_equal(drawn[1], history[y][known])
+    assert display.fill_between_[y] == []
+
+
+def test_evaluations_are_sparse_in_the_runs_of_these_tests(mixtures):
+    known = np.isfinite(mixtures[0].history_["log_likelihood"])
+    assert 3 < known.sum() < len(known) / 2
+
+
+def test_every_component_has_a_line(pyplot, mixtures):
+    display = ConvergenceDisplay.from_estimator(mixtures[0], y=["weights", "n_active"])
+    lines = display.lines_["weights"]
+    assert [line.get_label() for line in lines] == ["0", "1", "2"]
+    for line, weights in zip(lines, mixtures[0].history_["weights"].T, strict=True):
+        np.testing.assert_array_equal(points(line)[1], weights)
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 3
+    assert display.ax_[0].get_legend().get_title().get_text() == "component"
+
+
+def test_what_only_rounds_have_begins_at_the_first_round(pyplot, mixtures):
+    display = ConvergenceDisplay.from_estimator(mixtures[0], y="n_active")
+    x, y = points(display.lines_["n_active"][0])
+    np.testing.assert_array_equal(x, np.arange(1, 26))
+    np.testing.assert_array_equal(y, mixtures[0].history_["n_active"][1:])
+
+
+def test_default_series(pyplot, mixtures, imputer):
+    assert ConvergenceDisplay.from_estimator(mixtures[0]).y == [
+        "log_likelihood",
+        "mean_field_sq_norm",
+    ]
+    display = ConvergenceDisplay.from_estimator(imputer)
+    assert display.y == ["objective", "mean_field_sq_norm"]
+    np.testing.assert_array_equal(
+        points(display.lines_["objective"][0])[1], imputer.history_["objective"]
+    )
+
+
+def test_labels_have_units_and_symbols(pyplot, mixtures, imputer):
+    y = ["log_likelihood", "mean_field_sq_norm", "field_sq_norm", "weights", "step_size"]
+    display = ConvergenceDisplay.from_estimator(mixtures[0], x="epoch", y=y)
+    assert [axis.get_ylabel() for axis in display.ax_] == [
+        "log-likelihood (nats per row)",
+        "‖h(Ŝ)‖², mean field",
+        "‖H‖², field",
+        "weights π",
+        "step size γ",
+    ]
+    xlabels = [axis.get_xlabel() for axis in display.ax_]
+    assert xlabels == [""] * 4 + ["epochs (passes over all rows)"]
+    display = ConvergenceDisplay.from_estimator(imputer, x="epoch", y="objective")
+    assert display.ax_.get_xlabel() == "epochs (passes over all observed cells)"
+    display = ConvergenceDisplay.from_estimator(imputer, x="bits", y="singular_values")
+    assert display.ax_.get_xlabel() == "uplink (bits)"
+    both = ConvergenceDisplay.from_estimators(
+        [imputer, mixtures[0]], x="epoch", y="step_size", labels=["one", "other"]
+    )
+    assert both.ax_.get_xlabel() == "epochs (passes over all data)"
+
+
+def test_scales(pyplot, mixtures):
+    y = ["log_likelihood", "mean_field_sq_norm"]
+    display = ConvergenceDisplay.from_estimator(mixtures[0], y=y)
+    assert [axis.get_yscale() for axis in display.ax_] == ["linear", "log"]
+    display.plot(yscale="linear", xscale="log")
+    assert [axis.get_yscale() for axis in display.ax_] == ["linear", "linear"]
+    assert [axis.get_xscale() for axis in display.ax_] == ["log", "log"]
+    assert points(display.lines_["log_likelihood"][0])[0].min() > 0
+    display.plot(yscale=["linear", "log"])
+    assert [axis.get_yscale() for axis in display.ax_] == ["linear", "log"]
+
+
+def test_a_logarithmic_axis_leaves_out_what_it_cannot_show(pyplot):
+    history = made_history([0, 1, 2, 3], [1.0, 0.1, 0.0, 0.01])
+    display = ConvergenceDisplay(history, x="epoch", y="loss").plot(yscale="log")
+    np.testing.assert_array_equal(points(display.lines_["loss"][0])[1], [1, 0.1, NAN, 0.01])
+    zeros = {**made_history([0, 1], [1.0, 2.0]), "field_sq_norm": np.zeros(2)}
+    display = ConvergenceDisplay(zeros, y="field_sq_norm").plot()
+    assert display.ax_.get_yscale() == "linear"
+    with pytest.raises(ValueError, match="Expected positive values of 'loss' for yscale='log'"):
+        ConvergenceDisplay(made_history([0, 1], [-1.0, 0.0]), y="loss").plot(yscale="log")
+
+
+def test_pipelines_and_searches_are_their_last_step_and_best_estimator(pyplot):
+    rows = np.concatenate(rows_of_clients())
+    pipeline = make_pipeline(StandardScaler(), FederatedGaussianMixture(2, random_state=0))
+    search = GridSearchCV(pipeline, {"federatedgaussianmixture__n_components": [2]}, cv=2)
+    for estimator in (pipeline.fit(rows), search.fit(rows)):
+        last = getattr(estimator, "best_estimator_", estimator)[-1]
+        display = ConvergenceDisplay.from_estimator(estimator, y="log_likelihood")
+        values = last.history_["log_likelihood"]
+        np.testing.assert_array_equal(points(display.lines_["log_likelihood"][0])[1], values)
+
+
+def test_own_axes_and_runs_added_to_them(pyplot, mixtures):
+    figure, axes = pyplot.subplots(1, 2)
+    y = ["log_likelihood", "weights"]
+    display = ConvergenceDisplay.from_estimator(mixtures[0], y=y, ax=axes, name="one")
+    assert display.figure_ is figure
+    assert list(display.ax_) == list(axes)
+    ConvergenceDisplay.from_estimator(mixtures[1], y=y, ax=display.ax_, name="other")
+    assert len(axes[0].lines) == 2
+    assert axes[0].lines[0].get_color() != axes[0].lines[1].get_color()
+    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["one", "other"]
+    assert [text.get_text() for text in axes[1].get_legend().get_texts()][2:4] == [
+        "one 2",
+        "other 0",
+    ]
+    single = ConvergenceDisplay.from_estimator(mixtures[0], y="weights", ax=axes[1])
+    assert single.ax_ is axes[1]
+
+
+def test_line_options(pyplot, mixtures):
+    options = {"color": "red", "linewidth": 3}
+    display = ConvergenceDisplay.from_estimator(mixtures[0], y="step_size", line_kw=options)
+    (line,) = display.lines_["step_size"]
+    assert (line.get_color(), line.get_linewidth()) == ("red", 3)
+
+
+# ---- convergence: several runs
+
+
+def test_mean_and_band_over_seeds(pyplot, mixtures):
+    display = ConvergenceDisplay.from_estimators(
+        mixtures, y="step_size", quantiles=(0.25, 0.75), fill_between_kw={"alpha": 0.5}
+    )
+    stacked = np.stack([gm.history_["step_size"][1:] for gm in mixtures])
+    ((line,), (band,)) = display.lines_["step_size"], display.fill_between_["step_size"]
+    np.testing.assert_allclose(points(line)[1], stacked.mean(axis=0), **ROUNDING)
+    corners = band.get_paths()[0].vertices
+    low, high = np.quantile(stacked, [0.25, 0.75], axis=0)
+    np.testing.assert_allclose(corners[:, 1].min(), low.min(), **ROUNDING)
+    np.testing.assert_allclose(corners[:, 1].max(), high.max(), **ROUNDING)
+    assert band.get_alpha() == 0.5
+
+
+def test_band_is_between_the_quantiles_at_every_point():
+    histories = [made_history([0, 1, 2], values) for values in ([1, 5, 2], [3, 4, 8], [2, 9, 5.0])]
+    curve = _runs.group_curve(
+        None, histories, "epoch", "loss", log_x=False, log_y=False, quantiles=(0, 0.5)
+    )
+    np.testing.assert_array_equal(curve.middle[:, 0], [2, 6, 5])
+    np.testing.assert_array_equal(curve.low[:, 0], [1, 4, 2])
+    np.testing.assert_array_equal(curve.high[:, 0], [2, 5, 5])
+
+
+@pytest.mark.parametrize("log_y", [False, True])
+def test_runs_evaluated_elsewhere_are_interpolated_on_the_drawn_scale(log_y):
+    # Straight lines on the scale that is drawn are met exactly, whatever the positions.
+    straight = (lambda x: 10.0**-x) if log_y else (lambda x: 3.0 - x)
+    at = [0, 1, 2.5, 4], [0.5, 0.75, 3, 6]
+    histories = [made_history(places, straight(np.array(places))) for places in at]
+    curve = _runs.group_curve(
+        None, histories, "epoch", "loss", log_x=False, log_y=log_y, quantiles=None
+    )
+    # As far as both go.
+    np.testing.assert_array_equal(curve.x, [0.5, 0.75, 1, 2.5, 3, 4])
+    np.testing.assert_allclose(curve.middle[:, 0], straight(curve.x), **ROUNDING)
+    assert curve.low is None
+
+
+def test_rounds_at_one_position_count_by_the_last(pyplot):
+    histories = [made_history([0, 1, 1, 2], [4, 3, 1, 0.0]), made_history([0, 1, 2], [4, 1, 0.0])]
+    display = ConvergenceDisplay(histories, x="epoch", y="loss").plot()
+    np.testing.assert_array_equal(points(display.lines_["loss"][0])[1], [4, 1, 0])
+
+
+def test_long_runs_are_drawn_at_few_points(pyplot):
+    generator = np.random.default_rng(0)
+    histories = []
+    for _ in range(3):
+        at = np.sort(generator.random(3000))
+        histories.append(made_history(at, 2 * at))
+    display = ConvergenceDisplay(histories, x="epoch", y="loss").plot()
+    x, y = points(display.lines_["loss"][0])
+    assert len(x) == _runs._MOST_POINTS
+    np.testing.assert_allclose(y, 2 * x, **ROUNDING)
+
+
+def test_components_of_several_runs_are_ordered_by_their_last_values(pyplot):
+    weights = np.array([[0.5, 0.5], [0.8, 0.2]])
+    histories = [
+        made_history([0, 1], [0.0, 0.0], weights=weights),
+        made_history([0, 1], [0.0, 0.0], weights=weights[:, ::-1]),
+    ]
+    display = ConvergenceDisplay(histories, x="epoch", y="weights").plot()
+    ends = [points(line)[1][-1] for line in display.lines_["weights"]]
+    np.testing.assert_allclose(ends, [0.8, 0.2], **ROUNDING)
+
+
+def test_groups_by_label(pyplot, mixtures):
+    display = ConvergenceDisplay.from_estimators(
+        mixtures, labels=["b", "a", "b"], y=["mean_field_sq_norm", "weights"]
+    )
+    lines = display.lines_["mean_field_sq_norm"]
+    assert [line.get_label() for line in lines] == ["b", "a"]
+    assert len(display.fill_between_["mean_field_sq_norm"]) == 1
+    np.testing.assert_array_equal(
+        points(lines[1])[1],
+        [v for v in mixtures[1].history_["mean_field_sq_norm"] if not np.isnan(v)],
+    )
+    # A group's components look alike, and groups have one look on all axes.
+    colors = [line.get_color() for line in display.lines_["weights"]]
+    assert colors == [lines[0].get_color()] * 3 + [lines[1].get_color()] * 3
+    first, second = (axis.get_legend() for axis in display.ax_)
+    assert [text.get_text() for text in first.get_texts()] == ["b", "a"]
+    assert second is None
+
+
+def test_histories_are_not_changed(pyplot, mixtures):
+    before = {name: column.copy() for name, column in mixtures[0].history_.items()}
+    ConvergenceDisplay.from_estimators(mixtures, x="bits", y=list(before)).plot(xscale="log")
+    for name, column in before.items():
+        np.testing.assert_array_equal(mixtures[0].history_[name], column)
+
+
+# ---- convergence: bad input
+
+
+def test_unknown_series_are_answered_by_what_the_history_has(pyplot, mixtures, imputer):
+    with pytest.raises(ValueError, match="got 'loglik'. It has 'round', 'epoch'.*'weights'"):
+        ConvergenceDisplay.from_estimator(mixtures[0], y=["weights", "loglik"])
+    with pytest.raises(ValueError, match="history of run 1, got 'weights'.*'singular_values'"):
+        ConvergenceDisplay.from_estimators([mixtures[0], imputer], y="weights")
+    with pytest.raises(ValueError, match="x to be one of 'round', 'epoch', 'bits', got 'time'"):
+        ConvergenceDisplay.from_estimator(mixtures[0], x="time")
+    with pytest.raises(ValueError, match="at least one series, got none. The history has 'round'"):
+        ConvergenceDisplay.from_estimator(mixtures[0], y=[])
+
+
+def test_what_is_no_fitted_estimator_is_refused(pyplot):
+    rows = np.concatenate(rows_of_clients())
+    for unfitted in (
+        FederatedGaussianMixture(),
+        FederatedMatrixImputer(),
+        make_pipeline(StandardScaler(), FederatedGaussianMixture()),
+        GridSearchCV(FederatedGaussianMixture(), {}),
+    ):
+        with pytest.raises(NotFittedError):
+            ConvergenceDisplay.from_estimator(unfitted)
+    with pytest.raises(TypeError, match="a history_.*got KMeans"):
+        ConvergenceDisplay.from_estimator(KMeans(2).fit(rows))
+    fitted = FederatedGaussianMixture(random_state=0).fit(rows)
+    with pytest.raises(TypeError, match="Expected a list of fitted estimators, got one"):
+        ConvergenceDisplay.from_estimators(fitted)
+    with pytest.raises(ValueError, match="at least one run, got none"):
+        ConvergenceDisplay.from_estimators([])
+    with pytest.raises(NotFittedError):
+        ConvergenceDisplay.from_estimators([fitted, FederatedGaussianMixture()])
+
+
+def test_a_series_that_was_never_evaluated_is_refused(pyplot):
+    gm = FederatedGaussianMixture(2, eval_every=None, random_state=0).fit(rows_of_clients())
+    with pytest.raises(ValueError, match="Fit with eval_every='auto', or draw one of 'round'"):
+        ConvergenceDisplay.from_estimator(gm, y="log_likelihood")
+    assert not pyplot.get_fignums()
+    ConvergenceDisplay.from_estimator(gm, y="field_sq_norm")
+
+
+def test_bad_options_draw_nothing(pyplot, mixtures):
+    display = ConvergenceDisplay([gm.history_ for gm in mixtures])
+    for options, match in (
+        ({"yscale": "cubic"}, "yscale to be one of"),
+        ({"yscale": ["log"]}, "one for each of the 2 series, got 1"),
+        ({"xscale": "auto"}, "xscale to be one of 'linear', 'log'"),
+        ({"quantiles": (0.9, 0.1)}, "quantiles to be two numbers"),
+        ({"quantiles": 0.9}, "quantiles to be two numbers"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            display.plot(**options)
+    assert not pyplot.get_fignums()
+    _, axes = pyplot.subplots(3)
+    with pytest.raises(ValueError, match="Expected 2 matplotlib Axes .* got 3"):
+        display.plot(ax=axes)
+    with pytest.raises(TypeError, match="Expected ax to be matplotlib Axes, or several, got str"):
+        display.plot(ax=["left", "right"])
+
+
+def test_runs_that_do_not_fit_together_are_refused(pyplot, mixtures):
+    with pytest.raises(ValueError, match="a label for each of the 3 runs, got 2"):
+        ConvergenceDisplay.from_estimators(mixtures, labels=["a", "b"])
+    other = FederatedGaussianMixture(2, random_state=0).fit(rows_of_clients())
+    with pytest.raises(ValueError, match=r"as many components in 'weights', got 3 and 2"):
+        ConvergenceDisplay.from_estimators([mixtures[0], other], y="weights")
+    ConvergenceDisplay.from_estimators([mixtures[0], other], y="weights", labels=["3", "2"])
+    apart = [made_history([0, 1], [1.0, 2.0]), made_history([5, 6], [1.0, 2.0])]
+    with pytest.raises(ValueError, match="overlap along 'epoch'"):
+        ConvergenceDisplay(apart, x="epoch", y="loss").plot()
+
+
+# ---- imputation
+
+
+def test_trend_is_the_sum_of_the_fitted_means(pyplot, imputer, monkeypatch):
+    expected = imputer.fitted_mean().sum(axis=0)
+    display = ImputationDisplay.from_estimator(imputer)
+    np.testing.assert_allclose(points(display.lines_[0])[1], expected, **ROUNDING)
+    monkeypatch.setattr(_matrix, "_BLOCK", 3 * SHAPE[1])
+    in_blocks = ImputationDisplay.from_estimator(imputer, max_rows=5)
+    np.testing.assert_allclose(in_blocks.trend, expected, **ROUNDING)
+    whole = ImputationDisplay.from_estimator(imputer)
+    np.testing.assert_allclose(whole.fitted, display.fitted, **ROUNDING)
+
+
+def test_effort_and_observed_cells(pyplot, imputer):
+    clients = counts_of_clients()
+    pooled = pooled_means(clients)
+    display = ImputationDisplay.from_estimator(imputer, clients, row_order="given")
+    np.testing.assert_allclose(display.observed, pooled, **ROUNDING)
+    seen = ~np.isnan(pooled)
+    np.testing.assert_allclose(display.observed_share, seen.mean(axis=0), **ROUNDING)
+    total = np.where(seen.any(axis=0), np.nansum(pooled, axis=0), NAN)
+    np.testing.assert_allclose(display.observed_total, total, **ROUNDING)
+    steps = display.effort_.get_paths()[0].vertices
+    np.testing.assert_allclose(steps[:, 1].max(), seen.mean(axis=0).max(), **ROUNDING)
+    labels = [text.get_text() for text in display.ax_[0].get_legend().get_texts()]
+    assert labels == ["fitted", "observed rows alone", "nothing observed"]
+
+
+def test_every_form_of_the_data_gives_the_same_picture(pyplot, imputer):
+    clients = counts_of_clients()
+    expected = ImputationDisplay.from_estimator(imputer, clients)
+    sparse = []
+    for table in clients:
+        rows, columns = np.nonzero(~np.isnan(table))
+        sparse.append(coo_array((table[rows, columns], (rows, columns)), shape=SHAPE))
+    triplets = [np.column_stack([*t.coords, t.data]) for t in sparse]
+    by_triplets = clone(imputer).fit(triplets, shape=SHAPE)
+    for fitted, data in (
+        (imputer, sparse),
+        (imputer, np.stack(clients)),
+        (imputer, [np.stack(clients)]),
+        (by_triplets, triplets),
+    ):
+        display = ImputationDisplay.from_estimator(fitted, data)
+        np.testing.assert_allclose(display.observed, expected.observed, **ROUNDING)
+        np.testing.assert_allclose(display.observed_share, expected.observed_share, **ROUNDING)
+
+
+def test_clients_with_rows_of_their_own(pyplot):
+    clients = [table[3 * k + 4 : 3 * k + 7] for k, table in enumerate(counts_of_clients())]
+    model = FederatedMatrixImputer(1, family="poisson", rows="disjoint", random_state=0)
+    display = ImputationDisplay.from_estimator(model.fit(clients), clients, row_order="given")
+    np.testing.assert_array_equal(display.observed, np.concatenate(clients))
+
+
+def test_rows_are_ordered_by_their_totals_and_put_into_bands(pyplot, imputer):
+    clients = counts_of_clients()
+    means, pooled = imputer.fitted_mean(), pooled_means(clients)
+    order = np.argsort(-means.sum(axis=1))
+    display = ImputationDisplay.from_estimator(imputer, clients)
+    np.testing.assert_allclose(display.fitted, means[order], **ROUNDING)
+    np.testing.assert_allclose(display.observed, pooled[order], **ROUNDING)
+    banded = ImputationDisplay.from_estimator(imputer, clients, max_rows=7)
+    by_two = means[order].reshape(7, 2, -1)
+    np.testing.assert_allclose(banded.fitted, by_two.mean(axis=1), **ROUNDING)
+    by_two = pooled[order].reshape(7, 2, -1)
+    for band, column in np.ndindex(7, SHAPE[1]):
+        seen = by_two[band, :, column][~np.isnan(by_two[band, :, column])]
+        expected = seen.mean() if len(seen) else NAN
+        np.testing.assert_allclose(banded.observed[band, column], expected, **ROUNDING)
+    assert len(_matrix.band_edges(1000, 300)) == 301
+    assert set(np.diff(_matrix.band_edges(1000, 300))) == {3, 4}
+
+
+def test_bands_with_uneven_rows(pyplot, imputer, monkeypatch):
+    means = imputer.fitted_mean()
+    edges = _matrix.band_edges(SHAPE[0], 4)
+    expected = [means[a:b].mean(axis=0) for a, b in itertools.pairwise(edges)]
+    for block in (1, 200, 2**21):
+        monkeypatch.setattr(_matrix, "_BLOCK", block)
+        bands = _matrix.fitted_bands(imputer, np.arange(SHAPE[0]), edges)
+        np.testing.assert_allclose(bands, expected, **ROUNDING)
+
+
+@pytest.mark.parametrize("window", [1, 3, 12])
+def test_moving_mean(pyplot, imputer, window):
+    display = ImputationDisplay.from_estimator(imputer, window=window, column_name="months")
+    _, smooth = points(display.lines_[1])
+    half = window // 2
+    for at in range(SHAPE[1]):
+        if half <= at < SHAPE[1] - half:
+            # An even window: the mean of the two that lie half a column off.
+            shifts = (0,) if window % 2 else (0, 1)
+            means = [
+                display.trend[at - half + shift : at - half + shift + window].mean()
+                for shift in shifts
+            ]
+            np.testing.assert_allclose(smooth[at], np.mean(means), **ROUNDING)
+        else:
+            assert np.isnan(smooth[at])
+    assert display.lines_[1].get_label() == f"mean over {window} months"
+
+
+def test_a_window_takes_the_season_out():
+    months = np.arange(60)
+    season = 100 + 2 * months + 30 * np.cos(2 * np.pi * months / 12)
+    smooth = _matrix.moving_mean(season, 12)
+    np.testing.assert_allclose(smooth[6:-6], 100 + 2 * months[6:-6], **ROUNDING)
+
+
+def test_heat_maps_share_a_scale_with_room_for_zeros(pyplot, imputer):
+    clients = counts_of_clients()
+    display = ImputationDisplay.from_estimator(imputer, clients, kind="heatmap")
+    observed, fitted = display.images_
+    assert observed.norm is fitted.norm
+    highest = max(np.nanmax(display.observed), display.fitted.max())
+    np.testing.assert_allclose(fitted.norm([0.0, highest]), [0, 1], **ROUNDING)
+    np.testing.assert_allclose(fitted.norm(1.0), np.log(2) / np.log1p(highest), **ROUNDING)
+    missing = np.ma.getmaskarray(observed.get_array())
+    np.testing.assert_array_equal(missing, np.isnan(display.observed))
+    np.testing.assert_array_equal(fitted.get_array(), display.fitted)
+    assert missing.any()
+    assert display.lines_ == []
+    # Rows go downwards, each around its number.
+    assert display.ax_[0].get_ylim() == (SHAPE[0] - 0.5, -0.5)
+    linear = display.plot(kind="heatmap", color_scale="linear")
+    np.testing.assert_allclose(linear.images_[0].norm(highest / 2), 0.5, atol=0.1)
+
+
+def test_missing_cells_can_be_marked_in_one_map(pyplot, imputer):
+    clients = counts_of_clients()
+    display = ImputationDisplay.from_estimator(imputer, clients, kind="heatmap", mark_missing=True)
+    observed, missing = (np.ma.getmaskarray(image.get_array()) for image in display.images_)
+    np.testing.assert_array_equal(observed, ~missing)
+    np.testing.assert_array_equal(observed, np.isnan(display.observed))
+    assert len(display.colorbars_) == 2
+    assert not isinstance(display.ax_, np.ndarray)
+
+
+def test_without_data_there_are_only_fitted_means(pyplot, imputer):
+    display = ImputationDisplay.from_estimator(imputer, kind="heatmap")
+    assert display.ax_.get_title() == "fitted mean"
+    trend = display.plot()
+    assert trend.effort_ is None
+    # What nobody observed is known all the same.
+    hollow = trend.ax_.lines[-1]
+    np.testing.assert_array_equal(points(hollow)[0], [5])
+    with pytest.raises(ValueError, match="Expected the observed cells with mark_missing=True"):
+        display.plot(kind="heatmap", mark_missing=True)
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "gaussian"])
+def test_other_families(pyplot, family):
+    clients = counts_of_clients()
+    if family == "bernoulli":
+        clients = [np.where(np.isnan(table), NAN, table > 2) for table in clients]
+    else:
+        clients = [np.log1p(table) - 1 for table in clients]
+    model = FederatedMatrixImputer(1, family=family, random_state=0).fit(clients)
+    display = ImputationDisplay.from_estimator(model, clients, kind="heatmap")
+    norm = display.images_[0].norm
+    if family == "bernoulli":
+        assert (norm.vmin, norm.vmax) == (0, 1)
+    else:
+        assert norm.vmin == np.nanmin([np.nanmin(display.observed), display.fitted.min()]) < 0
+        with pytest.raises(ValueError, match="no negative values for color_scale='log'"):
+            display.plot(kind="heatmap", color_scale="log")
+        with pytest.raises(ValueError, match="row_order to be one of"):
+            ImputationDisplay.from_estimator(model, row_order="size")
+
+
+def test_columns_of_a_data_frame_are_dates(pyplot):
+    pandas = pytest.importorskip("pandas")
+    from matplotlib.dates import date2num
+
+    expected = date2num(np.array(COLUMNS, dtype="datetime64[M]"))
+    for columns in (
+        COLUMNS,
+        pandas.to_datetime(COLUMNS),
+        pandas.to_datetime(COLUMNS).tz_localize("UTC"),
+        pandas.PeriodIndex(COLUMNS, freq="M"),
+        [day.date() for day in pandas.to_datetime(COLUMNS)],
+    ):
+        frames = [pandas.DataFrame(table, columns=columns) for table in counts_of_clients()]
+        model = FederatedMatrixImputer(1, family="poisson", max_iter=50, tol=1.0)
+        model.fit(frames)
+        display = ImputationDisplay.from_estimator(model, frames)
+        np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
+        assert display.ax_[1].get_xlabel() == "date"
+    # Strings are known to the fit.
+    frames = [pandas.DataFrame(table, columns=COLUMNS) for table in counts_of_clients()]
+    display = ImputationDisplay.from_estimator(model.fit(frames))
+    np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (2000 + np.arange(SHAPE[1]) / 12, 2000 + np.arange(SHAPE[1]) / 12),
+        (np.arange(SHAPE[1])[::-1], np.arange(SHAPE[1])),
+        ([f"item {k}" for k in range(SHAPE[1])], np.arange(SHAPE[1])),
+        (["2000-13"] * SHAPE[1], np.arange(SHAPE[1])),
+        (COLUMNS[::-1], np.arange(SHAPE[1])),
+        (None, np.arange(SHAPE[1])),
+    ],
+)
+def test_other_column_labels(pyplot, imputer, labels, expected):
+    display = ImputationDisplay.from_estimator(imputer, column_labels=labels)
+    np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
+    display.figure_.canvas.draw()
+    if isinstance(labels, list):
+        shown = [text.get_text() for text in display.ax_.get_xticklabels()]
+        assert labels[0] in shown
+        assert set(shown) <= {*labels, ""}
+
+
+def test_pipelines_transform_the_data_on_the_way(pyplot):
+    clients = counts_of_clients()
+    pooled = pooled_means(clients)
+    pipeline = make_pipeline(FunctionTransformer(np.log1p), FederatedMatrixImputer(1))
+    display = ImputationDisplay.from_estimator(pipeline.fit(pooled), pooled, row_order="given")
+    np.testing.assert_allclose(display.observed, np.log1p(pooled), **ROUNDING)
+
+
+def test_axes_of_ones_own(pyplot, imputer):
+    clients = counts_of_clients()
+    figure, axes = pyplot.subplots(2)
+    display = ImputationDisplay.from_estimator(imputer, clients, ax=axes)
+    assert display.effort_ in axes[1].collections
+    assert display.figure_ is figure
+    _, axis = pyplot.subplots()
+    alone = ImputationDisplay.from_estimator(imputer, clients, ax=axis)
+    assert alone.effort_ is None
+    assert alone.ax_ is axis
+    with pytest.raises(ValueError, match="Expected 2 matplotlib Axes in ax, one for each map"):
+        display.plot(ax=axis, kind="heatmap")
+    red = ImputationDisplay.from_estimator(imputer, ax=axis, line_kw={"color": "red"})
+    assert red.lines_[0].get_color() == "red"
+
+
+def test_logarithmic_trend(pyplot, imputer):
+    display = ImputationDisplay.from_estimator(imputer, yscale="log")
+    assert display.ax_.get_yscale() == "log"
+    flat = ImputationDisplay(trend=[-1.0, 2.0], fitted=[[-1.0, 2.0]], n_rows=1, family="gaussian")
+    with pytest.raises(ValueError, match="positive sums over rows for yscale='log', got -1"):
+        flat.plot(yscale="log")
+    flat.plot()
+
+
+def test_other_data_than_those_of_the_fit_are_refused(pyplot, imputer):
+    pandas = pytest.importorskip("pandas")
+    clients = counts_of_clients()
+    with pytest.raises(ValueError, match=r"matrix of shape \(14, 24\), got shape \(13, 24\)"):
+        ImputationDisplay.from_estimator(imputer, [table[1:] for table in clients])
+    frames = [
+        pandas.DataFrame(table, columns=COLUMNS, index=list("abcdefghijklmn")) for table in clients
+    ]
+    named = clone(imputer).fit(frames)
+    ImputationDisplay.from_estimator(named, frames)
+    with pytest.raises(ValueError, match="rows of the fit.*'a' at position 0, got 'n'"):
+        ImputationDisplay.from_estimator(named, [frame[::-1] for frame in frames])
+    with pytest.raises(ValueError, match="columns of the fit.*'2000-01' at position 0"):
+        ImputationDisplay.from_estimator(named, [frame[COLUMNS[::-1]] for frame in frames])
+    with pytest.raises(ValueError, match="one label for each of the 24 columns"):
+        ImputationDisplay.from_estimator(imputer, column_labels=["a", "b"])
+
+
+def test_what_is_no_imputer_is_refused(pyplot, mixtures, imputer):
+    with pytest.raises(TypeError, match="Expected a FederatedMatrixImputer.*got FederatedGauss"):
+        ImputationDisplay.from_estimator(mixtures[0])
+    with pytest.raises(NotFittedError):
+        ImputationDisplay.from_estimator(FederatedMatrixImputer())
+    for options, error, match in (
+        ({"kind": "pie"}, ValueError, "kind to be one of 'trend', 'heatmap'"),
+        ({"window": 25}, ValueError, "window to be an integer >= 1 and <= 24"),
+        ({"window": 2.5}, TypeError, "window to be an integer"),
+        ({"max_rows": 0}, ValueError, "max_rows to be an integer >= 1"),
+        ({"yscale": "auto"}, ValueError, "yscale to be one of"),
+        ({"mark_missing": "grey"}, TypeError, "mark_missing to be True or False"),
+        ({"kind": "heatmap", "color_scale": "sqrt"}, ValueError, "color_scale to be one of"),
+    ):
+        with pytest.raises(error, match=match):
+            ImputationDisplay.from_estimator(imputer, **options)
+    assert not pyplot.get_fignums()
+
+
+# ---- readable, at the size of the documentation
+
+
+def drawn_texts(axis, renderer):
+    return [
+        text.get_window_extent(renderer)
+        for text in axis.get_xticklabels()
+        if text.get_visible() and text.get_text()
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "heatmap"}, {"kind": "heatmap", "mark": True}])
+@pytest.mark.parametrize("n_rows", [40, 400])
+def test_ticks_and_legends_do_not_collide(pyplot, options, n_rows):
+    generator = np.random.default_rng(0)
+    shape = (n_rows, 240)
+    values = np.where(generator.random(shape) < 0.4, generator.poisson(30_000, shape), NAN)
+    months = np.arange("1995-01", "2015-01", dtype="datetime64[M]")
+    display = ImputationDisplay(
+        trend=np.nan_to_num(values).sum(axis=0),
+        fitted=np.nan_to_num(values),
+        n_rows=n_rows,
+        observed=values,
+        observed_share=(~np.isnan(values)).mean(axis=0),
+        observed_total=np.nansum(values, axis=0),
+        column_labels=months,
+    )
+    options = {"mark_missing": options.get("mark", False), "kind": options.get("kind", "trend")}
+    display.plot(window=12, row_name="sites", **options)
+    figure = display.figure_
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    width, height = figure.canvas.get_width_height()
+    assert width <= 800
+    n_texts = 0
+    for axis in np.atleast_1d(display.ax_):
+        boxes = sorted(drawn_texts(axis, renderer), key=lambda box: box.x0)
+        n_texts += len(boxes)
+        for left, right in itertools.pairwise(boxes):
+            assert left.x1 < right.x0
+        legend = axis.get_legend()
+        if legend is not None:
+            box = legend.get_window_extent(renderer)
+            assert box.y0 >= axis.get_window_extent(renderer).y1
+            assert box.x1 <= width
+        inside = axis.get_tightbbox(renderer)
+        # Rounding to pixels.
+        assert inside.x0 >= -1 and inside.y0 >= -1
+        assert inside.x1 <= width + 1 and inside.y1 <= height + 1
+    assert n_texts >= 3
+
+
+def test_legends_of_components_are_beside_the_axes(pyplot, mixtures):
+    display = ConvergenceDisplay.from_estimator(mixtures[0], y=["weights", "step_size"])
+    display.figure_.canvas.draw()
+    renderer = display.figure_.canvas.get_renderer()
+    legend = display.ax_[0].get_legend().get_window_extent(renderer)
+    assert legend.x0 >= display.ax_[0].get_window_extent(renderer).x1
+    assert legend.x1 <= display.figure_.canvas.get_width_height()[0]
+
+
+# ---- documentation, and no matplotlib
+
+
+@pytest.mark.parametrize("module", [_convergence, _imputation])
+def test_examples_of_the_docstrings(pyplot, module):
+    result = doctest.testmod(module)
+    assert result.attempted > 5
+    assert result.failed == 0
+
+
+def test_examples_of_the_documentation(pyplot, tmp_path, monkeypatch):
+    page = Path(__file__).parents[1] / "doc" / "plots.rst"
+    monkeypatch.chdir(tmp_path)
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    result = doctest.testfile(str(page), module_relative=False, optionflags=flags)
+    assert result.attempted > 15
+    assert result.failed == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"convergence.png", "trend.png"}
+
+
+WITHOUT_MATPLOTLIB = """
+import sys
+sys.modules["matplotlib"] = None  # importing it raises ImportError
+import numpy as np
+import skfedem.inspection
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem.inspection import ConvergenceDisplay, ImputationDisplay
+
+gm = FederatedGaussianMixture(random_state=0).fit(np.arange(20.0).reshape(10, 2))
+imputer = FederatedMatrixImputer(1, random_state=0).fit(np.eye(4))
+display = ConvergenceDisplay(gm.history_)
+for draw in (
+    lambda: ConvergenceDisplay.from_estimator(gm),
+    lambda: ConvergenceDisplay.from_estimators([gm]),
+    display.plot,
+    lambda: ImputationDisplay.from_estimator(imputer),
+    ImputationDisplay(trend=[1.0], fitted=[[1.0]], n_rows=1).plot,
+):
+    try:
+        draw()
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_without_matplotlib_all_but_drawing_works():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_MATPLOTLIB],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(" requires matplotlib")[0] for line in lines] == [
+        "ConvergenceDisplay.from_estimator",
+        "ConvergenceDisplay.from_estimators",
+        "ConvergenceDisplay.plot",
+        "ImputationDisplay.from_estimator",
+        "ImputationDisplay.plot",
+    ]
+    assert all("pip install skfedem[plot]" in line for line in lines)
