@@ -566,7 +566,9 @@ def test_other_families(pyplot, family):
     display = ImputationDisplay.from_estimator(model, clients, kind="heatmap")
     norm = display.images_[0].norm
     if family == "bernoulli":
-        assert (norm.vmin, norm.vmax) == (0, 1)
+        # Whatever was observed or fitted.
+        alone = ImputationDisplay.from_estimator(model, kind="heatmap").images_[0].norm
+        assert (norm.vmin, norm.vmax) == (alone.vmin, alone.vmax) == (0, 1)
     else:
         assert norm.vmin == np.nanmin([np.nanmin(display.observed), display.fitted.min()]) < 0
         with pytest.raises(ValueError, match="no negative values for color_scale='log'"):
@@ -688,6 +690,19 @@ def test_what_is_no_imputer_is_refused(pyplot, mixtures, imputer):
         with pytest.raises(error, match=match):
             ImputationDisplay.from_estimator(imputer, **options)
     assert not pyplot.get_fignums()
+
+
+def test_smallest_pictures(pyplot):
+    zeros = np.zeros((1, 1))
+    data = {"trend": [0.0], "fitted": zeros, "n_rows": 1, "observed": zeros}
+    display = ImputationDisplay(**data, observed_share=np.ones(1), observed_total=np.zeros(1))
+    for kind in ("trend", "heatmap"):
+        display.plot(kind=kind).figure_.canvas.draw()
+    assert points(display.plot().lines_[0])[1].tolist() == [0]
+    one = ConvergenceDisplay(made_history([0], [1.0]), y="loss").plot()
+    one.figure_.canvas.draw()
+    # A single point is seen only if it is marked.
+    assert one.lines_["loss"][0].get_marker() == "."
 
 
 # ---- readable, at the size of the documentation

@@ -10,7 +10,7 @@ import numpy as np
 
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _LONG_LABEL = 5
-_TICKS_PER_INCH = 1.6
+_TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
 
 

@@ -273,6 +273,9 @@ class ImputationDisplay:
                 row_name=row_name,
             )
         self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
+        layout = self.figure_.get_layout_engine()
+        if layout is not None:
+            layout.execute(self.figure_)  # how many ticks there is room for
         if column_name is None:
             column_name = "date" if columns.kind == "dates" else "columns"
         for axis in axes:

@@ -109,12 +109,10 @@ def _furnish(axis, display, yscale, row_name):
 
 def _draw_effort(axis, positions, share, row_name):
     """Share of the rows that were observed, column by column."""
-    from matplotlib.ticker import PercentFormatter
-
     heights = np.append(share, share[-1])
     effort = axis.fill_between(edges(positions), heights, step="post", color="0.6", linewidth=0)
     axis.set_ylim(0, min(1.0, 1.15 * share.max()))
-    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
     axis.set_ylabel(f"observed\n{row_name}")
     axis.grid(alpha=0.3)
     return effort
