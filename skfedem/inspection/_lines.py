@@ -1,0 +1,56 @@
+"""Lines, bands and legends of curves."""
+
+from __future__ import annotations
+
+from math import ceil
+
+# With no more points than this, each is marked: it shows where a series was evaluated.
+_FEW_POINTS = 30
+_MOST_LEGEND_ROWS = 8
+_COMPONENTS = {"singular_values": "factor"}
+
+
+def draw_curves(axis, curves, line_kw, fill_between_kw):
+    """Lines and bands of all groups; the components of one of several groups look alike."""
+    lines, bands = [], []
+    for curve in curves:
+        style = {"marker": "."} if len(curve.x) <= _FEW_POINTS else {}
+        labels = _component_labels(curve) if len(curves) == 1 else [curve.label]
+        for component, middle in enumerate(curve.middle.T):
+            label = labels[component] if component < len(labels) else None
+            (line,) = axis.plot(curve.x, middle, **{"label": label, **style, **line_kw})
+            lines.append(line)
+            if len(curves) > 1:
+                style |= {"color": line.get_color(), "linestyle": line.get_linestyle()}
+            if curve.low is not None:
+                options = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+                low, high = curve.low[:, component], curve.high[:, component]
+                bands.append(axis.fill_between(curve.x, low, high, **options | fill_between_kw))
+    return lines, bands
+
+
+def _component_labels(curve):
+    """Labels of the components of the only group."""
+    if not curve.per_component:
+        return [curve.label]
+    name = "" if curve.label is None else f"{curve.label} "
+    return [f"{name}{component}" for component in range(curve.middle.shape[1])]
+
+
+def add_legends(axes, names, series, *, ours):
+    """Legends: beside the data on our own figure, where they hide least on the user's axes."""
+    for axis, name, curves in zip(axes, names, series, strict=True):
+        n_labels = len(axis.get_legend_handles_labels()[1])
+        if not n_labels:
+            continue
+        options = {"loc": "best"}
+        if curves[0].per_component and len(curves) == 1:
+            options["title"] = _COMPONENTS.get(name, "component")
+            options["ncols"] = ceil(n_labels / _MOST_LEGEND_ROWS)
+            if axis.figure.get_layout_engine() is not None:  # which makes room for it
+                options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
+        elif ours:
+            if axis is not axes[0] and not series[0][0].per_component:
+                continue  # the groups look the same everywhere
+            options |= {"loc": "lower left", "bbox_to_anchor": (0, 1.04), "ncols": 3}
+        axis.legend(frameon=not ours, **options)
