@@ -25,6 +25,7 @@ from ._validation import (
     check_number,
     check_rows,
     check_switch,
+    each_client,
     features_of,
     federation_of,
     is_client_list,
@@ -427,8 +428,9 @@ class FederatedGaussianMixture(
         -------
         posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
         """
+        check_is_fitted(self)
         if is_client_list(X):
-            return self._each_client(X, self.transform)
+            return each_client(X, self.transform)
         return self.predict_proba(X)
 
     def score_samples(self, X):
@@ -567,31 +569,11 @@ class FederatedGaussianMixture(
         """Apply a method of scikit-learn's mixture to one table, or to each of a list."""
         check_is_fitted(self)
         if is_client_list(X):
-            return self._each_client(X, lambda table: self._by_client(table, method))
+            return each_client(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
         # Near its own rows the mixture loses no digits, however far they are from the origin.
         shift = self.weights_ @ self.means_
         return getattr(self._pooled(shift), method)(rows - shift)
-
-    def _each_client(self, X, answer):
-        check_is_fitted(self)
-        if not len(X):
-            raise ValueError(
-                "Expected at least one client, got an empty list. Give one table, or a list with "
-                "one table for each client."
-            )
-        answers = []
-        for k, table in enumerate(X):
-            if is_client_list(table):
-                raise ValueError(
-                    f"Expected a 2-D table (rows by features) for client {k}, got a list of "
-                    f"{len(table)} tables. Give one list with all tables."
-                )
-            try:
-                answers.append(answer(table))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"In the table of client {k}: {error}") from error
-        return tuple(answers)
 
     def _pooled(self, shift):
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""

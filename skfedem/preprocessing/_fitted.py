@@ -6,9 +6,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
-from .._validation import check_clients, federation_of
-
-_FEATURES = ("n_features_in_", "feature_names_in_")
+from .._validation import check_clients, features_of, federation_of
 
 
 def read_clients(estimator, X, clients, *, allow_nan=False):
@@ -27,17 +25,13 @@ def read_clients(estimator, X, clients, *, allow_nan=False):
 
 def describe(checked, ids):
     """Fitted attributes that describe the clients and, from a checked clone, their features."""
-    features = {name: getattr(checked, name) for name in _FEATURES if hasattr(checked, name)}
-    return {"n_clients_": len(ids), "client_ids_": ids, **features}
+    return {"n_clients_": len(ids), "client_ids_": ids, **features_of(checked)}
 
 
 def store(estimator, seen, **attributes):
     """Set all fitted attributes at once."""
-    for name in _FEATURES:  # of an earlier fit
-        if hasattr(estimator, name):
-            delattr(estimator, name)
-    for name, value in {**seen, **attributes}.items():
-        setattr(estimator, name, value)
+    vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
+    vars(estimator).update(seen, **attributes)
 
 
 def check_transformed(X, n_columns, *, allow_nan=False):
