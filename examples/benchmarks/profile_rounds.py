@@ -1,0 +1,140 @@
+"""Where the time of a round goes, and what it allocates.
+
+Three loads: minibatch rounds of FedEM (100 clients x 20 rows, dithered), exact rounds on a million
+rows, and the imputer at the size of the paper (9,721 sites, 525 months, 12,185 cells). For each:
+the time of a round; the share of it that a round of the same calls on next to no data takes, which
+is what Python and the calls cost; the largest allocation during a round; and the functions that
+take most of the time, by a profiler, which makes calls look dearer than they are.
+
+    python examples/benchmarks/profile_rounds.py [--lines 12]
+"""
+
+import argparse
+import cProfile
+import pstats
+import time
+import tracemalloc
+import warnings
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem.solvers import _loop
+
+one_round = _loop.one_round
+
+
+def rows(n_clients, n_rows, n_features, n_components):
+    """Labelled rows of simulated clients, and a start."""
+    rng = np.random.default_rng(0)
+    means = 2 * rng.normal(size=(n_components, n_features))
+    components = rng.integers(n_components, size=n_clients * n_rows)
+    X = means[components] + rng.normal(size=(len(components), n_features))
+    start = {
+        "weights_init": np.full(n_components, 1 / n_components),
+        "means_init": X[:n_components],
+        "precisions_init": np.eye(n_features),
+    }
+    return X, np.repeat(np.arange(n_clients), n_rows), start
+
+
+def mixture(n_clients, n_rows, n_features, n_components, max_iter, **settings):
+    """Return a function that runs rounds of a mixture with one shared covariance."""
+    X, clients, start = rows(n_clients, n_rows, n_features, n_components)
+    gm = FederatedGaussianMixture(
+        n_components, covariance_type="tied", tol=0, eval_every=None, random_state=0,
+        max_iter=max_iter, **start, **settings,
+    )  # fmt: skip
+    return lambda: gm.fit(X, clients=clients)
+
+
+def imputer(n_rows, n_columns, n_cells, n_clients, max_iter):
+    """Return a function that runs exact rounds of an imputer of counts."""
+    rng = np.random.default_rng(0)
+    clients = []
+    for _ in range(n_clients):
+        cells = rng.choice(n_rows * n_columns, n_cells // n_clients, replace=False)
+        counts = rng.poisson(rng.gamma(2, 2, size=len(cells)))
+        clients.append(np.column_stack([cells // n_columns, cells % n_columns, counts]))
+    model = FederatedMatrixImputer(
+        2, family="poisson", penalty=5.0, tol=0, eval_every=None, random_state=0, max_iter=max_iter
+    )
+    return lambda: model.fit(clients, shape=(n_rows, n_columns))
+
+
+def load(name, small):
+    """Return a function that runs rounds; a small one makes the same calls on next to no data."""
+    minibatch = {"batch_size": 1 if small else 20, "omega": 1.0, "step_size": 1e-3}
+    return {
+        "minibatch rounds": lambda: mixture(*(2, 30, 2, 2) if small else (100, 700, 20, 10), 400,
+                                            **minibatch),
+        "exact rounds": lambda: mixture(*(2, 5, 2, 2) if small else (100, 10_000, 20, 10), 5),
+        "imputer": lambda: imputer(*(8, 6, 30, 2) if small else (9721, 525, 12_180, 10), 20),
+    }[name]()  # fmt: skip
+
+
+def watched(fit, around):
+    """Run a fit, each of its rounds inside ``around``."""
+    _loop.one_round = lambda *arguments: around(one_round, *arguments)
+    try:
+        with warnings.catch_warnings(), threadpool_limits(limits=1):
+            warnings.simplefilter("ignore")
+            fit()
+    finally:
+        _loop.one_round = one_round
+
+
+def seconds(fit):
+    """Time of each round but the first."""
+    times = []
+
+    def timed(function, *arguments):
+        begun = time.perf_counter()
+        after = function(*arguments)
+        times.append(time.perf_counter() - begun)
+        return after
+
+    watched(fit, timed)
+    return np.array(times[1:])
+
+
+def peak(fit):
+    """Most bytes held during a round beside those held before it."""
+    peaks = []
+
+    def traced(function, *arguments):
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        after = function(*arguments)
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        return after
+
+    tracemalloc.start()
+    watched(fit, traced)
+    tracemalloc.stop()
+    return max(peaks[1:])
+
+
+def main():
+    """Print a profile of each load."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lines", type=int, default=12)
+    options = parser.parse_args()
+    for name in ("minibatch rounds", "exact rounds", "imputer"):
+        fit = load(name, small=False)
+        times, overhead = seconds(fit), seconds(load(name, small=True))
+        profile = cProfile.Profile()
+        watched(fit, profile.runcall)
+        stats = pstats.Stats(profile)
+        print(f"\n== {name}")
+        print(f"a round: {1e3 * np.median(times):.3f} ms, at best {1e3 * times.min():.3f} ms")
+        print(f"on next to no data: {1e3 * np.median(overhead):.3f} ms, so that arithmetic is "
+              f"{1 - np.median(overhead) / np.median(times):.0%}")  # fmt: skip
+        print(f"peak beside what is kept: {peak(fit) / 2**20:.1f} MB")
+        print(f"calls: {stats.total_calls / (len(times) + 1):.0f} a round")
+        stats.sort_stats("tottime").print_stats(options.lines)
+
+
+if __name__ == "__main__":
+    main()
