@@ -1,0 +1,143 @@
+r"""
+Variance reduction: FedEM and VR-FedEM
+======================================
+
+The synthetic experiment of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021), their Figure 1: two
+components in the plane with a known covariance, on 100 clients of 100 rows each. FedEM reads
+minibatches and keeps their noise; VR-FedEM gets rid of it. Both are judged by
+:math:`\lVert h(\hat S_k) \rVert^2`, the squared norm of the mean field, which is zero where EM on
+the pooled rows stands still, and by :math:`\lVert H_k \rVert^2`, what the server sees of it.
+
+The script runs at the paper's size. ``--full`` repeats that with twenty seeds, and adds the band
+of their trajectories::
+
+    python examples/plot_figure_1.py
+    python examples/plot_figure_1.py --full --output figure_1.png
+"""
+
+import argparse
+import warnings
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from skfedem import FederatedGaussianMixture
+from skfedem.datasets import make_fedem_mixture
+
+parser = argparse.ArgumentParser(description="FedEM and VR-FedEM, Figure 1 of the paper.")
+parser.add_argument("--epochs", type=int, default=500, help="of FedEM; VR-FedEM runs twice that")
+parser.add_argument("--full", action="store_true", help="twenty seeds instead of one")
+parser.add_argument("--output", help="file to save the figure to")
+options, _ = parser.parse_known_args()
+
+# A run of so many epochs is wanted, converged or not.
+warnings.simplefilter("ignore", ConvergenceWarning)
+
+# %%
+# The settings are the paper's: :math:`\gamma = \alpha = 10^{-2}`, :math:`\omega = 1`,
+# :math:`p = 0.75`; FedEM with minibatches of :math:`b = 20` rows, VR-FedEM with :math:`b = 5` and
+# :math:`k_\mathrm{in} = 20`. The paper's text says 500 epochs for both, but the axis of its second
+# panel goes on to 1,000: here FedEM runs for 500 and VR-FedEM for 1,000.
+#
+# The paper leaves open the parameters of the mixture, the start, and the operator that compresses.
+# Here they are those of :func:`~skfedem.datasets.make_fedem_mixture`; the means below with equal
+# weights; and the block quantizer of the paper's Appendix B, whose :math:`\omega` is exactly 1 for
+# messages of six numbers.
+
+PAPER = {
+    "n_components": 2,
+    "covariance_type": "tied",
+    "step_size": 1e-2,
+    "control_step": 1e-2,
+    "compressor": "block",
+    "omega": 1.0,
+    "participation": 0.75,
+    "weights_init": [0.5, 0.5],
+    "means_init": [[-1.0, 0.0], [1.0, 0.0]],
+    "max_iter": None,
+    "tol": 0,
+}
+SOLVERS = {
+    "FedEM": {"solver": "fedem", "batch_size": 20},
+    "VR-FedEM": {"solver": "vr_fedem", "batch_size": 5, "n_inner": 20},
+}
+EPOCHS = {"FedEM": options.epochs, "VR-FedEM": 2 * options.epochs}
+
+
+def trajectory(data, name, n_epochs, seed):
+    """Epochs, ||H||² in every round, and ||h||² in every fifth one and the last (else NaN)."""
+    mixture = FederatedGaussianMixture(
+        **PAPER,
+        **SOLVERS[name],
+        fixed_covariance=data.covariances,
+        max_epochs=n_epochs,
+        eval_every=5,
+        random_state=seed,
+    ).fit(data.clients)
+    seen = mixture.history_
+    return seen["epoch"], seen["field_sq_norm"], seen["mean_field_sq_norm"]
+
+
+def level(epochs, values, at):
+    """Geometric mean of the values in the ten epochs before one."""
+    near = (epochs > at - 10) & (epochs <= at) & (values > 0)
+    return np.exp(np.log(values[near]).mean())
+
+
+data = make_fedem_mixture(random_state=0)
+seeds = range(20 if options.full else 1)
+runs = {name: [trajectory(data, name, EPOCHS[name], seed) for seed in seeds] for name in SOLVERS}
+
+for name, of_name in runs.items():
+    epochs, field, mean_field = of_name[0]
+    print(f"{name}, {len(epochs) - 1:,} rounds")
+    for at in np.unique(np.linspace(0, EPOCHS[name], 11)[1:].astype(int)):
+        print(
+            f"  epoch {at:4}: ||h||² {level(epochs, mean_field, at):.1e}   "
+            f"||H||² {level(epochs, field, at):.1e}"
+        )
+
+# %%
+# *What the paper shows.* With FedEM, :math:`\lVert h \rVert^2` falls for about a hundred epochs and
+# then wanders about a floor near :math:`10^{-5}`, with :math:`\lVert H \rVert^2` far above it. With
+# VR-FedEM both fall together, in a straight line on the logarithmic axis, past its lowest label,
+# :math:`10^{-20}`.
+#
+# *What ours shows.* The same. FedEM's floor lies between :math:`10^{-6}` and a few :math:`10^{-5}`,
+# and :math:`\lVert H \rVert^2` stays near :math:`2 \cdot 10^{-3}`: H is h plus the noise of one
+# round, and the steps average over :math:`1/\gamma = 100` of them. For VR-FedEM the two are hardly
+# to be told apart, since its noise fades with the field. They are at :math:`10^{-16}` after 500
+# epochs, and from 950 on at :math:`5 \cdot 10^{-29}`, which is rounding.
+#
+# *Where they differ.* Levels and slopes need not agree. How fast the field falls depends on how
+# much the components overlap, and so on parameters that the paper does not give: here it is by a
+# factor of some 450 every hundred epochs. Absent clients read no rows in our count of epochs;
+# counted as if all of them took part, 1,000 epochs would end at 6,667 rounds and not at 8,326. And
+# our statistics are of rows in standard units: squared norms in the units of the rows are between
+# 0.5 and 5 times as large.
+
+
+def draw(axis, of_name, line):
+    """Trajectories of the first seed; of several seeds the band of ||h||² as well."""
+    epochs, field, mean_field = of_name[0]
+    seen = np.isfinite(mean_field)
+    axis.plot(epochs, field, color="tab:red", linewidth=0.6, label=r"$\|H_k\|^2$")
+    axis.plot(epochs[seen], mean_field[seen], line, color="tab:blue", label=r"$\|h(\hat S_k)\|^2$")
+    if len(of_name) > 1:
+        times = epochs[seen]
+        curves = [np.interp(times, e[np.isfinite(h)], h[np.isfinite(h)]) for e, _, h in of_name]
+        low, high = np.quantile(curves, [0.05, 0.95], axis=0)
+        axis.fill_between(times, low, high, color="tab:blue", alpha=0.25, label="90% of the seeds")
+
+
+figure, axes = plt.subplots(ncols=2, figsize=(10, 4), layout="constrained")
+for axis, (name, of_name), line in zip(axes, runs.items(), ("-", "--"), strict=True):
+    draw(axis, of_name, line)
+    axis.set(title=name, xlabel="epoch", yscale="log")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False)
+axes[0].set(ylabel="squared norm (standard units)")
+if options.output:
+    figure.savefig(options.output, dpi=120)
+plt.show()

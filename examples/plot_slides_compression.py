@@ -1,0 +1,153 @@
+r"""
+Compressed messages
+===================
+
+The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) show FedEM's robustness to
+compression: the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs, against epochs, on their toy
+example of two components in the plane. Here it is for messages whose relative variance
+:math:`\omega` goes from 0, nothing is compressed, to 8, one number in nine is sent.
+
+The default is a mean of eight runs of 200 epochs; ``--full`` is 50 runs of 500::
+
+    python examples/plot_slides_compression.py
+    python examples/plot_slides_compression.py --full --output compression.png
+"""
+
+import argparse
+import warnings
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from skfedem import FederatedGaussianMixture
+from skfedem.compression import Identity
+from skfedem.datasets import make_fedem_mixture
+from skfedem.theory import noise_factor
+
+parser = argparse.ArgumentParser(description="Mean ||h||² over runs for several ω.")
+parser.add_argument("--runs", type=int, default=8)
+parser.add_argument("--epochs", type=int, default=200)
+parser.add_argument("--full", action="store_true", help="50 runs of 500 epochs")
+parser.add_argument("--output", help="file to save the figure to")
+options, _ = parser.parse_known_args()
+if options.full:
+    options.runs, options.epochs = 50, 500
+
+# A run of so many rounds is wanted, converged or not.
+warnings.simplefilter("ignore", ConvergenceWarning)
+
+# %%
+# The slides do not give their settings; these are those of the paper's Figure 1: 100 clients of 100
+# rows, :math:`\gamma = \alpha = 10^{-2}`, :math:`b = 20` and :math:`p = 0.75`. The rows and the
+# start are the same in all runs, and the draws of clients, minibatches and compression are not.
+#
+# A message has six numbers here, too few for the operators of :mod:`skfedem.compression` to reach
+# :math:`\omega = 8`: the coarsest, one number out of six, has 5. This one keeps each number with
+# probability :math:`1/(1 + \omega)`, whatever the length. It inherits the encoding of
+# ``Identity``, eight bytes for a number, kept or not: the bits in the history save nothing, and
+# are not looked at.
+
+OMEGAS = (0.0, 1.0, 2.0, 4.0, 8.0)
+BATCH_SIZE, PARTICIPATION = 20, 0.75
+
+
+@dataclass(frozen=True)
+class BernoulliMask(Identity):
+    """Keep each coordinate with probability 1 / (1 + omega), times 1 + omega."""
+
+    omega: float = 1.0
+
+    def with_omega(self, omega):
+        return BernoulliMask(omega)
+
+    def omega_for(self, length):
+        return np.full(np.shape(length), self.omega)[()]
+
+    def compress(self, values, uniforms, lengths=None):
+        kept = np.asarray(uniforms) * (1 + self.omega) < 1
+        return super().compress(np.where(kept, values, 0.0) * (1 + self.omega), uniforms, lengths)
+
+    def variance(self, values, lengths=None):
+        if lengths is None:
+            vectors = np.atleast_2d(values)
+        else:
+            vectors = np.split(np.asarray(values), np.cumsum(lengths)[:-1])
+        return np.array([self.omega * (x @ x) for x in vectors])
+
+
+def mean_over_runs(data, omega, n_epochs, n_runs):
+    """Epochs, and the mean over runs of ||h||² there."""
+    n_rows = np.mean([len(rows) for rows in data.clients])
+    rounds_per_epoch = n_rows / (BATCH_SIZE * PARTICIPATION)
+    curves = []
+    for seed in range(n_runs):
+        mixture = FederatedGaussianMixture(
+            2,
+            covariance_type="tied",
+            fixed_covariance=data.covariances,
+            step_size=1e-2,
+            control_step=1e-2,
+            batch_size=BATCH_SIZE,
+            compressor=BernoulliMask(omega) if omega else None,
+            omega=omega,
+            participation=PARTICIPATION,
+            weights_init=[0.5, 0.5],
+            means_init=[[-1.0, 0.0], [1.0, 0.0]],
+            max_iter=round(n_epochs * rounds_per_epoch),
+            eval_every=round(rounds_per_epoch),
+            tol=0,
+            random_state=seed,
+        ).fit(data.clients)
+        seen = np.isfinite(mixture.history_["mean_field_sq_norm"])
+        curves.append([mixture.history_[name][seen] for name in ("epoch", "mean_field_sq_norm")])
+    # How many epochs a round takes is chance, and differs little from run to run.
+    return np.mean(curves, axis=0)
+
+
+data = make_fedem_mixture(random_state=0)
+curves = {omega: mean_over_runs(data, omega, options.epochs, options.runs) for omega in OMEGAS}
+
+# %%
+# *What the slides show.* FedEM finds the root of h for every level of compression. They give
+# neither settings nor levels, so that the claim can be compared and numbers cannot.
+#
+# *What ours shows.* The same: for every :math:`\omega` the field falls by more than three orders of
+# magnitude, and until it nears its floor it falls alike. The floor rises as :math:`1 + \omega`:
+# what is compressed here is, near the floor, little more than the noise of minibatches, and the
+# operator multiplies its mean square by that. The bound of Theorem 4 rises about twice as fast, as
+# a bound may.
+
+
+def floor(epochs, values):
+    """Mean over the last quarter of the epochs."""
+    return values[epochs > 0.75 * epochs[-1]].mean()
+
+
+floors = {omega: floor(*curve) for omega, curve in curves.items()}
+n_clients = len(data.clients)
+no_compression = noise_factor(n_clients, 0.0, PARTICIPATION)
+for omega, (epochs, values) in curves.items():
+    below = np.append(epochs[values < 1e-3], np.nan)[0]
+    print(
+        f"ω = {omega:.0f}: ||h||² < 1e-3 after {below:3.0f} epochs; floor {floors[omega]:.1e}, "
+        f"{floors[omega] / floors[0.0]:.1f} times that of ω = 0 (bound of Theorem 4: "
+        f"{noise_factor(n_clients, omega, PARTICIPATION) / no_compression:.1f} times)"
+    )
+
+figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+colours = plt.colormaps["viridis"](np.linspace(0, 0.85, len(OMEGAS)))
+for (omega, (epochs, values)), colour in zip(curves.items(), colours, strict=True):
+    axis.plot(epochs, values, color=colour, label=rf"$\omega = {omega:.0f}$")
+axis.set(
+    xlabel="epoch",
+    ylabel=r"mean of $\|h(\hat S_k)\|^2$ (standard units)",
+    yscale="log",
+    title=f"FedEM, mean of {options.runs} runs",
+)
+axis.grid(alpha=0.3)
+axis.legend(frameon=False)
+if options.output:
+    figure.savefig(options.output, dpi=120)
+plt.show()
