@@ -99,10 +99,9 @@ for name, of_name in runs.items():
         )
 
 # %%
-# *What the paper shows.* With FedEM, :math:`\lVert h \rVert^2` falls for about a hundred epochs and
-# then wanders about a floor near :math:`10^{-5}`, with :math:`\lVert H \rVert^2` far above it. With
-# VR-FedEM both fall together, in a straight line on the logarithmic axis, past its lowest label,
-# :math:`10^{-20}`.
+# *What the paper shows.* With FedEM, :math:`\lVert h \rVert^2` levels off near :math:`10^{-5}`,
+# below :math:`\lVert H \rVert^2`, which varies more. With VR-FedEM both go on falling together,
+# down to about :math:`10^{-20}`, the lowest label of the axis.
 #
 # *What ours shows.* The same. FedEM's floor lies between :math:`10^{-6}` and a few :math:`10^{-5}`,
 # and :math:`\lVert H \rVert^2` stays near :math:`2 \cdot 10^{-3}`: H is h plus the noise of one

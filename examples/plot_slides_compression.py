@@ -110,10 +110,10 @@ data = make_fedem_mixture(random_state=0)
 curves = {omega: mean_over_runs(data, omega, options.epochs, options.runs) for omega in OMEGAS}
 
 # %%
-# *What the slides show.* FedEM finds the root of h for every level of compression. They give
+# *What the slides claim.* FedEM finds the root of h for every level of compression. They give
 # neither settings nor levels, so that the claim can be compared and numbers cannot.
 #
-# *What ours shows.* The same: for every :math:`\omega` the field falls by more than three orders of
+# *What ours shows.* It does: for every :math:`\omega` the field falls by more than three orders of
 # magnitude, and until it nears its floor it falls alike. The floor rises as :math:`1 + \omega`:
 # what is compressed here is, near the floor, little more than the noise of minibatches, and the
 # operator multiplies its mean square by that. The bound of Theorem 4 rises about twice as fast, as

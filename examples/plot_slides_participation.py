@@ -75,15 +75,13 @@ def mean_over_runs(data, participation, n_epochs, n_runs):
 
 
 data = make_fedem_mixture(random_state=0)
-curves = {
-    p: mean_over_runs(data, p, options.epochs, options.runs) for p in PARTICIPATIONS
-}
+curves = {p: mean_over_runs(data, p, options.epochs, options.runs) for p in PARTICIPATIONS}
 
 # %%
-# *What the slides show.* FedEM finds the root of h for every p. They give neither settings nor
+# *What the slides claim.* FedEM finds the root of h for every p. They give neither settings nor
 # levels, so that the claim can be compared and numbers cannot.
 #
-# *What ours shows.* The same: every curve falls by four orders of magnitude to a floor. Two more
+# *What ours shows.* It does: every curve falls by four orders of magnitude to a floor. Two more
 # things are to be seen. Per epoch, fewer clients are *faster*: absent clients read no rows, so that
 # at p = 0.25 an epoch holds four times as many rounds, and all rounds take the same step. (In
 # rounds, the four curves fall together.) And the floor rises as p falls, about as 1/p: the mean of
