@@ -82,7 +82,7 @@ def trajectory(data, name, n_epochs, seed):
 def level(epochs, values, at):
     """Geometric mean of the values in the ten epochs before one."""
     near = (epochs > at - 10) & (epochs <= at) & (values > 0)
-    return np.exp(np.log(values[near]).mean())
+    return np.exp(np.log(values[near]).mean()) if near.any() else np.nan
 
 
 data = make_fedem_mixture(random_state=0)
