@@ -83,7 +83,7 @@ def test_compression_raises_the_floor_and_nothing_else(script, small):
         assert values[-1] < 1e-2 * values[0]
         floors[omega] = names["floor"](epochs, values)
     # About 1 + ω = 9 times.
-    assert 3 < floors[8.0] / floors[0.0] < 27
+    assert 5 < floors[8.0] / floors[0.0] < 18
 
 
 def test_mask_of_the_compression_script(script):
@@ -104,6 +104,8 @@ def test_mask_of_the_compression_script(script):
 def test_naive_fedem_stalls(script, small):
     names, printed = script("plot_slides_naive.py", "--epochs", "3", "--runs", "1")
     assert printed.count("naive FedEM: weight off by") == 4
+    labels = names["data"]["one-component clients"].labels
+    assert {len(set(components)) for components in labels} == {1}
     ending = {}
     for how in HOW:
         pooled = names["fit"](small[how], max_iter=1000, tol=1e-12).weights_[0]
@@ -154,6 +156,8 @@ def test_step_sizes_and_their_theory(script):
     assert stable(step, *setting, 2, 6.0)
     # Four halvings of the logarithms' interval.
     assert not stable(step * 64 ** (1 / 16) * 1.0001, *setting, 2, 6.0)
+    # Too short a run for the field to fall a hundredfold.
+    assert not stable(0.02, *setting, 1, 0.1)
     assert longest("fedem", 12, 2.0, 0.1, 1, 3, 5.0) < 0.5
 
 
