@@ -81,9 +81,9 @@ curves = {p: mean_over_runs(data, p, options.epochs, options.runs) for p in PART
 # *What the slides claim.* FedEM finds the root of h for every p. They give neither settings nor
 # levels, so that the claim can be compared and numbers cannot.
 #
-# *What ours shows.* It does: every curve falls by four orders of magnitude to a floor. Two more
-# things are to be seen. Per epoch, fewer clients are *faster*: absent clients read no rows, so that
-# at p = 0.25 an epoch holds four times as many rounds, and all rounds take the same step. (In
+# *What ours shows.* It does: every curve falls by about four orders of magnitude, to a floor. Two
+# more things are to be seen. Per epoch, fewer clients are *faster*: absent clients read no rows, so
+# that at p = 0.25 an epoch holds four times as many rounds, and all rounds take the same step. (In
 # rounds, the four curves fall together.) And the floor rises as p falls, about as 1/p: the mean of
 # fewer messages is noisier. The bound of Theorem 4 rises faster, as a bound may.
 

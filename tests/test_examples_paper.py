@@ -153,6 +153,9 @@ def test_step_sizes_and_their_theory(script):
     setting = ("fedem", 3, 23.0, 1.0)
     step = longest(*setting, 2, 4, 6.0)
     assert names["in_theory"]("FedEM", *setting[1:]) < step < 0.2
+    # Half of n / ω_p; one of four halvings, and runs of this length, are right to a factor 2.
+    assert names["clients_per_noise"](*setting[1:]) == pytest.approx(3 / 23)
+    assert 3 / 92 < step < 3 / 23
     assert stable(step, *setting, 2, 6.0)
     # Four halvings of the logarithms' interval.
     assert not stable(step * 64 ** (1 / 16) * 1.0001, *setting, 2, 6.0)
