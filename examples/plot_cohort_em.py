@@ -162,11 +162,12 @@ for name in (COHORT, NO_MEMORY, FEDEM):
 # it no weight: cohort EM destroys components.
 #
 # *What is seen.* It does, for good: within a few tens of rounds one component has all the weight,
-# and from then on it is fitted to whoever answered last. Over twenty federations the log-likelihood of
-# cohort EM is -7.54 nats per row on average, that of pooled EM -3.84. A small step without memory
-# keeps all components, as it averages over many rounds, but the weights go up and down with the
-# cohorts for ever, 0.007 nats below pooled EM. FedEM's memory takes that noise away too: those who
-# are absent are represented by what they last said, and the fit goes to that of pooled EM.
+# and from then on it is fitted to whoever answered last. Over twenty federations the
+# log-likelihood of cohort EM is -7.54 nats per row on average, that of pooled EM -3.84. A small
+# step without memory keeps all components, as it averages over many rounds, but the weights go up
+# and down with the cohorts for ever, 0.007 nats below pooled EM. FedEM's memory takes that noise
+# away too: those who are absent are represented by what they last said, and the fit goes to that
+# of pooled EM.
 
 COLOURS = {COHORT: "tab:red", NO_MEMORY: "tab:orange", FEDEM: "tab:blue"}
 pooled, runs = results[min(1, len(results) - 1)]
