@@ -10,7 +10,7 @@ and so is :math:`\lVert H_k \rVert^2`, the squared norm of what the server sees 
 MNIST's four idx files are looked for in ``shared/data/mnist`` beside the checkout, in the folder
 ``mnist`` of ``SKFEDEM_DATA``, or where ``--mnist`` says. Without them the script takes the small
 digits that come with scikit-learn, on fewer clients. ``--full`` runs twenty times as many epochs as
-the paper, some minutes, to see where the runs end::
+the paper, six minutes, to see where the runs end::
 
     python examples/plot_mnist.py
     python examples/plot_mnist.py --mnist path/to/idx-files --full --output mnist.png
@@ -207,8 +207,11 @@ print("  weights", " ".join(f"{weight:.3f}" for weight in np.sort(pooled.weights
 #
 # None of these runs is at its end. EM on the pooled rows goes through a plateau after ten
 # iterations, where its field grows again, and then moves a third of the largest component's
-# weight elsewhere. The triangles at the right are the weights that it ends with; ``--full`` goes
-# on until the runs are there.
+# weight elsewhere. The triangles at the right are the weights that it ends with. With ``--full``,
+# after 2,000 epochs, FedEM is there but for noise: :math:`\lVert h \rVert^2` stays near
+# :math:`10^{-5}`. VR-FedEM with the small step is on its way, 0.07 nats per row below the
+# optimum, and with ten times the step it has arrived in 500 epochs and goes on to :math:`5 \cdot
+# 10^{-17}`.
 
 
 def draw(top, bottom, model):
