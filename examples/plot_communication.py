@@ -10,7 +10,8 @@ sizes.
 
 The rows are scikit-learn's handwritten digits on 30 clients that know few digits each; with
 ``--full`` MNIST's images on 100 clients, if its four idx files are found in ``shared/data/mnist``
-beside the checkout or in the folder ``mnist`` of ``SKFEDEM_DATA``. That takes some minutes::
+beside the checkout or in the folder ``mnist`` of ``SKFEDEM_DATA``. That takes a
+quarter of an hour::
 
     python examples/plot_communication.py
     python examples/plot_communication.py --full --output communication.png
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
@@ -38,9 +40,10 @@ BESIDE = Path(sys.argv[0]).resolve().parent / ".." / ".." / "shared" / "data"
 parser = argparse.ArgumentParser(description="Log-likelihood against bits sent.")
 parser.add_argument("--full", action="store_true", help="MNIST instead of the digits")
 parser.add_argument("--seeds", type=int, default=3, help="runs of each setting")
-parser.add_argument("--rounds", type=int, default=150)
+parser.add_argument("--rounds", type=int, help="of a run: 150, or 300 with MNIST")
 parser.add_argument("--output", help="file to save the figure to")
 options, _ = parser.parse_known_args()
+n_rounds = options.rounds or (300 if options.full else 150)
 
 # A run of so many rounds is wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -143,7 +146,7 @@ def curve(operator, omega, step_size):
             omega=omega,
             step_size=step_size,
             control_init="zeros",
-            max_iter=options.rounds,
+            max_iter=n_rounds,
             random_state=seed,
         )
         for seed in range(options.seeds)
@@ -169,7 +172,7 @@ for operator in OPERATORS:
         print(f"{operator:10} {step_size!s:>5}  {listed}")
 print("log-likelihood in nats per row by bits sent, mean of the runs")
 for key, (bits, log_likelihood, _) in curves.items():
-    shown = np.linspace(0, options.rounds, 6).astype(int)
+    shown = np.linspace(0, n_rounds, 6).astype(int)
     pairs = " ".join(f"{bits[k] / 8e6:.3f} MB {log_likelihood[k]:.4f} " for k in shown)
     print(f"{key[0]:10} ω = {key[1]:<3g} γ = {key[2]!s:5}: {pairs}")
 
@@ -199,7 +202,8 @@ figure, axes = plt.subplots(
 )
 colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(OMEGAS)))
 floor = 1e-5
-most = max(bits[-1] for bits, _, _ in curves.values()) / 8e6
+most = max(unit, *(bits[-1] for bits, _, _ in curves.values())) / 8e6
+highest = max(2, 2 * (optimum - reference[0]))
 for row, step_size in zip(axes, STEP_SIZES, strict=True):
     for axis, (operator, title) in zip(row, OPERATORS.items(), strict=True):
         axis.plot(
@@ -218,8 +222,11 @@ for row, step_size in zip(axes, STEP_SIZES, strict=True):
                 label=f"ω = {omega:g}",
             )
         axis.axhline(WITHIN, color="0.5", linestyle=":", linewidth=1)
-        axis.set(xscale="log", yscale="log", xlim=(None, 1.2 * most), ylim=(floor, 2))
+        axis.set(xscale="log", yscale="log", xlim=(None, 1.2 * most), ylim=(floor, highest))
         axis.set_title(f"{title}, γ = {step_size}")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3)
 for axis in axes[-1]:
     axis.set(xlabel="sent by the clients (MB)")
