@@ -65,7 +65,7 @@ def test_dense_baseline_is_algorithm_7(step_size):
 def run_plot(folder, *arguments):
     script = EXAMPLES / "plot_bird_trends.py"
     run = subprocess.run(
-        [sys.executable, str(script), *arguments],
+        [sys.executable, str(script), *arguments, "--output", "bird_trends.png"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "MPLBACKEND": "agg"},
         capture_output=True,
