@@ -41,7 +41,10 @@ options, _ = parser.parse_known_args()
 # The data: for each client its observations (site, month, count). Nobody ever visited most of the
 # sites in most of the months.
 
-PAPER = {"simulated, as many counts as of mallards": 12_185, "simulated, as many counts as of buzzards": 5_980}
+PAPER = {
+    "simulated, as many counts as of mallards": 12_185,
+    "simulated, as many counts as of buzzards": 5_980,
+}
 
 
 def simulated(title, n_observations):
