@@ -255,14 +255,17 @@ print(
 )
 
 # %%
-# *What is seen*, on the heart data. With the small grid all settings are as good as each other,
-# and as exact EM: a hospital that was not asked is 7.07 nats per patient away from any of them,
-# and they differ by less than 0.004. What differs is the cost. The cheapest, :math:`\gamma =
-# 0.3`, :math:`\omega = 4` and :math:`p = 0.5`, sends 4 tenths of what exact EM sends, and no less
-# because the messages before the first round, the means and second moments and the start, are
-# sent by everyone in full. Uncompressed messages with an absent hospital are dearer than exact
-# EM, as smaller steps take more rounds. The order of the log-likelihoods means nothing: the runs
-# that are best stopped a little before they had converged.
+# *What is seen*, on the heart data. In the small grid all settings are as good as each other and
+# as exact EM: their held-out log-likelihoods, -7.07 nats per patient, differ by less than 0.004.
+# What differs is the cost. The cheapest, :math:`\gamma = 0.3`, :math:`\omega = 4` and :math:`p =
+# 0.5`, sends 0.4 of what exact EM sends; it cannot be much less, as the messages before the first
+# round are sent by all, in full. Half of the hospitals with uncompressed messages is dearer than
+# exact EM, as smaller steps take more rounds.
+#
+# With ``--full`` the limits show. Steps of 0.3 and more with a quarter of the hospitals lose up
+# to 2.4 nats. And steps of 0.03 are the best by 0.01 nats, as 400 rounds of them are twelve EM
+# iterations: stopping early helps a little with a hospital that was not asked. The setting that
+# is chosen then is one of these, and fitted to all it is 0.02 nats below exact EM.
 
 figure = plt.figure(figsize=(10, 7.5), layout="constrained")
 axes = figure.subplot_mosaic([[AT_FACE, MARKED], ["grid", "grid"]], height_ratios=(1, 1.2))
