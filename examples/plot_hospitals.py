@@ -267,8 +267,11 @@ print(
 # iterations: stopping early helps a little with a hospital that was not asked. The setting that
 # is chosen then is one of these, and fitted to all it is 0.02 nats below exact EM.
 
-figure = plt.figure(figsize=(10, 7.5), layout="constrained")
-axes = figure.subplot_mosaic([[AT_FACE, MARKED], ["grid", "grid"]], height_ratios=(1, 1.2))
+rows = [(omega, participation) for omega in grid[OMEGA] for participation in grid[PARTICIPATION]]
+figure = plt.figure(figsize=(10, 6.3 + 0.2 * len(rows)), layout="constrained")
+axes = figure.subplot_mosaic(
+    [[AT_FACE, MARKED], ["grid", "grid"]], height_ratios=(1, 0.6 + 0.1 * len(rows))
+)
 for title in (AT_FACE, MARKED):
     left = np.zeros(len(tables))
     shares_ill = [is_ill[components[title] == k].mean() for k in range(3)]
@@ -282,7 +285,6 @@ for title in (AT_FACE, MARKED):
     axes[title].legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
 
 axis = axes["grid"]
-rows = [(omega, participation) for omega in grid[OMEGA] for participation in grid[PARTICIPATION]]
 good = held_out >= held_out.max() - WITHIN
 for step_size, marker in zip(grid[STEP], "osv^D", strict=False):
     of_step = np.array([setting[0] == step_size for setting in settings])
