@@ -12,6 +12,23 @@ from typing import NamedTuple
 import numpy as np
 
 
+class SampleWeight(NamedTuple):
+    """Weights of rows, all positive.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_samples,)
+    totals : ndarray of shape (n_clients,)
+        Sum of each client's.
+    cumulative : ndarray of shape (n_samples,)
+        Running sums within each client.
+    """
+
+    values: np.ndarray
+    totals: np.ndarray
+    cumulative: np.ndarray
+
+
 class Federation(NamedTuple):
     """Rows of all clients.
 
@@ -24,11 +41,14 @@ class Federation(NamedTuple):
         Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has a row.
     weights : ndarray of shape (n_clients,)
         Client weights w_i; they sum to 1.
+    sample_weight : SampleWeight, default=None
+        Weights of rows: a client's mean over its rows is a weighted one. None is plain means.
     """
 
     rows: np.ndarray
     offsets: np.ndarray
     weights: np.ndarray
+    sample_weight: SampleWeight | None = None
 
     @property
     def n_clients(self):
@@ -49,6 +69,36 @@ class Federation(NamedTuple):
     def lengths(self):
         """Number of rows of each client, m_i."""
         return np.diff(self.offsets)
+
+    @property
+    def totals(self):
+        """What each client's sums over its rows are divided by: their weights, or their number."""
+        return self.lengths if self.sample_weight is None else self.sample_weight.totals
+
+
+def sample_weight_of(values, offsets):
+    """Weights of the clients' rows, summed up.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_samples,)
+        Positive weights of the stacked rows.
+    offsets : ndarray of int, shape (n_clients + 1,)
+
+    Returns
+    -------
+    sample_weight : SampleWeight
+        Sums of integers are exact.
+    """
+    lengths = np.diff(offsets)
+    totals = np.add.reduceat(values, offsets[:-1])
+    # One running sum over all clients, in which none is large or small beside the others. Powers
+    # of two change no digit.
+    exponents = np.repeat(np.frexp(totals)[1], lengths)
+    running = np.cumsum(np.ldexp(values, -exponents))
+    before = np.concatenate([[0.0], running[offsets[1:-1] - 1]])
+    cumulative = np.ldexp(running - np.repeat(before, lengths), exponents)
+    return SampleWeight(values, totals, cumulative)
 
 
 def runs(lengths, n_rows, n_clients=1024):
@@ -81,11 +131,15 @@ def runs(lengths, n_rows, n_clients=1024):
 
 
 class Reading(NamedTuple):
-    """Some rows of some clients: ``lengths[j]`` of the client at position ``run.start + j``."""
+    """Some rows of some clients: ``lengths[j]`` of the client at position ``run.start + j``.
+
+    ``sample_weight`` has the rows' weights, where they have some.
+    """
 
     run: slice
     rows: np.ndarray
     lengths: np.ndarray
+    sample_weight: np.ndarray | None = None
 
 
 def read(federation, clients, n_rows):
@@ -111,13 +165,20 @@ def read(federation, clients, n_rows):
         stop = int(starts[run.stop - 1] + own[-1])
         if len(own) == 1:
             for piece in range(start, stop, n_rows):
-                rows = federation.rows[piece : min(piece + n_rows, stop)]
-                yield Reading(run, rows, np.array([len(rows)]))
+                chosen = slice(piece, min(piece + n_rows, stop))
+                yield _reading(federation, run, chosen, np.array([chosen.stop - piece]))
         elif stop - start == own.sum():
-            yield Reading(run, federation.rows[start:stop], own)
+            yield _reading(federation, run, slice(start, stop), own)
         else:
             skipped = starts[run] - (np.cumsum(own) - own)
-            yield Reading(run, federation.rows[np.repeat(skipped, own) + np.arange(own.sum())], own)
+            chosen = np.repeat(skipped, own) + np.arange(own.sum())
+            yield _reading(federation, run, chosen, own)
+
+
+def _reading(federation, run, chosen, lengths):
+    weights = federation.sample_weight
+    weights = None if weights is None else weights.values[chosen]
+    return Reading(run, federation.rows[chosen], lengths, weights)
 
 
 def draw_minibatches(uniforms, lengths, *, replacement):
@@ -149,3 +210,37 @@ def draw_minibatches(uniforms, lengths, *, replacement):
         batches[:, j] = np.where(taken[every, drawn], newest, drawn)
         taken[every, batches[:, j]] = True
     return batches
+
+
+def draw_weighted_minibatches(uniforms, federation, clients):
+    """Minibatch of each client with replacement, rows being drawn in proportion to their weights.
+
+    With integer weights and the same uniform numbers these are the rows that ``draw_minibatches``
+    draws where each row is repeated as often as its weight says.
+
+    Parameters
+    ----------
+    uniforms : ndarray of shape (n_clients, batch_size)
+        Numbers in [0, 1), one for each row to draw.
+    federation : Federation
+        With weights of rows.
+    clients : ndarray of int, shape (n_clients,)
+
+    Returns
+    -------
+    batches : ndarray of int, shape (n_clients, batch_size)
+        Row numbers within each client: the first whose running sum is more than the share
+        ``uniforms`` of the client's total.
+    """
+    _, totals, cumulative = federation.sample_weight
+    starts = federation.offsets[clients][:, None]
+    wanted = uniforms * totals[clients][:, None]
+    # Bisection for all at once: the row is among low, ..., high.
+    low = np.broadcast_to(starts, wanted.shape)
+    high = np.broadcast_to(federation.offsets[clients + 1][:, None] - 1, wanted.shape)
+    for _ in range(int(np.max(high - low, initial=0)).bit_length()):
+        middle = (low + high) // 2
+        is_later = cumulative[middle] <= wanted
+        low = np.where(is_later, np.minimum(middle + 1, high), low)
+        high = np.where(is_later, high, middle)
+    return low - starts

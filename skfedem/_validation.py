@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, validate_data
 
-from ._federation import Federation
+from ._federation import Federation, sample_weight_of
 
 _HOW = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
@@ -24,11 +24,15 @@ _LARGEST = 1e150
 
 
 class ClientData(NamedTuple):
-    """Validated rows of all clients, stacked in client order, and who the clients are."""
+    """Validated rows of all clients, stacked in client order, and who the clients are.
+
+    ``sample_weight`` has a positive weight for each row, or is None where all weigh the same.
+    """
 
     rows: np.ndarray
     offsets: np.ndarray
     ids: np.ndarray
+    sample_weight: np.ndarray | None = None
 
 
 def is_client_list(X):
@@ -50,7 +54,7 @@ def _n_dimensions(table):
     return depth + getattr(table, "ndim", 0)
 
 
-def check_clients(estimator, X, clients=None, *, allow_nan=False):
+def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=False):
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
     Parameters
@@ -60,6 +64,9 @@ def check_clients(estimator, X, clients=None, *, allow_nan=False):
     X : list of 2-D arrays or DataFrames, or one 2-D array or DataFrame
     clients : array-like of shape (n_samples,), default=None
         Client label of each row of one X.
+    sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+        What each row counts, one array for each client where X is a list. Rows of weight zero are
+        left out of the data.
     allow_nan : bool, default=False
         Whether a number may be missing.
 
@@ -74,7 +81,7 @@ def check_clients(estimator, X, clients=None, *, allow_nan=False):
     """
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
-        return _from_list(estimator, X, allow_nan)
+        return _weighted(_from_list(estimator, X, allow_nan), _weights_of_list(X, sample_weight))
     if getattr(X, "ndim", 2) == 3:
         raise ValueError(
             f"Expected 2-D data, got one array with 3 dimensions and shape {X.shape}. If its first "
@@ -87,10 +94,11 @@ def check_clients(estimator, X, clients=None, *, allow_nan=False):
             "numbers."
         )
     rows = validate_data(estimator, X, dtype=[np.float64, np.float32], ensure_all_finite=False)
+    weights = None if sample_weight is None else _weights_of_table(sample_weight, len(rows))
     if clients is None:
         _check_finite(rows, allow_nan=allow_nan)
-        return ClientData(rows, np.array([0, len(rows)]), np.arange(1))
-    return _from_labels(rows, clients, allow_nan)
+        return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
+    return _from_labels(rows, clients, weights, allow_nan)
 
 
 def refuse_labels_of_a_list(clients):
@@ -205,14 +213,95 @@ def client_codes(labels, n_rows):
     return ids, codes
 
 
-def _from_labels(rows, clients, allow_nan):
+def _from_labels(rows, clients, weights, allow_nan):
     ids, codes = client_codes(clients, len(rows))
     _check_finite(rows, lambda row: f" of client {shown(ids[codes[row]])}", allow_nan=allow_nan)
-    if (codes[1:] >= codes[:-1]).all():
-        stacked = rows
-    else:
-        stacked = rows[np.argsort(codes, kind="stable")]
-    return ClientData(stacked, np.concatenate([[0], np.cumsum(np.bincount(codes))]), ids)
+    if not (codes[1:] >= codes[:-1]).all():
+        order = np.argsort(codes, kind="stable")
+        rows = rows[order]
+        weights = None if weights is None else weights[order]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
+    return _weighted(ClientData(rows, offsets, ids), weights)
+
+
+def _weights_of_table(sample_weight, n_rows, whose=""):
+    """Weights of a table's rows as float64."""
+    try:
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected sample_weight to hold numbers{whose}, got {error}.") from error
+    if weights.shape != (n_rows,):
+        raise ValueError(
+            f"Expected sample_weight to hold one number for each of the {n_rows} rows{whose}, got "
+            f"shape {weights.shape}. Give it the form of X: an array with a table, a list with one "
+            "array for each client with a list."
+        )
+    return weights
+
+
+def _weights_of_list(X, sample_weight):
+    """Weights of the rows of a list of tables, stacked; None where there are none."""
+    if sample_weight is None:
+        return None
+    if not isinstance(sample_weight, list | tuple) or len(sample_weight) != len(X):
+        got = f"a {type(sample_weight).__name__}"
+        if isinstance(sample_weight, list | tuple):
+            got = f"a {type(sample_weight).__name__} of {len(sample_weight)}"
+        raise ValueError(
+            f"Expected sample_weight to be a list with one array for each of the {len(X)} clients "
+            f"of X, got {got}. Give it the form of X."
+        )
+    return np.concatenate(
+        [
+            _weights_of_table(weights, len(table), f" of client {k}")
+            for k, (table, weights) in enumerate(zip(X, sample_weight, strict=True))
+        ]
+    )
+
+
+def check_weights(weights, of_whom=lambda row: "", first=lambda row: 0):
+    """Raise for weights that are negative, missing or infinite, or zero altogether.
+
+    ``of_whom`` and ``first`` tell of a row whose it is, and where that client's rows begin.
+    """
+    bad = np.flatnonzero(~((weights >= 0) & (weights <= _LARGEST)))
+    if len(bad):
+        row = bad[0]
+        raise ValueError(
+            f"Expected sample_weight to be finite and not negative, got {weights[row]} in row "
+            f"{row - first(row)}{of_whom(row)}. Drop such rows or give them weight 0."
+        )
+    if not weights.any():
+        raise ValueError(
+            "Expected a row with a positive sample_weight, got weights that are all zero."
+        )
+
+
+def _weighted(data, weights):
+    """Client data with weights of rows, without the rows of weight zero."""
+    if weights is None:
+        return data
+    starts = data.offsets[:-1]
+    owners = partial(np.searchsorted, data.offsets, side="right")
+    check_weights(
+        weights,
+        lambda row: f" of client {shown(data.ids[owners(row) - 1])}",
+        lambda row: data.offsets[owners(row) - 1],
+    )
+    kept = weights > 0
+    counts = np.add.reduceat(kept, starts, dtype=np.intp)
+    if not counts.all():
+        raise ValueError(
+            "Expected a row with a positive sample_weight for every client, got weights that are "
+            f"all zero for client {shown(data.ids[np.argmin(counts)])}. Leave such clients out."
+        )
+    rows, offsets = data.rows, data.offsets
+    if not kept.all():
+        rows, weights = rows[kept], weights[kept]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+    # Equal weights are none.
+    weights = weights if (weights != weights[0]).any() else None
+    return ClientData(rows, offsets, data.ids, weights)
 
 
 def _from_list(estimator, X, allow_nan):
@@ -394,6 +483,27 @@ def features_of(estimator):
     return {name: vars(estimator)[name] for name in names if name in vars(estimator)}
 
 
+def check_row_weights(X, sample_weight):
+    """Weights of the rows of a table, or of a list of tables one after the other, for a mean."""
+    if is_client_list(X):
+        weights = _weights_of_list(X, sample_weight)
+        offsets = np.cumsum([0] + [len(table) for table in X])
+        owners = partial(np.searchsorted, offsets, side="right")
+        check_weights(
+            weights,
+            lambda row: f" of client {owners(row) - 1}",
+            lambda row: offsets[owners(row) - 1],
+        )
+        return weights
+    weights = _weights_of_table(sample_weight, _n_rows(X))
+    check_weights(weights)
+    return weights
+
+
+def _n_rows(X):
+    return X.shape[0] if hasattr(X, "shape") else len(X)
+
+
 def take_features(estimator, checked):
     """Set ``n_features_in_`` and ``feature_names_in_`` as another has them."""
     vars(estimator).pop("feature_names_in_", None)
@@ -424,14 +534,19 @@ def each_client(X, answer):
 def federation_of(data, client_weights):
     """Stack validated clients with their weights w_i.
 
-    ``client_weights`` is "n_samples" (w_i = m_i / N, the pooled likelihood) or "uniform" (1/n).
+    ``client_weights`` is "n_samples" (w_i = m_i / N, the pooled likelihood, m_i being the sum of
+    the client's weights of rows where rows have some) or "uniform" (1/n).
     """
-    lengths = np.diff(data.offsets)
+    sample_weight = None
+    totals = np.diff(data.offsets)
+    if data.sample_weight is not None:
+        sample_weight = sample_weight_of(data.sample_weight, data.offsets)
+        totals = sample_weight.totals
     if client_weights == "n_samples":
-        weights = lengths / lengths.sum()
+        weights = totals / totals.sum()
     else:
-        weights = np.full(len(lengths), 1 / len(lengths))
-    return Federation(data.rows, data.offsets, weights)
+        weights = np.full(len(totals), 1 / len(totals))
+    return Federation(data.rows, data.offsets, weights, sample_weight)
 
 
 def check_number(name, value, *, kind=Real, low=None, high=None, low_open=False, hint=""):
@@ -496,6 +611,12 @@ def check_enough_rows(data, n_components, batch_size, replacement):
             f"{n_components}. Use fewer components or more rows."
         )
     if batch_size is not None and not replacement:
+        if data.sample_weight is not None:
+            raise ValueError(
+                f"Expected replacement=True with batch_size={batch_size} and a sample_weight: rows "
+                "are drawn in proportion to their weights, which without replacement cannot be "
+                "had. Use replacement=True, or batch_size=None."
+            )
         short = np.flatnonzero(np.diff(data.offsets) < batch_size)
         if len(short):
             client = short[0]

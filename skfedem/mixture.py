@@ -14,15 +14,18 @@ from sklearn.base import (
 )
 from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
+from ._history import History
 from ._parallel import Workers
 from ._validation import (
     check_choice,
     check_clients,
     check_enough_rows,
     check_number,
+    check_row_weights,
     check_rows,
     check_switch,
     each_client,
@@ -32,8 +35,21 @@ from ._validation import (
     take_features,
 )
 from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, precisions_cholesky
-from .models.mixture_start import INIT_PARAMS, check_start, standardise, start_run
+from .models.mixture_start import (
+    INIT_PARAMS,
+    check_start,
+    standardise,
+    standardised_again,
+    start_again,
+    start_run,
+    with_parameters,
+)
+from .solvers import fedem
+from .solvers._base import ServerState
+from .solvers._loop import Options, evaluate, initialise
+from .solvers._memory import go_on, join, memory_of, positions
 from .solvers._options import (
+    SOLVERS,
     check_federated_parameters,
     federated_problem,
     run_solver,
@@ -41,6 +57,17 @@ from .solvers._options import (
 )
 from .solvers._report import warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
+from .solvers._stream import Stepping, appended, stream
+
+
+def _reads_rows_once(estimator):
+    """Whether ``partial_fit`` can be had."""
+    if estimator.solver == "vr_fedem":
+        raise AttributeError(
+            'Expected solver="fedem" for partial_fit, got "vr_fedem": variance reduction reads '
+            "rows again, and those of a stream are gone."
+        )
+    return True
 
 
 class FederatedGaussianMixture(
@@ -150,7 +177,12 @@ class FederatedGaussianMixture(
         and its position among the clients alone; so to reorder the clients changes nothing, but
         rounding, in exact rounds from a given start only.
     warm_start : bool, default=False
-        Start from the parameters of the last fit.
+        Go on from the last fit: from its statistics Ŝ, its parameters and, for clients that are
+        known by their label (by their position in a list), their control variates V_i, in its
+        standard units. Clients that are new begin with V_i = 0, and those that have left are
+        forgotten. Nothing is read of the rows for this, but for "tied" covariances the second
+        moment. The rounds are counted on for ``step_size`` and all that is random, so that with the
+        same data and ``random_state``, an integer, two fits of k rounds are one of 2k.
     n_jobs : int, default=None
         Threads that simulate clients, as in joblib. The fit does not depend on it.
     checkpoint : path-like, default=None
@@ -173,9 +205,9 @@ class FederatedGaussianMixture(
     precisions_, precisions_cholesky_ : ndarray
         Inverses of the covariances and their Cholesky factors, as in scikit-learn.
     n_iter_ : int
-        Number of rounds.
+        Number of rounds of the last ``fit``, and of the calls of ``partial_fit`` since.
     converged_ : bool
-        Whether ``tol`` was reached.
+        Whether ``tol`` was reached; a stream never converges.
     lower_bound_ : float
         Log-likelihood in nats per row, clients weighted by ``client_weights``: as in scikit-learn
         that of the last E-step where rounds are exact, else that of the fit.
@@ -193,7 +225,10 @@ class FederatedGaussianMixture(
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
-        Label of each client: sorted labels with ``clients=``, else positions in the list.
+        Label of each client: sorted labels with ``clients=``, else positions in the list. After
+        ``partial_fit``, in the order in which they joined.
+    new_client_ids_ : ndarray
+        Labels of the clients that were new in the last call of ``fit`` or ``partial_fit``.
     client_drift_ : ndarray of shape (`n_clients_`,)
         ||V_i||, how unlike the others a client is.
     n_features_in_ : int
@@ -224,9 +259,9 @@ class FederatedGaussianMixture(
     [50, 80]
     """
 
-    __metadata_request__fit = {"clients": True}
-    # Pipeline.score asks for it, and fails where nobody knows it.
-    __metadata_request__score = {"sample_weight": None}
+    __metadata_request__fit = {"clients": True, "sample_weight": True}
+    __metadata_request__partial_fit = {"clients": True, "sample_weight": True}
+    __metadata_request__score = {"sample_weight": True}
 
     def __init__(
         self,
@@ -294,7 +329,7 @@ class FederatedGaussianMixture(
         self.verbose = verbose
 
     @with_callbacks
-    def fit(self, X, y=None, *, clients=None, resume_from=None):
+    def fit(self, X, y=None, *, clients=None, sample_weight=None, resume_from=None):
         """Fit the mixture to the rows of all clients.
 
         Parameters
@@ -307,6 +342,10 @@ class FederatedGaussianMixture(
             client: write ``fit(X, clients=labels)``.
         clients : array-like of shape (n_samples,), default=None
             Client label of each row of X, when X is one table.
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+            What each row counts: an array with one table, a list with one array for each client
+            with a list. Rows of weight zero are left out. Only their ratios matter: integer weights
+            are repeated rows. See Notes.
         resume_from : path-like, default=None
             Checkpoint of the same run, with the same data and parameters (``max_iter`` and
             ``max_epochs`` aside), to go on from bit for bit.
@@ -328,21 +367,29 @@ class FederatedGaussianMixture(
             last tenth of the rounds.
         UserWarning
             For a ``Compressor`` object that is not used, or is coarser than ``omega``.
+
+        Notes
+        -----
+        With weights v_j of rows, s̄_i is ``Σ_j v_j s̄_ij / Σ_j v_j``, the log-likelihood likewise,
+        and with ``client_weights="n_samples"`` w_i is the client's share of all weight. Minibatches
+        draw rows in proportion to their weights, with replacement only. The fit is that of repeated
+        rows, minibatches included, where the start is given, or does not depend on draws for rows:
+        "kmeans" and "k-means++" start alike if repeated rows are neighbours and no cluster is a
+        single row (whose centroid is not sent, whatever its weight); "random_from_data" and
+        "random" do not, as they draw for distinct rows. Epochs, and with them ``n_inner="auto"``,
+        count distinct rows.
         """
         self._check_parameters()
         checked = clone(self)
-        data = check_clients(checked, X, clients)
+        data = check_clients(checked, X, clients, sample_weight)
         check_enough_rows(data, self.n_components, self.batch_size, self.replacement)
         federation = federation_of(data, self.client_weights)
+        memory = self._memory if self._warm() else None
+        first_round = memory.server.round_index if memory else 0
         given = check_start(self, checked.n_features_in_, warm=self._warm())
-        if self._warm() and self._fitted_type != self.covariance_type:
-            raise ValueError(
-                f"Expected covariance_type={self._fitted_type!r}, as in the last fit, with "
-                f"warm_start=True, got {self.covariance_type!r}. Fit with warm_start=False."
-            )
-        seeds = check_random_state(self.random_state).randint(
-            np.iinfo(np.int32).max, size=1 if self._warm() else self.n_init
-        )
+        if memory:
+            self._check_type_of_fit("warm_start=True")
+        seeds = self._seeds(1 if memory else self.n_init)
         if (self.checkpoint or resume_from) and len(seeds) > 1:
             raise ValueError(
                 f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
@@ -350,21 +397,30 @@ class FederatedGaussianMixture(
             )
         best, task = None, FitTask(self, X, y, self.max_iter, len(seeds))
         with Workers(self.n_jobs) as workers:
-            model, cost = standardise(self, federation, given)
+            if memory:
+                model, cost = standardised_again(self, memory.model, federation, given)
+            else:
+                model, cost = standardise(self, federation, given)
             problem = federated_problem(self, model, federation, seed=0)
-            for number, seed in enumerate(seeds.tolist()):
+            for number, seed in enumerate(seeds):
                 self._print(f"Start {number}")
                 seed = seed_of(self, seed, resume_from)
                 problem = problem._replace(seed=seed)
-                start = start_run(model, federation, self.init_params, given, seed, cost)
-                tasks = task.rounds(lambda server: self._so_far(server, model, checked))
+                if memory:
+                    start = start_again(model, federation, memory.model, memory.server, given, cost)
+                    start = go_on(memory, SOLVERS[self.solver], problem, start, data.ids)
+                else:
+                    start = start_run(model, federation, self.init_params, given, seed, cost)
+                tasks = task.rounds(
+                    lambda server: self._so_far(server, model, checked, first_round)
+                )
                 result = run_solver(self, problem, start, workers, resume_from, tasks)
                 if best is None or result.criteria[-1] > best.criteria[-1]:
                     best = result
                 if result.stopped_by == "keyboard":
                     best = best._replace(stopped_by="keyboard")
                     break
-        self._store(best, model, data, checked)
+        self._store(best, problem, data, checked, memory)
         task.end()
         warn_outcome(
             self,
@@ -377,19 +433,127 @@ class FederatedGaussianMixture(
         )
         return self
 
-    def fit_predict(self, X, y=None, *, clients=None):
+    @available_if(_reads_rows_once)
+    def partial_fit(self, X, y=None, *, clients=None, sample_weight=None):
+        """Go on with the next rows of a stream.
+
+        Each call is a round of FedEM on its rows, which are read once: the online case of
+        assumption A7 of [1]_. With ``batch_size`` it is a round for so many rows of each client, in
+        their order. The first call finds the standard units and a start from its rows, as ``fit``
+        does; let it have enough of them. A call after ``fit`` goes on from the fit, and ``fit``
+        begins anew, unless ``warm_start=True``.
+
+        Parameters
+        ----------
+        X, y, clients, sample_weight
+            As in ``fit``. Clients are known by their labels (by their positions in a list).
+
+        Returns
+        -------
+        self : FederatedGaussianMixture
+
+        Raises
+        ------
+        TypeError, ValueError
+            For data or parameters that do not fit; what was learnt before stands then.
+        AttributeError
+            With ``solver="vr_fedem"``: variance reduction reads rows again.
+
+        Notes
+        -----
+        Known clients without rows in a call are as those that take no part in a round: they keep
+        their V_i, V speaks for them, and what the others send is divided by their share of all
+        weight, as by ``participation``. Clients that are new begin with V_i = 0; they are in
+        ``new_client_ids_``. With ``client_weights="n_samples"`` w_i is the client's share of all
+        rows so far, "uniform" gives all known clients the same.
+
+        ``step_size="auto"`` is the share of the round's rows in all rows so far, to the power 0.7,
+        or less where compression or absent clients ask for it. A number is a constant step, which
+        forgets and so follows a stream that changes; a function gets the round, counted on from
+        call to call. The units are those of the first call. "tied" covariances need the second
+        moment of the rows, which clients send in every round, uncompressed.
+
+        ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream
+        ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
+        seen, and an epoch is a call. Not used are ``n_init`` (but for the start), ``max_iter``,
+        ``max_epochs``, ``tol``, ``eval_every``, ``replacement`` and ``checkpoint``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skfedem import FederatedGaussianMixture
+        >>> rng = np.random.default_rng(0)
+        >>> gm = FederatedGaussianMixture(n_components=2, random_state=0)
+        >>> for day in range(50):
+        ...     rows = rng.normal(rng.choice([-4, 4], size=(100, 1)), 1)
+        ...     gm = gm.partial_fit(rows, clients=rng.integers(5, size=100))
+        >>> np.sort(gm.means_.ravel()).round(1)
+        array([-4.,  4.])
+        """
+        self._check_parameters()
+        checked, memory = clone(self), getattr(self, "_memory", None)
+        data = check_clients(checked, X, clients, sample_weight)
+        if memory is None:
+            check_enough_rows(data, self.n_components, None, True)
+        else:
+            table = X[0] if is_client_list(X) else X
+            validate_data(self, table, reset=False, skip_check_array=True)
+            self._check_type_of_fit("partial_fit")
+        given = check_start(self, data.rows.shape[1], warm=memory is not None)
+        federation = federation_of(data, self.client_weights)
+        uniform, old = self.client_weights == "uniform", memory and self.history_
+        with Workers(self.n_jobs) as workers:
+            if memory is None:
+                problem, memory, old = self._first_of_stream(data, federation, given, workers)
+            else:
+                model = with_parameters(memory.model, self.reg_covar, given.fixed_covariance)
+                problem = federated_problem(self, model, federation, self._seeds(1)[0])
+                memory = memory._replace(model=model)
+            n_known = len(memory.ids)
+            memory, at = join(memory, data.ids, uniform=uniform)
+            schedule = None if isinstance(self.step_size, str) else step_schedule(self, problem)
+            stepping = Stepping(schedule, not uniform)
+            memory, controls, history, trace = stream(fedem, problem, memory, at, stepping, workers)
+        is_first = n_known == len(data.ids) and not hasattr(self, "_memory")
+        new_ids = data.ids if is_first else memory.ids[n_known:]
+        self._store_stream(memory, at, controls, appended(old, history, trace), new_ids, checked)
+        return self
+
+    def _first_of_stream(self, data, federation, given, workers):
+        """Problem of a stream's first call, what is known before its rounds, and its history."""
+        model, cost = standardise(self, federation, given)
+        problem = federated_problem(self, model, federation, seed=0)._replace(batch_size=None)
+        seeds, best = self._seeds(self.n_init), None
+        for seed in seeds:
+            start = start_run(model, federation, self.init_params, given, seed, cost)
+            server = ServerState(0, start.statistics, start.parameters, start.statistics * 0)
+            value = evaluate(problem, server, workers)[0] if len(seeds) > 1 else 0.0
+            if best is None or value > best[0]:
+                best = value, seed, start
+        _, seed, start = best
+        problem = problem._replace(seed=seed)
+        options = Options(None, control_init=self.control_init, eval_every=1)
+        server, states, row = initialise(fedem, problem, start, options, workers)
+        history = History()
+        history.append(**row)
+        history = {**history.as_dict(), "weights": model.trace(server.parameters)[None]}
+        memory = memory_of(data.ids, problem, server, states)
+        memory = memory._replace(totals=np.zeros(len(data.ids)))
+        return problem._replace(batch_size=self.batch_size), memory, history
+
+    def fit_predict(self, X, y=None, *, clients=None, sample_weight=None):
         """Fit the mixture and return the most probable component of each row.
 
         Parameters
         ----------
-        X, y, clients
+        X, y, clients, sample_weight
             As in ``fit``.
 
         Returns
         -------
         labels : ndarray of shape (n_samples,), or a tuple of them for a list of clients
         """
-        return self.fit(X, y, clients=clients).predict(X)
+        return self.fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)
 
     def predict(self, X):
         """Most probable component of each row.
@@ -446,7 +610,7 @@ class FederatedGaussianMixture(
         """
         return self._by_client(X, "score_samples")
 
-    def score(self, X, y=None):
+    def score(self, X, y=None, sample_weight=None):
         """Mean log-likelihood per row, in nats.
 
         Parameters
@@ -454,12 +618,17 @@ class FederatedGaussianMixture(
         X : array-like of shape (n_samples, n_features), or a list of them
             The rows of a list count alike, whoever has them.
         y : Ignored
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+            What each row counts in the mean, in the form of X.
 
         Returns
         -------
         log_likelihood : float
         """
-        return float(np.mean(self._all_log_likelihoods(X)))
+        log_likelihoods = self._all_log_likelihoods(X)
+        if sample_weight is None:
+            return float(np.mean(log_likelihoods))
+        return float(np.average(log_likelihoods, weights=check_row_weights(X, sample_weight)))
 
     def aic(self, X):
         """Akaike information criterion on X (the lower the better).
@@ -514,6 +683,19 @@ class FederatedGaussianMixture(
 
     # ---------------------------------------------------------------- fitting
 
+    def _seeds(self, n_starts):
+        """Seeds of runs, from ``random_state``."""
+        largest = np.iinfo(np.int32).max
+        return check_random_state(self.random_state).randint(largest, size=n_starts).tolist()
+
+    def _check_type_of_fit(self, what):
+        """Raise if the parameters are of another covariance type than what was fitted."""
+        if self._fitted_type != self.covariance_type:
+            raise ValueError(
+                f"Expected covariance_type={self._fitted_type!r}, as in the last fit, with "
+                f"{what}, got {self.covariance_type!r}. Fit with warm_start=False."
+            )
+
     def _warm(self):
         return self.warm_start and hasattr(self, "converged_")
 
@@ -531,7 +713,7 @@ class FederatedGaussianMixture(
         if self.verbose:
             print(line)
 
-    def _so_far(self, server, model, checked):
+    def _so_far(self, server, model, checked, first_round):
         """Fitted attributes that the server's state gives."""
         weights, means, covariances = in_row_units(model, server.parameters)
         roots = precisions_cholesky(model, server.parameters)
@@ -542,7 +724,7 @@ class FederatedGaussianMixture(
             "covariances_": covariances,
             "precisions_cholesky_": roots,
             "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
-            "n_iter_": server.round_index,
+            "n_iter_": server.round_index - first_round,
             "converged_": False,
             # What the attributes are, whatever set_params makes of the parameters later.
             "_fitted_type": self.covariance_type,
@@ -551,10 +733,11 @@ class FederatedGaussianMixture(
             **features_of(checked),
         }
 
-    def _store(self, result, model, data, checked):
+    def _store(self, result, problem, data, checked, memory):
         """Set the fitted attributes, all at once."""
         take_features(self, checked)
-        vars(self).update(self._so_far(result.server, model, checked))
+        first_round = result.server.round_index - (len(result.trace) - 1)
+        vars(self).update(self._so_far(result.server, problem.model, checked, first_round))
         self.converged_ = result.converged
         self.lower_bounds_ = [float(value) for value in result.criteria]
         self.lower_bound_ = self.lower_bounds_[-1]
@@ -562,6 +745,38 @@ class FederatedGaussianMixture(
         self.n_clients_ = len(data.ids)
         self.client_ids_ = data.ids
         self.client_drift_ = np.linalg.norm(result.states.controls, axis=1)
+        is_new = positions(memory.ids, data.ids) < 0 if memory else slice(None)
+        self.new_client_ids_ = data.ids[is_new]
+        server = result.server
+        if result.stopped_by == "keyboard":
+            # Some clients may have finished a round that the server has not.
+            control = problem.federation.weights @ result.states.controls
+            server = server._replace(control=control)
+        self._memory = memory_of(data.ids, problem, server, result.states)
+
+    def _store_stream(self, memory, at, controls, history, new_ids, checked):
+        """Set the fitted attributes after a call of ``partial_fit``, all at once."""
+        n_rounds = len(history["round"]) - 1
+        attributes = self._so_far(
+            memory.server, memory.model, checked, memory.server.round_index - n_rounds
+        )
+        drift = np.zeros(len(memory.ids))
+        earlier = getattr(self, "client_drift_", drift[:0])
+        drift[: len(earlier)] = earlier
+        drift[at] = np.linalg.norm(controls, axis=1)
+        memory.states.controls[at] = controls
+        take_features(self, checked)
+        vars(self).update(
+            attributes,
+            _memory=memory,
+            history_=history,
+            lower_bounds_=[value for value in history["log_likelihood"].tolist() if value == value],
+            n_clients_=len(memory.ids),
+            client_ids_=memory.ids,
+            new_client_ids_=new_ids,
+            client_drift_=drift,
+        )
+        self.lower_bound_ = self.lower_bounds_[-1]
 
     # ---------------------------------------------------------------- prediction
 

@@ -334,7 +334,7 @@ def test_expectation_sums_up_over_the_pieces_of_a_client(row_case):
     for n_rows in (1, 2, 7, 20, 1000):
         statistics = np.zeros((len(clients), model.n_statistics))
         log_likelihood = np.zeros(len(clients))
-        for part, rows, lengths in read(federation, clients, n_rows):
+        for part, rows, lengths, _ in read(federation, clients, n_rows):
             sums = model.expectation(natural, model.features(rows), lengths)
             statistics[part] += sums.statistics
             log_likelihood[part] += sums.log_likelihood

@@ -87,6 +87,8 @@ class Start(NamedTuple):
         What was sent to get there.
     n_passes : int
         E-steps over all rows that it took.
+    kept : NamedTuple or None
+        Server and clients' states of an earlier run that this one goes on from.
     """
 
     statistics: np.ndarray
@@ -94,6 +96,7 @@ class Start(NamedTuple):
     uplink_bits: int = 0
     downlink_bits: int = 0
     n_passes: int = 0
+    kept: NamedTuple | None = None
 
 
 class Model(ABC):
@@ -187,6 +190,24 @@ class Model(ABC):
     def downlink_numbers(self, federation, clients):
         """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
 
+    def learn(self, federation, clients, parameters, step_size):
+        """What the server was told once of rows that do not change, moved towards a batch's.
+
+        Returns
+        -------
+        model : Model
+            After a step of this size; by default the model itself, which was told nothing.
+        parameters : NamedTuple
+            Those given, for ``evaluated`` on the batch alone.
+        n_numbers : int
+            How many numbers each client sent for it.
+        """
+        return self, parameters, 0
+
+    def constants(self):
+        """Numbers that a saved statistic depends on, as an array; none by default."""
+        return np.empty(0)
+
     @abstractmethod
     def trace(self, parameters):
         """Return what the history keeps of the parameters after each round, an array."""
@@ -206,12 +227,13 @@ class RowModel(Model):
         """Return what the E-step reads of some rows, so that two E-steps can share it."""
 
     @abstractmethod
-    def expectation(self, natural, features, lengths):
+    def expectation(self, natural, features, lengths, sample_weight=None):
         """E-step: sums over each client's rows.
 
         ``natural`` is φ(θ), of shape (q,), or (n_clients, q) with one parameter a client;
         ``features`` are those of the clients' rows, client after client; ``lengths`` says how many
-        rows each client has. Returns ``ClientSums``.
+        rows each client has; ``sample_weight`` what each row counts, None for 1. Returns
+        ``ClientSums``.
         """
 
     def expected_statistics(self, natural, features, lengths):
@@ -230,13 +252,15 @@ class RowModel(Model):
         """s̄_i(θ): mean over all rows of each client."""
         statistics = np.zeros((len(clients), self.n_statistics))
         log_likelihood = np.zeros(len(clients))
-        for run, rows, lengths in read(federation, clients, self.block_rows):
-            sums = self.expectation(natural, self.features(rows), lengths)
+        for run, rows, lengths, weights in read(federation, clients, self.block_rows):
+            sums = self.expectation(natural, self.features(rows), lengths, weights)
             statistics[run] += sums.statistics
             log_likelihood[run] += sums.log_likelihood
         n_rows = federation.offsets[clients + 1] - federation.offsets[clients]
-        statistics /= n_rows[:, None]
-        return Estimate(statistics, log_likelihood / n_rows, int(n_rows.sum()))
+        weighted = federation.sample_weight
+        totals = n_rows if weighted is None else weighted.totals[clients]
+        statistics /= totals[:, None]
+        return Estimate(statistics, log_likelihood / totals, int(n_rows.sum()))
 
     def minibatch(self, federation, clients, batches):
         """Features of the drawn rows, and the number of rows of each client."""

@@ -21,7 +21,7 @@ together have unit second moments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from ._base import ClientSums, RowModel, Step
-from .units import ROUNDING, Units
+from .units import ROUNDING, Units, n_moments, rows_at_once, second_moment
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 # Doubles that an E-step may touch at once: about 2 MB, a second-level cache.
@@ -181,11 +181,13 @@ class GaussianMixtureModel(RowModel):
             np.einsum("ji,ji->i", y, y, out=features[1 + d])
         return features
 
-    def expectation(self, natural, features, lengths):
+    def expectation(self, natural, features, lengths, sample_weight=None):
         """Sums over each client's rows of the posterior statistics and of log p(y; θ)."""
-        posterior, total, highest = self._posterior(natural, features, lengths)
+        posterior, total, highest = self._posterior(natural, features, lengths, sample_weight)
         log_likelihood = np.log(total, out=total)
         log_likelihood += highest
+        if sample_weight is not None:
+            log_likelihood *= sample_weight
         return ClientSums(
             statistics=self._segment_products(posterior, features, lengths),
             log_likelihood=_segment_sums(log_likelihood, lengths),
@@ -196,17 +198,20 @@ class GaussianMixtureModel(RowModel):
         posterior, _, _ = self._posterior(natural, features, lengths)
         return self._segment_products(posterior, features, lengths)
 
-    def _posterior(self, natural, features, lengths):
-        """Posterior probabilities r, and ``total * exp(highest)``, the density of each row."""
+    def _posterior(self, natural, features, lengths, sample_weight=None):
+        """Posterior probabilities r, and ``total * exp(highest)``, the density of each row.
+
+        r is times the rows' weights, where there are some.
+        """
         log_joint = self._linear(natural, features, lengths)
         highest = log_joint.max(axis=0)
         log_joint -= highest
         posterior = np.exp(log_joint, out=log_joint)
         total = posterior.sum(axis=0)
-        posterior *= 1 / total
+        posterior *= (1 if sample_weight is None else sample_weight) / total
         return posterior, total, highest
 
-    def nearest(self, centers, features, lengths):
+    def nearest(self, centers, features, lengths, sample_weight=None):
         """Sums over each client's rows of the statistics of a hard assignment.
 
         A row goes to the nearest of ``centers`` (n_components, n_features, standard units) by the
@@ -217,17 +222,16 @@ class GaussianMixtureModel(RowModel):
         coefficients[:, 0] = -0.5 * np.square(centers @ mixing).sum(axis=1)
         coefficients[:, 1 : 1 + self.n_features] = centers @ mixing @ mixing.T
         closest = (coefficients @ features).argmax(axis=0)
-        return self.assigned(
-            np.equal(closest, np.arange(self.n_components)[:, None]).astype(float),
-            features,
-            lengths,
-        )
+        posterior = np.equal(closest, np.arange(self.n_components)[:, None]).astype(float)
+        return self.assigned(posterior, features, lengths, sample_weight)
 
-    def assigned(self, posterior, features, lengths):
+    def assigned(self, posterior, features, lengths, sample_weight=None):
         """Sums over each client's rows of the statistics under given posterior probabilities.
 
         ``posterior`` has shape (n_components, n_rows); returns shape (n_clients, n_statistics).
         """
+        if sample_weight is not None:
+            posterior = posterior * sample_weight
         return self._segment_products(posterior, features, lengths)
 
     def _linear(self, natural, features, lengths):
@@ -433,6 +437,24 @@ class GaussianMixtureModel(RowModel):
     def evaluated(self, mean_log_likelihood, parameters):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
+
+    def learn(self, federation, clients, parameters, step_size):
+        """Second moment of a stream's rows, for "tied" covariances."""
+        if self.second_moment is None or not len(clients):
+            return self, parameters, 0
+        block_rows = rows_at_once(self.n_features)
+        center, share = self.units.center, federation.weights[clients].sum()
+        batch = second_moment(federation, center, block_rows, matrix=True, clients=clients) / share
+        batch = self.units.matrices_to_standard(batch)
+        second = self.second_moment + step_size * (batch - self.second_moment)
+        alone = replace(self, second_moment=batch).parameters(*parameters[:3])
+        return replace(self, second_moment=second), alone, n_moments(self.n_features, True)
+
+    def constants(self):
+        """The units, to six digits: rounding differs from one machine to the next."""
+        center, scale, rotation = self.units
+        axes = np.empty(0) if rotation is None else rotation.ravel()
+        return np.concatenate([center / scale, np.log(scale), axes]).round(6) + 0.0
 
     def trace(self, parameters):
         """Component weights."""

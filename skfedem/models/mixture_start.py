@@ -7,6 +7,7 @@ assignment of rows to components. Counted in bits, as all that is sent.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,13 +19,15 @@ from .._federation import read
 from .._validation import check_shape
 from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
-from .units import standard_units
+from .units import n_moments, rows_at_once, second_moment, standard_units
 
 _FLOAT_BITS = 64
 # Clients that cluster their rows for init_params="kmeans"; more say little more.
 _LARGEST_COHORT = 128
 # k-means centroids of fewer rows than this would be, or nearly be, rows.
 _FEWEST_ROWS = 2
+# scikit-learn's default.
+_KMEANS_TOL = 1e-4
 # Share of every component given to the others where a component starts with no rows.
 _BLEND = 0.01
 
@@ -60,18 +63,21 @@ def moments(federation, block_rows, *, matrix):
     matrix : bool
         Whether the full matrix is wanted, or its diagonal.
     """
-    starts, lengths = federation.offsets[:-1], federation.lengths
-    sums = np.add.reduceat(federation.rows, starts, axis=0, dtype=np.float64)
-    center = federation.weights @ (sums / lengths[:, None])
-    d = len(center)
-    second = np.zeros((d, d) if matrix else d)
-    row_weights = federation.weights / lengths
-    for run, rows, own in read(federation, np.arange(federation.n_clients), block_rows):
-        y = (rows - center) * np.repeat(np.sqrt(row_weights[run]), own)[:, None]
-        second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)
-    size = d * (d + 1) // 2 if matrix else d
-    bits = _FLOAT_BITS * federation.n_clients * (d + size)
+    sums = _sums_of_rows(federation, block_rows)
+    center = federation.weights @ (sums / federation.totals[:, None])
+    second = second_moment(federation, center, block_rows, matrix=matrix)
+    bits = _FLOAT_BITS * federation.n_clients * (len(center) + n_moments(len(center), matrix))
     return Moments(center, second, bits, bits)
+
+
+def _sums_of_rows(federation, block_rows):
+    """Weighted sum of each client's rows."""
+    if federation.sample_weight is None:
+        return np.add.reduceat(federation.rows, federation.offsets[:-1], axis=0, dtype=np.float64)
+    sums = np.zeros((federation.n_clients, federation.rows.shape[1]))
+    for run, rows, own, weights in read(federation, np.arange(federation.n_clients), block_rows):
+        sums[run] += np.add.reduceat(rows * weights[:, None], np.cumsum(own) - own)
+    return sums
 
 
 def assign(model, federation, init_params, seed):
@@ -102,9 +108,10 @@ def assign(model, federation, init_params, seed):
         centers, bits = init_params, 0
     centers = model.units.means_to_standard(centers)
     statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.lengths
-    for run, rows, lengths in read(federation, np.arange(n), model.block_rows):
-        statistics += row_weights[run] @ model.nearest(centers, model.features(rows), lengths)
+    row_weights = federation.weights / federation.totals
+    for run, rows, lengths, weights in read(federation, np.arange(n), model.block_rows):
+        sums = model.nearest(centers, model.features(rows), lengths, weights)
+        statistics += row_weights[run] @ sums
     downlink = _FLOAT_BITS * n * size * d
     return Assignment(_without_empty(model, statistics), uplink + bits, downlink)
 
@@ -120,14 +127,14 @@ def _without_empty(model, statistics):
 def _random_statistics(model, federation, seed):
     """Statistics under posterior probabilities that each client draws for its own rows."""
     statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.lengths
+    row_weights = federation.weights / federation.totals
     size = model.n_components
     for client in range(federation.n_clients):
         stream = _random.generator(seed, _random.INITIALISATION, position=client << 32)
-        for _, rows, lengths in read(federation, np.array([client]), model.block_rows):
+        for _, rows, lengths, weights in read(federation, np.array([client]), model.block_rows):
             posterior = stream.random((size, len(rows)))
             posterior /= posterior.sum(axis=0)
-            sums = model.assigned(posterior, model.features(rows), lengths)
+            sums = model.assigned(posterior, model.features(rows), lengths, weights)
             statistics += row_weights[client] * sums[0]
     return statistics
 
@@ -135,24 +142,34 @@ def _random_statistics(model, federation, seed):
 def _kmeans_centers(model, federation, seed):
     """One-shot federated k-means: clients send centroids and counts, the server clusters those.
 
-    No centroid of fewer than two rows is sent. Where too few remain, the missing centres are drawn
-    from the normal distribution with the rows' mean and variances.
+    No centroid of fewer than two rows is sent, whatever their weights. Where too few remain, the
+    missing centres are drawn from the normal distribution with the rows' mean and variances.
     """
     rng = np.random.RandomState(seed)
     n, d, size = federation.n_clients, model.n_features, model.n_components
     cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
+    weighted = federation.sample_weight
     centroids, counts = [np.empty((0, d))], [np.empty(0, dtype=int)]
     for client in cohort:
         start, stop = federation.offsets[client : client + 2]
         n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
         if not n_clusters:
             continue
+        weights = None if weighted is None else weighted.values[start:stop]
+        rows = federation.rows[start:stop] - model.units.center
         found = _kmeans(
-            federation.rows[start:stop] - model.units.center, n_clusters, seed, n_init=1
+            rows,
+            n_clusters,
+            seed,
+            n_init=1,
+            sample_weight=weights,
+            tol=_weighted_tol(rows, weights),
         )
         members = np.bincount(found.labels_, minlength=n_clusters)
         sent = members >= _FEWEST_ROWS
         centroids.append(found.cluster_centers_[sent])
+        if weights is not None:
+            members = np.bincount(found.labels_, weights, minlength=n_clusters)
         counts.append(members[sent])
     centroids, counts = np.concatenate(centroids), np.concatenate(counts)
     bits = _FLOAT_BITS * len(counts) * (d + 1)
@@ -164,17 +181,28 @@ def _kmeans_centers(model, federation, seed):
     return drawn + model.units.center, bits
 
 
-def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None):
-    kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed)
+def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None, tol=_KMEANS_TOL):
+    kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed, tol=tol)
     with warnings.catch_warnings():
         # Fewer distinct rows than clusters: fewer centroids are sent, which is all there is.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return kmeans.fit(rows, sample_weight=sample_weight)
 
 
+def _weighted_tol(rows, weights):
+    """Tolerance of k-means, a share of the rows' plain variance, as repeated rows have it."""
+    if weights is None:
+        return _KMEANS_TOL
+    plain = rows.var(axis=0).mean()
+    if plain == 0:
+        return _KMEANS_TOL
+    mean = np.average(rows, axis=0, weights=weights)
+    return _KMEANS_TOL * np.average((rows - mean) ** 2, axis=0, weights=weights).mean() / plain
+
+
 def _plusplus_centers(model, federation, seed):
     """k-means++ over the rows of all clients: reveals ``n_components`` rows to the server."""
-    row_weights = np.repeat(federation.weights / federation.lengths, federation.lengths)
+    row_weights = _weights_of_rows(federation)
     centered = federation.rows - model.units.center
     centers, _ = kmeans_plusplus(
         centered, model.n_components, sample_weight=row_weights, random_state=seed
@@ -184,10 +212,22 @@ def _plusplus_centers(model, federation, seed):
     return centers + model.units.center, bits
 
 
+def _weights_of_rows(federation):
+    """What each row counts in the mean over all clients."""
+    row_weights = np.repeat(federation.weights / federation.totals, federation.lengths)
+    if federation.sample_weight is not None:
+        row_weights *= federation.sample_weight.values
+    return row_weights
+
+
 def _rows_as_centers(model, federation, seed):
     """Rows drawn at random: reveals ``n_components`` rows to the server."""
     rng = np.random.RandomState(seed)
-    drawn = rng.choice(federation.n_samples, model.n_components, replace=False)
+    shares = None
+    if federation.sample_weight is not None:
+        # As rows that are repeated would be drawn, but for drawing one of them again.
+        shares = federation.sample_weight.values / federation.sample_weight.values.sum()
+    drawn = rng.choice(federation.n_samples, model.n_components, replace=False, p=shares)
     centers = federation.rows[np.sort(drawn)].astype(np.float64)
     return centers, _FLOAT_BITS * centers.size
 
@@ -209,9 +249,9 @@ def standardise(estimator, federation, given):
         Bits up and down.
     """
     covariance_type = estimator.covariance_type
-    rows_at_once = max(64, 2**18 // federation.rows.shape[1])
+    block_rows = rows_at_once(federation.rows.shape[1])
     center, second, uplink, downlink = moments(
-        federation, rows_at_once, matrix=covariance_type in ("full", "tied")
+        federation, block_rows, matrix=covariance_type in ("full", "tied")
     )
     units = standard_units(center, second, covariance_type)
     fixed = given.fixed_covariance
@@ -224,6 +264,75 @@ def standardise(estimator, federation, given):
         fixed_covariance=None if fixed is None else units.matrices_to_standard(fixed),
     )
     return model, (uplink, downlink)
+
+
+def standardised_again(estimator, model, federation, given):
+    """Model of an earlier fit, in its units, for what the parameters and the rows are now.
+
+    Only a second moment that is known to the server has to be sent anew.
+
+    Parameters
+    ----------
+    estimator : FederatedGaussianMixture
+        Its ``reg_covar`` is read.
+    model : GaussianMixtureModel
+    federation : Federation
+    given : Given
+
+    Returns
+    -------
+    model : GaussianMixtureModel
+    cost : (int, int)
+        Bits up and down.
+    """
+    second, uplink = None, 0
+    if model.covariance_type == "tied":
+        second = second_moment(
+            federation, model.units.center, rows_at_once(model.n_features), matrix=True
+        )
+        second = model.units.matrices_to_standard(second)
+        uplink = _FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
+    model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
+    return replace(model, second_moment=second), (uplink, 0)
+
+
+def with_parameters(model, reg_covar, fixed_covariance):
+    """Model of an earlier fit with what the parameters are now; the covariance in rows' units."""
+    if fixed_covariance is not None:
+        fixed_covariance = model.units.matrices_to_standard(fixed_covariance)
+    return replace(model, reg_covar=reg_covar, fixed_covariance=fixed_covariance)
+
+
+def start_again(model, federation, before, server, given, cost):
+    """Start from the statistics of an earlier fit, where they fit the rows, else its parameters.
+
+    Parameters
+    ----------
+    model, before : GaussianMixtureModel
+        Of this fit and of the earlier one, in the same units.
+    federation : Federation
+    server : ServerState
+        Where the earlier fit ended.
+    given : Given
+        Its parameters in the rows' units.
+    cost : (int, int)
+        Bits sent before, up and down.
+
+    Returns
+    -------
+    start : Start
+    """
+    if not _same(model.second_moment, before.second_moment):
+        # Ŝ is no statistic of these rows' second moment.
+        return start_run(model, federation, None, given, 0, cost)
+    unchanged = model.reg_covar == before.reg_covar
+    if unchanged and _same(model.fixed_covariance, before.fixed_covariance):
+        return Start(server.statistics, server.parameters, *cost)
+    return Start(server.statistics, model.maximization(server.statistics), *cost)
+
+
+def _same(one, other):
+    return one is other if one is None or other is None else np.array_equal(one, other)
 
 
 class Given(NamedTuple):
@@ -260,7 +369,7 @@ def check_start(estimator, n_features, *, warm):
         for name, wanted in (("means_", (size, d)), ("covariances_", shape)):
             if getattr(e, name).shape != wanted:
                 raise ValueError(
-                    f"Expected a last fit with {name} of shape {wanted} for warm_start=True, got "
+                    f"Expected a last fit with {name} of shape {wanted} to go on from, got "
                     f"{getattr(e, name).shape}. Fit with warm_start=False after such a change."
                 )
         return Given(e.weights_, e.means_, e.covariances_, fixed)
@@ -340,10 +449,11 @@ def start_run(model, federation, init_params, given, seed, cost):
 
 def expected_statistics(model, federation, parameters):
     """Σ_i w_i s̄_i(θ)."""
+    every = np.arange(federation.n_clients)
     statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.lengths
-    for run, rows, lengths in read(federation, np.arange(federation.n_clients), model.block_rows):
-        sums = model.expectation(parameters.natural, model.features(rows), lengths)
+    row_weights = federation.weights / federation.totals
+    for run, rows, lengths, weights in read(federation, every, model.block_rows):
+        sums = model.expectation(parameters.natural, model.features(rows), lengths, weights)
         statistics += row_weights[run] @ sums.statistics
     return statistics
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._federation import read
+
 # Rounding of a moment in standard units; neither a mass nor a variance is known better than this.
 ROUNDING = 64 * np.finfo(np.float64).eps
 # Share of the correlations' variance below which a direction counts as one without any.
@@ -78,6 +80,47 @@ class Units(NamedTuple):
         """Log |det| of the map from rows to standard units."""
         volume = -np.log(self.scale).sum()
         return volume if self.rotation is None else volume + np.linalg.slogdet(self.rotation)[1]
+
+
+def second_moment(federation, center, block_rows, *, matrix, clients=None):
+    """Second moment of clients' rows about a centre, Σ_i w_i mean of client i's.
+
+    Parameters
+    ----------
+    federation : Federation
+    center : ndarray of shape (n_features,)
+    block_rows : int
+        Rows to read at once.
+    matrix : bool
+        Whether the full matrix is wanted, or its diagonal.
+    clients : ndarray of int, default=None
+        Increasing client indices; None for all.
+
+    Returns
+    -------
+    second_moment : ndarray of shape (n_features, n_features) or (n_features,)
+    """
+    d = len(center)
+    second = np.zeros((d, d) if matrix else d)
+    clients = np.arange(federation.n_clients) if clients is None else clients
+    row_weights = (federation.weights / federation.totals)[clients]
+    for run, rows, own, weights in read(federation, clients, block_rows):
+        roots = np.repeat(np.sqrt(row_weights[run]), own)
+        if weights is not None:
+            roots *= np.sqrt(weights)
+        y = (rows - center) * roots[:, None]
+        second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)
+    return second
+
+
+def n_moments(n_features, matrix):
+    """How many numbers second moments are."""
+    return n_features * (n_features + 1) // 2 if matrix else n_features
+
+
+def rows_at_once(n_features):
+    """Rows that a processor's cache holds."""
+    return max(64, 2**18 // n_features)
 
 
 def standard_units(center, second_moment, covariance_type):

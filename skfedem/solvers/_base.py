@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import _random
 from .._client_vectors import OnOwnRows, Rectangular
-from .._federation import Federation, draw_minibatches
+from .._federation import Federation, draw_minibatches, draw_weighted_minibatches
 from ..compression import Compressor
 from ..models._base import Model
 
@@ -52,6 +52,9 @@ class Problem(NamedTuple):
         Rounds between two passes over all rows, k_in; VR-FedEM only.
     seed : int
         Of all random streams.
+    presence : float
+        Σ w_i over the federation; below 1 where other clients have no rows for the time being,
+        and only V speaks for them.
     """
 
     model: Model
@@ -65,11 +68,13 @@ class Problem(NamedTuple):
     replacement: bool = True
     n_inner: int = 1
     seed: int = 0
+    presence: float = 1.0
 
     @property
     def exact(self):
         """Whether the server's field is the mean field itself: nothing random in a round."""
-        return self.omega == 0 and self.participation == 1 and self.batch_size is None
+        certain = self.participation == 1 and self.presence == 1
+        return self.omega == 0 and certain and self.batch_size is None
 
 
 class Broadcast(NamedTuple):
@@ -144,8 +149,11 @@ def draw_minibatch(problem, round_index, clients):
     """What the E-step reads of a minibatch of each client."""
     federation, size = problem.federation, problem.batch_size
     uniforms = _random.client_uniforms(problem.seed, _random.MINIBATCH, round_index, clients, size)
-    lengths = federation.offsets[clients + 1] - federation.offsets[clients]
-    batches = draw_minibatches(uniforms, lengths, replacement=problem.replacement)
+    if federation.sample_weight is None:
+        lengths = federation.offsets[clients + 1] - federation.offsets[clients]
+        batches = draw_minibatches(uniforms, lengths, replacement=problem.replacement)
+    else:
+        batches = draw_weighted_minibatches(uniforms, federation, clients)
     return problem.model.minibatch(federation, clients, batches)
 
 
@@ -176,7 +184,7 @@ def server_half(problem, server, received, step_size):
     info : RoundInfo
     """
     model = problem.model
-    field = server.control + received.innovation / problem.participation
+    field = server.control + received.innovation / (problem.participation * problem.presence)
     step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
     server = ServerState(
         round_index=server.round_index + 1,

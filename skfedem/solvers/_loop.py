@@ -53,11 +53,17 @@ class Run(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where a run stands after a round."""
+    """Where a run stands after a round; ``first_round`` is where its rounds began."""
 
     server: ServerState
     epoch: float
     converged: bool = False
+    first_round: int = 0
+
+    @property
+    def n_rounds(self):
+        """Rounds of this run."""
+        return self.server.round_index - self.first_round
 
 
 class Saved(NamedTuple):
@@ -98,7 +104,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         server, states, first_row = initialise(solver, problem, start, options, workers)
         history, trace = History(), [model.trace(server.parameters)]
         history.append(**first_row)
-        progress = Progress(server, first_row["epoch"])
+        progress = Progress(server, first_row["epoch"], first_round=server.round_index)
         stopping = stopping_rule(problem, server, options)
     else:
         progress, states, history, trace = saved[:4]
@@ -124,13 +130,13 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
                 )
     except KeyboardInterrupt:
         stopped_by = "keyboard"
-        history.keep(progress.server.round_index + 1)
-        del trace[progress.server.round_index + 1 :]
+        history.keep(progress.n_rounds + 1)
+        del trace[progress.n_rounds + 1 :]
     if tasks:
         tasks.close(progress.server)
 
     watched = options.eval_every is not None
-    if watched and problem.exact and not progress.server.round_index:
+    if watched and problem.exact and not progress.n_rounds:
         history.update(0, **evaluated(model, *judged(problem, progress.server, workers)))
     if problem.exact:
         criteria = list(stopping.state)
@@ -158,8 +164,10 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
     active = active_clients(problem, before.round_index)
     received = client_round(solver, problem, before, states, active, workers)
     server, info = server_half(problem, before, received, step_size)
-    epoch = progress.epoch + received.n_expectations / problem.federation.n_samples
-
+    after = progress._replace(
+        server=server,
+        epoch=progress.epoch + received.n_expectations / problem.federation.n_samples,
+    )
     watched = options.eval_every is not None
     if problem.exact:
         # The E-steps of this round told what the row before lacks.
@@ -170,8 +178,8 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
     else:
         converged = stopping.converged(server, info.step_taken, received.n_active)
     history.append(
-        round=server.round_index,
-        epoch=epoch,
+        round=after.n_rounds,
+        epoch=after.epoch,
         field_sq_norm=info.field_sq_norm,
         step_size=step_size,
         n_active=received.n_active,
@@ -181,9 +189,9 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
         **evaluated(model, np.nan, np.nan),
     )
     trace.append(model.trace(server.parameters))
-    after = Progress(server, epoch, converged)
+    after = after._replace(converged=converged)
     over = converged or used_up(after, options)
-    if watched and (over or evaluation_due(problem, server, progress.epoch, epoch, options)):
+    if watched and (over or evaluation_due(problem, progress.epoch, after, options)):
         history.update(-1, **evaluated(model, *judged(problem, server, workers)))
     return after
 
@@ -198,12 +206,15 @@ def stopping_rule(problem, server, options):
 def initialise(solver, problem, start, options, workers):
     """Server and client states before the first round, and row 0 of the history."""
     model, vectors = problem.model, problem.vectors
-    controls = vectors.zeros()
-    server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
+    if start.kept is None:
+        controls = vectors.zeros()
+        server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
+    else:
+        server, states = start.kept
     seen, uplink_bits, epoch = (np.nan, np.nan), start.uplink_bits, start.n_passes
     if not problem.exact:
         # Exact rounds need neither: their field holds no V, and it is h_i(Ŝ) after the first.
-        if options.control_init == "field":
+        if start.kept is None and options.control_init == "field":
             criterion, mean_field = evaluate(problem, server, workers, controls)
             seen = criterion, model.field_sq_norm(server.statistics, mean_field)
             server = server._replace(control=mean_field)
@@ -223,7 +234,7 @@ def initialise(solver, problem, start, options, workers):
         "safeguarded": 0,
         **evaluated(model, *((np.nan, np.nan) if options.eval_every is None else seen)),
     }
-    return server, solver.init(problem, controls), row
+    return server, solver.init(problem, controls) if start.kept is None else states, row
 
 
 def active_clients(problem, round_index):
@@ -306,19 +317,18 @@ def evaluated(model, criterion, mean_field_sq_norm):
     return {model.criterion: criterion, "mean_field_sq_norm": mean_field_sq_norm}
 
 
-def evaluation_due(problem, server, last_epoch, epoch, options):
+def evaluation_due(problem, last_epoch, progress, options):
     """Whether this row of the history wants an evaluation of its own."""
     if problem.exact:
         return False
     if options.eval_every == "auto":
-        return int(epoch) > int(last_epoch)
-    return server.round_index % options.eval_every == 0
+        return int(progress.epoch) > int(last_epoch)
+    return progress.n_rounds % options.eval_every == 0
 
 
 def used_up(progress, options):
     """Whether the rounds or the epochs allowed are used up."""
-    n_rounds = progress.server.round_index
-    return (options.max_iter is not None and n_rounds >= options.max_iter) or (
+    return (options.max_iter is not None and progress.n_rounds >= options.max_iter) or (
         options.max_epochs is not None and progress.epoch >= options.max_epochs
     )
 

@@ -48,7 +48,8 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
     remedy, doubt : str
         What else to do about shortened steps, and about a run that does not converge.
     """
-    e, n_rounds = estimator, result.server.round_index
+    e, n_rounds = estimator, len(result.history["round"]) - 1
+    earlier = result.server.round_index - n_rounds
     if result.stopped_by == "callback":
         return
     if result.stopped_by == "keyboard":
@@ -74,7 +75,9 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
     text = f"Not converged to tol={e.tol} after {_rounds(n_rounds)}"
     travelled = result.history["step_size"][1:].sum()
     if travelled < min(_FEW_STEPS, n_rounds):
-        enough = _rounds_enough(e, n_rounds, travelled, last_step, schedule)
+        enough = _rounds_enough(
+            e, n_rounds, travelled, last_step, lambda number: schedule(earlier + number)
+        )
         bounds = []
         if e.max_iter is not None:
             bounds.append(f"max_iter to about {enough}")

@@ -67,12 +67,10 @@ class Checkpoint(NamedTuple):
         template = as_state(Saved(Progress(server, 0.0), states, History(), [], stopping))
         state = _checkpoint.load(self.resume_from, self.identity, template)
         parameters = problem.model.maximization(state["server"]["statistics"])
+        server = ServerState(parameters=parameters, **state["server"])
+        n_rounds = len(state["history"]["round"]) - 1
         return Saved(
-            Progress(
-                ServerState(parameters=parameters, **state["server"]),
-                state["epoch"],
-                state["converged"],
-            ),
+            Progress(server, state["epoch"], state["converged"], server.round_index - n_rounds),
             state["states"],
             History.of_dict(state["history"]),
             list(state["trace"]),
@@ -80,15 +78,14 @@ class Checkpoint(NamedTuple):
         )
 
 
-def checkpoint_of(estimator, federation, seed, resume_from):
+def checkpoint_of(estimator, problem, resume_from):
     """Checkpoint of an estimator's fit; None if nothing is saved or resumed.
 
     Parameters
     ----------
     estimator : estimator
         Its parameters, ``checkpoint`` and ``checkpoint_every`` among them.
-    federation : Federation
-    seed : int
+    problem : Problem
     resume_from : path-like or None
 
     Returns
@@ -97,6 +94,7 @@ def checkpoint_of(estimator, federation, seed, resume_from):
     """
     if estimator.checkpoint is None and resume_from is None:
         return None
+    federation = problem.federation
     parameters = {
         name: _described(value)
         for name, value in estimator.get_params(deep=False).items()
@@ -104,11 +102,15 @@ def checkpoint_of(estimator, federation, seed, resume_from):
     }
     identity = {
         "estimator": type(estimator).__name__,
-        "seed": seed,
+        "seed": problem.seed,
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
         "lengths of clients": _digest(federation.lengths),
         "weights of clients": _digest(federation.weights),
+        "weights of rows": None
+        if federation.sample_weight is None
+        else _digest(federation.sample_weight.values),
+        "constants of the model": _digest(problem.model.constants()),
         **parameters,
     }
     return Checkpoint(identity, estimator.checkpoint, estimator.checkpoint_every, resume_from)

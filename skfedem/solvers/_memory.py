@@ -1,0 +1,172 @@
+"""What stays of a run, so that another can go on from it: Ŝ, V, and who the clients were."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..models._base import Model
+from ._base import ServerState
+from .fedem import ClientStates
+
+
+class Memory(NamedTuple):
+    """What server and clients keep after a run.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (n_clients,)
+        Labels of the clients.
+    totals : ndarray of shape (n_clients,)
+        Sum of the weights of each client's rows; their number where they have none.
+    weights : ndarray of shape (n_clients,)
+        w_i.
+    n_samples : int
+        Rows of all clients.
+    n_inner : int
+        k_in.
+    model : Model
+        With the units of Ŝ and V.
+    server : ServerState
+    states : NamedTuple
+        Clients' states; their arrays have one row a client.
+    """
+
+    ids: np.ndarray
+    totals: np.ndarray
+    weights: np.ndarray
+    n_samples: int
+    n_inner: int
+    model: Model
+    server: ServerState
+    states: NamedTuple
+
+
+class Kept(NamedTuple):
+    """Server and clients' states that a run begins with."""
+
+    server: ServerState
+    states: NamedTuple
+
+
+def memory_of(ids, problem, server, states):
+    """Memory of a run."""
+    return Memory(
+        ids,
+        problem.federation.totals,
+        problem.federation.weights,
+        problem.federation.n_samples,
+        problem.n_inner,
+        problem.model,
+        server,
+        states,
+    )
+
+
+def go_on(memory, solver, problem, start, ids):
+    """Start of a run that goes on with V, the rounds, and so the random streams of another.
+
+    Known clients keep their control variates; new ones begin with V_i = 0. Where nothing has
+    changed clients keep all they have, else the estimates of VR-FedEM begin anew.
+
+    Parameters
+    ----------
+    memory : Memory
+    solver : module
+    problem : Problem
+        In the units of the memory.
+    start : Start
+        Ŝ and the parameters of the first broadcast.
+    ids : ndarray of shape (n_clients,)
+
+    Returns
+    -------
+    start : Start
+    """
+    states = solver.init(problem, problem.vectors.zeros())
+    federation, server = problem.federation, memory.server
+    at = positions(memory.ids, ids)
+    unchanged = (
+        np.array_equal(at, np.arange(len(memory.ids)))
+        and np.array_equal(memory.totals, federation.totals)
+        and memory.n_inner == problem.n_inner
+        and type(memory.states) is type(states)
+    )
+    if unchanged:
+        states = type(states)(*(kept.copy() for kept in memory.states))
+    else:
+        states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
+    if not (unchanged and np.array_equal(memory.weights, federation.weights)):
+        server = server._replace(control=federation.weights @ states.controls)
+    server = server._replace(statistics=start.statistics, parameters=start.parameters)
+    return start._replace(kept=Kept(server, states))
+
+
+def join(memory, ids, *, uniform):
+    """Memory in which all these clients are known: new ones with V_i = 0 and no rows so far.
+
+    Parameters
+    ----------
+    memory : Memory
+    ids : ndarray of shape (n,)
+    uniform : bool
+        Whether all clients weigh the same, whatever their rows.
+
+    Returns
+    -------
+    memory : Memory
+    at : ndarray of int, shape (n,)
+        Positions of the clients in the memory.
+
+    Raises
+    ------
+    ValueError
+        If the labels are of another kind than the known ones.
+    """
+    known, n_known = memory.ids, len(memory.ids)
+    kinds = {"number" if a.dtype.kind in "biuf" else a.dtype.kind for a in (known, ids)}
+    if len(kinds - {"O", "U", "T"}) > 0 and len(kinds) > 1:
+        raise ValueError(
+            f"Expected client labels like those of the calls before, of dtype {known.dtype}, got "
+            f"dtype {ids.dtype}. Name clients by the same labels in every call; those of a list "
+            "are their positions."
+        )
+    at = positions(known, ids)
+    new = np.flatnonzero(at < 0)
+    controls, server = memory.states.controls, memory.server
+    if len(new):
+        at[new] = n_known + np.arange(len(new))
+        controls = np.concatenate([controls, np.zeros((len(new), controls.shape[1]))])
+        if uniform:
+            # Of the weights by rows, they have none yet.
+            share = n_known / (n_known + len(new))
+            server = server._replace(control=share * server.control)
+    return memory._replace(
+        ids=np.concatenate([known, ids[new]]),
+        totals=np.concatenate([memory.totals, np.zeros(len(new))]),
+        server=server,
+        states=ClientStates(controls),
+    ), at
+
+
+def positions(known, ids):
+    """Position of each client among the known ones, -1 where it is new.
+
+    Parameters
+    ----------
+    known, ids : ndarray
+        Distinct labels.
+
+    Returns
+    -------
+    positions : ndarray of int, shape (len(ids),)
+    """
+    if len(known) == len(ids) and np.array_equal(known, ids):
+        return np.arange(len(ids))
+    if not (known.dtype.kind in "iu" and ids.dtype.kind in "iu"):
+        where = {label: k for k, label in enumerate(known.tolist())}
+        return np.array([where.get(label, -1) for label in ids.tolist()])
+    order = np.argsort(known)
+    found = order[np.searchsorted(known, ids, sorter=order).clip(max=len(known) - 1)]
+    return np.where(known[found] == ids, found, -1)

@@ -1,0 +1,173 @@
+"""Streams: each batch of rows is read once, in a round of its own (the online case of A7).
+
+A round is that of the solvers. What is new is who is there: the clients with rows in the batch are
+the federation, and V, which is of all known clients, speaks for the others, as in a round that they
+take no part in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from .._federation import Federation, sample_weight_of
+from .._history import History
+from ._base import server_half
+from ._loop import active_clients, client_round, evaluated
+from .fedem import ClientStates
+from .step_size import stream_step_size
+
+_FLOAT_BITS = 64
+
+
+class Stepping(NamedTuple):
+    """How a stream steps: by a schedule of the rounds, counted from 1, or automatically (None)."""
+
+    schedule: Callable[[int], float] | None
+    by_rows: bool
+
+
+def batches(federation, batch_size):
+    """Cut the rows of a call into batches of at most so many rows a client, in their order.
+
+    Parameters
+    ----------
+    federation : Federation
+    batch_size : int or None
+        None for one batch.
+
+    Yields
+    ------
+    clients : ndarray of int
+        Who has rows in the batch; increasing.
+    batch : Federation
+        Their rows, without client weights.
+    """
+    lengths, starts = federation.lengths, federation.offsets[:-1]
+    if batch_size is None or lengths.max() <= batch_size:
+        yield np.arange(federation.n_clients), federation
+        return
+    for first in range(0, int(lengths.max()), batch_size):
+        clients = np.flatnonzero(lengths > first)
+        own = np.minimum(lengths[clients] - first, batch_size)
+        ends = np.cumsum(own)
+        chosen = np.repeat(starts[clients] + first - (ends - own), own) + np.arange(ends[-1])
+        offsets = np.concatenate([[0], ends])
+        weights = federation.sample_weight
+        if weights is not None:
+            weights = sample_weight_of(weights.values[chosen], offsets)
+        yield clients, Federation(federation.rows[chosen], offsets, None, weights)
+
+
+def stream(solver, problem, memory, at, stepping, workers):
+    """Rounds over the batches of a call, one each.
+
+    Parameters
+    ----------
+    solver : module
+        ``fedem``.
+    problem : Problem
+        Of the rows of the call.
+    memory : Memory
+        Of all known clients, those of the call among them.
+    at : ndarray of int
+        Their positions in it.
+    stepping : Stepping
+    workers : Workers
+
+    Returns
+    -------
+    memory : Memory
+        But for the control variates, which are as before.
+    controls : ndarray
+        V_i of the clients of the call.
+    history : History
+        One row a round; ``log_likelihood`` is that of the parameters *before* the round.
+    trace : list
+    """
+    server, model, totals = memory.server, memory.model, memory.totals.astype(np.float64)
+    controls, mass, n_samples = memory.states.controls[at], totals.sum(), memory.n_samples
+    history, trace, n_rows = History(), [], problem.federation.n_samples
+    for clients, batch in batches(problem.federation, problem.batch_size):
+        own, here = batch.totals, at[clients]
+        totals[here] += own
+        if stepping.by_rows:
+            # Σ_i w_i V_i with weights that have changed.
+            control = mass * server.control + own @ controls[clients]
+            mass += own.sum()
+            server = server._replace(control=control / mass)
+            weights = totals[here] / mass
+        else:
+            weights = np.full(len(here), 1 / len(totals))
+        federation = batch._replace(weights=weights)
+        now = problem._replace(
+            model=model,
+            federation=federation,
+            vectors=model.vectors(federation),
+            batch_size=None,
+            presence=1.0 if len(here) == len(totals) else float(weights.sum()),
+        )
+        step_size = _step_size(stepping, now, server, n_samples)
+        n_samples += batch.n_samples
+        before, states = server.parameters, ClientStates(controls[clients])
+        active = active_clients(now, server.round_index)
+        received = client_round(solver, now, server, states, active, workers)
+        controls[clients] = states.controls
+        model, before, n_numbers = model.learn(federation, active, before, step_size)
+        server, info = server_half(now._replace(model=model), server, received, step_size)
+        criterion = np.nan
+        if len(active):
+            mean = received.log_likelihood / weights[active].sum()
+            criterion = model.evaluated(mean, before)
+        history.append(
+            round=server.round_index,
+            epoch=received.n_expectations / n_rows,
+            field_sq_norm=info.field_sq_norm,
+            step_size=step_size,
+            n_active=len(active),
+            uplink_bits=8 * received.n_bytes + _FLOAT_BITS * n_numbers * len(active),
+            downlink_bits=_FLOAT_BITS * model.downlink_numbers(federation, active),
+            safeguarded=info.safeguarded,
+            **evaluated(model, criterion, np.nan),
+        )
+        trace.append(model.trace(server.parameters))
+    weights = totals / mass if stepping.by_rows else np.full(len(totals), 1 / len(totals))
+    memory = memory._replace(
+        totals=totals, weights=weights, n_samples=n_samples, model=model, server=server
+    )
+    return memory, controls, history, trace
+
+
+def _step_size(stepping, problem, server, n_before):
+    if stepping.schedule is not None:
+        return stepping.schedule(server.round_index + 1)
+    return stream_step_size(problem, n_before) * server.caution
+
+
+def appended(old, history, trace):
+    """History of a stream with the rounds of one more call.
+
+    Parameters
+    ----------
+    old : dict of ndarray
+        With the columns of the history, and ``weights`` for the trace.
+    history : History
+    trace : list
+
+    Returns
+    -------
+    history : dict of ndarray
+        The log-likelihood of a round's rows stands with the parameters that had not seen them.
+    """
+    new = {**history.as_dict(), "weights": np.array(trace)}
+    new["epoch"] = old["epoch"][-1] + np.cumsum(new["epoch"])
+    new["round"] = old["round"][-1] + 1 + np.arange(len(trace))
+    unseen = new["log_likelihood"]
+    new["log_likelihood"] = np.append(unseen[1:], np.nan)
+    columns = {name: np.concatenate([old[name], new[name]]) for name in old}
+    last = len(old["round"]) - 1
+    if np.isnan(old["log_likelihood"][last]):
+        columns["log_likelihood"][last] = unseen[0]
+    return columns

@@ -1,0 +1,362 @@
+"""Streams: each call of partial_fit is a round, or some, on rows that are read once."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from skfedem import FederatedGaussianMixture, _parallel
+
+COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
+CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0], [0.0, 6.0]])
+GIVEN = {"n_components": 3, "means_init": CENTERS / 2 + [50.0, 0.0], "random_state": 0}
+NOISY = {**GIVEN, "omega": 1.0, "participation": 0.6, "step_size": 0.05}
+# Rounding of a few rounds of EM, which the order of sums decides.
+ALMOST = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def make_rows(n_rows, seed=0):
+    rng = np.random.default_rng(seed)
+    return CENTERS[rng.integers(3, size=n_rows)] + rng.normal(size=(n_rows, 2)) + [50.0, 0.0]
+
+
+X = make_rows(600)
+OWNERS = np.random.default_rng(1).integers(5, size=600)
+CLIENTS = [X[owner == OWNERS] for owner in range(5)]
+PARAMETERS = ("weights_", "means_", "covariances_", "precisions_")
+
+
+def fit(estimator, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return estimator.fit(*args, **kwargs)
+
+
+def assert_same(one, other, names=PARAMETERS, **tolerance):
+    for name in names:
+        assert_allclose(getattr(one, name), getattr(other, name), err_msg=name, **tolerance)
+
+
+def batches_of(size, rows=X, owners=OWNERS):
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size], owners[first : first + size]
+
+
+def streamed(gm, size, rows=X, owners=OWNERS, **kwargs):
+    for batch, labels in batches_of(size, rows, owners):
+        gm.partial_fit(batch, clients=labels, **kwargs)
+    return gm
+
+
+def memory_error(gm):
+    memory = gm._memory
+    return np.abs(memory.server.control - memory.weights @ memory.states.controls).max()
+
+
+# ---- exact limits
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
+def test_the_same_rows_again_and_again_are_em(covariance_type, client_weights):
+    gm = FederatedGaussianMixture(
+        **GIVEN, covariance_type=covariance_type, client_weights=client_weights, step_size=1.0
+    )
+    whole = fit(clone(gm).set_params(max_iter=4, tol=0.0), CLIENTS)
+    for k in range(4):
+        gm.partial_fit(CLIENTS) if k % 2 else gm.partial_fit(tuple(CLIENTS))
+    assert_same(gm, whole, (*PARAMETERS, "client_drift_"), **ALMOST)
+    assert gm.n_iter_ == 4
+    assert_allclose(
+        gm.history_["log_likelihood"][:4], whole.history_["log_likelihood"][:4], **ALMOST
+    )
+    weights = [np.arange(len(client)) % 3 for client in CLIENTS]
+    repeated = [
+        np.repeat(client, own, axis=0) for client, own in zip(CLIENTS, weights, strict=True)
+    ]
+    weighted = clone(gm).partial_fit(CLIENTS, sample_weight=weights)
+    assert_same(weighted, clone(gm).partial_fit(repeated), **ALMOST)
+
+
+def expected_statistics(rows, weights, means, covariances):
+    """Mean of (r, r y, r y²) over rows, diagonal covariances, by scikit-learn's E-step."""
+    pooled = GaussianMixture(len(weights), covariance_type="diag")
+    pooled.weights_, pooled.means_, pooled.covariances_ = weights, means, covariances
+    pooled.precisions_cholesky_ = 1 / np.sqrt(covariances)
+    r = pooled.predict_proba(rows)
+    return r.mean(axis=0), r.T @ rows / len(rows), r.T @ rows**2 / len(rows)
+
+
+def test_a_stream_is_online_em():
+    steps = [0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    gm = FederatedGaussianMixture(
+        **GIVEN, covariance_type="diag", step_size=lambda k: steps[k - 1], reg_covar=0.0
+    )
+    start = fit(clone(gm).set_params(max_iter=0), X[:100])
+    weights, means, covariances = start.weights_, start.means_, start.covariances_
+    s = weights, weights[:, None] * means, weights[:, None] * (covariances + means**2)
+    for step, (batch, labels) in zip(steps, batches_of(100), strict=True):
+        new = expected_statistics(batch, weights, means, covariances)
+        s = tuple((1 - step) * old + step * now for old, now in zip(s, new, strict=True))
+        weights, means = s[0], s[1] / s[0][:, None]
+        covariances = s[2] / s[0][:, None] - means**2
+        gm.partial_fit(batch)
+        assert_allclose(gm.weights_, weights, rtol=1e-9)
+        assert_allclose(gm.means_, means, rtol=1e-9)
+        # Rows lie 50 from the origin, where the literal formula loses four digits.
+        assert_allclose(gm.covariances_, covariances, rtol=1e-7)
+        assert len(labels) == 100
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_a_batch_size_cuts_a_call_into_rounds(covariance_type):
+    gm = FederatedGaussianMixture(**GIVEN, covariance_type=covariance_type)
+    gm.partial_fit(CLIENTS)
+    pieces = pickle.loads(pickle.dumps(gm))
+    gm.set_params(batch_size=30).partial_fit(CLIENTS, sample_weight=None)
+    longest = max(len(client) for client in CLIENTS)
+    for first in range(0, longest, 30):
+        here = [k for k, client in enumerate(CLIENTS) if len(client) > first]
+        part = [CLIENTS[k][first : first + 30] for k in here]
+        pieces.partial_fit(np.concatenate(part), clients=np.repeat(here, [len(p) for p in part]))
+    assert gm.n_iter_ == pieces.n_iter_ == 1 + -(-longest // 30)
+    assert_same(gm, pieces, (*PARAMETERS, "client_drift_"), **ALMOST)
+    assert gm.history_["epoch"][-1] == pytest.approx(gm.history_["epoch"][1] + 1)
+
+
+def test_after_one_pass_it_is_within_a_fiftieth_of_a_nat_of_em():
+    rows, owners = make_rows(10000, seed=5), np.random.default_rng(2).integers(20, size=10000)
+    best = GaussianMixture(3, n_init=3, random_state=0).fit(rows).score(rows)
+    for parameters, size in (({}, 200), ({}, 1000), ({"covariance_type": "tied"}, 100)):
+        gm = FederatedGaussianMixture(3, random_state=0, **parameters)
+        score = streamed(gm, size, rows, owners).score(rows)
+        assert score > best - 0.02
+    last = gm.history_["log_likelihood"][-100:-1].mean()
+    # A row's log-likelihood varies by about 1, the mean of 9900 of them by 0.01; the first rounds
+    # are worse.
+    assert last == pytest.approx(best, abs=0.1)
+
+
+# ---- who is there
+
+
+@pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
+@pytest.mark.parametrize("parameters", [GIVEN, NOISY])
+def test_memory_is_the_mean_of_the_clients(parameters, client_weights):
+    gm = FederatedGaussianMixture(**parameters, client_weights=client_weights)
+    rng = np.random.default_rng(0)
+    rows_of = np.zeros(9)
+    for k in range(12):
+        labels = rng.integers(3 + k // 2, size=40)
+        gm.partial_fit(make_rows(40, seed=k), clients=labels)
+        rows_of += np.bincount(labels, minlength=9)
+        # Rounding of a few sums a round.
+        assert memory_error(gm) < 1e-12
+        rows = dict(zip(gm.client_ids_.tolist(), gm._memory.totals, strict=True))
+        assert rows == {k: n for k, n in enumerate(rows_of) if n}
+    expected = gm._memory.totals / gm._memory.totals.sum()
+    if client_weights == "uniform":
+        expected = np.full(gm.n_clients_, 1 / gm.n_clients_)
+    assert_allclose(gm._memory.weights, expected, rtol=1e-14)
+
+
+def test_new_clients_join_and_absent_ones_keep_what_they_have():
+    gm = FederatedGaussianMixture(**NOISY | {"participation": 1.0})
+    names = np.array(list("cabde"))[OWNERS]
+    gm.partial_fit(X[:200], clients=names[:200])
+    assert_array_equal(gm.client_ids_, list("abcde"))
+    assert_array_equal(gm.new_client_ids_, list("abcde"))
+    drift = gm.client_drift_.copy()
+    gm.partial_fit(X[200:300], clients=np.where(names[200:300] < "c", "z", "b"))
+    assert_array_equal(gm.client_ids_, list("abcdez"))
+    assert_array_equal(gm.new_client_ids_, ["z"])
+    assert gm.n_clients_ == len(gm.client_drift_) == 6
+    assert_array_equal(gm.client_drift_[[0, 2, 3, 4]], drift[[0, 2, 3, 4]])
+    assert gm.client_drift_[1] != drift[1]
+    assert gm.client_drift_[5] > 0
+    gm.partial_fit(X[:50], clients=names[:50])
+    assert len(gm.new_client_ids_) == 0
+    assert_array_equal(gm.history_["n_active"][1:], [5, 2, 5])
+
+
+def test_unlike_clients_that_come_in_turns():
+    """Each call has one of two clients, each of which has one component only."""
+    rows = CENTERS[:2, None] + np.random.default_rng(0).normal(size=(2, 6000, 2))
+    gm = FederatedGaussianMixture(2, random_state=0, covariance_type="tied")
+    gm.partial_fit(rows[:, :200].reshape(-1, 2), clients=np.repeat([0, 1], 200))
+    for k in range(200, 6000, 100):
+        for owner in (0, 1):
+            gm.partial_fit(rows[owner, k : k + 100], clients=[owner] * 100)
+    pooled = np.concatenate(rows)
+    best = FederatedGaussianMixture(2, random_state=0, covariance_type="tied").fit(pooled)
+    assert gm.score(pooled) > best.score(pooled) - 0.02
+
+
+# ---- composing with everything else
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_history_grows_and_is_of_rows_not_seen_before(covariance_type):
+    gm = FederatedGaussianMixture(**NOISY | {"participation": 1.0}, covariance_type=covariance_type)
+    scores = []
+    for batch, labels in batches_of(100):
+        if scores:
+            scores[-1] = gm.score(batch)
+        scores.append(np.nan)
+        gm.partial_fit(batch)
+        assert len(labels) == 100
+    history = gm.history_
+    assert gm.n_iter_ == 6
+    assert_array_equal(history["round"], range(7))
+    assert_allclose(history["log_likelihood"][1:], scores, rtol=1e-10)
+    assert gm.lower_bound_ == gm.lower_bounds_[-1] == history["log_likelihood"][5]
+    assert len({len(column) for column in history.values()}) == 1
+    assert (history["uplink_bits"] > 0).all()
+    assert (np.diff(history["epoch"]) > 0).all()
+    moments = 64 * 3 if covariance_type == "tied" else 0
+    assert (history["uplink_bits"][1:] > moments).all()
+    assert not gm.converged_
+
+
+def test_participation_and_compression_apply():
+    gm = streamed(FederatedGaussianMixture(**NOISY), 50)
+    plain = streamed(FederatedGaussianMixture(**NOISY | {"omega": 0.0}), 50)
+    active = gm.history_["n_active"][1:]
+    assert active.min() < 5 and active.max() <= 5
+    assert gm.history_["uplink_bits"][1:].sum() < 0.5 * plain.history_["uplink_bits"][1:].sum()
+    for name in PARAMETERS:
+        assert np.isfinite(getattr(gm, name)).all()
+
+
+def test_a_call_that_nobody_takes_part_in():
+    gm = FederatedGaussianMixture(**NOISY | {"participation": 1e-9, "control_init": "zeros"})
+    gm.partial_fit(X[:100])
+    assert gm.history_["n_active"][1] == 0
+    assert np.isfinite(gm.lower_bound_)
+    before = gm.means_
+    gm.partial_fit(X[100:200])
+    assert_array_equal(gm.means_, before)
+    assert np.isfinite(gm.lower_bounds_).all()
+
+
+@pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data", "random"])
+@pytest.mark.parametrize("n_init", [1, 3])
+def test_every_start(init_params, n_init):
+    gm = FederatedGaussianMixture(3, init_params=init_params, n_init=n_init, random_state=0)
+    streamed(gm, 100)
+    assert gm.n_iter_ == 6
+    again = streamed(clone(gm), 100)
+    assert_array_equal(gm.means_, again.means_)
+
+
+def test_fit_begins_anew_and_a_stream_goes_on_from_a_fit():
+    gm = streamed(FederatedGaussianMixture(**GIVEN), 100)
+    assert_same(gm.fit(CLIENTS), FederatedGaussianMixture(**GIVEN).fit(CLIENTS), rtol=0)
+    assert len(gm.history_["round"]) == gm.n_iter_ + 1
+    n_rounds, score = gm.n_iter_, gm.score(CLIENTS)
+    gm.partial_fit(CLIENTS)
+    assert gm.n_iter_ == n_rounds + 1
+    assert gm.score(CLIENTS) >= score - 1e-9  # a step of EM, if a short one
+    warm = streamed(FederatedGaussianMixture(**GIVEN, warm_start=True, max_iter=1), 100)
+    before = warm.score(X)
+    fit(warm, X, clients=OWNERS)
+    assert warm.n_iter_ == 1
+    assert len(warm.new_client_ids_) == 0
+    assert warm.score(X) > before
+
+
+def test_forms_of_data_and_sklearn_tools():
+    frame = pd.DataFrame(X, columns=["length", "width"])
+    gm = FederatedGaussianMixture(**GIVEN).partial_fit(frame, clients=OWNERS)
+    assert_array_equal(gm.feature_names_in_, ["length", "width"])
+    by_list = FederatedGaussianMixture(**GIVEN).partial_fit(
+        [frame[owner == OWNERS] for owner in range(5)]
+    )
+    assert_same(gm, by_list, **ALMOST)
+    with pytest.raises(ValueError, match="feature names should match"):
+        gm.partial_fit(frame.rename(columns={"width": "height"}), clients=OWNERS)
+    with sklearn.config_context(enable_metadata_routing=True):
+        request = gm.get_metadata_routing().partial_fit.requests
+    assert request == {"clients": True, "sample_weight": True}
+
+
+def test_results_do_not_depend_on_n_jobs_or_on_pickling(monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    one, two = FederatedGaussianMixture(**NOISY), FederatedGaussianMixture(**NOISY, n_jobs=2)
+    for batch, labels in batches_of(100):
+        one.partial_fit(batch, clients=labels)
+        two = pickle.loads(pickle.dumps(two)).partial_fit(batch, clients=labels)
+    assert_array_equal(one.means_, two.means_)
+    assert_array_equal(one.history_["field_sq_norm"], two.history_["field_sq_norm"])
+
+
+def test_far_from_the_origin_in_large_units():
+    near, far = FederatedGaussianMixture(3, random_state=0), FederatedGaussianMixture(
+        3, random_state=0, reg_covar=1e2
+    )  # fmt: skip
+    streamed(near, 100, X - [50.0, 0.0])
+    streamed(far, 100, (X - [50.0, 0.0]) * 1e4 + 1e8)
+    # Rows 1e8 from the origin have eight digits less; they vary by 1e4.
+    assert_allclose((far.means_ - 1e8) / 1e4, near.means_, atol=1e-6)
+
+
+# ---- bad input
+
+
+def state(gm):
+    memory = gm._memory
+    return memory.states.controls.tobytes(), gm.means_.tobytes(), gm.n_iter_, len(gm.lower_bounds_)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error", "says"),
+    [
+        ((X[:, :1],), {"clients": OWNERS}, ValueError, "1 features.*expecting 2 features"),
+        (([X[:, :1]],), {}, ValueError, "1 features.*expecting 2 features"),
+        ((X * np.nan,), {"clients": OWNERS}, ValueError, "NaN or infinity"),
+        ((X,), {"clients": OWNERS[1:]}, ValueError, "one label for each of the 600 rows"),
+        ((X,), {"clients": OWNERS.astype(str)}, ValueError, "labels like those of the calls"),
+        ((X,), {"sample_weight": -np.ones(600)}, ValueError, "not negative"),
+        ((), {}, TypeError, "X"),
+    ],
+)
+def test_bad_data(args, kwargs, error, says):
+    gm = FederatedGaussianMixture(**GIVEN).partial_fit(X, clients=OWNERS)
+    before = state(gm)
+    with pytest.raises(error, match=says):
+        gm.partial_fit(*args, **kwargs)
+    assert state(gm) == before
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "says"),
+    [
+        ({"n_components": 2, "means_init": None}, ValueError, "means_ of shape"),
+        ({"covariance_type": "diag"}, ValueError, "covariance_type='full', as in the last fit"),
+        ({"step_size": 2.0}, ValueError, "step_size"),
+        ({"step_size": lambda k: -1.0}, ValueError, r"step_size\(2\)"),
+        ({"solver": "vr_fedem"}, AttributeError, "has no attribute 'partial_fit'"),
+    ],
+)
+def test_bad_parameters(parameters, error, says):
+    gm = FederatedGaussianMixture(**GIVEN).partial_fit(X, clients=OWNERS)
+    before = state(gm)
+    with pytest.raises(error, match=says):
+        gm.set_params(**parameters).partial_fit(X, clients=OWNERS)
+    assert state(gm) == before
+
+
+def test_the_first_call_needs_as_many_rows_as_components():
+    gm = FederatedGaussianMixture(3)
+    with pytest.raises(ValueError, match="n_samples = 2 and n_components = 3"):
+        gm.partial_fit(X[:2])
+    assert not hasattr(gm, "means_")
+    gm.partial_fit(X[:50]).partial_fit(X[50:51])
+    assert gm.n_iter_ == 2

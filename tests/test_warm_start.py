@@ -1,0 +1,167 @@
+"""Fits that go on from the statistics and the control variates of the last one."""
+
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from skfedem import FederatedGaussianMixture
+from skfedem.models.gaussian_mixture import GaussianMixtureModel
+
+LENGTHS = (30, 12, 25, 40, 18)
+CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0]])
+GIVEN = {"n_components": 2, "means_init": CENTERS / 2, "random_state": 0, "tol": 0.0}
+NOISY = {**GIVEN, "step_size": 0.1, "omega": 1.0, "participation": 0.6, "batch_size": 4}
+SETTINGS = {
+    "exact": GIVEN,
+    "all rows": {**GIVEN, "step_size": 0.1, "omega": 1.0, "participation": 0.6},
+    "minibatches": NOISY,
+    "decreasing": {**NOISY, "step_size": "auto"},
+    "schedule": {**NOISY, "step_size": lambda k: 0.5 / k**0.6},
+    "variance reduced": {**NOISY, "solver": "vr_fedem", "n_inner": 7},
+    "without memory": {**NOISY, "control_step": 0.0, "control_init": "zeros"},
+}
+
+
+def make_clients(lengths=LENGTHS, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        CENTERS[(rng.random(length) < (k + 1) / 6).astype(int)] + rng.normal(size=(length, 2))
+        for k, length in enumerate(lengths)
+    ]
+
+
+CLIENTS = make_clients()
+X, OWNERS = np.concatenate(CLIENTS), np.repeat(range(len(LENGTHS)), LENGTHS)
+
+
+def fit(estimator, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return estimator.fit(*args, **kwargs)
+
+
+def assert_memory_is_the_mean(gm):
+    memory = gm._memory
+    mean = memory.weights @ memory.states.controls
+    # Rounding of sums of a few numbers, round after round.
+    assert_allclose(memory.server.control, mean, rtol=0, atol=1e-12)
+    assert memory.weights.sum() == pytest.approx(1, abs=1e-14)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_two_fits_are_one_of_twice_the_rounds(covariance_type, setting):
+    gm = FederatedGaussianMixture(**SETTINGS[setting], covariance_type=covariance_type)
+    whole = fit(clone(gm).set_params(max_iter=20), CLIENTS)
+    warm = fit(clone(gm).set_params(max_iter=13, warm_start=True), CLIENTS)
+    fit(warm.set_params(max_iter=7), CLIENTS)
+    for name in ("weights_", "means_", "covariances_", "precisions_", "client_drift_"):
+        assert_array_equal(getattr(warm, name), getattr(whole, name), err_msg=name)
+    assert warm.n_iter_ == 7
+    assert_array_equal(warm.history_["round"], np.arange(8))
+    for name in ("field_sq_norm", "step_size", "n_active", "uplink_bits", "safeguarded", "weights"):
+        assert_array_equal(warm.history_[name][1:], whole.history_[name][14:], err_msg=name)
+    if setting != "without memory":
+        assert_memory_is_the_mean(warm)
+
+
+def test_going_on_reads_no_rows(monkeypatch):
+    gm = FederatedGaussianMixture(**SETTINGS["all rows"], max_iter=5, warm_start=True)
+    fit(gm, CLIENTS)
+    assert gm.history_["epoch"][0] == 1  # the first control variates
+    counts = []
+    features = GaussianMixtureModel.features
+
+    def counted(self, rows):
+        counts.append(len(rows))
+        return features(self, rows)
+
+    monkeypatch.setattr(GaussianMixtureModel, "features", counted)
+    fit(gm.set_params(max_iter=0, eval_every=None), CLIENTS)
+    # The log-likelihood at the end is the experimenter's.
+    assert sum(counts) == len(X)
+    for name in ("epoch", "uplink_bits", "downlink_bits"):
+        assert gm.history_[name][0] == 0
+
+
+def test_known_clients_keep_their_control_variates():
+    names = np.array(["a", "b", "c", "d", "e"])[OWNERS]
+    gm = FederatedGaussianMixture(**SETTINGS["all rows"], max_iter=8, warm_start=True)
+    fit(gm, X, clients=names)
+    assert_array_equal(gm.new_client_ids_, list("abcde"))
+    drift = gm.client_drift_
+    gm.set_params(max_iter=0)
+    fit(gm, X, clients=np.where(names == "b", "x", names))
+    assert_array_equal(gm.client_ids_, ["a", "c", "d", "e", "x"])
+    assert_array_equal(gm.new_client_ids_, ["x"])
+    assert_array_equal(gm.client_drift_, [*drift[[0, 2, 3, 4]], 0.0])
+    assert_memory_is_the_mean(gm)
+    # Who has left is forgotten; to come back is to join.
+    fit(gm, X[names != "c"], clients=names[names != "c"])
+    assert_array_equal(gm.client_drift_, [drift[0], 0.0, *drift[[3, 4]]])
+    assert_memory_is_the_mean(gm)
+
+
+def test_it_converges_to_the_same_fit_with_other_rows_of_other_clients():
+    gm = FederatedGaussianMixture(**{**GIVEN, "tol": 1e-9}, covariance_type="tied", max_iter=500)
+    gm.set_params(warm_start=True).fit(make_clients((50, 60), seed=3))
+    others = [client + np.array([0.3, -0.2]) for client in CLIENTS]
+    cold = clone(gm).set_params(warm_start=False).fit(others)
+    gm.fit(others)
+    # Both stop within about tol of the optimum, in which the log-likelihood is quadratic.
+    assert gm.lower_bound_ == pytest.approx(cold.lower_bound_, abs=1e-7)
+    assert_allclose(gm.means_, cold.means_, atol=1e-3)
+
+
+def test_another_solver_goes_on_from_the_control_variates():
+    gm = FederatedGaussianMixture(**SETTINGS["variance reduced"], max_iter=9, warm_start=True)
+    drift = fit(gm, CLIENTS).client_drift_
+    fit(gm.set_params(solver="fedem", max_iter=0), CLIENTS)
+    assert_array_equal(gm.client_drift_, drift)
+    fit(gm.set_params(solver="vr_fedem", max_iter=30), CLIENTS)
+    assert_memory_is_the_mean(gm)
+
+
+def test_another_regularisation_acts_at_once():
+    gm = FederatedGaussianMixture(**GIVEN, max_iter=5, warm_start=True)
+    before = fit(gm, CLIENTS).covariances_
+    fit(gm.set_params(reg_covar=0.5, max_iter=0), CLIENTS)
+    # 0.5 in place of 1e-6, in the rows' units.
+    assert_allclose(gm.covariances_, before + (0.5 - 1e-6) * np.eye(2), atol=1e-9)
+
+
+def test_a_warm_run_is_resumed_bit_for_bit(tmp_path):
+    path = tmp_path / "run.npz"
+    gm = FederatedGaussianMixture(**NOISY, max_iter=6, warm_start=True)
+    fit(gm, CLIENTS)
+    fit(gm.set_params(checkpoint=path, max_iter=4), CLIENTS)
+    fresh = clone(gm).set_params(max_iter=9)
+    fit(fresh, CLIENTS, resume_from=path)
+    whole = fit(clone(gm).set_params(max_iter=15, checkpoint=None), CLIENTS)
+    assert fresh.n_iter_ == 9
+    assert_array_equal(fresh.means_, whole.means_)
+    # In other units the saved statistics would be others.
+    moved = fit(clone(gm).set_params(checkpoint=None), [client * 2 for client in CLIENTS])
+    fit(moved.set_params(checkpoint=path), CLIENTS)
+    with pytest.raises(ValueError, match="constants of the model"):
+        fit(clone(gm), CLIENTS, resume_from=path)
+
+
+def test_a_failing_fit_leaves_the_last_one(monkeypatch):
+    gm = FederatedGaussianMixture(**NOISY, max_iter=6, warm_start=True)
+    fit(gm, CLIENTS)
+    controls, means = gm._memory.states.controls.copy(), gm.means_.copy()
+
+    def fails(round_number):
+        if round_number == 9:
+            raise RuntimeError("on the way")
+        return 0.1
+
+    with pytest.raises(RuntimeError, match="on the way"):
+        fit(gm.set_params(step_size=fails), CLIENTS)
+    assert_array_equal(gm._memory.states.controls, controls)
+    assert_array_equal(gm.means_, means)
