@@ -86,15 +86,19 @@ def stream_step_size(problem, n_before):
     step_size : float
         In (0, 1].
     """
-    federation, n_clients = problem.federation, problem.federation.n_clients
-    n_rows = federation.n_samples
+    federation, n_rows = problem.federation, problem.federation.n_samples
     present = problem._replace(
-        federation=federation._replace(weights=federation.weights / problem.presence)
+        federation=federation._replace(weights=federation.weights / problem.presence),
+        batch_size=n_rows / federation.n_clients,
     )
-    noise, _ = problem.model.minibatch_bounds(present.federation, n_rows / n_clients)
-    noise *= _STREAM_NOISE / (1 + 5 * participation_omega(problem.omega, problem.participation))
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
-    return min(share, noise, first_step_size(present, variance_reduced=False))
+    if problem.omega > 0:
+        # What is compressed is mostly a batch's noise, which no memory knows.
+        return min(share, first_step_size(present, variance_reduced=False))
+    noise, _ = problem.model.minibatch_bounds(present.federation, present.batch_size)
+    noise *= _STREAM_NOISE / (1 + 5 * participation_omega(0, problem.participation))
+    memory = first_step_size(present._replace(batch_size=None), variance_reduced=False)
+    return min(share, noise, memory)
 
 
 def automatic_n_inner(n_clients, n_samples, omega, participation):
