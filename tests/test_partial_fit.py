@@ -186,6 +186,33 @@ def test_new_clients_join_and_absent_ones_keep_what_they_have():
     assert_array_equal(gm.history_["n_active"][1:], [5, 2, 5])
 
 
+@pytest.mark.parametrize("control_step", [1.0, 0.3])
+def test_the_sum_is_divided_by_the_share_that_is_present(control_step):
+    gm = FederatedGaussianMixture(**GIVEN, step_size=0.2, control_step=control_step)
+    gm.partial_fit(X[:300], clients=OWNERS[:300])
+    before = gm._memory
+    controls = before.states.controls.copy()
+    gm.partial_fit(X[300:], clients=OWNERS[300:] % 2)
+    rows = [X[300:][OWNERS[300:] % 2 == k] for k in (0, 1)]
+    totals = np.bincount(OWNERS[:300])
+    totals[:2] += [len(rows[0]), len(rows[1])]
+    w = totals / totals.sum()
+    model, server = before.model, before.server
+    field, memory = w @ controls, w @ controls
+    for k in (0, 1):
+        sums = model.expectation(
+            server.parameters.natural, model.features(rows[k]), np.array([len(rows[k])])
+        )
+        innovation = sums.statistics[0] / len(rows[k]) - server.statistics - controls[k]
+        field = field + w[k] / (w[0] + w[1]) * innovation
+        memory = memory + control_step * w[k] * innovation
+        controls[k] += control_step * innovation
+    after = gm._memory
+    assert_allclose(after.server.statistics, server.statistics + 0.2 * field, atol=1e-12)
+    assert_allclose(after.server.control, memory, atol=1e-12)
+    assert_allclose(after.states.controls, controls, atol=1e-12)
+
+
 def test_unlike_clients_that_come_in_turns():
     """Each call has one of two clients, each of which has one component only."""
     rows = CENTERS[:2, None] + np.random.default_rng(0).normal(size=(2, 6000, 2))

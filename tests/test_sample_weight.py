@@ -21,6 +21,8 @@ from skfedem._federation import (
     draw_weighted_minibatches,
     sample_weight_of,
 )
+from skfedem._validation import check_clients, federation_of
+from skfedem.models import mixture_start
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 LENGTHS = (31, 12, 25, 40)
@@ -88,6 +90,26 @@ def test_a_start_from_rows_is_that_of_repeated_rows(init_params):
     assert_same_fit(
         fit(sklearn.clone(gm), CLIENTS, sample_weight=WEIGHTS), fit(sklearn.clone(gm), REPEATED)
     )
+
+
+def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():
+    rng = np.random.default_rng(0)
+    # Overlapping rows: where a centre ends depends on every count, and on when k-means stops.
+    clients = [rng.normal(size=(60, 2)) for _ in range(4)]
+    weights = [rng.integers(1, 6, size=60) for _ in clients]
+    repeated = [np.repeat(rows, v, axis=0) for rows, v in zip(clients, weights, strict=True)]
+    centers = []
+    for data, weight in ((clients, weights), (repeated, None)):
+        estimator = FederatedGaussianMixture(3)
+        federation = federation_of(
+            check_clients(estimator, data, sample_weight=weight), "n_samples"
+        )
+        model, _ = mixture_start.standardise(estimator, federation, mixture_start.Given())
+        centers.append(mixture_start._kmeans_centers(model, federation, 0)[0])
+    assert_allclose(centers[0], centers[1], rtol=1e-10)
+    for rows, v, copies in zip(clients, weights, repeated, strict=True):
+        share = mixture_start._weighted_tol(rows, v) * rows.var(axis=0).mean()
+        assert share == pytest.approx(1e-4 * copies.var(axis=0).mean(), rel=1e-12)
 
 
 @pytest.mark.parametrize("init_params", ["random", "random_from_data"])
