@@ -129,6 +129,8 @@ def test_a_batch_size_cuts_a_call_into_rounds(covariance_type):
     assert gm.n_iter_ == pieces.n_iter_ == 1 + -(-longest // 30)
     assert_same(gm, pieces, (*PARAMETERS, "client_drift_"), **ALMOST)
     assert gm.history_["epoch"][-1] == pytest.approx(gm.history_["epoch"][1] + 1)
+    for name in ("log_likelihood", "field_sq_norm", "step_size", "n_active", "uplink_bits"):
+        assert_allclose(gm.history_[name], pieces.history_[name], err_msg=name, rtol=1e-8)
 
 
 def test_after_one_pass_it_is_within_a_fiftieth_of_a_nat_of_em():

@@ -95,8 +95,8 @@ def test_a_start_from_rows_is_that_of_repeated_rows(init_params):
 def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():
     rng = np.random.default_rng(0)
     # Overlapping rows: where a centre ends depends on every count, and on when k-means stops.
-    clients = [rng.normal(size=(60, 2)) for _ in range(4)]
-    weights = [rng.integers(1, 6, size=60) for _ in clients]
+    clients = [rng.normal(size=(400, 2)) for _ in range(4)]
+    weights = [1 + 40 * (np.abs(rows).max(axis=1) > 2) for rows in clients]
     repeated = [np.repeat(rows, v, axis=0) for rows, v in zip(clients, weights, strict=True)]
     centers = []
     for data, weight in ((clients, weights), (repeated, None)):
