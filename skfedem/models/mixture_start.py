@@ -60,13 +60,16 @@ def moments(federation, block_rows, *, matrix):
     matrix : bool
         Whether the full matrix is wanted, or its diagonal.
     """
-    starts, lengths = federation.offsets[:-1], federation.lengths
-    sums = np.add.reduceat(federation.rows, starts, axis=0, dtype=np.float64)
-    center = federation.weights @ (sums / lengths[:, None])
-    d = len(center)
+    every, row_weights = np.arange(federation.n_clients), federation.weights / federation.lengths
+    # Counted from the first row, a constant feature has no rounding in its mean.
+    first = federation.rows[:1].astype(np.float64)
+    d = first.shape[1]
+    center = first[0]
+    for run, rows, own in read(federation, every, block_rows):
+        # In one layout, so that sums do not depend on that of the rows.
+        center = center + np.repeat(row_weights[run], own) @ np.subtract(rows, first, order="C")
     second = np.zeros((d, d) if matrix else d)
-    row_weights = federation.weights / lengths
-    for run, rows, own in read(federation, np.arange(federation.n_clients), block_rows):
+    for run, rows, own in read(federation, every, block_rows):
         y = (rows - center) * np.repeat(np.sqrt(row_weights[run]), own)[:, None]
         second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)
     size = d * (d + 1) // 2 if matrix else d
