@@ -92,9 +92,12 @@ class JoinedRows:
         """Copy of rows by their numbers; cheap where neighbours in ``positions`` share a table."""
         owners = np.searchsorted(self.offsets, positions, side="right") - 1
         taken = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
-        for start, stop in pairwise(np.flatnonzero(np.diff(owners, prepend=-1, append=-1))):
-            k = owners[start]
-            taken[start:stop] = self.tables[k].take(positions[start:stop] - self.offsets[k], axis)
+        within = positions - self.offsets[owners]
+        cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
+        for k, (start, stop) in zip(
+            owners[cuts[:-1]].tolist(), pairwise(cuts.tolist()), strict=True
+        ):
+            taken[start:stop] = self.tables[k].take(within[start:stop], axis)
         return taken
 
 

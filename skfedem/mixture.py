@@ -129,7 +129,9 @@ class FederatedGaussianMixture(
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
         How a start is found. "kmeans": each client (of at most 128) clusters its rows and sends
         centroids of two or more rows with their counts, and the server clusters those. Where
-        clients have single rows only there is nothing to cluster: take "random" then.
+        clients have single rows only there is nothing to cluster: take "random" then. Of a client
+        with more than 131,072 rows a random sample of so many is clustered, and "k-means++" takes
+        such a sample of all rows.
         **"k-means++" and "random_from_data" reveal** ``n_components`` **rows to the server**.
         With these three every row then goes to its nearest centre. "random": clients draw
         posterior probabilities.

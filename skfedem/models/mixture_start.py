@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.random import sample_without_replacement
 
 from .. import _random
 from .._federation import read
@@ -23,6 +24,8 @@ from .units import standard_units
 _FLOAT_BITS = 64
 # Clients that cluster their rows for init_params="kmeans"; more say little more.
 _LARGEST_COHORT = 128
+# Rows that k-means, or k-means++, looks at; of more, a random sample says as much.
+_LARGEST_SAMPLE = 2**17
 # k-means centroids of fewer rows than this would be, or nearly be, rows.
 _FEWEST_ROWS = 2
 # Share of every component given to the others where a component starts with no rows.
@@ -144,19 +147,18 @@ def _kmeans_centers(model, federation, seed):
     rng = np.random.RandomState(seed)
     n, d, size = federation.n_clients, model.n_features, model.n_components
     cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
-    centroids, counts = [np.empty((0, d))], [np.empty(0, dtype=int)]
+    centroids, counts = [np.empty((0, d))], [np.empty(0)]
     for client in cohort:
         start, stop = federation.offsets[client : client + 2]
         n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
         if not n_clusters:
             continue
-        found = _kmeans(
-            federation.rows[start:stop] - model.units.center, n_clusters, seed, n_init=1
-        )
+        rows = federation.rows.take(_sample(rng, start, stop), axis=0)
+        found = _kmeans(rows - model.units.center, n_clusters, seed, n_init=1)
         members = np.bincount(found.labels_, minlength=n_clusters)
         sent = members >= _FEWEST_ROWS
         centroids.append(found.cluster_centers_[sent])
-        counts.append(members[sent])
+        counts.append(members[sent] * (stop - start) / len(rows))
     centroids, counts = np.concatenate(centroids), np.concatenate(counts)
     bits = _FLOAT_BITS * len(counts) * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
@@ -165,6 +167,13 @@ def _kmeans_centers(model, federation, seed):
         found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=counts)
         drawn = np.concatenate([found.cluster_centers_, drawn])
     return drawn + model.units.center, bits
+
+
+def _sample(rng, start, stop):
+    """Increasing numbers of the rows from ``start`` to ``stop``, or of a sample of so many."""
+    if stop - start <= _LARGEST_SAMPLE:
+        return np.arange(start, stop)
+    return np.unique(rng.randint(start, stop, size=_LARGEST_SAMPLE))
 
 
 def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None):
@@ -176,11 +185,15 @@ def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None):
 
 
 def _plusplus_centers(model, federation, seed):
-    """k-means++ over the rows of all clients: reveals ``n_components`` rows to the server."""
-    row_weights = np.repeat(federation.weights / federation.lengths, federation.lengths)
-    centered = federation.rows - model.units.center
+    """k-means++ over the clients' rows: reveals ``n_components`` rows to the server."""
+    rng = np.random.RandomState(seed)
+    sample = _sample(rng, 0, federation.n_samples)
+    owners = np.searchsorted(federation.offsets, sample, side="right") - 1
     centers, _ = kmeans_plusplus(
-        centered, model.n_components, sample_weight=row_weights, random_state=seed
+        federation.rows.take(sample, axis=0) - model.units.center,
+        model.n_components,
+        sample_weight=(federation.weights / federation.lengths)[owners],
+        random_state=rng,
     )
     sums_of_distances = model.n_components * federation.n_clients
     bits = _FLOAT_BITS * (centers.size + sums_of_distances)
@@ -190,8 +203,8 @@ def _plusplus_centers(model, federation, seed):
 def _rows_as_centers(model, federation, seed):
     """Rows drawn at random: reveals ``n_components`` rows to the server."""
     rng = np.random.RandomState(seed)
-    drawn = rng.choice(federation.n_samples, model.n_components, replace=False)
-    centers = federation.rows[np.sort(drawn)].astype(np.float64)
+    drawn = sample_without_replacement(federation.n_samples, model.n_components, random_state=rng)
+    centers = federation.rows.take(np.sort(drawn), axis=0).astype(np.float64)
     return centers, _FLOAT_BITS * centers.size
 
 
