@@ -225,7 +225,7 @@ def standardise(estimator, federation, given):
         Bits up and down.
     """
     covariance_type = estimator.covariance_type
-    rows_at_once = max(64, 2**18 // federation.rows.shape[1])
+    rows_at_once = max(64, 2**16 // federation.rows.shape[1])
     center, second, uplink, downlink = moments(
         federation, rows_at_once, matrix=covariance_type in ("full", "tied")
     )
