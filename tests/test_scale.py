@@ -1,15 +1,20 @@
 """Many clients, many rows, rows in files, several workers."""
 
+import subprocess
+import sys
 import tracemalloc
 from itertools import pairwise
+from threading import get_ident
 
 import numpy as np
 import pytest
+from joblib import Parallel, cpu_count, delayed, parallel_config
 from numpy.testing import assert_array_equal
 from sklearn.base import BaseEstimator
 
-from skfedem import FederatedGaussianMixture, _validation
+from skfedem import FederatedGaussianMixture, _parallel, _validation
 from skfedem._federation import Federation, JoinedRows, ReorderedRows
+from skfedem._parallel import Workers, n_workers
 from skfedem._validation import check_clients
 from skfedem.models import mixture_start
 from skfedem.models.mixture_start import moments
@@ -210,3 +215,139 @@ def test_starts_look_at_a_sample_of_many_rows(monkeypatch, init_params):
     mixture = fitted(X, init_params=init_params)
     # Components are 50 standard deviations apart: every row is assigned for certain.
     assert_array_equal(np.sort(mixture.weights_).round(6), [0.25, 0.75])
+
+
+# ---- several workers
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_bits_do_not_depend_on_the_workers(monkeypatch, fit):
+    # Rounds as short as these are shared as well.
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    generator = np.random.default_rng(0)
+    clients = [generator.normal(size=(2 + k % 7, 2)) for k in range(2500)]
+    want = fitted(clients, **FITS[fit])
+    for n_jobs in (1, 2, 3, -1):
+        assert_same_fit(fitted(clients, **FITS[fit], n_jobs=n_jobs), want)
+    for backend in ("loky", "threading"):
+        with parallel_config(backend, n_jobs=2):
+            assert_same_fit(fitted(clients, **FITS[fit]), want)
+
+
+def test_no_more_workers_than_processors_and_one_inside_of_a_worker():
+    assert n_workers(None) == n_workers(1) == 1
+    assert n_workers(10_000) == n_workers(-1) == cpu_count()
+    with parallel_config("loky", n_jobs=2):
+        assert n_workers(None) == min(2, cpu_count())
+    for backend in ("loky", "threading"):
+        assert Parallel(2, backend=backend)(delayed(n_workers)(2) for _ in range(2)) == [1, 1]
+    # A Parallel with one job has no workers: the processors are free.
+    assert Parallel(1)([delayed(n_workers)(2)]) == [min(2, cpu_count())]
+
+
+class Clock:
+    """A clock that a test moves, in place of the processor's."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(_parallel, "perf_counter", clock := Clock())
+    monkeypatch.setattr(_parallel, "cpu_count", lambda: 2)
+    return clock
+
+
+def shares_of_calls(clock, alone, shared):
+    """Which calls of so many seconds, alone and in threads, went to the threads."""
+    main, were_shared = get_ident(), []
+
+    def group(seconds):
+        clock.now += seconds[0] if get_ident() == main else seconds[1]
+        return get_ident() != main
+
+    with Workers(2) as workers:
+        for each in zip(alone, shared, strict=True):
+            were_shared.append(any(workers.map(group, [np.array(each) / 4] * 4, "round")))
+    return were_shared
+
+
+def test_calls_are_shared_where_that_pays(clock):
+    # Long ones from the second on; short ones never, and again when they have become short.
+    assert shares_of_calls(clock, [1.0] * 4, [0.6] * 4) == [False, True, True, True]
+    assert shares_of_calls(clock, [0.04] * 4, [0.03] * 4) == [False] * 4
+    assert shares_of_calls(clock, [1, 1, 0.01, 0.01], [0.6, 0.01] * 2) == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_first_call_that_was_slow_by_chance_is_forgotten(clock):
+    assert shares_of_calls(clock, [0.2, 0.01, 0.01, 0.01], [0.02] * 4) == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_call_that_threads_made_slower_is_followed_by_one_alone(clock):
+    assert shares_of_calls(clock, [1.0] * 5, [1.2] * 5) == [False, True, False, True, False]
+
+
+NESTED = """
+import os, sys, threading, warnings
+from pathlib import Path
+import numpy as np
+from sklearn.model_selection import GridSearchCV
+from threadpoolctl import threadpool_info
+from skfedem import FederatedGaussianMixture
+
+warnings.simplefilter("ignore")
+
+def step_size(round_number):
+    # Asked for once a round, where the fit runs; every round is shared if any may be.
+    import skfedem._parallel
+    skfedem._parallel._WORTH_SHARING = 0.0
+    blas = max((library["num_threads"] for library in threadpool_info()), default=1)
+    with open(Path(sys.argv[1], str(os.getpid())), "a") as file:
+        print(threading.active_count(), blas, file=file)
+    return 0.5
+
+generator = np.random.default_rng(0)
+clients = [generator.normal(size=(200, 4)) for _ in range(600)]
+mixture = FederatedGaussianMixture(
+    2, n_jobs=2, step_size=step_size, max_iter=5, tol=0, random_state=0
+)
+print(os.getpid())
+for n_jobs in (2, 1):
+    search = GridSearchCV(mixture, {"reg_covar": [1e-6, 1e-3]}, cv=2, n_jobs=n_jobs, refit=False)
+    print(search.fit(clients).cv_results_["mean_test_score"].tolist())
+"""
+
+
+def test_a_grid_search_in_processes_has_one_thread_in_each(tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-c", NESTED, str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    main, in_processes, one_by_one = found.stdout.splitlines()
+    assert in_processes == one_by_one
+    recorded = {
+        file.name: [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
+        for file in tmp_path.iterdir()
+    }
+    assert {blas for lines in recorded.values() for _, blas in lines} == {1}
+    # One by one, fits have threads of their own, if there is a second processor.
+    counts = {count for count, _ in recorded.pop(main)}
+    assert (len(counts) > 1) == (cpu_count() > 1)
+    # A worker process has as many threads in every round as before the first.
+    assert 1 <= len(recorded) <= 2
+    for lines in recorded.values():
+        assert len({count for count, _ in lines}) == 1
