@@ -264,7 +264,12 @@ def _label_array(labels, n_rows):
 
 def _from_labels(rows, clients, allow_nan, may_copy):
     ids, order, offsets = grouped(clients, len(rows))
-    of_whom = lambda row: f" of client {shown(ids[_owner(row, order, offsets)])}"
+
+    def of_whom(row):
+        """Whose row it is, for a message."""
+        position = row if order is None else np.flatnonzero(order == row)[0]
+        return f" of client {shown(ids[np.searchsorted(offsets, position, side='right') - 1])}"
+
     _check_finite(rows, of_whom, allow_nan=allow_nan)
     if order is None:
         return ClientData(rows, offsets, ids)
@@ -272,12 +277,6 @@ def _from_labels(rows, clients, allow_nan, may_copy):
         return ClientData(rows.take(order, axis=0), offsets, ids)
     order = order.astype(np.min_scalar_type(-len(rows)))  # half the memory, as a rule
     return ClientData(ReorderedRows(rows, order), offsets, ids)
-
-
-def _owner(row, order, offsets):
-    """Client of a row of a table whose rows are, or are not, in client order."""
-    position = row if order is None else np.flatnonzero(order == row)[0]
-    return np.searchsorted(offsets, position, side="right") - 1
 
 
 def _from_list(estimator, X, allow_nan):
