@@ -18,6 +18,7 @@ from skfedem._parallel import Workers, n_workers
 from skfedem._validation import check_clients
 from skfedem.models import mixture_start
 from skfedem.models.mixture_start import moments
+from skfedem.preprocessing import FederatedStandardScaler
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -117,6 +118,22 @@ def test_a_labelled_file_gives_the_fit_of_a_labelled_array(tmp_path, fit, shuffl
     assert_same_fit(
         fitted(mapped(tmp_path, X), labels, **FITS[fit]), fitted(X, labels, **FITS[fit])
     )
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_transformers_take_rows_in_files(tmp_path, labelled):
+    clients = tables()
+    clients[2][700, 1] = np.nan
+    X, labels = clients, None
+    if labelled:
+        order = np.random.default_rng(3).permutation(len(LABELS))
+        X, labels = np.concatenate(clients)[order], LABELS[order]
+    files = mapped(tmp_path, X) if labelled else [mapped(tmp_path, table) for table in X]
+    for parameters in ({}, {"with_mean": False, "with_std": False}):
+        want = FederatedStandardScaler(**parameters).fit(X, clients=labels)
+        got = FederatedStandardScaler(**parameters).fit(files, clients=labels)
+        for name, value in vars(want).items():
+            assert_array_equal(getattr(got, name), value, err_msg=name)
 
 
 def test_a_large_shuffled_array_is_not_held_twice(monkeypatch):
