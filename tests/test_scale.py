@@ -5,6 +5,7 @@ import sys
 import tracemalloc
 from itertools import pairwise
 from threading import get_ident
+from time import sleep
 
 import numpy as np
 import pytest
@@ -316,6 +317,26 @@ def test_a_first_call_that_was_slow_by_chance_is_forgotten(clock):
 
 def test_a_call_that_threads_made_slower_is_followed_by_one_alone(clock):
     assert shares_of_calls(clock, [1.0] * 5, [1.2] * 5) == [False, True, False, True, False]
+
+
+def test_after_an_error_no_group_is_begun(monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    monkeypatch.setattr(_parallel, "cpu_count", lambda: 2)
+    begun = []
+
+    def group(number):
+        begun.append(number)
+        sleep(0.005)
+        if number == 1000:
+            raise ValueError("in group 1000")
+
+    with Workers(2) as workers:
+        workers.map(group, [0, 1], "round")
+        with pytest.raises(ValueError, match="in group 1000"):
+            workers.map(group, list(range(1000, 1400)), "round")
+        n_begun = len(begun)
+        sleep(0.1)  # time for twenty groups
+    assert len(begun) == n_begun
 
 
 NESTED = """
