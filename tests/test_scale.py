@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 LENGTHS = (40, 3, 900, 1, 64, 200)
 LABELS = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
-MINIBATCHES = {"max_iter": 30, "tol": 0, "batch_size": 5, "step_size": 0.05}
+MINIBATCHES = {"max_iter": 15, "tol": 0, "batch_size": 5, "step_size": 0.05}
 FITS = {
     "exact": {"max_iter": 4, "tol": 0},
     "minibatch": {**MINIBATCHES, "participation": 0.5, "omega": 1.0},

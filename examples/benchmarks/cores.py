@@ -1,15 +1,17 @@
 """What do two workers gain, and what do they cost where there is nothing to gain?
 
 Fits with n_jobs=None and n_jobs=2 take turns, so that both see the same machine. Ratios are of the
-shortest rounds, which says what the processors can do, and of the median rounds, which others who
-use the machine disturb. With ``--patience``, a round begins when the processors are idle, or after
-so many seconds (Linux only). The fits are compared bit for bit.
+shortest rounds, of the median rounds, and of the processor time that the busiest thread of a round
+takes at least. All three say what two processors do only if nobody else uses them: with
+``--patience``, rounds begin when the processors are idle, as long as the fit has not lasted so many
+seconds (Linux only). The fits are compared bit for bit.
 
     python examples/benchmarks/cores.py [--repeats 5] [--patience 10]
 """
 
 import argparse
 import os
+import threading
 import time
 import warnings
 
@@ -48,9 +50,8 @@ def idle_seconds():
         return int(file.readline().split()[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def wait_until_idle(patience):
-    """Wait until nobody else uses the processors, or for so many seconds."""
-    until = time.perf_counter() + patience
+def wait_until_idle(until):
+    """Wait until nobody else uses the processors, or until a time."""
     while time.perf_counter() < until:
         before = idle_seconds()
         time.sleep(0.1)
@@ -58,20 +59,34 @@ def wait_until_idle(patience):
             return
 
 
+def clocks():
+    """Time now, and processor time of each thread."""
+    return time.perf_counter(), {
+        thread.ident: time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        for thread in threading.enumerate()
+    }
+
+
 def timed(X, clients, n_jobs, parameters, patience):
-    """Seconds of each round, and the fit."""
-    begun, over = [], []
+    """Seconds of each round, processor time of its busiest thread, and the fit."""
+    begun, over, until = [], [], time.perf_counter() + patience
 
     def step_size(round_number):  # asked for once a round
-        over.append(time.perf_counter())
-        wait_until_idle(patience)
-        begun.append(time.perf_counter())
+        over.append(clocks())
+        wait_until_idle(until)
+        begun.append(clocks())
         return 1.0 if "batch_size" not in parameters else 0.01
 
     mixture = FederatedGaussianMixture(**parameters, step_size=step_size, n_jobs=n_jobs)
     mixture.fit(X, clients=clients)
     # The first round tells what one takes.
-    return np.subtract(over[2:], begun[1:-1]).tolist(), mixture
+    rounds = list(zip(begun[1:-1], over[2:], strict=True))
+    seconds = [stop - start for (start, _), (stop, _) in rounds]
+    busiest = [
+        max(after[thread] - before.get(thread, 0.0) for thread in after)
+        for (_, before), (_, after) in rounds
+    ]
+    return seconds, busiest, mixture
 
 
 def cases():
@@ -98,22 +113,24 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"{os.cpu_count()} processors")
-    print(f"{'the shortest round of':34s} n_jobs=None    n_jobs=2  ratio  medians'  same bits")
+    print(f"{'':34s} shortest round, ms     ratio of   ratio of  busiest thread  same")
+    print(f"{'a round of':34s} n_jobs=None        2   shortest    medians           ratio  bits")
     for name, (X, clients), parameters in cases():
-        seconds = {None: [], 2: []}
-        same = True
+        seconds, busiest, same = {None: [], 2: []}, {None: [], 2: []}, True
         for _ in range(options.repeats):
             fits = []
-            for n_jobs, taken in seconds.items():
-                rounds, fit = timed(X, clients, n_jobs, parameters, options.patience)
-                taken.extend(rounds)
+            for n_jobs in seconds:
+                rounds, threads, fit = timed(X, clients, n_jobs, parameters, options.patience)
+                seconds[n_jobs].extend(rounds)
+                busiest[n_jobs].extend(threads)
                 fits.append(fit.means_)
             same = same and np.array_equal(*fits)
-        alone, shared = min(seconds[None]), min(seconds[2])
-        medians = np.median(seconds[None]) / np.median(seconds[2])
+        shortest, threads = ([min(each[n]) for n in (None, 2)] for each in (seconds, busiest))
         print(
-            f"{name:34s} {1e3 * alone:8.2f} ms {1e3 * shared:8.2f} ms {alone / shared:5.2f}x "
-            f"{medians:8.2f}x  {'yes' if same else 'NO'}",
+            f"{name:34s} {1e3 * shortest[0]:11.2f} {1e3 * shortest[1]:8.2f} "
+            f"{shortest[0] / shortest[1]:9.2f}x "
+            f"{np.median(seconds[None]) / np.median(seconds[2]):9.2f}x "
+            f"{threads[0] / threads[1]:14.2f}x  {'yes' if same else 'NO'}",
             flush=True,
         )
 
