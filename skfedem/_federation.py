@@ -1,7 +1,8 @@
 """The clients' rows, stacked, and the ways of reading them.
 
 One array holds all rows, client after client; nothing here is an object per client. A deployed
-node is a federation of one client.
+node is a federation of one client. Rows that would not fit into memory, or not twice, stay where
+they are, and ``JoinedRows`` or ``ReorderedRows`` stand for the array.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Federation(NamedTuple):
 
     Attributes
     ----------
-    rows : ndarray of shape (n_samples, n_features), or a NamedTuple of arrays (n_samples,)
-        The rows of client 0, then those of client 1, and so on; float32 or float64. Of observed
-        cells, their columns.
+    rows : ndarray of shape (n_samples, n_features), JoinedRows or ReorderedRows
+        The rows of client 0, then those of client 1, and so on. Of observed cells, a NamedTuple of
+        their columns, arrays of shape (n_samples,).
     offsets : ndarray of int, shape (n_clients + 1,)
         Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has a row.
     weights : ndarray of shape (n_clients,)
@@ -45,7 +46,7 @@ class Federation(NamedTuple):
         Weights of rows: a client's mean over its rows is a weighted one. None is plain means.
     """
 
-    rows: np.ndarray
+    rows: np.ndarray | JoinedRows | ReorderedRows
     offsets: np.ndarray
     weights: np.ndarray
     sample_weight: SampleWeight | None = None
@@ -99,6 +100,90 @@ def sample_weight_of(values, offsets):
     before = np.concatenate([[0.0], running[offsets[1:-1] - 1]])
     cumulative = np.ldexp(running - np.repeat(before, lengths), exponents)
     return SampleWeight(values, totals, cumulative)
+
+
+class JoinedRows:
+    """Rows of several tables, one table after the other, read where they lie.
+
+    Has what of an array's interface the rows of a federation need: a length, a shape, slices, and
+    ``take``.
+
+    Parameters
+    ----------
+    tables : list of ndarray of shape (n_i, n_features)
+        Memory-mapped, as a rule: what is read comes from the disk when it is read.
+    """
+
+    def __init__(self, tables):
+        self.tables = tables
+        self.offsets = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
+        self.dtype = np.result_type(*(table.dtype for table in tables))
+
+    def __len__(self):
+        return int(self.offsets[-1])
+
+    @property
+    def shape(self):
+        """Number of rows and of features."""
+        return len(self), self.tables[0].shape[1]
+
+    def __getitem__(self, rows):
+        """Neighbouring rows, a slice; a copy only where they are of several tables."""
+        start, stop, _ = rows.indices(len(self))
+        first = int(np.searchsorted(self.offsets, start, side="right")) - 1
+        last = int(np.searchsorted(self.offsets, stop, side="left"))
+        pieces = [
+            self.tables[k][max(start - offset, 0) : stop - offset]
+            for k, offset in enumerate(self.offsets[first:last].tolist(), start=first)
+        ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def take(self, positions, axis=0):
+        """Copy of rows by their numbers; cheap where neighbours in ``positions`` share a table."""
+        owners = np.searchsorted(self.offsets, positions, side="right") - 1
+        taken = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
+        within = positions - self.offsets[owners]
+        cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
+        for k, (start, stop) in zip(
+            owners[cuts[:-1]].tolist(), pairwise(cuts.tolist()), strict=True
+        ):
+            taken[start:stop] = self.tables[k].take(within[start:stop], axis)
+        return taken
+
+
+class ReorderedRows:
+    """Rows of one table in another order, read where they lie.
+
+    Has what of an array's interface the rows of a federation need: a length, a shape, slices, and
+    ``take``.
+
+    Parameters
+    ----------
+    table : ndarray of shape (n_samples, n_features)
+    order : ndarray of int, shape (n_samples,)
+        Position in the table of each row.
+    """
+
+    def __init__(self, table, order):
+        self.table = table
+        self.order = order
+        self.dtype = table.dtype
+
+    def __len__(self):
+        return len(self.order)
+
+    @property
+    def shape(self):
+        """Number of rows and of features."""
+        return self.table.shape
+
+    def __getitem__(self, rows):
+        """Copy of neighbouring rows, a slice."""
+        return self.table.take(self.order[rows], axis=0)
+
+    def take(self, positions, axis=0):
+        """Copy of rows by their numbers."""
+        return self.table.take(self.order[positions], axis)
 
 
 def runs(lengths, n_rows, n_clients=1024):
@@ -171,14 +256,15 @@ def read(federation, clients, n_rows):
             yield _reading(federation, run, slice(start, stop), own)
         else:
             skipped = starts[run] - (np.cumsum(own) - own)
-            chosen = np.repeat(skipped, own) + np.arange(own.sum())
-            yield _reading(federation, run, chosen, own)
+            positions = np.repeat(skipped, own) + np.arange(own.sum())
+            yield _reading(federation, run, positions, own)
 
 
 def _reading(federation, run, chosen, lengths):
-    weights = federation.sample_weight
-    weights = None if weights is None else weights.values[chosen]
-    return Reading(run, federation.rows[chosen], lengths, weights)
+    """Rows by a slice, which copies nothing, or by their numbers, and their weights."""
+    rows, weights = federation.rows, federation.sample_weight
+    rows = rows[chosen] if isinstance(chosen, slice) else rows.take(chosen, axis=0)
+    return Reading(run, rows, lengths, None if weights is None else weights.values[chosen])
 
 
 def draw_minibatches(uniforms, lengths, *, replacement):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import ExitStack
 from time import perf_counter
 
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import Parallel, cpu_count, delayed, effective_n_jobs
+from joblib.parallel import get_active_backend
 from threadpoolctl import threadpool_limits
 
 # joblib looks for finished tasks every 10 ms: below a few times that, waiting costs more than
@@ -18,14 +20,15 @@ class Workers:
 
     Results come in the order of the groups, and a group is computed the same way whoever does it,
     so that nothing depends on ``n_jobs``. The first call is timed on one worker; later calls use
-    ``n_jobs`` threads when a call is long enough to pay for them. Libraries are held to one thread
-    throughout: several workers share the processor, and how linear algebra rounds depends on its
-    threads.
+    threads when a call is long enough to pay for them. A call in threads that did not pay, because
+    it was short after all or the processors are busy, is followed by one that is timed again.
+    Libraries are held to one thread throughout: several workers share the processors, and how
+    linear algebra rounds depends on its threads.
 
     Parameters
     ----------
     n_jobs : int or None
-        As in joblib.
+        As in joblib, within what ``n_workers`` allows.
     """
 
     def __init__(self, n_jobs=None):
@@ -35,10 +38,10 @@ class Workers:
     def __enter__(self):
         self._stack = ExitStack()
         self._stack.enter_context(threadpool_limits(limits=1))
-        self._n_workers = effective_n_jobs(self.n_jobs)
+        self._n_workers = n_workers(self.n_jobs)
         if self._n_workers > 1:
             self._pool = self._stack.enter_context(
-                Parallel(n_jobs=self.n_jobs, require="sharedmem")
+                Parallel(n_jobs=self._n_workers, require="sharedmem")
             )
         return self
 
@@ -57,20 +60,45 @@ class Workers:
         """
         if self._n_workers == 1 or len(groups) < 2:
             return [function(group) for group in groups]
-        expected = self._seconds.get(kind)
-        if expected is None or expected * len(groups) < _WORTH_SHARING:
-            start = perf_counter()
+        alone = self._seconds.get(kind, 0.0) * len(groups)
+        start = perf_counter()
+        if kind not in self._seconds or alone < _WORTH_SHARING:
             results = [function(group) for group in groups]
             self._seconds[kind] = (perf_counter() - start) / len(groups)
             return results
-        # One task a worker: every n-th group, put back in order afterwards.
-        shares = [groups[k :: self._n_workers] for k in range(self._n_workers)]
-        done = self._pool(delayed(_run_share)(function, share) for share in shares)
+        results = self._share(function, groups)
+        taken = perf_counter() - start
+        if taken > alone or taken * self._n_workers < _WORTH_SHARING:
+            del self._seconds[kind]
+        return results
+
+    def _share(self, function, groups):
+        """One task a worker, which takes the next group when it is done with the last."""
+        waiting = deque(enumerate(groups))
         results = [None] * len(groups)
-        for k, share in enumerate(done):
-            results[k :: self._n_workers] = share
+
+        def work():
+            while True:
+                try:
+                    position, group = waiting.popleft()
+                except IndexError:
+                    return
+                results[position] = function(group)
+
+        try:
+            self._pool(delayed(work)() for _ in range(self._n_workers))
+        finally:
+            waiting.clear()  # after an error, or an interrupt, nobody begins another
         return results
 
 
-def _run_share(function, share):
-    return [function(group) for group in share]
+def n_workers(n_jobs):
+    """Threads that a fit may use here.
+
+    As many as joblib makes of ``n_jobs``, and no more than there are processors. One inside of a
+    worker of somebody else's ``Parallel``, a grid search's for example: the processors are taken.
+    """
+    backend, _ = get_active_backend()
+    if backend.nesting_level:
+        return 1
+    return min(effective_n_jobs(n_jobs), cpu_count())

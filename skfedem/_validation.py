@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
+from mmap import mmap
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, validate_data
 
-from ._federation import Federation, sample_weight_of
+from ._federation import Federation, JoinedRows, ReorderedRows, sample_weight_of
 
 _HOW = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
@@ -21,6 +22,11 @@ _HOW = (
 )
 # Squares of larger numbers, and what EM divides by them, would leave the range of a double.
 _LARGEST = 1e150
+# Numbers that are checked at once: 2 MB, a second-level cache.
+_BLOCK = 2**18
+# Tables whose rows are in no order are sorted by client, and are faster to read then, up to so many
+# bytes; larger ones are not held twice.
+_LARGEST_COPY = 2**28
 
 
 class ClientData(NamedTuple):
@@ -29,7 +35,7 @@ class ClientData(NamedTuple):
     ``sample_weight`` has a positive weight for each row, or is None where all weigh the same.
     """
 
-    rows: np.ndarray
+    rows: np.ndarray | JoinedRows | ReorderedRows
     offsets: np.ndarray
     ids: np.ndarray
     sample_weight: np.ndarray | None = None
@@ -93,12 +99,16 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
             f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
             "numbers."
         )
-    rows = validate_data(estimator, X, dtype=[np.float64, np.float32], ensure_all_finite=False)
+    mapped = is_mapped(X)
+    # Mapped integers become floats when they are read, not here, all at once.
+    dtype = "numeric" if mapped else [np.float64, np.float32]
+    rows = validate_data(estimator, X, dtype=dtype, ensure_all_finite=False)
     weights = None if sample_weight is None else _weights_of_table(sample_weight, len(rows))
     if clients is None:
         _check_finite(rows, allow_nan=allow_nan)
         return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
-    return _from_labels(rows, clients, weights, allow_nan)
+    may_copy = not mapped and rows.nbytes <= _LARGEST_COPY
+    return _from_labels(rows, clients, weights, allow_nan, may_copy)
 
 
 def refuse_labels_of_a_list(clients):
@@ -108,6 +118,15 @@ def refuse_labels_of_a_list(clients):
             "Expected `clients=None` with a list of clients, got both: the list already says "
             f"which rows are whose. {_HOW}"
         )
+
+
+def is_mapped(X):
+    """Whether X is an array in a file, which may be larger than memory."""
+    while isinstance(X, np.ndarray):
+        if isinstance(X, np.memmap):
+            return True
+        X = X.base
+    return isinstance(X, mmap)
 
 
 def _refuse_what_is_no_table(X):
@@ -184,6 +203,54 @@ def client_codes(labels, n_rows):
     codes : ndarray of int, shape (n_rows,)
         Position in ``ids`` of each row's label.
     """
+    ids, order, offsets = grouped(labels, n_rows)
+    in_order = np.repeat(np.arange(len(ids)), np.diff(offsets))
+    if order is None:
+        return ids, in_order
+    codes = np.empty_like(in_order)
+    codes[order] = in_order
+    return ids, codes
+
+
+def grouped(labels, n_rows):
+    """Bring the rows of each client together.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n_rows,)
+        Client label of each row.
+    n_rows : int
+
+    Returns
+    -------
+    ids : ndarray of shape (n_clients,)
+        The distinct labels, sorted.
+    order : ndarray of int, shape (n_rows,), or None
+        Row numbers, those of the first client first; None where the rows are in that order.
+    offsets : ndarray of int, shape (n_clients + 1,)
+        Client ``i`` owns ``order[offsets[i]:offsets[i + 1]]``.
+    """
+    array = _label_array(labels, n_rows)
+    order = None
+    try:
+        if not (array[1:] >= array[:-1]).all():
+            order = np.argsort(array, kind="stable")
+            array = array[order]
+    except TypeError as error:
+        kinds = sorted({type(label).__name__ for label in array})
+        raise TypeError(
+            f"Expected client labels of one type, got {', '.join(kinds)}, which cannot be sorted. "
+            "Convert them, for example with str."
+        ) from error
+    starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
+    ids = array[starts]
+    if not hasattr(labels, "dtype"):
+        ids = np.array(ids.tolist())
+    return ids, order, np.append(starts, n_rows)
+
+
+def _label_array(labels, n_rows):
+    """One label for each row, none missing; objects where no array was given."""
     # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
     if array.ndim != 1 or len(array) != n_rows:
@@ -200,28 +267,32 @@ def client_codes(labels, n_rows):
             f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "
             "the row or give it to a client."
         )
-    try:
-        ids, codes = np.unique(array, return_inverse=True)
-    except TypeError as error:
-        kinds = sorted({type(label).__name__ for label in array})
-        raise TypeError(
-            f"Expected client labels of one type, got {', '.join(kinds)}, which cannot be sorted. "
-            "Convert them, for example with str."
-        ) from error
-    if not hasattr(labels, "dtype"):
-        ids = np.array(ids.tolist())
-    return ids, codes
+    return array
 
 
-def _from_labels(rows, clients, weights, allow_nan):
-    ids, codes = client_codes(clients, len(rows))
-    _check_finite(rows, lambda row: f" of client {shown(ids[codes[row]])}", allow_nan=allow_nan)
-    if not (codes[1:] >= codes[:-1]).all():
-        order = np.argsort(codes, kind="stable")
-        rows = rows[order]
-        weights = None if weights is None else weights[order]
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
+def _from_labels(rows, clients, weights, allow_nan, may_copy):
+    ids, order, offsets = grouped(clients, len(rows))
+
+    def of_whom(row):
+        """Whose row it is, for a message."""
+        position = row if order is None else np.flatnonzero(order == row)[0]
+        return f" of client {shown(ids[np.searchsorted(offsets, position, side='right') - 1])}"
+
+    _check_finite(rows, of_whom, allow_nan=allow_nan)
+    if order is None:
+        return _weighted(ClientData(rows, offsets, ids), weights)
+    if may_copy:
+        rows = rows.take(order, axis=0)
+    else:
+        rows = _reordered(rows, order)
+    weights = None if weights is None else weights[order]
     return _weighted(ClientData(rows, offsets, ids), weights)
+
+
+def _reordered(rows, order):
+    """Rows in another order, or some of them, not copied."""
+    half = np.min_scalar_type(-len(rows))  # half the memory, as a rule
+    return ReorderedRows(rows, order.astype(half))
 
 
 def _weights_of_table(sample_weight, n_rows, whose=""):
@@ -297,7 +368,9 @@ def _weighted(data, weights):
         )
     rows, offsets = data.rows, data.offsets
     if not kept.all():
-        rows, weights = rows[kept], weights[kept]
+        chosen = np.flatnonzero(kept)
+        rows = rows[chosen] if type(rows) is np.ndarray else _reordered(rows, chosen)
+        weights = weights[kept]
         offsets = np.concatenate([[0], np.cumsum(counts)])
     # Equal weights are none.
     weights = weights if (weights != weights[0]).any() else None
@@ -309,10 +382,14 @@ def _from_list(estimator, X, allow_nan):
         raise ValueError(f"Expected at least one client, got an empty list. {_HOW}")
     tables = [_table(table, k) for k, table in enumerate(X)]
     check_columns(estimator, X, [table.shape for table in tables])
-    lengths = [len(table) for table in tables]
-    dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
-    rows = tables[0] if len(tables) == 1 else np.concatenate(tables, dtype=dtype)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
+    if len(tables) == 1:
+        rows = tables[0]
+    elif any(is_mapped(table) for table in tables):
+        rows = JoinedRows(tables)
+    else:
+        dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
+        rows = np.concatenate(tables, dtype=dtype)
     owners = partial(np.searchsorted, offsets, side="right")
     _check_finite(rows, lambda row: f" of client {owners(row) - 1}", offsets, allow_nan=allow_nan)
     return ClientData(rows, offsets, np.arange(len(tables)))
@@ -397,7 +474,7 @@ def _table(table, k):
                 raise ValueError(f"dtype {array.dtype}")
             if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
                 array = table.to_numpy(np.float64, na_value=np.nan)
-            else:
+            elif not is_mapped(array):  # in a file, integers become floats when they are read
                 array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(
@@ -419,17 +496,25 @@ def _table(table, k):
 
 def _check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
     """Raise for numbers that are missing, infinite, or too large to be squared."""
-    if float(rows.min()) >= -_LARGEST and float(rows.max()) <= _LARGEST:
-        return
-    finite = ~np.isinf(rows) if allow_nan else np.isfinite(rows)
-    bad = np.abs(rows) > _LARGEST if finite.all() else ~finite
+    n_rows = max(1, _BLOCK // rows.shape[1])
+    for start in range(0, len(rows), n_rows):
+        block = rows[start : start + n_rows]
+        if not (float(block.min()) >= -_LARGEST and float(block.max()) <= _LARGEST):
+            _check_each(block, start, of_whom, offsets, allow_nan)
+
+
+def _check_each(block, start, of_whom, offsets, allow_nan):
+    """Raise for the first number of a block, which begins with row ``start``, that does not fit."""
+    finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
+    bad = np.abs(block) > _LARGEST if finite.all() else ~finite
     if not bad.any():
         return
     row, column = np.argwhere(bad)[0]
+    value, row = block[row, column], row + start
     within = (
         row if offsets is None else row - offsets[np.searchsorted(offsets, row, side="right") - 1]
     )
-    got = f"got {rows[row, column]} in row {within}, column {column}{of_whom(row)}"
+    got = f"got {value} in row {within}, column {column}{of_whom(row)}"
     if finite.all():
         raise ValueError(
             f"Expected numbers of at most {_LARGEST:g} in size, {got}: their squares are too "

@@ -131,7 +131,8 @@ class FederatedMatrixImputer(
     warm_start : bool, default=False
         Start from the last fit; effects that are no longer there are dropped.
     n_jobs : int, default=None
-        Threads that simulate clients, as in joblib. The fit does not depend on it.
+        Threads that simulate clients, as in joblib, where rounds are long enough to pay for them;
+        one inside of a parallel search. The fit does not depend on it.
     checkpoint : path-like, default=None
         File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
         save before stays beside it, with ``.previous`` appended.

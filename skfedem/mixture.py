@@ -156,7 +156,9 @@ class FederatedGaussianMixture(
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
         How a start is found. "kmeans": each client (of at most 128) clusters its rows and sends
         centroids of two or more rows with their counts, and the server clusters those. Where
-        clients have single rows only there is nothing to cluster: take "random" then.
+        clients have single rows only there is nothing to cluster: take "random" then. Of a client
+        with more than 131,072 rows a random sample of so many is clustered, and "k-means++" takes
+        such a sample of all rows.
         **"k-means++" and "random_from_data" reveal** ``n_components`` **rows to the server**.
         With these three every row then goes to its nearest centre. "random": clients draw
         posterior probabilities.
@@ -184,7 +186,8 @@ class FederatedGaussianMixture(
         moment. The rounds are counted on for ``step_size`` and all that is random, so that with the
         same data and ``random_state``, an integer, two fits of k rounds are one of 2k.
     n_jobs : int, default=None
-        Threads that simulate clients, as in joblib. The fit does not depend on it.
+        Threads that simulate clients, as in joblib, where rounds are long enough to pay for them;
+        one inside of a parallel search. The fit does not depend on it.
     checkpoint : path-like, default=None
         File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
         save before stays beside it, with ``.previous`` appended.
@@ -744,7 +747,9 @@ class FederatedGaussianMixture(
         self.history_ = {**result.history, "weights": result.trace}
         self.n_clients_ = len(data.ids)
         self.client_ids_ = data.ids
-        self.client_drift_ = np.linalg.norm(result.states.controls, axis=1)
+        # The norms, without the squares of a million vectors in memory.
+        controls = result.states.controls
+        self.client_drift_ = np.sqrt(np.einsum("ij,ij->i", controls, controls))
         is_new = positions(memory.ids, data.ids) < 0 if memory else slice(None)
         self.new_client_ids_ = data.ids[is_new]
         server = result.server

@@ -265,7 +265,7 @@ class RowModel(Model):
     def minibatch(self, federation, clients, batches):
         """Features of the drawn rows, and the number of rows of each client."""
         drawn = batches + federation.offsets[clients][:, None]
-        features = self.features(np.take(federation.rows, drawn.ravel(), axis=0))
+        features = self.features(federation.rows.take(drawn.ravel(), axis=0))
         return features, np.full(len(batches), batches.shape[1])
 
     def minibatch_mean(self, natural, minibatch):

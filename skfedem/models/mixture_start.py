@@ -13,17 +13,20 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.random import sample_without_replacement
 
 from .. import _random
 from .._federation import read
 from .._validation import check_shape
 from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
-from .units import n_moments, rows_at_once, second_moment, standard_units
+from .units import mean_of_rows, n_moments, rows_at_once, second_moment, standard_units
 
 _FLOAT_BITS = 64
 # Clients that cluster their rows for init_params="kmeans"; more say little more.
 _LARGEST_COHORT = 128
+# Rows that k-means, or k-means++, looks at; of more, a random sample says as much.
+_LARGEST_SAMPLE = 2**17
 # k-means centroids of fewer rows than this would be, or nearly be, rows.
 _FEWEST_ROWS = 2
 # scikit-learn's default.
@@ -63,21 +66,10 @@ def moments(federation, block_rows, *, matrix):
     matrix : bool
         Whether the full matrix is wanted, or its diagonal.
     """
-    sums = _sums_of_rows(federation, block_rows)
-    center = federation.weights @ (sums / federation.totals[:, None])
+    center = mean_of_rows(federation, block_rows)
     second = second_moment(federation, center, block_rows, matrix=matrix)
     bits = _FLOAT_BITS * federation.n_clients * (len(center) + n_moments(len(center), matrix))
     return Moments(center, second, bits, bits)
-
-
-def _sums_of_rows(federation, block_rows):
-    """Weighted sum of each client's rows."""
-    if federation.sample_weight is None:
-        return np.add.reduceat(federation.rows, federation.offsets[:-1], axis=0, dtype=np.float64)
-    sums = np.zeros((federation.n_clients, federation.rows.shape[1]))
-    for run, rows, own, weights in read(federation, np.arange(federation.n_clients), block_rows):
-        sums[run] += np.add.reduceat(rows * weights[:, None], np.cumsum(own) - own)
-    return sums
 
 
 def assign(model, federation, init_params, seed):
@@ -149,28 +141,23 @@ def _kmeans_centers(model, federation, seed):
     n, d, size = federation.n_clients, model.n_features, model.n_components
     cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
     weighted = federation.sample_weight
-    centroids, counts = [np.empty((0, d))], [np.empty(0, dtype=int)]
+    centroids, counts = [np.empty((0, d))], [np.empty(0)]
     for client in cohort:
         start, stop = federation.offsets[client : client + 2]
         n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
         if not n_clusters:
             continue
-        weights = None if weighted is None else weighted.values[start:stop]
-        rows = federation.rows[start:stop] - model.units.center
-        found = _kmeans(
-            rows,
-            n_clusters,
-            seed,
-            n_init=1,
-            sample_weight=weights,
-            tol=_weighted_tol(rows, weights),
-        )
+        sample = _sample(rng, start, stop)
+        weights = None if weighted is None else weighted.values[sample]
+        rows = federation.rows.take(sample, axis=0) - model.units.center
+        tol = _weighted_tol(rows, weights)
+        found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=weights, tol=tol)
         members = np.bincount(found.labels_, minlength=n_clusters)
         sent = members >= _FEWEST_ROWS
         centroids.append(found.cluster_centers_[sent])
         if weights is not None:
             members = np.bincount(found.labels_, weights, minlength=n_clusters)
-        counts.append(members[sent])
+        counts.append(members[sent] * (federation.totals[client] / members.sum()))
     centroids, counts = np.concatenate(centroids), np.concatenate(counts)
     bits = _FLOAT_BITS * len(counts) * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
@@ -179,6 +166,13 @@ def _kmeans_centers(model, federation, seed):
         found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=counts)
         drawn = np.concatenate([found.cluster_centers_, drawn])
     return drawn + model.units.center, bits
+
+
+def _sample(rng, start, stop):
+    """Increasing numbers of the rows from ``start`` to ``stop``, or of a sample of so many."""
+    if stop - start <= _LARGEST_SAMPLE:
+        return np.arange(start, stop)
+    return np.unique(rng.randint(start, stop, size=_LARGEST_SAMPLE))
 
 
 def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None, tol=_KMEANS_TOL):
@@ -201,23 +195,22 @@ def _weighted_tol(rows, weights):
 
 
 def _plusplus_centers(model, federation, seed):
-    """k-means++ over the rows of all clients: reveals ``n_components`` rows to the server."""
-    row_weights = _weights_of_rows(federation)
-    centered = federation.rows - model.units.center
+    """k-means++ over the clients' rows: reveals ``n_components`` rows to the server."""
+    rng = np.random.RandomState(seed)
+    sample = _sample(rng, 0, federation.n_samples)
+    owners = np.searchsorted(federation.offsets, sample, side="right") - 1
+    row_weights = (federation.weights / federation.totals)[owners]
+    if federation.sample_weight is not None:
+        row_weights *= federation.sample_weight.values[sample]
     centers, _ = kmeans_plusplus(
-        centered, model.n_components, sample_weight=row_weights, random_state=seed
+        federation.rows.take(sample, axis=0) - model.units.center,
+        model.n_components,
+        sample_weight=row_weights,
+        random_state=rng,
     )
     sums_of_distances = model.n_components * federation.n_clients
     bits = _FLOAT_BITS * (centers.size + sums_of_distances)
     return centers + model.units.center, bits
-
-
-def _weights_of_rows(federation):
-    """What each row counts in the mean over all clients."""
-    row_weights = np.repeat(federation.weights / federation.totals, federation.lengths)
-    if federation.sample_weight is not None:
-        row_weights *= federation.sample_weight.values
-    return row_weights
 
 
 def _rows_as_centers(model, federation, seed):
@@ -227,8 +220,13 @@ def _rows_as_centers(model, federation, seed):
     if federation.sample_weight is not None:
         # As rows that are repeated would be drawn, but for drawing one of them again.
         shares = federation.sample_weight.values / federation.sample_weight.values.sum()
-    drawn = rng.choice(federation.n_samples, model.n_components, replace=False, p=shares)
-    centers = federation.rows[np.sort(drawn)].astype(np.float64)
+    if shares is None:
+        drawn = sample_without_replacement(
+            federation.n_samples, model.n_components, random_state=rng
+        )
+    else:
+        drawn = rng.choice(federation.n_samples, model.n_components, replace=False, p=shares)
+    centers = federation.rows.take(np.sort(drawn), axis=0).astype(np.float64)
     return centers, _FLOAT_BITS * centers.size
 
 

@@ -82,6 +82,18 @@ class Units(NamedTuple):
         return volume if self.rotation is None else volume + np.linalg.slogdet(self.rotation)[1]
 
 
+def mean_of_rows(federation, block_rows):
+    """Mean of clients' rows, Σ_i w_i mean of client i's, shape (n_features,)."""
+    # Counted from the first row, a constant feature has no rounding in its mean.
+    first = federation.rows[:1].astype(np.float64)
+    mean = first[0]
+    shares = federation.weights / federation.totals
+    for reading in read(federation, np.arange(federation.n_clients), block_rows):
+        # In one layout, so that sums do not depend on that of the rows.
+        mean = mean + _row_weights(shares, reading) @ np.subtract(reading.rows, first, order="C")
+    return mean
+
+
 def second_moment(federation, center, block_rows, *, matrix, clients=None):
     """Second moment of clients' rows about a centre, Σ_i w_i mean of client i's.
 
@@ -103,14 +115,17 @@ def second_moment(federation, center, block_rows, *, matrix, clients=None):
     d = len(center)
     second = np.zeros((d, d) if matrix else d)
     clients = np.arange(federation.n_clients) if clients is None else clients
-    row_weights = (federation.weights / federation.totals)[clients]
-    for run, rows, own, weights in read(federation, clients, block_rows):
-        roots = np.repeat(np.sqrt(row_weights[run]), own)
-        if weights is not None:
-            roots *= np.sqrt(weights)
-        y = (rows - center) * roots[:, None]
+    shares = (federation.weights / federation.totals)[clients]
+    for reading in read(federation, clients, block_rows):
+        y = (reading.rows - center) * np.sqrt(_row_weights(shares, reading))[:, None]
         second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)
     return second
+
+
+def _row_weights(shares, reading):
+    """What each row counts that was read, given what one of each client's does."""
+    counts = np.repeat(shares[reading.run], reading.lengths)
+    return counts if reading.sample_weight is None else counts * reading.sample_weight
 
 
 def n_moments(n_features, matrix):
@@ -120,7 +135,7 @@ def n_moments(n_features, matrix):
 
 def rows_at_once(n_features):
     """Rows that a processor's cache holds."""
-    return max(64, 2**18 // n_features)
+    return max(64, 2**16 // n_features)
 
 
 def standard_units(center, second_moment, covariance_type):

@@ -91,8 +91,8 @@ def pooled_moments(federation, *, scatter):
 
 def only_counts(federation):
     """Counts alone, for what needs no moments: those returned are 0."""
-    counts = len(federation.rows) - np.isnan(federation.rows).sum(axis=0)
-    zeros = np.zeros(len(counts))
+    zeros = np.zeros(federation.rows.shape[1])
+    counts, _, _ = _sums_about(federation, zeros, None)
     return Moments(counts, zeros, zeros, None, FLOAT_BITS * _n_counts(federation), 0)
 
 
@@ -101,8 +101,7 @@ def _sums_about(federation, center, scatter):
     d = len(center)
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
     moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
-    every, n_rows = np.arange(federation.n_clients), max(64, _NUMBERS_AT_ONCE // d)
-    for _, rows, _ in read(federation, every, n_rows):
+    for _, rows, _, _ in _blocks(federation):
         y = rows - center
         counts += len(y)
         own = y.sum(axis=0)
@@ -121,7 +120,15 @@ def _sums_about(federation, center, scatter):
 
 def _n_counts(federation):
     """How many counts all clients send: one, or one a feature where a client misses some."""
-    missing = np.isnan(federation.rows.sum(axis=1, dtype=np.float64))
-    incomplete = np.logical_or.reduceat(missing, federation.offsets[:-1])
+    incomplete = np.zeros(federation.n_clients, dtype=bool)
+    for run, rows, lengths, _ in _blocks(federation):
+        missing = np.isnan(rows.sum(axis=1, dtype=np.float64))
+        incomplete[run] |= np.logical_or.reduceat(missing, np.cumsum(lengths) - lengths)
     n_incomplete = int(incomplete.sum())
     return federation.n_clients + n_incomplete * (federation.rows.shape[1] - 1)
+
+
+def _blocks(federation):
+    """All rows, as many at once as a processor's cache holds."""
+    n_rows = max(64, _NUMBERS_AT_ONCE // federation.rows.shape[1])
+    return read(federation, np.arange(federation.n_clients), n_rows)

@@ -58,7 +58,8 @@ def batches(federation, batch_size):
         weights = federation.sample_weight
         if weights is not None:
             weights = sample_weight_of(weights.values[chosen], offsets)
-        yield clients, Federation(federation.rows[chosen], offsets, None, weights)
+        rows = federation.rows.take(chosen, axis=0)
+        yield clients, Federation(rows, offsets, None, weights)
 
 
 def stream(solver, problem, memory, at, stepping, workers):

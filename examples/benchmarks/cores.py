@@ -1,0 +1,139 @@
+"""What do two workers gain, and what do they cost where there is nothing to gain?
+
+Fits with n_jobs=None and n_jobs=2 take turns, so that both see the same machine. Ratios are of the
+shortest rounds, of the median rounds, and of the processor time that the busiest thread of a round
+takes at least. All three say what two processors do only if nobody else uses them: with
+``--patience``, rounds begin when the processors are idle, as long as the fit has not lasted so many
+seconds (Linux only). The fits are compared bit for bit.
+
+    python examples/benchmarks/cores.py [--repeats 5] [--patience 10]
+"""
+
+import argparse
+import os
+import threading
+import time
+import warnings
+
+import numpy as np
+
+from skfedem import FederatedGaussianMixture
+
+
+def table(n_samples, n_features, n_clients):
+    """Rows of clients with equally many, and their labels."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(n_samples, n_features))
+    X += 3.0 * generator.integers(4, size=n_samples)[:, None]
+    return X, np.arange(n_samples) * n_clients // n_samples
+
+
+def start(X, n_components, covariance_type):
+    """Parameters of a start that takes no time to find."""
+    precision = np.eye(X.shape[1]) / X.var(axis=0)
+    shapes = {"tied": precision, "full": np.array([precision] * n_components)}
+    return {
+        "n_components": n_components,
+        "covariance_type": covariance_type,
+        "weights_init": np.full(n_components, 1 / n_components),
+        "means_init": X[:: len(X) // n_components][:n_components],
+        "precisions_init": shapes[covariance_type],
+        "eval_every": None,
+        "tol": 0,
+        "random_state": 0,
+    }
+
+
+def idle_seconds():
+    """Time that the processors have spent idle since the machine was started, added up."""
+    with open("/proc/stat") as file:
+        return int(file.readline().split()[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_idle(until):
+    """Wait until nobody else uses the processors, or until a time."""
+    while time.perf_counter() < until:
+        before = idle_seconds()
+        time.sleep(0.1)
+        if idle_seconds() - before > 0.09 * os.cpu_count():
+            return
+
+
+def clocks():
+    """Time now, and processor time of each thread."""
+    return time.perf_counter(), {
+        thread.ident: time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        for thread in threading.enumerate()
+    }
+
+
+def timed(X, clients, n_jobs, parameters, patience):
+    """Seconds of each round, processor time of its busiest thread, and the fit."""
+    begun, over, until = [], [], time.perf_counter() + patience
+
+    def step_size(round_number):  # asked for once a round
+        over.append(clocks())
+        wait_until_idle(until)
+        begun.append(clocks())
+        return 1.0 if "batch_size" not in parameters else 0.01
+
+    mixture = FederatedGaussianMixture(**parameters, step_size=step_size, n_jobs=n_jobs)
+    mixture.fit(X, clients=clients)
+    # The first round tells what one takes.
+    rounds = list(zip(begun[1:-1], over[2:], strict=True))
+    seconds = [stop - start for (start, _), (stop, _) in rounds]
+    busiest = [
+        max(after[thread] - before.get(thread, 0.0) for thread in after)
+        for (_, before), (_, after) in rounds
+    ]
+    return seconds, busiest, mixture
+
+
+def cases():
+    """Name, table, parameters of the fit."""
+    heavy = table(10**6, 20, 100)
+    yield "10^6 rows, d=20, G=10, tied", heavy, {**start(heavy[0], 10, "tied"), "max_iter": 7}
+    few = heavy[0][: 4 * 10**5], heavy[1][: 4 * 10**5]
+    yield "4 10^5 rows, d=20, G=10, full", few, {**start(few[0], 10, "full"), "max_iter": 7}
+    for n_samples, rounds in ((10**5, 20), (10**4, 60)):
+        data = table(n_samples, 10, 100)
+        rounds = {"max_iter": rounds}
+        yield f"{n_samples:,d} rows, d=10, G=5, tied", data, {**start(data[0], 5, "tied"), **rounds}
+    data = table(10**5, 10, 1000)
+    minibatch = {"batch_size": 20, "max_iter": 500}
+    yield "minibatches, 1000 x 20", data, {**start(data[0], 5, "tied"), **minibatch}
+    few = {**minibatch, "participation": 0.1, "omega": 1.0}
+    yield "minibatches, 100 x 20, omega=1", data, {**start(data[0], 5, "tied"), **few}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--patience", type=float, default=0)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print(f"{os.cpu_count()} processors")
+    print(f"{'':34s} shortest round, ms     ratio of   ratio of  busiest thread  same")
+    print(f"{'a round of':34s} n_jobs=None        2   shortest    medians           ratio  bits")
+    for name, (X, clients), parameters in cases():
+        seconds, busiest, same = {None: [], 2: []}, {None: [], 2: []}, True
+        for _ in range(options.repeats):
+            fits = []
+            for n_jobs in seconds:
+                rounds, threads, fit = timed(X, clients, n_jobs, parameters, options.patience)
+                seconds[n_jobs].extend(rounds)
+                busiest[n_jobs].extend(threads)
+                fits.append(fit.means_)
+            same = same and np.array_equal(*fits)
+        shortest, threads = ([min(each[n]) for n in (None, 2)] for each in (seconds, busiest))
+        print(
+            f"{name:34s} {1e3 * shortest[0]:11.2f} {1e3 * shortest[1]:8.2f} "
+            f"{shortest[0] / shortest[1]:9.2f}x "
+            f"{np.median(seconds[None]) / np.median(seconds[2]):9.2f}x "
+            f"{threads[0] / threads[1]:14.2f}x  {'yes' if same else 'NO'}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,391 @@
+"""Many clients, many rows, rows in files, several workers."""
+
+import subprocess
+import sys
+import tracemalloc
+from itertools import pairwise
+from threading import get_ident
+from time import sleep
+
+import numpy as np
+import pytest
+from joblib import Parallel, cpu_count, delayed, parallel_config
+from numpy.testing import assert_array_equal
+from sklearn.base import BaseEstimator
+
+from skfedem import FederatedGaussianMixture, _parallel, _validation
+from skfedem._federation import Federation, JoinedRows, ReorderedRows
+from skfedem._parallel import Workers, n_workers
+from skfedem._validation import check_clients
+from skfedem.models import mixture_start
+from skfedem.models.mixture_start import moments
+from skfedem.preprocessing import FederatedStandardScaler
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+LENGTHS = (40, 3, 900, 1, 64, 200)
+LABELS = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
+MINIBATCHES = {"max_iter": 15, "tol": 0, "batch_size": 5, "step_size": 0.05}
+FITS = {
+    "exact": {"max_iter": 4, "tol": 0},
+    "minibatch": {**MINIBATCHES, "participation": 0.5, "omega": 1.0},
+    "variance reduced": {**MINIBATCHES, "solver": "vr_fedem"},
+}
+
+
+def tables(dtype=np.float64):
+    generator = np.random.default_rng(0)
+    return [
+        (10 * generator.normal(size=(length, 3)) + 30 * (k % 2)).astype(dtype)
+        for k, length in enumerate(LENGTHS)
+    ]
+
+
+def mapped(folder, array):
+    """The same numbers in a file."""
+    path = folder / f"{len(list(folder.iterdir()))}.npy"
+    np.save(path, array)
+    return np.load(path, mmap_mode="r")
+
+
+def fitted(X, clients=None, **parameters):
+    return FederatedGaussianMixture(2, random_state=0, **parameters).fit(X, clients=clients)
+
+
+def assert_same_fit(one, other):
+    for name in ("weights_", "means_", "covariances_", "lower_bounds_", "client_drift_"):
+        assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    for name, column in one.history_.items():
+        assert_array_equal(column, other.history_[name], err_msg=name)
+
+
+def peak_memory(function, *arguments, **keywords):
+    """Largest memory allocated meanwhile, in bytes."""
+    tracemalloc.start()
+    try:
+        function(*arguments, **keywords)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# ---- rows that are read where they lie
+
+
+def a_view(name):
+    """A view of some rows, and the same rows as one array."""
+    whole = np.concatenate(tables())
+    if name == "joined":
+        return JoinedRows(tables()), whole
+    order = np.random.default_rng(1).permutation(len(whole))
+    return ReorderedRows(whole, order), whole[order]
+
+
+@pytest.mark.parametrize("name", ["joined", "reordered"])
+def test_rows_read_where_they_lie_are_those_of_an_array(name):
+    view, whole = a_view(name)
+    assert (len(view), view.shape, view.dtype) == (len(whole), whole.shape, whole.dtype)
+    ends = np.cumsum((0, *LENGTHS)).tolist()
+    for start, stop in [*pairwise(ends), (0, len(whole)), (39, 44), (43, 944), (944, 2000)]:
+        assert_array_equal(view[start:stop], whole[start:stop])
+    positions = np.random.default_rng(2).integers(len(whole), size=500)
+    for some in (positions, np.sort(positions), positions[:1]):
+        assert_array_equal(view.take(some, axis=0), whole[some])
+
+
+def test_the_rows_of_one_table_are_not_copied():
+    parts = tables()
+    view = JoinedRows(parts)
+    for k, (start, stop) in enumerate(pairwise(view.offsets.tolist())):
+        assert np.shares_memory(view[start:stop], parts[k])
+        assert view[start:stop].shape == parts[k].shape
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16])
+@pytest.mark.parametrize("fit", FITS)
+def test_clients_in_files_give_the_fit_of_clients_in_memory(tmp_path, fit, dtype):
+    clients = tables(dtype)
+    files = [mapped(tmp_path, table) for table in clients]
+    assert_same_fit(fitted(files, **FITS[fit]), fitted(clients, **FITS[fit]))
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("fit", FITS)
+def test_a_labelled_file_gives_the_fit_of_a_labelled_array(tmp_path, fit, shuffled):
+    order = np.arange(len(LABELS))
+    if shuffled:
+        order = np.random.default_rng(3).permutation(order)
+    X, labels = np.concatenate(tables())[order], LABELS[order]
+    assert_same_fit(
+        fitted(mapped(tmp_path, X), labels, **FITS[fit]), fitted(X, labels, **FITS[fit])
+    )
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_transformers_take_rows_in_files(tmp_path, labelled):
+    clients = tables()
+    clients[2][700, 1] = np.nan
+    X, labels = clients, None
+    if labelled:
+        order = np.random.default_rng(3).permutation(len(LABELS))
+        X, labels = np.concatenate(clients)[order], LABELS[order]
+    files = mapped(tmp_path, X) if labelled else [mapped(tmp_path, table) for table in X]
+    for parameters in ({}, {"with_mean": False, "with_std": False}):
+        want = FederatedStandardScaler(**parameters).fit(X, clients=labels)
+        got = FederatedStandardScaler(**parameters).fit(files, clients=labels)
+        for name, value in vars(want).items():
+            assert_array_equal(getattr(got, name), value, err_msg=name)
+
+
+def test_a_large_shuffled_array_is_not_held_twice(monkeypatch):
+    order = np.random.default_rng(4).permutation(len(LABELS))
+    X, labels = np.concatenate(tables())[order], LABELS[order]
+    copied = fitted(X, labels, **FITS["minibatch"])
+    monkeypatch.setattr(_validation, "_LARGEST_COPY", X.nbytes - 1)
+    rows = check_clients(BaseEstimator(), X, labels).rows
+    assert isinstance(rows, ReorderedRows) and np.shares_memory(rows.table, X)
+    assert_same_fit(fitted(X, labels, **FITS["minibatch"]), copied)
+
+
+@pytest.mark.parametrize("given", ["list", "labels", "shuffled labels"])
+def test_no_file_is_read_into_memory(tmp_path, given):
+    # Integers: they become floats when they are read.
+    n_rows, n_clients = 400_000, 4
+    X = np.random.default_rng(0).integers(100, size=(n_rows, 8), dtype=np.int16)
+    labels = np.repeat(np.arange(n_clients, dtype=np.int8), n_rows // n_clients)
+    if given == "list":
+        files, labels = [mapped(tmp_path, part) for part in np.split(X, n_clients)], None
+    else:
+        files = mapped(tmp_path, X)
+    if given == "shuffled labels":
+        labels = np.random.default_rng(1).permutation(labels)
+    start = {"weights_init": [0.5, 0.5], "means_init": np.tile([[30], [70]], 8)}
+    peak = peak_memory(fitted, files, labels, **start, covariance_type="diag", max_iter=2)
+    # Blocks of 2 MB, a few at a time; to sort labels takes 16 bytes a row. The table as doubles,
+    # which is what the fit computes with, would take 26 MB.
+    assert peak < 8 * 2**20 + (16 * n_rows if given == "shuffled labels" else 2 * n_rows)
+
+
+def test_numbers_in_files_that_do_not_fit_are_named(tmp_path):
+    clients = tables()
+    clients[2][700, 1] = np.inf
+    files = [mapped(tmp_path, table) for table in clients]
+    with pytest.raises(ValueError, match=r"got inf in row 700, column 1 of client 2"):
+        fitted(files)
+    X = np.concatenate(clients)[::-1]
+    names = np.array(["a", "b", "c", "d", "e", "f"])[LABELS][::-1]
+    with pytest.raises(ValueError, match=r"got inf in row 464, column 1 of client 'c'"):
+        fitted(mapped(tmp_path, X), names)
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("n_clients", [1, 5, 1000])
+def test_exact_rounds_take_no_more_memory_for_more_rows(n_clients):
+    def peak(n_rows):
+        X = np.random.default_rng(0).normal(size=(n_rows, 4))
+        labels = np.arange(n_rows) * n_clients // n_rows
+        return peak_memory(
+            fitted, X, labels, means_init=X[:2], weights_init=[0.5, 0.5],
+            precisions_init=np.eye(4), covariance_type="tied", max_iter=2,
+        )  # fmt: skip
+
+    few, many = peak(400_000), peak(900_000)
+    # What still grows: two truth values a row where labels are compared. Rows take 32 bytes.
+    assert many - few < 2.5 * 500_000
+
+
+def test_a_fit_holds_one_array_of_controls_and_little_else():
+    n_clients, each, d, size = 40_000, 5, 10, 5
+    X = np.random.default_rng(0).normal(size=(n_clients * each, d))
+    labels = np.repeat(np.arange(n_clients), each)
+    parameters = {"covariance_type": "tied", "batch_size": 20, "participation": 100 / n_clients}
+    fit = FederatedGaussianMixture(
+        size, **parameters, step_size=0.01, max_iter=3, random_state=0, eval_every=None
+    ).fit
+    peak = peak_memory(fit, X, clients=labels)
+    controls = 8 * n_clients * size * (1 + d)
+    # A tenth of data and controls, and 6 MB for blocks, which do not grow.
+    assert peak - controls < 0.1 * (X.nbytes + labels.nbytes + controls) + 6 * 2**20
+
+
+# ---- setting up
+
+
+def test_a_constant_feature_has_itself_for_a_mean():
+    # Added up one by one, a million times 0.1 is 100000.0000013.
+    rows = np.full((10**6, 1), 0.1)
+    federation = Federation(rows, np.array([0, 10**6]), np.ones(1))
+    center, second, _, _ = moments(federation, 2**14, matrix=False)
+    assert center == 0.1 and second == 0
+
+
+@pytest.mark.parametrize("init_params", ["kmeans", "k-means++"])
+def test_starts_look_at_a_sample_of_many_rows(monkeypatch, init_params):
+    monkeypatch.setattr(mixture_start, "_LARGEST_SAMPLE", 500)
+    sample = mixture_start._sample(np.random.RandomState(0), 1000, 21_000)
+    assert (np.diff(sample) > 0).all() and sample[0] >= 1000 and sample[-1] < 21_000
+    assert 450 < len(sample) <= 500  # of 500 draws from 20,000, six are expected to be repeats
+    assert_array_equal(mixture_start._sample(None, 7, 507), np.arange(7, 507))
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(20_000, 2)) + 50.0 * (np.arange(20_000) % 4 == 0)[:, None]
+    mixture = fitted(X, init_params=init_params)
+    # Components are 50 standard deviations apart: every row is assigned for certain.
+    assert_array_equal(np.sort(mixture.weights_).round(6), [0.25, 0.75])
+
+
+# ---- several workers
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_bits_do_not_depend_on_the_workers(monkeypatch, fit):
+    # Rounds as short as these are shared as well.
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    generator = np.random.default_rng(0)
+    clients = [generator.normal(size=(2 + k % 7, 2)) for k in range(2500)]
+    want = fitted(clients, **FITS[fit])
+    for n_jobs in (1, 2, 3, -1):
+        assert_same_fit(fitted(clients, **FITS[fit], n_jobs=n_jobs), want)
+    for backend in ("loky", "threading"):
+        with parallel_config(backend, n_jobs=2):
+            assert_same_fit(fitted(clients, **FITS[fit]), want)
+
+
+def test_no_more_workers_than_processors_and_one_inside_of_a_worker():
+    assert n_workers(None) == n_workers(1) == 1
+    assert n_workers(10_000) == n_workers(-1) == cpu_count()
+    with parallel_config("loky", n_jobs=2):
+        assert n_workers(None) == min(2, cpu_count())
+    for backend in ("loky", "threading"):
+        assert Parallel(2, backend=backend)(delayed(n_workers)(2) for _ in range(2)) == [1, 1]
+    # A Parallel with one job has no workers: the processors are free.
+    assert Parallel(1)([delayed(n_workers)(2)]) == [min(2, cpu_count())]
+
+
+class Clock:
+    """A clock that a test moves, in place of the processor's."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(_parallel, "perf_counter", clock := Clock())
+    monkeypatch.setattr(_parallel, "cpu_count", lambda: 2)
+    return clock
+
+
+def shares_of_calls(clock, alone, shared):
+    """Which calls of so many seconds, alone and in threads, went to the threads."""
+    main, were_shared = get_ident(), []
+
+    def group(seconds):
+        clock.now += seconds[0] if get_ident() == main else seconds[1]
+        return get_ident() != main
+
+    with Workers(2) as workers:
+        for each in zip(alone, shared, strict=True):
+            were_shared.append(any(workers.map(group, [np.array(each) / 4] * 4, "round")))
+    return were_shared
+
+
+def test_calls_are_shared_where_that_pays(clock):
+    # Long ones from the second on; short ones never, and again when they have become short.
+    assert shares_of_calls(clock, [1.0] * 4, [0.6] * 4) == [False, True, True, True]
+    assert shares_of_calls(clock, [0.04] * 4, [0.03] * 4) == [False] * 4
+    assert shares_of_calls(clock, [1, 1, 0.01, 0.01], [0.6, 0.01] * 2) == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_first_call_that_was_slow_by_chance_is_forgotten(clock):
+    assert shares_of_calls(clock, [0.2, 0.01, 0.01, 0.01], [0.02] * 4) == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_call_that_threads_made_slower_is_followed_by_one_alone(clock):
+    assert shares_of_calls(clock, [1.0] * 5, [1.2] * 5) == [False, True, False, True, False]
+
+
+def test_after_an_error_no_group_is_begun(monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    monkeypatch.setattr(_parallel, "cpu_count", lambda: 2)
+    begun = []
+
+    def group(number):
+        begun.append(number)
+        sleep(0.005)
+        if number == 1000:
+            raise ValueError("in group 1000")
+
+    with Workers(2) as workers:
+        workers.map(group, [0, 1], "round")
+        with pytest.raises(ValueError, match="in group 1000"):
+            workers.map(group, list(range(1000, 1400)), "round")
+        n_begun = len(begun)
+        sleep(0.1)  # time for twenty groups
+    assert len(begun) == n_begun
+
+
+NESTED = """
+import os, sys, threading, warnings
+from pathlib import Path
+import numpy as np
+from sklearn.model_selection import GridSearchCV
+from threadpoolctl import threadpool_info
+from skfedem import FederatedGaussianMixture
+
+warnings.simplefilter("ignore")
+
+def step_size(round_number):
+    # Asked for once a round, where the fit runs; every round is shared if any may be.
+    import skfedem._parallel
+    skfedem._parallel._WORTH_SHARING = 0.0
+    blas = max((library["num_threads"] for library in threadpool_info()), default=1)
+    with open(Path(sys.argv[1], str(os.getpid())), "a") as file:
+        print(threading.active_count(), blas, file=file)
+    return 0.5
+
+generator = np.random.default_rng(0)
+clients = [generator.normal(size=(200, 4)) for _ in range(600)]
+mixture = FederatedGaussianMixture(
+    2, n_jobs=2, step_size=step_size, max_iter=5, tol=0, random_state=0
+)
+print(os.getpid())
+for n_jobs in (2, 1):
+    search = GridSearchCV(mixture, {"reg_covar": [1e-6, 1e-3]}, cv=2, n_jobs=n_jobs, refit=False)
+    print(search.fit(clients).cv_results_["mean_test_score"].tolist())
+"""
+
+
+def test_a_grid_search_in_processes_has_one_thread_in_each(tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-c", NESTED, str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    main, in_processes, one_by_one = found.stdout.splitlines()
+    assert in_processes == one_by_one
+    recorded = {
+        file.name: [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
+        for file in tmp_path.iterdir()
+    }
+    assert {blas for lines in recorded.values() for _, blas in lines} == {1}
+    # One by one, fits have threads of their own, if there is a second processor.
+    counts = {count for count, _ in recorded.pop(main)}
+    assert (len(counts) > 1) == (cpu_count() > 1)
+    # A worker process has as many threads in every round as before the first.
+    assert 1 <= len(recorded) <= 2
+    for lines in recorded.values():
+        assert len({count for count, _ in lines}) == 1
