@@ -34,7 +34,7 @@ class Rectangular(NamedTuple):
         """A zero vector of the server."""
         return np.zeros(self.length)
 
-    def index(self, clients):
+    def index(self, clients):  # type: ignore[override]
         """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
         return as_slice(clients)
 
@@ -97,7 +97,7 @@ class OnOwnRows(NamedTuple):
         """A zero vector of the server."""
         return np.zeros(self.length)
 
-    def index(self, clients):
+    def index(self, clients):  # type: ignore[override]
         """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
         clients = as_slice(clients)
         if isinstance(clients, slice):
@@ -142,6 +142,9 @@ class OnOwnRows(NamedTuple):
     def norms(self, vectors):
         """Euclidean norm of each client's vector."""
         return np.sqrt(np.add.reduceat(vectors**2, self.offsets[:-1]))
+
+
+ClientVectors = Rectangular | OnOwnRows
 
 
 def as_slice(clients):

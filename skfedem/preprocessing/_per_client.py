@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import Tags, _safe_indexing, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .._typing import ClientsLike, Transformed
 from .._validation import (
     check_columns,
     client_codes,
@@ -21,13 +25,17 @@ from .._validation import (
 )
 from ._fitted import describe, store
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
-def _inner_has(name):
-    def has(estimator):
+
+def _available_if_inner_has(name: str) -> Callable[[_Method], _Method]:
+    """Decorator of methods that are there where the transformer has one of that name."""
+
+    def has(estimator: PerClient) -> bool:
         getattr(getattr(estimator, "transformer_", estimator.transformer), name)
         return True
 
-    return has
+    return available_if(has)
 
 
 class PerClient(
@@ -95,12 +103,20 @@ class PerClient(
     [[0.0, 0.25], [1.0]]
     """
 
+    transformer_: Any
+    uplink_bits_: int
+    downlink_bits_: int
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     __metadata_request__fit = {"clients": True}
 
-    def __init__(self, transformer):
+    def __init__(self, transformer: Any) -> None:
         self.transformer = transformer
 
-    def fit(self, X, y=None, *, clients=None):
+    def fit(self, X: ClientsLike, y: object = None, *, clients: ArrayLike | None = None) -> Self:
         """Fit the transformer to one client after the other.
 
         Parameters
@@ -143,7 +159,7 @@ class PerClient(
         )
         return self
 
-    def transform(self, X):
+    def transform(self, X: ClientsLike) -> Transformed:
         """Transform rows.
 
         Parameters
@@ -161,8 +177,8 @@ class PerClient(
             validate_data(self, X, skip_check_array=True, reset=False)
         return self.transformer_.transform(X)
 
-    @available_if(_inner_has("inverse_transform"))
-    def inverse_transform(self, X):
+    @_available_if_inner_has("inverse_transform")
+    def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Undo ``transform``, where the transformer can.
 
         Parameters
@@ -178,8 +194,8 @@ class PerClient(
             return each_client(X, self.inverse_transform)
         return self.transformer_.inverse_transform(X)
 
-    @available_if(_inner_has("get_feature_names_out"))
-    def get_feature_names_out(self, input_features=None):
+    @_available_if_inner_has("get_feature_names_out")
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Names of the transformed features, as the transformer gives them.
 
         Parameters
@@ -193,8 +209,10 @@ class PerClient(
         check_is_fitted(self)
         return self.transformer_.get_feature_names_out(input_features)
 
-    @available_if(_inner_has("set_output"))
-    def set_output(self, *, transform=None):
+    @_available_if_inner_has("set_output")
+    def set_output(
+        self, *, transform: Literal["default", "pandas", "polars"] | None = None
+    ) -> Self:
         """Choose what ``transform`` gives, by the transformer's own ``set_output``.
 
         Parameters
@@ -211,7 +229,7 @@ class PerClient(
                 getattr(self, name).set_output(transform=transform)
         return self
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         """Those of the transformer, where they are about tables."""
         tags, inner = super().__sklearn_tags__(), get_tags(self.transformer)
         tags.input_tags = inner.input_tags
@@ -220,7 +238,7 @@ class PerClient(
         return tags
 
 
-def _has_to_travel(transformer):
+def _has_to_travel(transformer: Any) -> bool:
     """Whether the transformer is fitted by clients in turn; raise if it cannot be."""
     name = type(transformer).__name__
     if isinstance(transformer, type) or not hasattr(transformer, "transform"):
@@ -244,7 +262,9 @@ def _has_to_travel(transformer):
     return True
 
 
-def _tables(checked, X, clients):
+def _tables(
+    checked: PerClient, X: Any, clients: ArrayLike | None
+) -> tuple[list[Any], NDArray[Any]]:
     """Each client's table as it was given, and the clients' labels; features go to ``checked``."""
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
@@ -268,7 +288,7 @@ def _tables(checked, X, clients):
     return [_safe_indexing(X, own) for own in rows], ids
 
 
-def _travel(transformer, tables, ids):
+def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
     """Fit by one client after the other; return the bits of the states, up and down."""
     sizes = []
     for label, table in zip(ids, tables, strict=True):
@@ -283,7 +303,7 @@ def _travel(transformer, tables, ids):
     return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
 
 
-def _state(transformer):
+def _state(transformer: Any) -> dict[str, Any]:
     """What ``fit`` set: the parameters are everyone's from the beginning."""
     given = set(transformer.get_params(deep=False))
     return {

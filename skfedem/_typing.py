@@ -1,0 +1,43 @@
+"""Types that many signatures share, by name. Shapes and meaning are told by the docstrings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import sparray, spmatrix
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.integer[Any]]
+BoolArray = NDArray[np.bool_]
+
+# ---- what users give
+
+ClientsLike = ArrayLike | Sequence[ArrayLike]
+"""One table, or a list with one table for each client."""
+
+MatricesLike = ArrayLike | sparray | spmatrix | Sequence[ArrayLike | sparray | spmatrix]
+"""One matrix with missing cells, or a list of clients."""
+
+Seed = int | np.random.RandomState | None
+FilePath = str | PathLike[str]
+
+CovarianceType = Literal["full", "tied", "diag", "spherical"]
+FamilyName = Literal["gaussian", "bernoulli", "poisson"]
+EffectsName = Literal["both", "rows", "columns", "none"]
+SolverName = Literal["fedem", "vr_fedem"]
+CompressorName = Literal["dithering", "block", "rand_k"]
+ControlInit = Literal["field", "zeros"]
+ClientWeights = Literal["n_samples", "uniform"]
+StepSize = float | Literal["auto"] | Callable[[int], float]
+
+# ---- what they get
+
+ByClient = FloatArray | tuple[FloatArray, ...]
+"""Numbers for each row: an array for one table, a tuple of arrays for a list of clients."""
+
+Transformed = Any
+"""One table, or a tuple of tables for a list of clients; of the container that set_output names."""
