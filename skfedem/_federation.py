@@ -7,7 +7,7 @@ node is a federation of one client.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Federation(NamedTuple):
         Weights of rows: a client's mean over its rows is a weighted one. None is plain means.
     """
 
-    rows: np.ndarray
+    rows: Any
     offsets: np.ndarray
     weights: np.ndarray
     sample_weight: SampleWeight | None = None

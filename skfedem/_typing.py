@@ -19,6 +19,9 @@ BoolArray = NDArray[np.bool_]
 ClientsLike = ArrayLike | Sequence[ArrayLike]
 """One table, or a list with one table for each client."""
 
+RowWeights = ArrayLike | Sequence[ArrayLike]
+"""What each row of one table counts, or a list with such weights for each client."""
+
 MatricesLike = ArrayLike | sparray | spmatrix | Sequence[ArrayLike | sparray | spmatrix]
 """One matrix with missing cells, or a list of clients."""
 
@@ -28,6 +31,7 @@ FilePath = str | PathLike[str]
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
 FamilyName = Literal["gaussian", "bernoulli", "poisson"]
 EffectsName = Literal["both", "rows", "columns", "none"]
+InitParams = Literal["kmeans", "k-means++", "random_from_data", "random"]
 SolverName = Literal["fedem", "vr_fedem"]
 CompressorName = Literal["dithering", "block", "rand_k"]
 ControlInit = Literal["field", "zeros"]
@@ -38,6 +42,9 @@ StepSize = float | Literal["auto"] | Callable[[int], float]
 
 ByClient = FloatArray | tuple[FloatArray, ...]
 """Numbers for each row: an array for one table, a tuple of arrays for a list of clients."""
+
+LabelsByClient = IntArray | tuple[IntArray, ...]
+"""A label for each row, likewise."""
 
 Transformed = Any
 """One table, or a tuple of tables for a list of clients; of the container that set_output names."""

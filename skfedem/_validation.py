@@ -194,7 +194,7 @@ def client_codes(labels, n_rows):
     if array.dtype != object:
         missing = np.flatnonzero(array != array)
     else:
-        missing = [k for k, label in enumerate(array) if _is_missing(label)]
+        missing = np.flatnonzero([_is_missing(label) for label in array])
     if len(missing):
         raise ValueError(
             f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "

@@ -289,7 +289,7 @@ class FederatedMatrixImputer(
         n_jobs: int | None = None,
         checkpoint: FilePath | None = None,
         checkpoint_every: int = 100,
-        verbose: int | bool = 0,
+        verbose: int = 0,
     ) -> None:
         self.rank = rank
         self.family = family

@@ -225,7 +225,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         eval_every: int | Literal["auto"] | None = "auto",
         random_state: Seed = None,
         n_jobs: int | None = None,
-        verbose: int | bool = 0,
+        verbose: int = 0,
     ) -> None:
         self.ranks = ranks
         self.penalties = penalties

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from numbers import Integral
+from typing import Any, Literal, Self, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -20,6 +22,24 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._history import History
 from ._parallel import Workers
+from ._typing import (
+    ByClient,
+    ClientsLike,
+    ClientWeights,
+    CompressorName,
+    ControlInit,
+    CovarianceType,
+    FilePath,
+    FloatArray,
+    InitParams,
+    IntArray,
+    LabelsByClient,
+    RowWeights,
+    Seed,
+    SolverName,
+    StepSize,
+    Transformed,
+)
 from ._validation import (
     check_choice,
     check_clients,
@@ -34,6 +54,7 @@ from ._validation import (
     is_client_list,
     take_features,
 )
+from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, precisions_cholesky
 from .models.mixture_start import (
     INIT_PARAMS,
@@ -259,44 +280,61 @@ class FederatedGaussianMixture(
     [50, 80]
     """
 
+    weights_: FloatArray
+    means_: FloatArray
+    covariances_: FloatArray
+    precisions_: FloatArray
+    precisions_cholesky_: FloatArray
+    converged_: bool
+    n_iter_: int
+    lower_bound_: float
+    lower_bounds_: list[float]
+    history_: dict[str, NDArray[Any]]
+    client_drift_: FloatArray
+    new_client_ids_: NDArray[Any]
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     __metadata_request__fit = {"clients": True, "sample_weight": True}
     __metadata_request__partial_fit = {"clients": True, "sample_weight": True}
     __metadata_request__score = {"sample_weight": True}
 
     def __init__(
         self,
-        n_components=1,
+        n_components: int = 1,
         *,
-        covariance_type="full",
-        fixed_covariance=None,
-        solver="fedem",
-        step_size="auto",
-        control_step="auto",
-        control_init="field",
-        batch_size=None,
-        replacement=True,
-        n_inner="auto",
-        compressor="dithering",
-        omega=0.0,
-        participation=1.0,
-        client_weights="n_samples",
-        max_iter=100,
-        max_epochs=None,
-        tol=1e-3,
-        reg_covar=1e-6,
-        n_init=1,
-        init_params="kmeans",
-        weights_init=None,
-        means_init=None,
-        precisions_init=None,
-        eval_every="auto",
-        random_state=None,
-        warm_start=False,
-        n_jobs=None,
-        checkpoint=None,
-        checkpoint_every=100,
-        verbose=0,
-    ):
+        covariance_type: CovarianceType = "full",
+        fixed_covariance: ArrayLike | None = None,
+        solver: SolverName = "fedem",
+        step_size: StepSize = "auto",
+        control_step: float | Literal["auto"] = "auto",
+        control_init: ControlInit = "field",
+        batch_size: int | None = None,
+        replacement: bool = True,
+        n_inner: int | Literal["auto"] = "auto",
+        compressor: CompressorName | Compressor | None = "dithering",
+        omega: float = 0.0,
+        participation: float = 1.0,
+        client_weights: ClientWeights = "n_samples",
+        max_iter: int | None = 100,
+        max_epochs: float | None = None,
+        tol: float = 1e-3,
+        reg_covar: float = 1e-6,
+        n_init: int = 1,
+        init_params: InitParams = "kmeans",
+        weights_init: ArrayLike | None = None,
+        means_init: ArrayLike | None = None,
+        precisions_init: ArrayLike | None = None,
+        eval_every: int | Literal["auto"] | None = "auto",
+        random_state: Seed = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        checkpoint: FilePath | None = None,
+        checkpoint_every: int = 100,
+        verbose: int = 0,
+    ) -> None:
         self.n_components = n_components
         self.covariance_type = covariance_type
         self.fixed_covariance = fixed_covariance
@@ -329,7 +367,15 @@ class FederatedGaussianMixture(
         self.verbose = verbose
 
     @with_callbacks
-    def fit(self, X, y=None, *, clients=None, sample_weight=None, resume_from=None):
+    def fit(
+        self,
+        X: ClientsLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+        resume_from: FilePath | None = None,
+    ) -> Self:
         """Fit the mixture to the rows of all clients.
 
         Parameters
@@ -434,7 +480,14 @@ class FederatedGaussianMixture(
         return self
 
     @available_if(_reads_rows_once)
-    def partial_fit(self, X, y=None, *, clients=None, sample_weight=None):
+    def partial_fit(
+        self,
+        X: ClientsLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+    ) -> Self:
         """Go on with the next rows of a stream.
 
         Each call is a round of FedEM on its rows, which are read once: the online case of
@@ -541,7 +594,14 @@ class FederatedGaussianMixture(
         memory = memory._replace(totals=np.zeros(len(data.ids)))
         return problem._replace(batch_size=self.batch_size), memory, history
 
-    def fit_predict(self, X, y=None, *, clients=None, sample_weight=None):
+    def fit_predict(
+        self,
+        X: ClientsLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+    ) -> LabelsByClient:
         """Fit the mixture and return the most probable component of each row.
 
         Parameters
@@ -555,7 +615,11 @@ class FederatedGaussianMixture(
         """
         return self.fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)
 
-    def predict(self, X):
+    @overload
+    def predict(self, X: NDArray[Any]) -> IntArray: ...
+    @overload
+    def predict(self, X: ClientsLike) -> LabelsByClient: ...
+    def predict(self, X: ClientsLike) -> LabelsByClient:
         """Most probable component of each row.
 
         Parameters
@@ -568,7 +632,11 @@ class FederatedGaussianMixture(
         """
         return self._by_client(X, "predict")
 
-    def predict_proba(self, X):
+    @overload
+    def predict_proba(self, X: NDArray[Any]) -> FloatArray: ...
+    @overload
+    def predict_proba(self, X: ClientsLike) -> ByClient: ...
+    def predict_proba(self, X: ClientsLike) -> ByClient:
         """Posterior probability of each component for each row.
 
         Parameters
@@ -581,7 +649,7 @@ class FederatedGaussianMixture(
         """
         return self._by_client(X, "predict_proba")
 
-    def transform(self, X):
+    def transform(self, X: ClientsLike) -> Transformed:
         """Posterior probabilities, as ``predict_proba``.
 
         Parameters
@@ -597,7 +665,11 @@ class FederatedGaussianMixture(
             return each_client(X, self.transform)
         return self.predict_proba(X)
 
-    def score_samples(self, X):
+    @overload
+    def score_samples(self, X: NDArray[Any]) -> FloatArray: ...
+    @overload
+    def score_samples(self, X: ClientsLike) -> ByClient: ...
+    def score_samples(self, X: ClientsLike) -> ByClient:
         """Log-likelihood of each row, in nats.
 
         Parameters
@@ -610,7 +682,9 @@ class FederatedGaussianMixture(
         """
         return self._by_client(X, "score_samples")
 
-    def score(self, X, y=None, sample_weight=None):
+    def score(
+        self, X: ClientsLike, y: object = None, sample_weight: RowWeights | None = None
+    ) -> float:
         """Mean log-likelihood per row, in nats.
 
         Parameters
@@ -630,7 +704,7 @@ class FederatedGaussianMixture(
             return float(np.mean(log_likelihoods))
         return float(np.average(log_likelihoods, weights=check_row_weights(X, sample_weight)))
 
-    def aic(self, X):
+    def aic(self, X: ClientsLike) -> float:
         """Akaike information criterion on X (the lower the better).
 
         Parameters
@@ -644,7 +718,7 @@ class FederatedGaussianMixture(
         """
         return float(-2 * self._all_log_likelihoods(X).sum() + 2 * self._n_parameters())
 
-    def bic(self, X):
+    def bic(self, X: ClientsLike) -> float:
         """Bayesian information criterion on X (the lower the better).
 
         Parameters
@@ -660,7 +734,7 @@ class FederatedGaussianMixture(
         penalty = np.log(len(log_likelihoods)) * self._n_parameters()
         return float(-2 * log_likelihoods.sum() + penalty)
 
-    def sample(self, n_samples=1):
+    def sample(self, n_samples: int = 1) -> tuple[FloatArray, IntArray]:
         """Draw rows from the fitted mixture.
 
         Parameters
@@ -677,7 +751,7 @@ class FederatedGaussianMixture(
         check_number("n_samples", n_samples, kind=Integral, low=1)
         return self._pooled(np.zeros(self.n_features_in_)).sample(n_samples)
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         """Whether ``fit`` has succeeded."""
         return hasattr(self, "converged_")
 
@@ -737,7 +811,7 @@ class FederatedGaussianMixture(
         """Set the fitted attributes, all at once."""
         take_features(self, checked)
         first_round = result.server.round_index - (len(result.trace) - 1)
-        vars(self).update(self._so_far(result.server, problem.model, checked, first_round))
+        self.__dict__.update(self._so_far(result.server, problem.model, checked, first_round))
         self.converged_ = result.converged
         self.lower_bounds_ = [float(value) for value in result.criteria]
         self.lower_bound_ = self.lower_bounds_[-1]
@@ -766,7 +840,7 @@ class FederatedGaussianMixture(
         drift[at] = np.linalg.norm(controls, axis=1)
         memory.states.controls[at] = controls
         take_features(self, checked)
-        vars(self).update(
+        self.__dict__.update(
             attributes,
             _memory=memory,
             history_=history,
