@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
+
+from ._typing import Method
 
 try:
     from sklearn.callback import CallbackSupportMixin
@@ -17,15 +18,12 @@ except ImportError:
         return method
 
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
 # scikit-learn's ScoringMonitor scores only where targets are not None.
 _NO_TARGETS = ()
 
 
-def with_callbacks(method: _Method) -> _Method:
-    """scikit-learn's decorator, which leaves a method's type as it is."""
+def with_callbacks(method: Method) -> Method:
+    """scikit-learn's decorator, under which a method keeps its type."""
     return _with_callbacks(method)
 
 

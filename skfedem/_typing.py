@@ -1,14 +1,18 @@
-"""Types that many signatures share, by name. Shapes and meaning are told by the docstrings."""
+"""Types that many signatures share, by name, and a decorator that keeps them.
+
+Shapes and meaning are told by the docstrings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import sparray, spmatrix
+from sklearn.utils import metaestimators
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.integer[Any]]
@@ -48,3 +52,12 @@ LabelsByClient = IntArray | tuple[IntArray, ...]
 
 Transformed = Any
 """One table, or a tuple of tables for a list of clients; of the container that set_output names."""
+
+# ---- methods under a decorator of scikit-learn, which has no types of its own
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
+    """scikit-learn's decorator, under which a method keeps its type."""
+    return metaestimators.available_if(check)

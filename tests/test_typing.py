@@ -257,6 +257,7 @@ gm.fit(clients, labels=[0, 1])  # wrong
 gm.predict(clients).shape  # wrong
 gm.weights_.means()  # wrong
 gm.bic()  # wrong
+PerClient(scaler).fit(clients).inverse_transform()  # wrong
 Half()  # wrong
 Dithering(level=3)  # wrong
 FederatedMatrixImputer(family="poison")  # wrong

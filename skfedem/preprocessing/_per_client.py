@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags, _safe_indexing, get_tags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .._typing import ClientsLike, Transformed
+from .._typing import ClientsLike, Transformed, available_if
 from .._validation import (
     check_columns,
     client_codes,
@@ -25,17 +24,13 @@ from .._validation import (
 )
 from ._fitted import describe, store
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 
-
-def _available_if_inner_has(name: str) -> Callable[[_Method], _Method]:
-    """Decorator of methods that are there where the transformer has one of that name."""
-
+def _inner_has(name: str) -> Callable[[Any], bool]:
     def has(estimator: PerClient) -> bool:
         getattr(getattr(estimator, "transformer_", estimator.transformer), name)
         return True
 
-    return available_if(has)
+    return has
 
 
 class PerClient(
@@ -177,7 +172,7 @@ class PerClient(
             validate_data(self, X, skip_check_array=True, reset=False)
         return self.transformer_.transform(X)
 
-    @_available_if_inner_has("inverse_transform")
+    @available_if(_inner_has("inverse_transform"))
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Undo ``transform``, where the transformer can.
 
@@ -194,7 +189,7 @@ class PerClient(
             return each_client(X, self.inverse_transform)
         return self.transformer_.inverse_transform(X)
 
-    @_available_if_inner_has("get_feature_names_out")
+    @available_if(_inner_has("get_feature_names_out"))
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Names of the transformed features, as the transformer gives them.
 
@@ -209,7 +204,7 @@ class PerClient(
         check_is_fitted(self)
         return self.transformer_.get_feature_names_out(input_features)
 
-    @_available_if_inner_has("set_output")
+    @available_if(_inner_has("set_output"))
     def set_output(
         self, *, transform: Literal["default", "pandas", "polars"] | None = None
     ) -> Self:
