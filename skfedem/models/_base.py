@@ -193,7 +193,7 @@ class Model(ABC):
         """Difference of two values of the criterion or of the minorizer, in units of ``tol``."""
 
     @abstractmethod
-    def minibatch_bounds(self, federation: Federation, batch_size: int) -> tuple[float, float]:
+    def minibatch_bounds(self, federation: Federation, batch_size: float) -> tuple[float, float]:
         """What the noise of minibatches allows of the step γ, as two factors.
 
         The first bounds FedEM's step after division by ``1 + 5 ω_p`` (Theorem 4), the second
