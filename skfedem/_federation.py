@@ -6,10 +6,13 @@ node is a federation of one client.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ._typing import IntArray
 
 
 class SampleWeight(NamedTuple):
@@ -142,7 +145,7 @@ class Reading(NamedTuple):
     sample_weight: np.ndarray | None = None
 
 
-def read(federation, clients, n_rows):
+def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Reading]:
     """Read all rows of some clients, in blocks that a processor's cache can hold.
 
     Parameters
@@ -171,8 +174,8 @@ def read(federation, clients, n_rows):
             yield _reading(federation, run, slice(start, stop), own)
         else:
             skipped = starts[run] - (np.cumsum(own) - own)
-            chosen = np.repeat(skipped, own) + np.arange(own.sum())
-            yield _reading(federation, run, chosen, own)
+            scattered = np.repeat(skipped, own) + np.arange(own.sum())
+            yield _reading(federation, run, scattered, own)
 
 
 def _reading(federation, run, chosen, lengths):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from scipy.sparse import issparse
@@ -35,7 +35,7 @@ class ClientData(NamedTuple):
     sample_weight: np.ndarray | None = None
 
 
-def is_client_list(X):
+def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
     """Whether X is a list of clients' tables rather than one table.
 
     A list of 2-D things is; a list of rows (1-D things or numbers) is a table written as a list.

@@ -16,7 +16,6 @@ from sklearn.base import (
 )
 from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -39,6 +38,7 @@ from ._typing import (
     SolverName,
     StepSize,
     Transformed,
+    available_if,
 )
 from ._validation import (
     check_choice,
@@ -576,7 +576,8 @@ class FederatedGaussianMixture(
         """Problem of a stream's first call, what is known before its rounds, and its history."""
         model, cost = standardise(self, federation, given)
         problem = federated_problem(self, model, federation, seed=0)._replace(batch_size=None)
-        seeds, best = self._seeds(self.n_init), None
+        seeds = self._seeds(self.n_init)
+        best: Any = None
         for seed in seeds:
             start = start_run(model, federation, self.init_params, given, seed, cost)
             server = ServerState(0, start.statistics, start.parameters, start.statistics * 0)
@@ -587,9 +588,9 @@ class FederatedGaussianMixture(
         problem = problem._replace(seed=seed)
         options = Options(None, control_init=self.control_init, eval_every=1)
         server, states, row = initialise(fedem, problem, start, options, workers)
-        history = History()
-        history.append(**row)
-        history = {**history.as_dict(), "weights": model.trace(server.parameters)[None]}
+        first = History()
+        first.append(**row)
+        history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}
         memory = memory_of(data.ids, problem, server, states)
         memory = memory._replace(totals=np.zeros(len(data.ids)))
         return problem._replace(batch_size=self.batch_size), memory, history

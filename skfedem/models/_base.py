@@ -204,7 +204,13 @@ class Model(ABC):
     def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
         """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
 
-    def learn(self, federation, clients, parameters, step_size):
+    def learn(
+        self,
+        federation: Federation,
+        clients: IntArray,
+        parameters: Parameters,
+        step_size: float,
+    ) -> tuple[Model, Parameters, int]:
         """What the server was told once of rows that do not change, moved towards a batch's.
 
         Returns
@@ -218,7 +224,7 @@ class Model(ABC):
         """
         return self, parameters, 0
 
-    def constants(self):
+    def constants(self) -> FloatArray:
         """Numbers that a saved statistic depends on, as an array; none by default."""
         return np.empty(0)
 

@@ -76,7 +76,8 @@ def _sums_of_rows(federation, block_rows):
         return np.add.reduceat(federation.rows, federation.offsets[:-1], axis=0, dtype=np.float64)
     sums = np.zeros((federation.n_clients, federation.rows.shape[1]))
     for run, rows, own, weights in read(federation, np.arange(federation.n_clients), block_rows):
-        sums[run] += np.add.reduceat(rows * weights[:, None], np.cumsum(own) - own)
+        weighted = rows if weights is None else rows * weights[:, None]
+        sums[run] += np.add.reduceat(weighted, np.cumsum(own) - own)
     return sums
 
 

@@ -89,15 +89,16 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
         In (0, 1].
     """
     federation, n_rows = problem.federation, problem.federation.n_samples
+    batch_size = n_rows / federation.n_clients
     present = problem._replace(
         federation=federation._replace(weights=federation.weights / problem.presence),
-        batch_size=n_rows / federation.n_clients,
+        batch_size=batch_size,
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
     if problem.omega > 0:
         # What is compressed is mostly a batch's noise, which no memory knows.
         return min(share, first_step_size(present, variance_reduced=False))
-    noise, _ = problem.model.minibatch_bounds(present.federation, present.batch_size)
+    noise, _ = problem.model.minibatch_bounds(present.federation, batch_size)
     noise *= _STREAM_NOISE / (1 + 5 * participation_omega(0, problem.participation))
     memory = first_step_size(present._replace(batch_size=None), variance_reduced=False)
     return min(share, noise, memory)
