@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ._typing import Method
+
 try:
-    from sklearn.callback import CallbackSupportMixin, with_callbacks
+    from sklearn.callback import CallbackSupportMixin
+    from sklearn.callback import with_callbacks as _with_callbacks
 except ImportError:
 
-    class CallbackSupportMixin:
+    class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stands for scikit-learn's class where there is none."""
 
-    def with_callbacks(method):
-        """Leave a method as it is."""
+    def _with_callbacks(method):
         return method
 
 
 # scikit-learn's ScoringMonitor scores only where targets are not None.
 _NO_TARGETS = ()
+
+
+def with_callbacks(method: Method) -> Method:
+    """scikit-learn's decorator, under which a method keeps its type."""
+    return _with_callbacks(method)
 
 
 class FitTask:
@@ -37,7 +46,7 @@ class FitTask:
         self._estimator = estimator
         self._data = {"estimator": estimator, "X": X, "y": _NO_TARGETS if y is None else y}
         self._max_rounds, self._n_starts = max_rounds, n_starts
-        self._root = None
+        self._root: Any = None
         if hasattr(estimator, "_init_callback_context"):
             self._root = estimator._init_callback_context(
                 max_subtasks=max_rounds if n_starts == 1 else n_starts
@@ -72,7 +81,7 @@ class RoundTasks:
     def __init__(self, parent, ends_parent, data, fitted):
         self._parent, self._ends_parent = parent, ends_parent
         self._data, self._fitted = data, fitted
-        self._task = None
+        self._task: Any = None
 
     def begin(self, server):
         """Begin a round from a server's state."""

@@ -206,7 +206,14 @@ def check_matrix(estimator, X, missing_values, family):
     )
     _check_values(observations, family, missing)
     cells = _merged(observations, family, keep_observations=False)
-    return TableCells(*cells[:4], table.shape[0], float(cells.log_base_measure[0]))
+    return TableCells(
+        cells.rows,
+        cells.columns,
+        cells.values,
+        cells.counts,
+        table.shape[0],
+        float(cells.log_base_measure[0]),
+    )
 
 
 def _marker(missing_values):
@@ -228,7 +235,7 @@ def _checked_shape(shape, rows):
     expected = f"Expected shape=(sites, months), two integers >= 1, got {shape!r}."
     if not isinstance(shape, list | tuple | np.ndarray) or np.shape(shape) != (2,):
         raise TypeError(f"{expected} Give the size of the matrix that the triplets number.")
-    if not all(isinstance(n, Integral) and not isinstance(n, bool) and n >= 1 for n in shape):
+    if not all(isinstance(n, Integral) and not isinstance(n, bool) and int(n) >= 1 for n in shape):
         raise ValueError(f"{expected} Give the size of the matrix that the triplets number.")
     if rows == "disjoint":
         raise ValueError(
@@ -335,7 +342,7 @@ def _stored(matrix, where=""):
 def _numbers(table):
     """Array of whatever dimensions; None, pandas.NA and what a mask hides become NaN."""
     if isinstance(table, np.ma.MaskedArray):
-        table = table.astype(np.float64).filled(np.nan)
+        table = np.ma.filled(table.astype(np.float64), np.nan)
     array = np.asarray(table)
     if array.dtype != object:
         return array

@@ -8,11 +8,12 @@ object per client.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _random
+from ._typing import BoolArray, FloatArray, IntArray
 
 
 class Rectangular(NamedTuple):
@@ -26,48 +27,48 @@ class Rectangular(NamedTuple):
     n_clients: int
     length: int
 
-    def zeros(self):
+    def zeros(self) -> FloatArray:
         """Zero vectors of all clients."""
         return np.zeros((self.n_clients, self.length))
 
-    def server_zeros(self):
+    def server_zeros(self) -> FloatArray:
         """A zero vector of the server."""
         return np.zeros(self.length)
 
-    def index(self, clients):
+    def index(self, clients: IntArray) -> slice | IntArray:  # type: ignore[override]
         """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
         return as_slice(clients)
 
-    def within(self, clients, chosen):
+    def within(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
         """Where the chosen ones' vectors are in an array of some clients' vectors."""
         return slice(None) if chosen.all() else chosen
 
-    def lengths(self, clients):
+    def lengths(self, clients: IntArray) -> None:
         """Lengths as compressors take them."""
         return None
 
-    def n_numbers(self, clients):
+    def n_numbers(self, clients: IntArray) -> int:
         """How many numbers some clients' vectors hold together."""
         return self.length * len(clients)
 
     @property
-    def longest(self):
+    def longest(self) -> int:
         """Length of the longest vector."""
         return self.length
 
-    def uniforms(self, seed, purpose, round_index, clients):
+    def uniforms(self, seed: int, purpose: int, round_index: int, clients: IntArray) -> FloatArray:
         """Uniform random numbers in [0, 1), one for each number of some clients' vectors."""
         return _random.client_uniforms(seed, purpose, round_index, clients, self.length)
 
-    def weighted(self, weights, clients, vectors):
+    def weighted(self, weights: FloatArray, clients: IntArray, vectors: FloatArray) -> FloatArray:
         """What a group of clients adds to a weighted sum."""
         return weights @ vectors
 
-    def total(self, clients, parts):
+    def total(self, clients: IntArray, parts: list[FloatArray]) -> FloatArray:
         """Server's vector: the sum of what groups of these clients, in order, add to it."""
         return sum(parts, start=self.server_zeros())
 
-    def norms(self, vectors):
+    def norms(self, vectors: FloatArray) -> FloatArray:
         """Euclidean norm of each client's vector."""
         return np.linalg.norm(vectors, axis=1)
 
@@ -85,66 +86,71 @@ class OnOwnRows(NamedTuple):
         Length of a server's vector.
     """
 
-    offsets: np.ndarray
-    positions: np.ndarray
+    offsets: IntArray
+    positions: IntArray
     length: int
 
-    def zeros(self):
+    def zeros(self) -> FloatArray:
         """Zero vectors of all clients."""
         return np.zeros(int(self.offsets[-1]))
 
-    def server_zeros(self):
+    def server_zeros(self) -> FloatArray:
         """A zero vector of the server."""
         return np.zeros(self.length)
 
-    def index(self, clients):
+    def index(self, clients: IntArray) -> slice | IntArray:  # type: ignore[override]
         """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
-        clients = as_slice(clients)
-        if isinstance(clients, slice):
-            return slice(int(self.offsets[clients.start]), int(self.offsets[clients.stop]))
+        run = as_slice(clients)
+        if isinstance(run, slice):
+            return slice(int(self.offsets[run.start]), int(self.offsets[run.stop]))
         lengths = self.lengths(clients)
         skipped = self.offsets[clients] - (np.cumsum(lengths) - lengths)
         return np.repeat(skipped, lengths) + np.arange(lengths.sum())
 
-    def within(self, clients, chosen):
+    def within(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
         """Where the chosen ones' vectors are in an array of some clients' vectors."""
         return slice(None) if chosen.all() else np.repeat(chosen, self.lengths(clients))
 
-    def lengths(self, clients):
+    def lengths(self, clients: IntArray) -> IntArray:
         """Lengths as compressors take them."""
         return self.offsets[clients + 1] - self.offsets[clients]
 
-    def n_numbers(self, clients):
+    def n_numbers(self, clients: IntArray) -> int:
         """How many numbers some clients' vectors hold together."""
         return int(self.lengths(clients).sum())
 
     @property
-    def longest(self):
+    def longest(self) -> int:
         """Length of the longest vector."""
         return int(np.diff(self.offsets).max())
 
-    def uniforms(self, seed, purpose, round_index, clients):
+    def uniforms(self, seed: int, purpose: int, round_index: int, clients: IntArray) -> FloatArray:
         """Uniform random numbers in [0, 1), one for each number of some clients' vectors."""
         lengths = self.lengths(clients)
         return _random.ragged_client_uniforms(seed, purpose, round_index, clients, lengths)
 
-    def weighted(self, weights, clients, vectors):
+    def weighted(self, weights: FloatArray, clients: IntArray, vectors: FloatArray) -> FloatArray:
         """What a group of clients adds to a weighted sum."""
         return np.repeat(weights, self.lengths(clients)) * vectors
 
-    def total(self, clients, parts):
+    def total(self, clients: IntArray, parts: list[FloatArray]) -> FloatArray:
         """Server's vector: the sum of what groups of these clients, in order, add to it."""
         if not parts:
             return self.server_zeros()
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return np.bincount(self.positions[self.index(clients)], values, minlength=self.length)
+        where = self.positions[self.index(clients)]
+        sums: Any = np.bincount(where, values, minlength=self.length)  # floats, by their weights
+        return sums
 
-    def norms(self, vectors):
+    def norms(self, vectors: FloatArray) -> FloatArray:
         """Euclidean norm of each client's vector."""
         return np.sqrt(np.add.reduceat(vectors**2, self.offsets[:-1]))
 
 
-def as_slice(clients):
+ClientVectors = Rectangular | OnOwnRows
+
+
+def as_slice(clients: IntArray) -> slice | IntArray:
     """Neighbouring clients as a slice, so that what is theirs is read without a copy."""
     first, last = int(clients[0]), int(clients[-1])
     return slice(first, last + 1) if last - first + 1 == len(clients) else clients

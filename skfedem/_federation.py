@@ -7,10 +7,13 @@ they are, and ``JoinedRows`` or ``ReorderedRows`` stand for the array.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from ._typing import IntArray
 
 
 class SampleWeight(NamedTuple):
@@ -46,7 +49,7 @@ class Federation(NamedTuple):
         Weights of rows: a client's mean over its rows is a weighted one. None is plain means.
     """
 
-    rows: np.ndarray | JoinedRows | ReorderedRows
+    rows: Any
     offsets: np.ndarray
     weights: np.ndarray
     sample_weight: SampleWeight | None = None
@@ -227,7 +230,7 @@ class Reading(NamedTuple):
     sample_weight: np.ndarray | None = None
 
 
-def read(federation, clients, n_rows):
+def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Reading]:
     """Read all rows of some clients, in blocks that a processor's cache can hold.
 
     Parameters
@@ -256,8 +259,8 @@ def read(federation, clients, n_rows):
             yield _reading(federation, run, slice(start, stop), own)
         else:
             skipped = starts[run] - (np.cumsum(own) - own)
-            positions = np.repeat(skipped, own) + np.arange(own.sum())
-            yield _reading(federation, run, positions, own)
+            scattered = np.repeat(skipped, own) + np.arange(own.sum())
+            yield _reading(federation, run, scattered, own)
 
 
 def _reading(federation, run, chosen, lengths):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from mmap import mmap
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from scipy.sparse import issparse
@@ -41,7 +41,7 @@ class ClientData(NamedTuple):
     sample_weight: np.ndarray | None = None
 
 
-def is_client_list(X):
+def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
     """Whether X is a list of clients' tables rather than one table.
 
     A list of 2-D things is; a list of rows (1-D things or numbers) is a table written as a list.
@@ -261,7 +261,7 @@ def _label_array(labels, n_rows):
     if array.dtype != object:
         missing = np.flatnonzero(array != array)
     else:
-        missing = [k for k, label in enumerate(array) if _is_missing(label)]
+        missing = np.flatnonzero([_is_missing(label) for label in array])
     if len(missing):
         raise ValueError(
             f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "

@@ -10,17 +10,20 @@ How values become bytes is the matter of `skfedem._codec`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from itertools import count
 from math import ceil, sqrt
 from numbers import Integral
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import _codec, _vectors
 from ._compat import divide_in_place
+from ._typing import FloatArray, IntArray
 from ._validation import check_number
 
 __all__ = ["BlockQuantizer", "Compressor", "Dithering", "Identity", "RandK"]
@@ -46,15 +49,17 @@ class Compressor(ABC):
     """
 
     @abstractmethod
-    def omega_for(self, length):
+    def omega_for(self, length: ArrayLike) -> Any:
         """Return omega, float64, for vectors of this length q >= 0: a number, or an array."""
 
     @abstractmethod
-    def with_omega(self, omega):
+    def with_omega(self, omega: float) -> Self:
         """Return a copy whose level follows a wanted `omega` > 0 (each length its own level)."""
 
     @abstractmethod
-    def compress(self, values, uniforms, lengths=None):
+    def compress(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> FloatArray:
         """Return the compressed vectors, decoded: what the server will see. Checks its arguments.
 
         Parameters
@@ -72,14 +77,16 @@ class Compressor(ABC):
         """
 
     @abstractmethod
-    def variance(self, values, lengths=None):
+    def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         """Return the exact E ||Q(x) - x||^2 of each vector x, shape (n,); (1,) for one vector."""
 
     @abstractmethod
-    def n_bytes(self, values, lengths=None):
+    def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         """Return ``len(encode(v))`` of each *compressed* vector v, int64 of the shape (n,)."""
 
-    def send(self, values, uniforms, lengths=None):
+    def send(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> tuple[FloatArray, IntArray]:
         """Return what `compress` returns, and `n_bytes` of that; an operator may share their work.
 
         Returns
@@ -91,33 +98,30 @@ class Compressor(ABC):
         return compressed, self.n_bytes(compressed, lengths)
 
     @abstractmethod
-    def encode(self, values):
+    def encode(self, values: ArrayLike) -> bytes:
         """Return the bytes of one compressed vector (q,); ValueError for other values."""
 
     @abstractmethod
-    def decode(self, data):
+    def decode(self, data: bytes) -> FloatArray:
         """Return the vector that `encode`, of this class and any level, turned into `data`."""
 
-    def __sklearn_clone__(self):
+    def __sklearn_clone__(self) -> Self:
         return self  # it never changes
 
 
 class _Operator(Compressor):
     """All methods of `Compressor`, from functions of rows of one length, x of shape (n, q).
 
-    A subclass gives `_level_name`, the parameter that `omega` can replace, and
-
-    - `_level(q)`: the level for vectors of length q, the given one or the cheapest for `omega`;
-    - `_omega(q, level)`: the relative variance;
-    - `_compress(x, uniforms)` and `_variance(x)`;
-    - `_code(q)`: how its values are written, a code of `_codec`. The first byte of a message is the
-      version of the format (high half) and a number for the operator.
+    A subclass is a frozen dataclass. It gives `_level_name`, the parameter that `omega` can
+    replace, and the methods below that are abstract.
     """
+
+    omega: float | None  # of all that have a level
 
     _level_name: ClassVar[str]
     _most_levels: ClassVar[int] = _vectors.MAX_LENGTH - 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check the parameters: a level, or omega, which then gives each length its level."""
         name, level = self._level_name, getattr(self, self._level_name)
         if (level is None) == (self.omega is None):
@@ -128,37 +132,65 @@ class _Operator(Compressor):
             _check_omega(self.omega)
         else:
             check_number(name, level, kind=Integral, low=1, high=self._most_levels)
-        if getattr(self, "norm", 2) not in (2, np.inf):
-            raise ValueError(f"norm must be 2 or numpy.inf, got {self.norm!r}")
+        norm = getattr(self, "norm", 2)
+        if norm not in (2, np.inf):
+            raise ValueError(f"norm must be 2 or numpy.inf, got {norm!r}")
 
-    def omega_for(self, length):
+    @abstractmethod
+    def _level(self, q: int) -> Any:
+        """Return the level for vectors of length q: the given one, or the cheapest for `omega`."""
+
+    @abstractmethod
+    def _omega(self, q: int, level: Any) -> float:
+        """Return the relative variance."""
+
+    @abstractmethod
+    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
+        """Return the compressed rows."""
+
+    @abstractmethod
+    def _variance(self, x: FloatArray) -> FloatArray:
+        """Return the variance of each compressed row."""
+
+    @abstractmethod
+    def _code(self, q: int) -> _codec.Plain | _codec.Sparse | _codec.Scaled:
+        """Return how its values are written, a code of `_codec`.
+
+        The first byte of a message is the version of the format (high half) and a number for the
+        operator.
+        """
+
+    def omega_for(self, length: ArrayLike) -> Any:
         return _vectors.for_each_length(lambda q: self._omega(q, self._level(q)), length)
 
-    def with_omega(self, omega):
-        return replace(self, **{self._level_name: None, "omega": omega})
+    def with_omega(self, omega: float) -> Self:
+        operator: Any = self  # a dataclass, as all that are not abstract
+        return replace(operator, **{self._level_name: None, "omega": omega})
 
-    def compress(self, values, uniforms, lengths=None):
+    def compress(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> FloatArray:
         values, sizes = _vectors.as_vectors(values, lengths)
         uniforms = _vectors.as_uniforms(uniforms, values)
         return _vectors.per_coordinate(self._compress, values, uniforms, sizes)
 
-    def variance(self, values, lengths=None):
+    def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         values, sizes = _vectors.as_vectors(values, lengths)
         return _vectors.per_vector(self._variance, np.float64, values, sizes)
 
-    def n_bytes(self, values, lengths=None):
+    def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         values, sizes = _vectors.as_vectors(values, lengths)
         return _vectors.per_vector(
             lambda rows: self._code(rows.shape[1]).sizes(rows), np.int64, values, sizes
         )
 
-    def encode(self, values):
+    def encode(self, values: ArrayLike) -> bytes:
         vector, _ = _vectors.as_vectors(values)
         if vector.ndim != 1:
             raise ValueError(f"encode takes one vector of shape (q,), got shape {vector.shape}")
         return self._code(len(vector)).encode(vector)
 
-    def decode(self, data):
+    def decode(self, data: bytes) -> FloatArray:
         return self._code(0).decode(data)
 
 
@@ -176,64 +208,84 @@ class Identity(_Operator):
     array([20])
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """There is nothing to check."""
 
-    def with_omega(self, omega):
+    def with_omega(self, omega: float) -> Self:
         """Return the operator itself: its omega is below any wanted one."""
         _check_omega(omega)
         return self
 
-    def _level(self, q):
+    def _level(self, q: int) -> None:
         return None
 
-    def _omega(self, q, level):
+    def _omega(self, q: int, level: Any) -> float:
         return 0.0
 
-    def _compress(self, x, uniforms):
+    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
         _vectors.check_finite(x)
         return x + 0.0  # turns -0.0 into 0.0
 
-    def _variance(self, x):
+    def _variance(self, x: FloatArray) -> FloatArray:
         return np.zeros(len(x))
 
-    def _code(self, q):
+    def _code(self, q: int) -> _codec.Plain:
         return _codec.Plain(0x20)
 
 
 class _Stepped(_Operator):
     """Operators that round |x| / step at random, with one step for each block of a vector.
 
-    A subclass gives `_cut()`, the length of a block (None: a vector is one block); `_steps(norms,
-    q)`, the steps of blocks; and `_round(ratios, uniforms)`, an unbiased rounding, in place.
+    A subclass also gives the methods below that are abstract.
     """
 
-    def send(self, values, uniforms, lengths=None):
+    norm: float
+
+    @abstractmethod
+    def _cut(self) -> int | None:
+        """Return the length of a block; None if a vector is one block."""
+
+    @abstractmethod
+    def _steps(self, norms: FloatArray, q: int) -> FloatArray:
+        """Return the steps of blocks."""
+
+    @abstractmethod
+    def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
+        """Return ratios rounded without bias, in place."""
+
+    @abstractmethod
+    def _code(self, q: int) -> _codec.Scaled:
+        """Return how its values are written: as integers, with a step for each block."""
+
+    def send(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> tuple[FloatArray, IntArray]:
         values, sizes = _vectors.as_vectors(values, lengths)
         uniforms = _vectors.as_uniforms(uniforms, values)
         return _vectors.per_coordinate_and_vector(self._send, np.int64, values, uniforms, sizes)
 
-    def _send(self, x, uniforms):
+    def _send(self, x: FloatArray, uniforms: FloatArray) -> tuple[FloatArray, IntArray]:
         integers, steps = self._factors(x, uniforms)
         n_bytes = self._code(x.shape[1]).sizes_of(integers, steps, x.shape[1])
         return self._product(integers, steps, x), n_bytes
 
-    def _compress(self, x, uniforms):
-        return self._product(*self._factors(x, uniforms), x)
+    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
+        integers, steps = self._factors(x, uniforms)
+        return self._product(integers, steps, x)
 
-    def _factors(self, x, uniforms):
+    def _factors(self, x: FloatArray, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the magnitudes of Q(x) as integers and a step for each block."""
         ratios, steps = self._ratios(x)
         return self._round(ratios, _vectors.in_blocks(uniforms, self._cut())), steps
 
-    def _product(self, integers, steps, x):
+    def _product(self, integers: FloatArray, steps: FloatArray, x: FloatArray) -> FloatArray:
         """Return integers times steps, which overwrites the integers, with the signs of x."""
         integers *= _vectors.spread(steps, integers.shape[2])
         compressed = np.copysign(_vectors.from_blocks(integers, x.shape[1]), x)
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
 
-    def _ratios(self, x):
+    def _ratios(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return |x| / step in blocks, see `_vectors.in_blocks`, and a step for each block."""
         ratios = _vectors.in_blocks(np.abs(x), self._cut())
         norms = _vectors.norms(ratios, self.norm)
@@ -241,7 +293,7 @@ class _Stepped(_Operator):
         divide_in_place(ratios, _vectors.spread(steps, ratios.shape[2]))
         return ratios, steps
 
-    def _variance(self, x):
+    def _variance(self, x: FloatArray) -> FloatArray:
         # Rounding a number of fractional part f, in steps, has the variance step^2 f (1 - f).
         ratios, steps = self._ratios(x)
         fractions = ratios - np.floor(ratios)
@@ -300,37 +352,37 @@ class Dithering(_Stepped):
     _level_name: ClassVar[str] = "levels"
     _most_levels: ClassVar[int] = _MAX_LEVELS
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check the parameters."""
         super().__post_init__()
         if self.bucket_length is not None:
             high = _vectors.MAX_LENGTH - 1
             check_number("bucket_length", self.bucket_length, kind=Integral, low=1, high=high)
 
-    def levels_for(self, length):
+    def levels_for(self, length: ArrayLike) -> Any:
         """Return the number of levels for vectors of this length: int, or array of its shape."""
         return _vectors.for_each_length(self._level, length)
 
-    def _omega(self, q, levels):
+    def _omega(self, q: int, levels: int) -> float:
         return _dithering_omega(min(q, self.bucket_length or q), levels)
 
-    def _level(self, q):
+    def _level(self, q: int) -> int:
         if self.levels is not None:
             return self.levels
         return _fewest_levels(min(q, self.bucket_length or q), self.omega)
 
-    def _cut(self):
+    def _cut(self) -> int | None:
         return self.bucket_length
 
-    def _steps(self, norms, q):
+    def _steps(self, norms: FloatArray, q: int) -> FloatArray:
         # No step is 0, even of a denormal norm.
         return np.maximum(_shorten(norms / self._level(q), np.floor), 5e-324)
 
-    def _round(self, ratios, uniforms):
+    def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
         ratios += uniforms
         return np.floor(ratios, out=ratios)
 
-    def _code(self, q):
+    def _code(self, q: int) -> _codec.Scaled:
         # Rounding adds one to the levels; a denormal step may be almost twice too small.
         return _codec.Scaled(0x21, self.bucket_length, most=2 * self._level(q) + 1)
 
@@ -380,31 +432,33 @@ class BlockQuantizer(_Stepped):
 
     _level_name: ClassVar[str] = "block_length"
 
-    def block_length_for(self, length):
+    def block_length_for(self, length: ArrayLike) -> Any:
         """Return the length of the longest block in vectors of this length."""
         return _vectors.for_each_length(self._level, length)
 
-    def _omega(self, q, block_length):
+    def _omega(self, q: int, block_length: int) -> float:
         return max(sqrt(block_length) - 1, 0.0) / (1 if self.norm == 2 else 2)
 
-    def _level(self, q):
+    def _level(self, q: int) -> int:
         return min(q, self._cut())
 
-    def _cut(self):
+    def _cut(self) -> int:
         if self.block_length is not None:
             return self.block_length
-        root = 1 + self.omega * (1 if self.norm == 2 else 2)
+        omega = self.omega
+        assert omega is not None  # __post_init__ saw to it
+        root = 1 + omega * (1 if self.norm == 2 else 2)
         if root >= 2**26:
             return self._most_levels
-        return _least(int(root**2), lambda block: self._omega(None, block + 1) > self.omega)
+        return _least(int(root**2), lambda block: self._omega(block + 1, block + 1) > omega)
 
-    def _steps(self, norms, q):
+    def _steps(self, norms: FloatArray, q: int) -> FloatArray:
         return norms if self._level(q) == 1 else _shorten(norms, np.ceil)
 
-    def _round(self, ratios, uniforms):
+    def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
         return np.less(uniforms, ratios, out=ratios)
 
-    def _code(self, q):
+    def _code(self, q: int) -> _codec.Scaled:
         return _codec.Scaled(0x22, self._cut(), most=1)
 
 
@@ -438,20 +492,22 @@ class RandK(_Operator):
 
     _level_name: ClassVar[str] = "k"
 
-    def k_for(self, length):
+    def k_for(self, length: ArrayLike) -> Any:
         """Return how many coordinates of vectors of this length stay: int, or array."""
         return _vectors.for_each_length(self._level, length)
 
-    def _omega(self, q, k):
+    def _omega(self, q: int, k: int) -> float:
         return max(q / max(k, 1) - 1, 0.0)
 
-    def _level(self, q):
+    def _level(self, q: int) -> int:
         if self.k is not None:
             return min(q, self.k)
-        k = _least(ceil(q / (1 + self.omega)), lambda k: self._omega(q, k) <= self.omega)
+        omega = self.omega
+        assert omega is not None  # __post_init__ saw to it
+        k = _least(ceil(q / (1 + omega)), lambda k: self._omega(q, k) <= omega)
         return min(q, k)
 
-    def _compress(self, x, uniforms):
+    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
         k = self._level(x.shape[1])
         with np.errstate(over="ignore"):
             compressed = x * (x.shape[1] / max(k, 1))
@@ -460,19 +516,19 @@ class RandK(_Operator):
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
 
-    def _variance(self, x):
+    def _variance(self, x: FloatArray) -> FloatArray:
         return self.omega_for(x.shape[1]) * (x * x).sum(axis=1)
 
-    def _code(self, q):
+    def _code(self, q: int) -> _codec.Sparse:
         return _codec.Sparse(0x23, most=self._level(q))
 
 
-def _dithering_omega(q, levels):
+def _dithering_omega(q: int, levels: int) -> float:
     return min(q / (4 * levels**2), sqrt(q) / levels)
 
 
 @cache
-def _fewest_levels(q, omega):
+def _fewest_levels(q: int, omega: float) -> int:
     """Return the fewest levels with which dithering q coordinates reaches omega."""
     levels = min(sqrt(q / (4 * omega)), sqrt(q) / omega)
     if levels > _MAX_LEVELS:
@@ -483,16 +539,16 @@ def _fewest_levels(q, omega):
     return _least(ceil(levels), lambda s: _dithering_omega(q, s) <= omega)
 
 
-def _shorten(steps, rounding):
+def _shorten(steps: FloatArray, rounding: np.ufunc) -> FloatArray:
     """Round to 24 significant bits, so that a float32 holds the step unless out of its range."""
     mantissas, exponents = np.frexp(steps)
     return np.ldexp(rounding(np.ldexp(mantissas, 24)), exponents - 24)
 
 
-def _least(guess, holds):
+def _least(guess: int, holds: Callable[[int], bool]) -> int:
     """Return the least integer >= 1 that holds; `guess`, a rounded number, may be one above it."""
     return next(level for level in count(max(guess - 1, 1)) if holds(level))
 
 
-def _check_omega(omega):
+def _check_omega(omega: object) -> None:
     check_number("omega", omega, low=0, low_open=True, hint="For no compression use Identity().")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from copy import copy
 from numbers import Integral
+from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -23,7 +25,23 @@ from ._cells import (
 )
 from ._federation import Federation
 from ._parallel import Workers
+from ._typing import (
+    ClientWeights,
+    CompressorName,
+    ControlInit,
+    EffectsName,
+    FamilyName,
+    FilePath,
+    FloatArray,
+    IntArray,
+    MatricesLike,
+    Seed,
+    SolverName,
+    StepSize,
+    Transformed,
+)
 from ._validation import check_choice, check_number, check_switch, features_of, shown, warn
+from .compression import Compressor
 from .models.families import FAMILIES, MAX_LOG_MEAN
 from .models.low_rank import low_rank_model, start_run
 from .models.low_rank_theta import Cells, LowRank, Theta, at
@@ -216,6 +234,25 @@ class FederatedMatrixImputer(
            [2. , 3. , 5. ]])
     """
 
+    row_factors_: FloatArray
+    singular_values_: FloatArray
+    column_factors_: FloatArray
+    row_effects_: FloatArray
+    column_effects_: FloatArray
+    intercept_: float
+    objective_: float
+    n_iter_: int
+    converged_: bool
+    history_: dict[str, NDArray[Any]]
+    unobserved_rows_: IntArray
+    unobserved_columns_: IntArray
+    row_offsets_: IntArray | None
+    client_drift_: FloatArray
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     # Set on the copy that answers for the tables of a list: whether they have the rows of the fit.
     _rows_are_sites = False
 
@@ -225,36 +262,36 @@ class FederatedMatrixImputer(
 
     def __init__(
         self,
-        rank=2,
+        rank: int | None = 2,
         *,
-        family="gaussian",
-        penalty=1.0,
-        effects="both",
-        effects_penalty=0.01,
-        rows="shared",
-        missing_values=np.nan,
-        solver="fedem",
-        step_size="auto",
-        control_step="auto",
-        control_init="field",
-        batch_size=None,
-        replacement=True,
-        n_inner="auto",
-        compressor="dithering",
-        omega=0.0,
-        participation=1.0,
-        client_weights="n_samples",
-        max_iter=500,
-        max_epochs=None,
-        tol=1e-6,
-        eval_every="auto",
-        random_state=None,
-        warm_start=False,
-        n_jobs=None,
-        checkpoint=None,
-        checkpoint_every=100,
-        verbose=0,
-    ):
+        family: FamilyName = "gaussian",
+        penalty: float = 1.0,
+        effects: EffectsName = "both",
+        effects_penalty: float = 0.01,
+        rows: Literal["shared", "disjoint"] = "shared",
+        missing_values: float = np.nan,
+        solver: SolverName = "fedem",
+        step_size: StepSize = "auto",
+        control_step: float | Literal["auto"] = "auto",
+        control_init: ControlInit = "field",
+        batch_size: int | None = None,
+        replacement: bool = True,
+        n_inner: int | Literal["auto"] = "auto",
+        compressor: CompressorName | Compressor | None = "dithering",
+        omega: float = 0.0,
+        participation: float = 1.0,
+        client_weights: ClientWeights = "n_samples",
+        max_iter: int | None = 500,
+        max_epochs: float | None = None,
+        tol: float = 1e-6,
+        eval_every: int | Literal["auto"] | None = "auto",
+        random_state: Seed = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        checkpoint: FilePath | None = None,
+        checkpoint_every: int = 100,
+        verbose: int = 0,
+    ) -> None:
         self.rank = rank
         self.family = family
         self.penalty = penalty
@@ -285,7 +322,15 @@ class FederatedMatrixImputer(
         self.verbose = verbose
 
     @with_callbacks
-    def fit(self, X, y=None, *, clients=None, shape=None, resume_from=None):
+    def fit(
+        self,
+        X: MatricesLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        shape: tuple[int, int] | None = None,
+        resume_from: FilePath | None = None,
+    ) -> Self:
         """Fit the model to the observed cells of all clients.
 
         Parameters
@@ -370,7 +415,7 @@ class FederatedMatrixImputer(
         self._warn(result, problem, data, observers)
         return self
 
-    def transform(self, X):
+    def transform(self, X: MatricesLike) -> Transformed:
         """Fill the missing cells with their fitted means; observed cells are kept.
 
         Parameters
@@ -395,12 +440,12 @@ class FederatedMatrixImputer(
             if self._has_sites and not self._rows_are_sites:
                 imputer._site_means = self.fitted_mean()
 
-            def filled(table):
+            def answer(table):
                 if imputer._has_triplets and hasattr(table, "columns"):
                     table = table.to_numpy()  # its index does not label sites
                 return _stacked(imputer.transform(table))
 
-            return tuple(_each_client(X, filled))
+            return tuple(_each_client(X, answer))
         cells = self._cells(X)
         if self._rows_are_sites:
             filled = self._site_means.copy()
@@ -409,7 +454,9 @@ class FederatedMatrixImputer(
         filled[cells.rows, cells.columns] = cells.values
         return filled
 
-    def fitted_mean(self, rows=None, columns=None):
+    def fitted_mean(
+        self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
+    ) -> FloatArray:
         """Fitted means of the fitted rows, or of some of them.
 
         Parameters
@@ -429,7 +476,7 @@ class FederatedMatrixImputer(
         columns = _checked_index("columns", columns, n_columns)
         return self._means(self._dense(self._theta(), rows, columns))
 
-    def score(self, X, y=None):
+    def score(self, X: MatricesLike, y: object = None) -> float:
         """Mean log-likelihood per observation, in nats.
 
         Parameters
@@ -458,11 +505,11 @@ class FederatedMatrixImputer(
             )
         return float(log_likelihood / n_observations)
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         """Whether ``fit`` has succeeded."""
         return hasattr(self, "converged_")
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         """NaN and sparse matrices are what it is for."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -540,9 +587,8 @@ class FederatedMatrixImputer(
 
     def _store(self, known, result, problem, observers, objective):
         """Set the fitted attributes, all at once."""
-        vars(self).pop("feature_names_in_", None)
-        vars(self).update(known)
-        vars(self).update(_so_far(result.server))
+        self.__dict__.pop("feature_names_in_", None)
+        self.__dict__.update(known, **_so_far(result.server))
         self.objective_ = objective
         self.converged_, self._stopped_by = result.converged, result.stopped_by
         self.history_ = {**result.history, "singular_values": result.trace}
@@ -645,7 +691,14 @@ class FederatedMatrixImputer(
             family=self._family(),
             missing_values=self.missing_values,
         )
-        return TableCells(*data[:4], self._shape[0], float(data.log_base_measure[0]))
+        return TableCells(
+            data.rows,
+            data.columns,
+            data.values,
+            data.counts,
+            self._shape[0],
+            float(data.log_base_measure[0]),
+        )
 
     def _solved_rows(self, cells):
         """θ of rows that are not those of the fit, from their observed cells."""

@@ -6,19 +6,34 @@ import warnings
 from collections.abc import Iterable
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._cells import check_cells
 from ._random import VALIDATION, ragged_client_uniforms
+from ._typing import (
+    ClientWeights,
+    CompressorName,
+    ControlInit,
+    EffectsName,
+    FamilyName,
+    FloatArray,
+    MatricesLike,
+    Seed,
+    SolverName,
+    StepSize,
+    Transformed,
+)
 from ._validation import check_choice, check_number, take_features, warn
+from .compression import Compressor
 from .impute import FederatedMatrixImputer, cell_federation, check_rank
 from .models.families import FAMILIES
 from .models.low_rank import low_rank_model, start_run
@@ -165,42 +180,53 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     (30, 12)
     """
 
+    best_estimator_: FederatedMatrixImputer
+    best_params_: dict[str, Any]
+    best_score_: float
+    best_index_: int
+    cv_results_: dict[str, Any]
+    n_iter_: int
+    penalty_max_: float
+    n_splits_: int
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     __metadata_request__fit = {"clients": True, "shape": True}
     # Pipeline.score asks for it, and fails where nobody knows it.
     __metadata_request__score = {"sample_weight": None}
 
     def __init__(
         self,
-        ranks=(None,),
-        penalties=10,
+        ranks: Iterable[int | None] = (None,),
+        penalties: int | ArrayLike = 10,
         *,
-        eps=1e-2,
-        n_splits=5,
-        patience=3,
-        family="gaussian",
-        effects="both",
-        effects_penalty=0.01,
-        rows="shared",
-        missing_values=np.nan,
-        solver="fedem",
-        step_size="auto",
-        control_step="auto",
-        control_init="field",
-        batch_size=None,
-        replacement=True,
-        n_inner="auto",
-        compressor="dithering",
-        omega=0.0,
-        participation=1.0,
-        client_weights="n_samples",
-        max_iter=200,
-        max_epochs=None,
-        tol=1e-6,
-        eval_every="auto",
-        random_state=None,
-        n_jobs=None,
-        verbose=0,
-    ):
+        eps: float = 1e-2,
+        n_splits: int = 5,
+        patience: int | None = 3,
+        family: FamilyName = "gaussian",
+        effects: EffectsName = "both",
+        effects_penalty: float = 0.01,
+        rows: Literal["shared", "disjoint"] = "shared",
+        missing_values: float = np.nan,
+        solver: SolverName = "fedem",
+        step_size: StepSize = "auto",
+        control_step: float | Literal["auto"] = "auto",
+        control_init: ControlInit = "field",
+        batch_size: int | None = None,
+        replacement: bool = True,
+        n_inner: int | Literal["auto"] = "auto",
+        compressor: CompressorName | Compressor | None = "dithering",
+        omega: float = 0.0,
+        participation: float = 1.0,
+        client_weights: ClientWeights = "n_samples",
+        max_iter: int | None = 200,
+        max_epochs: float | None = None,
+        tol: float = 1e-6,
+        eval_every: int | Literal["auto"] | None = "auto",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.ranks = ranks
         self.penalties = penalties
         self.eps = eps
@@ -230,7 +256,14 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X, y=None, *, clients=None, shape=None):
+    def fit(
+        self,
+        X: MatricesLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        shape: tuple[int, int] | None = None,
+    ) -> Self:
         """Choose rank and penalty, and fit them to the observed cells of all clients.
 
         Parameters
@@ -308,7 +341,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         take_features(self, imputer)
         return self
 
-    def transform(self, X):
+    def transform(self, X: MatricesLike) -> Transformed:
         """Fill the missing cells with their fitted means; observed cells are kept.
 
         Parameters
@@ -323,7 +356,9 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         check_is_fitted(self)
         return self.best_estimator_.transform(X)
 
-    def fitted_mean(self, rows=None, columns=None):
+    def fitted_mean(
+        self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
+    ) -> FloatArray:
         """Fitted means of the fitted rows, or of some of them.
 
         Parameters
@@ -339,7 +374,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         check_is_fitted(self)
         return self.best_estimator_.fitted_mean(rows, columns)
 
-    def score(self, X, y=None):
+    def score(self, X: MatricesLike, y: object = None) -> float:
         """Mean log-likelihood per observation, in nats, under ``best_estimator_``.
 
         Parameters
@@ -355,11 +390,11 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         check_is_fitted(self)
         return self.best_estimator_.score(X)
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         """Whether ``fit`` has succeeded."""
         return hasattr(self, "best_estimator_")
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         """NaN and sparse matrices are what it is for."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from numbers import Integral
+from typing import Any, Literal, Self, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -14,12 +16,30 @@ from sklearn.base import (
 )
 from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._history import History
 from ._parallel import Workers
+from ._typing import (
+    ByClient,
+    ClientsLike,
+    ClientWeights,
+    CompressorName,
+    ControlInit,
+    CovarianceType,
+    FilePath,
+    FloatArray,
+    InitParams,
+    IntArray,
+    LabelsByClient,
+    RowWeights,
+    Seed,
+    SolverName,
+    StepSize,
+    Transformed,
+    available_if,
+)
 from ._validation import (
     check_choice,
     check_clients,
@@ -34,6 +54,7 @@ from ._validation import (
     is_client_list,
     take_features,
 )
+from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, precisions_cholesky
 from .models.mixture_start import (
     INIT_PARAMS,
@@ -262,44 +283,61 @@ class FederatedGaussianMixture(
     [50, 80]
     """
 
+    weights_: FloatArray
+    means_: FloatArray
+    covariances_: FloatArray
+    precisions_: FloatArray
+    precisions_cholesky_: FloatArray
+    converged_: bool
+    n_iter_: int
+    lower_bound_: float
+    lower_bounds_: list[float]
+    history_: dict[str, NDArray[Any]]
+    client_drift_: FloatArray
+    new_client_ids_: NDArray[Any]
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     __metadata_request__fit = {"clients": True, "sample_weight": True}
     __metadata_request__partial_fit = {"clients": True, "sample_weight": True}
     __metadata_request__score = {"sample_weight": True}
 
     def __init__(
         self,
-        n_components=1,
+        n_components: int = 1,
         *,
-        covariance_type="full",
-        fixed_covariance=None,
-        solver="fedem",
-        step_size="auto",
-        control_step="auto",
-        control_init="field",
-        batch_size=None,
-        replacement=True,
-        n_inner="auto",
-        compressor="dithering",
-        omega=0.0,
-        participation=1.0,
-        client_weights="n_samples",
-        max_iter=100,
-        max_epochs=None,
-        tol=1e-3,
-        reg_covar=1e-6,
-        n_init=1,
-        init_params="kmeans",
-        weights_init=None,
-        means_init=None,
-        precisions_init=None,
-        eval_every="auto",
-        random_state=None,
-        warm_start=False,
-        n_jobs=None,
-        checkpoint=None,
-        checkpoint_every=100,
-        verbose=0,
-    ):
+        covariance_type: CovarianceType = "full",
+        fixed_covariance: ArrayLike | None = None,
+        solver: SolverName = "fedem",
+        step_size: StepSize = "auto",
+        control_step: float | Literal["auto"] = "auto",
+        control_init: ControlInit = "field",
+        batch_size: int | None = None,
+        replacement: bool = True,
+        n_inner: int | Literal["auto"] = "auto",
+        compressor: CompressorName | Compressor | None = "dithering",
+        omega: float = 0.0,
+        participation: float = 1.0,
+        client_weights: ClientWeights = "n_samples",
+        max_iter: int | None = 100,
+        max_epochs: float | None = None,
+        tol: float = 1e-3,
+        reg_covar: float = 1e-6,
+        n_init: int = 1,
+        init_params: InitParams = "kmeans",
+        weights_init: ArrayLike | None = None,
+        means_init: ArrayLike | None = None,
+        precisions_init: ArrayLike | None = None,
+        eval_every: int | Literal["auto"] | None = "auto",
+        random_state: Seed = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        checkpoint: FilePath | None = None,
+        checkpoint_every: int = 100,
+        verbose: int = 0,
+    ) -> None:
         self.n_components = n_components
         self.covariance_type = covariance_type
         self.fixed_covariance = fixed_covariance
@@ -332,7 +370,15 @@ class FederatedGaussianMixture(
         self.verbose = verbose
 
     @with_callbacks
-    def fit(self, X, y=None, *, clients=None, sample_weight=None, resume_from=None):
+    def fit(
+        self,
+        X: ClientsLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+        resume_from: FilePath | None = None,
+    ) -> Self:
         """Fit the mixture to the rows of all clients.
 
         Parameters
@@ -437,7 +483,14 @@ class FederatedGaussianMixture(
         return self
 
     @available_if(_reads_rows_once)
-    def partial_fit(self, X, y=None, *, clients=None, sample_weight=None):
+    def partial_fit(
+        self,
+        X: ClientsLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+    ) -> Self:
         """Go on with the next rows of a stream.
 
         Each call is a round of FedEM on its rows, which are read once: the online case of
@@ -526,7 +579,8 @@ class FederatedGaussianMixture(
         """Problem of a stream's first call, what is known before its rounds, and its history."""
         model, cost = standardise(self, federation, given)
         problem = federated_problem(self, model, federation, seed=0)._replace(batch_size=None)
-        seeds, best = self._seeds(self.n_init), None
+        seeds = self._seeds(self.n_init)
+        best: Any = None
         for seed in seeds:
             start = start_run(model, federation, self.init_params, given, seed, cost)
             server = ServerState(0, start.statistics, start.parameters, start.statistics * 0)
@@ -537,14 +591,21 @@ class FederatedGaussianMixture(
         problem = problem._replace(seed=seed)
         options = Options(None, control_init=self.control_init, eval_every=1)
         server, states, row = initialise(fedem, problem, start, options, workers)
-        history = History()
-        history.append(**row)
-        history = {**history.as_dict(), "weights": model.trace(server.parameters)[None]}
+        first = History()
+        first.append(**row)
+        history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}
         memory = memory_of(data.ids, problem, server, states)
         memory = memory._replace(totals=np.zeros(len(data.ids)))
         return problem._replace(batch_size=self.batch_size), memory, history
 
-    def fit_predict(self, X, y=None, *, clients=None, sample_weight=None):
+    def fit_predict(
+        self,
+        X: ClientsLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+    ) -> LabelsByClient:
         """Fit the mixture and return the most probable component of each row.
 
         Parameters
@@ -558,7 +619,11 @@ class FederatedGaussianMixture(
         """
         return self.fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)
 
-    def predict(self, X):
+    @overload
+    def predict(self, X: NDArray[Any]) -> IntArray: ...
+    @overload
+    def predict(self, X: ClientsLike) -> LabelsByClient: ...
+    def predict(self, X: ClientsLike) -> LabelsByClient:
         """Most probable component of each row.
 
         Parameters
@@ -571,7 +636,11 @@ class FederatedGaussianMixture(
         """
         return self._by_client(X, "predict")
 
-    def predict_proba(self, X):
+    @overload
+    def predict_proba(self, X: NDArray[Any]) -> FloatArray: ...
+    @overload
+    def predict_proba(self, X: ClientsLike) -> ByClient: ...
+    def predict_proba(self, X: ClientsLike) -> ByClient:
         """Posterior probability of each component for each row.
 
         Parameters
@@ -584,7 +653,7 @@ class FederatedGaussianMixture(
         """
         return self._by_client(X, "predict_proba")
 
-    def transform(self, X):
+    def transform(self, X: ClientsLike) -> Transformed:
         """Posterior probabilities, as ``predict_proba``.
 
         Parameters
@@ -600,7 +669,11 @@ class FederatedGaussianMixture(
             return each_client(X, self.transform)
         return self.predict_proba(X)
 
-    def score_samples(self, X):
+    @overload
+    def score_samples(self, X: NDArray[Any]) -> FloatArray: ...
+    @overload
+    def score_samples(self, X: ClientsLike) -> ByClient: ...
+    def score_samples(self, X: ClientsLike) -> ByClient:
         """Log-likelihood of each row, in nats.
 
         Parameters
@@ -613,7 +686,9 @@ class FederatedGaussianMixture(
         """
         return self._by_client(X, "score_samples")
 
-    def score(self, X, y=None, sample_weight=None):
+    def score(
+        self, X: ClientsLike, y: object = None, sample_weight: RowWeights | None = None
+    ) -> float:
         """Mean log-likelihood per row, in nats.
 
         Parameters
@@ -633,7 +708,7 @@ class FederatedGaussianMixture(
             return float(np.mean(log_likelihoods))
         return float(np.average(log_likelihoods, weights=check_row_weights(X, sample_weight)))
 
-    def aic(self, X):
+    def aic(self, X: ClientsLike) -> float:
         """Akaike information criterion on X (the lower the better).
 
         Parameters
@@ -647,7 +722,7 @@ class FederatedGaussianMixture(
         """
         return float(-2 * self._all_log_likelihoods(X).sum() + 2 * self._n_parameters())
 
-    def bic(self, X):
+    def bic(self, X: ClientsLike) -> float:
         """Bayesian information criterion on X (the lower the better).
 
         Parameters
@@ -663,7 +738,7 @@ class FederatedGaussianMixture(
         penalty = np.log(len(log_likelihoods)) * self._n_parameters()
         return float(-2 * log_likelihoods.sum() + penalty)
 
-    def sample(self, n_samples=1):
+    def sample(self, n_samples: int = 1) -> tuple[FloatArray, IntArray]:
         """Draw rows from the fitted mixture.
 
         Parameters
@@ -680,7 +755,7 @@ class FederatedGaussianMixture(
         check_number("n_samples", n_samples, kind=Integral, low=1)
         return self._pooled(np.zeros(self.n_features_in_)).sample(n_samples)
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         """Whether ``fit`` has succeeded."""
         return hasattr(self, "converged_")
 
@@ -740,7 +815,7 @@ class FederatedGaussianMixture(
         """Set the fitted attributes, all at once."""
         take_features(self, checked)
         first_round = result.server.round_index - (len(result.trace) - 1)
-        vars(self).update(self._so_far(result.server, problem.model, checked, first_round))
+        self.__dict__.update(self._so_far(result.server, problem.model, checked, first_round))
         self.converged_ = result.converged
         self.lower_bounds_ = [float(value) for value in result.criteria]
         self.lower_bound_ = self.lower_bounds_[-1]
@@ -771,7 +846,7 @@ class FederatedGaussianMixture(
         drift[at] = np.linalg.norm(controls, axis=1)
         memory.states.controls[at] = controls
         take_features(self, checked)
-        vars(self).update(
+        self.__dict__.update(
             attributes,
             _memory=memory,
             history_=history,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._typing import IntArray
 
-def draw_active(generator, n_clients, participation):
+
+def draw_active(generator: np.random.Generator, n_clients: int, participation: float) -> IntArray:
     """Draw the clients of a round, each independently with the same probability.
 
     The number of active clients is drawn first (binomial), then which they are, so that the cost

@@ -14,6 +14,8 @@ References
    Systems 34, 2021.
 """
 
+from __future__ import annotations
+
 import math
 from numbers import Integral, Real
 
@@ -31,7 +33,7 @@ __all__ = [
 ]
 
 
-def control_step(omega):
+def control_step(omega: float) -> float:
     """Step of the control variates, the largest one that the theorems allow.
 
     Parameters
@@ -65,7 +67,7 @@ def control_step(omega):
     return 1 / (1 + omega)
 
 
-def participation_omega(omega, participation):
+def participation_omega(omega: float, participation: float) -> float:
     """Relative variance of a message that is compressed and also lost with some probability.
 
     Parameters
@@ -104,8 +106,8 @@ def participation_omega(omega, participation):
 
 
 def max_step_size_full_participation(
-    n_clients, omega, *, v_min, gradient_lipschitz, field_lipschitz
-):
+    n_clients: int, omega: float, *, v_min: float, gradient_lipschitz: float, field_lipschitz: float
+) -> float:
     """Largest step size of FedEM when every client takes part in every round.
 
     Parameters
@@ -167,7 +169,15 @@ def max_step_size_full_participation(
     return min(curvature_bound, compression_bound)
 
 
-def max_step_size(n_clients, omega, participation, *, v_min, gradient_lipschitz, field_lipschitz):
+def max_step_size(
+    n_clients: int,
+    omega: float,
+    participation: float,
+    *,
+    v_min: float,
+    gradient_lipschitz: float,
+    field_lipschitz: float,
+) -> float:
     """Largest step size of FedEM when clients take part with a given probability.
 
     Parameters
@@ -234,7 +244,7 @@ def max_step_size(n_clients, omega, participation, *, v_min, gradient_lipschitz,
     return min(curvature_bound, message_bound)
 
 
-def noise_factor(n_clients, omega, participation=1.0):
+def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> float:
     """Factor by which the clients' sampling variance enters FedEM's limiting error.
 
     Parameters
@@ -277,16 +287,16 @@ def noise_factor(n_clients, omega, participation=1.0):
 
 
 def optimal_step_size(
-    n_clients,
-    omega,
-    n_rounds,
+    n_clients: int,
+    omega: float,
+    n_rounds: int,
     *,
-    initial_gap,
-    noise_variance,
-    v_min,
-    gradient_lipschitz,
-    field_lipschitz,
-):
+    initial_gap: float,
+    noise_variance: float,
+    v_min: float,
+    gradient_lipschitz: float,
+    field_lipschitz: float,
+) -> float:
     """Constant step size of FedEM that makes the error bound smallest after a number of rounds.
 
     Parameters
@@ -349,7 +359,7 @@ def optimal_step_size(
     return min(math.sqrt(initial_gap / (n_rounds * noise)), max_step)
 
 
-def vr_batch_size(n_inner, omega):
+def vr_batch_size(n_inner: int, omega: float) -> int:
     """Rows per client and inner round of VR-FedEM.
 
     Parameters
@@ -389,7 +399,15 @@ def vr_batch_size(n_inner, omega):
     return math.ceil(n_inner / (1 + omega) ** 2)
 
 
-def vr_step_size(n_clients, omega, *, v_min, v_max, gradient_lipschitz, field_lipschitz):
+def vr_step_size(
+    n_clients: int,
+    omega: float,
+    *,
+    v_min: float,
+    v_max: float,
+    gradient_lipschitz: float,
+    field_lipschitz: float,
+) -> float:
     """Constant step size of VR-FedEM.
 
     Parameters
@@ -458,7 +476,9 @@ def vr_step_size(n_clients, omega, *, v_min, v_max, gradient_lipschitz, field_li
     return (v_min / gradient_lipschitz) / (1 + message_term)
 
 
-def vr_cost(n_clients, n_samples, batch_size, n_inner, n_outer):
+def vr_cost(
+    n_clients: int, n_samples: float, batch_size: float, n_inner: int, n_outer: int
+) -> float:
     """Evaluations of a row's conditional expectation that VR-FedEM makes.
 
     Parameters
@@ -504,7 +524,7 @@ def vr_cost(n_clients, n_samples, batch_size, n_inner, n_outer):
     return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
 
 
-def vr_n_inner(n_samples, omega):
+def vr_n_inner(n_samples: float, omega: float) -> int:
     """Inner rounds per outer loop of VR-FedEM for which an accuracy costs least.
 
     Parameters
@@ -550,15 +570,15 @@ def vr_n_inner(n_samples, omega):
     return max(1, below if square <= below * (below + 1) else below + 1)
 
 
-def _check_omega(omega):
+def _check_omega(omega: float) -> None:
     _check_not_negative(omega=omega)
 
 
-def _check_n_clients(n_clients):
+def _check_n_clients(n_clients: int) -> None:
     _check_count(n_clients, "n_clients")
 
 
-def _check_participation(participation):
+def _check_participation(participation: float) -> None:
     _check_number(participation, "participation", "a probability in (0, 1]")
     if not 0 < participation <= 1:
         raise ValueError(
@@ -567,28 +587,28 @@ def _check_participation(participation):
         )
 
 
-def _check_count(value, name):
+def _check_count(value: int, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer >= 1, got {value!r}.")
     if value < 1:
         raise ValueError(f"{name} must be an integer >= 1, got {value!r}.")
 
 
-def _check_positive(**values):
+def _check_positive(**values: float) -> None:
     for name, value in values.items():
         _check_number(value, name, "a finite number > 0")
         if value <= 0:
             raise ValueError(f"{name} must be a finite number > 0, got {value!r}.")
 
 
-def _check_not_negative(**values):
+def _check_not_negative(**values: float) -> None:
     for name, value in values.items():
         _check_number(value, name, "a finite number >= 0")
         if value < 0:
             raise ValueError(f"{name} must be a finite number >= 0, got {value!r}.")
 
 
-def _check_number(value, name, domain):
+def _check_number(value: float, name: str, domain: str) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be {domain}, got {value!r}.")
     if not math.isfinite(value):

@@ -1,32 +1,40 @@
 """eBird Basic Dataset files as clients' counts at sites by month."""
 
+from __future__ import annotations
+
+from datetime import date
 from numbers import Integral
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
+from .._typing import FilePath, Seed
 from .._validation import check_choice, check_number
 from ._ebird_files import CELL, EBirdFiles, one_per_event, one_per_group
+
+if TYPE_CHECKING:
+    from pandas import Period
 
 _VALUES = ("count", "presence")
 _FREQUENCIES = ("D", "W", "M", "Q", "Y")
 
 
 def read_ebird(
-    ebd_path,
-    sampling_path=None,
+    ebd_path: FilePath,
+    sampling_path: FilePath | None = None,
     *,
-    species=None,
-    values="count",
-    freq="M",
-    by="observer",
-    n_clients=None,
-    start=None,
-    end=None,
-    complete_only=False,
-    chunk_rows=100_000,
-    random_state=None,
-):
+    species: str | None = None,
+    values: Literal["count", "presence"] = "count",
+    freq: Literal["D", "W", "M", "Q", "Y"] = "M",
+    by: str = "observer",
+    n_clients: int | None = None,
+    start: str | date | Period | None = None,
+    end: str | date | Period | None = None,
+    complete_only: bool = False,
+    chunk_rows: int = 100_000,
+    random_state: Seed = None,
+) -> Bunch:
     r"""Read eBird Basic Dataset files [1]_ into clients' counts at sites by month.
 
     The files are read as they are shipped: text with one row for each species on each checklist,

@@ -3,7 +3,10 @@
 pandas is given to what needs it: it is optional, and imported where its absence can be explained.
 """
 
+from __future__ import annotations
+
 import csv
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +63,9 @@ class EBirdFiles:
     def reports(self, path, species, complete_only):
         """Rows with the species, a row of text and numbers each, and its common name."""
         flag = [_COMPLETE] if complete_only else []
-        names, common_name, parts = {}, None, []
+        names: dict[str, str] = {}
+        parts: list[Any] = []
+        common_name = None
         for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag]):
             _collect_names(frame, names, path, species)
             if species is not None:

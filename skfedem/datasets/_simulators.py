@@ -1,11 +1,15 @@
 """Simulated Gaussian mixtures, with known parameters, whose rows clients hold."""
 
+from __future__ import annotations
+
 from numbers import Integral
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import Bunch, check_random_state, check_scalar
 
+from .._typing import CovarianceType, Seed
 from ._splits import check_choice, check_real, client_labels, equal_sizes, fill_up, split_by
 
 _COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -13,17 +17,17 @@ _N_MEANS_DRAWN = 20
 
 
 def make_gaussian_mixture(
-    n_clients=10,
-    n_samples=100,
-    n_features=2,
-    n_components=3,
+    n_clients: int = 10,
+    n_samples: int = 100,
+    n_features: int = 2,
+    n_components: int = 3,
     *,
-    covariance_type="tied",
-    separation=3.0,
-    weights=None,
-    heterogeneity="iid",
-    random_state=None,
-):
+    covariance_type: CovarianceType = "tied",
+    separation: float = 3.0,
+    weights: ArrayLike | None = None,
+    heterogeneity: float | Literal["iid", "one_component"] = "iid",
+    random_state: Seed = None,
+) -> Bunch:
     """Draw a Gaussian mixture at random, and rows of it that clients hold.
 
     ``n_clients * n_samples`` rows are drawn from the mixture and dealt to the clients. With an int
@@ -99,17 +103,17 @@ def make_gaussian_mixture(
 
 
 def make_federated_mixture(
-    n_clients=10,
-    n_samples=100,
-    n_features=2,
-    n_components=3,
+    n_clients: int = 10,
+    n_samples: int = 100,
+    n_features: int = 2,
+    n_components: int = 3,
     *,
-    covariance_type="tied",
-    separation=3.0,
-    weights=None,
-    heterogeneity=0.0,
-    random_state=None,
-):
+    covariance_type: CovarianceType = "tied",
+    separation: float = 3.0,
+    weights: ArrayLike | None = None,
+    heterogeneity: float = 0.0,
+    random_state: Seed = None,
+) -> Bunch:
     """Draw a Gaussian mixture, held by clients from identical to one component each.
 
     A knob between the two ends of :func:`make_gaussian_mixture`: a share `heterogeneity` of the
@@ -182,7 +186,13 @@ def make_federated_mixture(
     return _simulate(n_clients, n_samples, mixture, deal, random_state)
 
 
-def make_fedem_mixture(n_clients=100, n_samples=100, *, heterogeneity="iid", random_state=None):
+def make_fedem_mixture(
+    n_clients: int = 100,
+    n_samples: int = 100,
+    *,
+    heterogeneity: float | Literal["iid", "one_component"] = "iid",
+    random_state: Seed = None,
+) -> Bunch:
     """Synthetic experiment of the FedEM paper: two components, a known common covariance.
 
     10,000 rows in two dimensions, held by 100 clients of 100 rows each; only the weights and the

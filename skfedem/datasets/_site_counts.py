@@ -1,10 +1,14 @@
 """Simulated counts at sites by month, reported by observers of uneven effort."""
 
+from __future__ import annotations
+
 from numbers import Integral
+from typing import Literal
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
+from .._typing import FamilyName, Seed
 from .._validation import check_choice, check_number
 
 _FAMILIES = ("poisson", "gaussian", "bernoulli")
@@ -19,25 +23,25 @@ _LARGEST_LOG_MEAN = 53 * np.log(2)
 
 
 def make_site_counts(
-    n_sites=300,
-    n_months=60,
-    n_clients=10,
+    n_sites: int = 300,
+    n_months: int = 60,
+    n_clients: int = 10,
     *,
-    observed=0.1,
-    rank=2,
-    family="poisson",
-    intercept=1.0,
-    site_deviation=1.0,
-    seasonality=0.5,
-    trend=-0.05,
-    interaction=0.3,
-    n_observers=None,
-    effort_tail=1.2,
-    effort_growth=0.1,
-    home_range=10.0,
-    grouping="random",
-    random_state=None,
-):
+    observed: float = 0.1,
+    rank: int = 2,
+    family: FamilyName = "poisson",
+    intercept: float = 1.0,
+    site_deviation: float = 1.0,
+    seasonality: float = 0.5,
+    trend: float = -0.05,
+    interaction: float = 0.3,
+    n_observers: int | None = None,
+    effort_tail: float = 1.2,
+    effort_growth: float = 0.1,
+    home_range: float = 10.0,
+    grouping: Literal["random", "region"] = "random",
+    random_state: Seed = None,
+) -> Bunch:
     """Draw counts at sites by month, of which observers in groups report a few.
 
     This is the setting of the paper's eBird study [1]_: the matrix of sites by months is low rank
@@ -166,22 +170,22 @@ def make_site_counts(
     check_number("home_range", home_range, low=0)
     n_samples = _n_observations(observed, n_sites * n_months)
     n_observers = _check_observers(n_observers, n_samples, n_clients)
-    random_state = check_random_state(random_state)
+    generator = check_random_state(random_state)
 
     truth = Bunch(
         intercept=float(intercept),
-        row_effects=site_deviation * _centred(random_state.standard_normal(n_sites)),
+        row_effects=site_deviation * _centred(generator.standard_normal(n_sites)),
         column_effects=_month_effects(n_months, seasonality, trend),
-        row_factors=_centred(random_state.standard_normal((n_sites, rank))),
-        column_factors=_month_factors(n_months, rank, random_state),
+        row_factors=_centred(generator.standard_normal((n_sites, rank))),
+        column_factors=_month_factors(n_months, rank, generator),
     )
     _scale_interaction(truth, interaction)
     trend_of_means = _sums_over_sites(truth, family)
 
-    n_visits = _efforts(n_observers, n_samples, effort_tail, random_state)
-    homes = random_state.randint(n_sites, size=n_observers)
+    n_visits = _efforts(n_observers, n_samples, effort_tail, generator)
+    homes = generator.randint(n_sites, size=n_observers)
     if grouping == "random":
-        ordered = random_state.permutation(n_observers)
+        ordered = generator.permutation(n_observers)
     else:
         ordered = np.argsort(homes, kind="stable")
     # Observers in the order of their clients: observations are drawn where they will stay.
@@ -192,7 +196,7 @@ def make_site_counts(
     for start in range(0, n_samples, _BLOCK):
         block = slice(start, start + _BLOCK)
         _draw_cells(
-            cells[block], homes[who[block]], home_range, month_ends, truth, family, random_state
+            cells[block], homes[who[block]], home_range, month_ends, truth, family, generator
         )
 
     members = np.array_split(ordered, n_clients)

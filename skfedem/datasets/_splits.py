@@ -1,24 +1,30 @@
 """Splitters: who holds which of the rows that you have."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import _safe_indexing, check_random_state, check_scalar, column_or_1d
+
+from .._typing import IntArray, Seed
 
 _SCHEMES = ("iid", "label", "dirichlet", "size")
 
 
 def client_labels(
-    X,
-    n_clients=10,
+    X: ArrayLike,
+    n_clients: int = 10,
     *,
-    scheme="iid",
-    y=None,
-    shards_per_client=2,
-    alpha=0.5,
-    min_rows=1,
-    random_state=None,
-):
+    scheme: Literal["iid", "label", "dirichlet", "size"] = "iid",
+    y: ArrayLike | None = None,
+    shards_per_client: int = 2,
+    alpha: float = 0.5,
+    min_rows: int = 1,
+    random_state: Seed = None,
+) -> IntArray:
     """Client that holds each row, for ``fit(X, clients=labels)``.
 
     Parameters
@@ -99,10 +105,10 @@ def client_labels(
             f"Expected at least n_clients * min_rows = {n_clients} * {min_rows} = "
             f"{n_clients * min_rows} rows, got {n_samples}: lower n_clients or min_rows."
         )
-    random_state = check_random_state(random_state)
+    generator = check_random_state(random_state)
     if scheme == "iid":
         labels = np.repeat(np.arange(n_clients), equal_sizes(n_samples, n_clients))
-        return random_state.permutation(labels)
+        return generator.permutation(labels)
 
     if scheme == "size":
         codes = np.zeros(n_samples, dtype=int)
@@ -116,26 +122,26 @@ def client_labels(
                 f"{shards_per_client} = {n_clients * shards_per_client} rows, got {n_samples}: "
                 "lower n_clients or shards_per_client."
             )
-        shuffled = random_state.permutation(n_samples)
+        shuffled = generator.permutation(n_samples)
         rows = shuffled[np.argsort(codes[shuffled], kind="stable")]
-        return _deal_shards(rows, n_clients, shards_per_client, random_state)
+        return _deal_shards(rows, n_clients, shards_per_client, generator)
 
     check_real(alpha, "alpha", above=0)
-    labels = _dirichlet_labels(codes, n_clients, alpha, random_state)
-    return fill_up(labels, n_clients, min_rows, random_state)
+    labels = _dirichlet_labels(codes, n_clients, alpha, generator)
+    return fill_up(labels, n_clients, min_rows, generator)
 
 
 def split_clients(
-    X,
-    n_clients=10,
+    X: ArrayLike,
+    n_clients: int = 10,
     *,
-    scheme="iid",
-    y=None,
-    shards_per_client=2,
-    alpha=0.5,
-    min_rows=1,
-    random_state=None,
-):
+    scheme: Literal["iid", "label", "dirichlet", "size"] = "iid",
+    y: ArrayLike | None = None,
+    shards_per_client: int = 2,
+    alpha: float = 0.5,
+    min_rows: int = 1,
+    random_state: Seed = None,
+) -> list[Any]:
     """Spread rows over clients, for ``fit(clients)``.
 
     Parameters

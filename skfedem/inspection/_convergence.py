@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._validation import check_choice
 from ._common import check_matplotlib, given_axes, last_step, new_axes, one_or_all
 from ._labels import series_label
 from ._lines import add_legends, draw_curves
 from ._runs import X_AXES, check_names, evaluated, group_curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+History = Mapping[str, NDArray[Any]]
+XAxis = Literal["round", "epoch", "bits"]
+ScaleName = Literal["auto", "linear", "log"]
 
 _POSITIVE = ("field_sq_norm", "mean_field_sq_norm")
 _INTEGERS = ("round", "n_active", "safeguarded")
@@ -73,7 +86,19 @@ class ConvergenceDisplay:
     3
     """
 
-    def __init__(self, histories, *, x="round", y=None, labels=None):
+    figure_: Figure
+    ax_: Any  # Axes, or an array of them
+    lines_: dict[str, list[Line2D]]
+    fill_between_: dict[str, list[PolyCollection]]
+
+    def __init__(
+        self,
+        histories: History | Iterable[History],
+        *,
+        x: XAxis = "round",
+        y: str | Iterable[str] | None = None,
+        labels: str | Iterable[str] | None = None,
+    ) -> None:
         histories = [histories] if isinstance(histories, Mapping) else list(histories)
         if not histories:
             raise ValueError("Expected the history of at least one run, got none.")
@@ -100,16 +125,16 @@ class ConvergenceDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator,
+        estimator: Any,
         *,
-        x="round",
-        y=None,
-        name=None,
-        ax=None,
-        xscale="linear",
-        yscale="auto",
-        line_kw=None,
-    ):
+        x: XAxis = "round",
+        y: str | Iterable[str] | None = None,
+        name: str | None = None,
+        ax: Axes | Iterable[Axes] | None = None,
+        xscale: Literal["linear", "log"] = "linear",
+        yscale: ScaleName | Iterable[ScaleName] = "auto",
+        line_kw: dict[str, Any] | None = None,
+    ) -> Self:
         """Draw series of the history of one fitted estimator.
 
         Parameters
@@ -145,18 +170,18 @@ class ConvergenceDisplay:
     @classmethod
     def from_estimators(
         cls,
-        estimators,
+        estimators: Iterable[Any],
         *,
-        x="round",
-        y=None,
-        labels=None,
-        ax=None,
-        xscale="linear",
-        yscale="auto",
-        quantiles=(0.1, 0.9),
-        line_kw=None,
-        fill_between_kw=None,
-    ):
+        x: XAxis = "round",
+        y: str | Iterable[str] | None = None,
+        labels: str | Iterable[str] | None = None,
+        ax: Axes | Iterable[Axes] | None = None,
+        xscale: Literal["linear", "log"] = "linear",
+        yscale: ScaleName | Iterable[ScaleName] = "auto",
+        quantiles: tuple[float, float] | None = (0.1, 0.9),
+        line_kw: dict[str, Any] | None = None,
+        fill_between_kw: dict[str, Any] | None = None,
+    ) -> Self:
         """Draw the mean and a band of series over several fits, group by group.
 
         The mean extends as far as all runs of the group do. Where they were evaluated at different
@@ -205,14 +230,14 @@ class ConvergenceDisplay:
 
     def plot(
         self,
-        ax=None,
+        ax: Axes | Iterable[Axes] | None = None,
         *,
-        xscale="linear",
-        yscale="auto",
-        quantiles=(0.1, 0.9),
-        line_kw=None,
-        fill_between_kw=None,
-    ):
+        xscale: Literal["linear", "log"] = "linear",
+        yscale: ScaleName | Iterable[ScaleName] = "auto",
+        quantiles: tuple[float, float] | None = (0.1, 0.9),
+        line_kw: dict[str, Any] | None = None,
+        fill_between_kw: dict[str, Any] | None = None,
+    ) -> Self:
         """Draw.
 
         Parameters
@@ -274,10 +299,9 @@ class ConvergenceDisplay:
 
     def _groups(self):
         """Histories by label, in the order in which labels first come."""
-        groups = {}
-        for label, history in zip(
-            self.labels or [None] * len(self.histories), self.histories, strict=True
-        ):
+        groups: dict[str | None, list[History]] = {}
+        labels = self.labels or itertools.repeat(None, len(self.histories))
+        for label, history in zip(labels, self.histories, strict=True):
             groups.setdefault(label, []).append(history)
         return groups
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from .._validation import check_choice, check_number, check_switch
 from ..models.families import FAMILIES
 from ._columns import check_labels, furnish, known_labels, place
@@ -13,6 +17,13 @@ from ._common import check_matplotlib, last_step, one_or_all
 from ._maps import draw_maps
 from ._matrix import band_edges, fitted_bands, observed_bands, observed_cells, totals
 from ._trend import draw_trend
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection, QuadMesh
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _KINDS = ("trend", "heatmap")
 _ORDERS = ("total", "given")
@@ -83,20 +94,27 @@ class ImputationDisplay:
     ['observed (grey: missing)', 'fitted mean']
     """
 
+    figure_: Figure
+    ax_: Any  # Axes, or an array of them
+    lines_: list[Line2D]
+    effort_: PolyCollection | None
+    images_: list[QuadMesh]
+    colorbars_: list[Colorbar]
+
     def __init__(
         self,
         *,
-        trend,
-        fitted,
-        n_rows,
-        observed=None,
-        observed_share=None,
-        observed_total=None,
-        unobserved_columns=None,
-        family="poisson",
-        column_labels=None,
-        row_order="total",
-    ):
+        trend: ArrayLike,
+        fitted: ArrayLike,
+        n_rows: int,
+        observed: FloatArray | None = None,
+        observed_share: FloatArray | None = None,
+        observed_total: FloatArray | None = None,
+        unobserved_columns: IntArray | None = None,
+        family: FamilyName = "poisson",
+        column_labels: ArrayLike | None = None,
+        row_order: Literal["total", "given"] = "total",
+    ) -> None:
         self.trend = np.asarray(trend)
         self.fitted = np.asarray(fitted)
         self.n_rows = n_rows
@@ -113,22 +131,22 @@ class ImputationDisplay:
     @classmethod
     def from_estimator(
         cls,
-        imputer,
-        X=None,
+        imputer: Any,
+        X: MatricesLike | None = None,
         *,
-        kind="trend",
-        row_order="total",
-        max_rows=300,
-        column_labels=None,
-        window=None,
-        yscale="linear",
-        mark_missing=False,
-        color_scale="auto",
-        row_name="rows",
-        column_name=None,
-        ax=None,
-        line_kw=None,
-    ):
+        kind: Literal["trend", "heatmap"] = "trend",
+        row_order: Literal["total", "given"] = "total",
+        max_rows: int = 300,
+        column_labels: ArrayLike | None = None,
+        window: int | None = None,
+        yscale: Literal["linear", "log"] = "linear",
+        mark_missing: bool = False,
+        color_scale: Literal["auto", "linear", "log"] = "auto",
+        row_name: str = "rows",
+        column_name: str | None = None,
+        ax: Axes | Iterable[Axes] | None = None,
+        line_kw: dict[str, Any] | None = None,
+    ) -> Self:
         """Draw what an imputer fitted.
 
         Parameters
@@ -196,17 +214,17 @@ class ImputationDisplay:
 
     def plot(
         self,
-        ax=None,
+        ax: Axes | Iterable[Axes] | None = None,
         *,
-        kind="trend",
-        window=None,
-        yscale="linear",
-        mark_missing=False,
-        color_scale="auto",
-        row_name="rows",
-        column_name=None,
-        line_kw=None,
-    ):
+        kind: Literal["trend", "heatmap"] = "trend",
+        window: int | None = None,
+        yscale: Literal["linear", "log"] = "linear",
+        mark_missing: bool = False,
+        color_scale: Literal["auto", "linear", "log"] = "auto",
+        row_name: str = "rows",
+        column_name: str | None = None,
+        line_kw: dict[str, Any] | None = None,
+    ) -> Self:
         """Draw.
 
         Parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Any
 
 # With no more points than this, each is marked: it shows where a series was evaluated.
 _FEW_POINTS = 30
@@ -14,7 +15,7 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
     """Lines and bands of all groups; the components of one of several groups look alike."""
     lines, bands = [], []
     for curve in curves:
-        style = {"marker": "."} if len(curve.x) <= _FEW_POINTS else {}
+        style: dict[str, Any] = {"marker": "."} if len(curve.x) <= _FEW_POINTS else {}
         labels = _component_labels(curve) if len(curves) == 1 else [curve.label]
         for component, middle in enumerate(curve.middle.T):
             label = labels[component] if component < len(labels) else None
@@ -43,7 +44,7 @@ def add_legends(axes, names, series, *, ours):
         n_labels = len(axis.get_legend_handles_labels()[1])
         if not n_labels:
             continue
-        options = {"loc": "best"}
+        options: dict[str, Any] = {"loc": "best"}
         if curves[0].per_component and len(curves) == 1:
             options["title"] = _COMPONENTS.get(name, "component")
             options["ncols"] = ceil(n_labels / _MOST_LEGEND_ROWS)

@@ -90,7 +90,7 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
         return Curve(label, at, values, None, None, per_component)
     grid = _common_grid(runs, label, x, y)
     # Components of one run need not be those of another: the largest is compared to the largest.
-    values = np.stack([_on_grid(grid, *_by_final_size(*run), log_y) for run in runs])
+    values = np.stack([_on_grid(grid, _by_final_size(*run), log_y) for run in runs])
     low, high = np.quantile(values, quantiles, axis=0) if quantiles else (None, None)
     return Curve(label, grid, values.mean(axis=0), low, high, per_component)
 
@@ -136,8 +136,9 @@ def _common_grid(runs, label, x, y):
     return grid
 
 
-def _on_grid(grid, at, values, log_y):
+def _on_grid(grid, run, log_y):
     """Values at the points of a grid, interpolated linearly on the scale that they are drawn on."""
+    at, values = run
     # Where several rounds are at one position (nobody sent anything), the last is what was reached.
     last = np.append(at[1:] != at[:-1], True)
     at, values = at[last], values[last]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .._validation import check_choice
@@ -67,7 +69,7 @@ def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_k
 
 def _draw_total(axis, positions, trend, window, unit, line_kw):
     """Sum of the fitted means, thin beneath its moving mean if there is one."""
-    style = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
+    style: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
     style |= {"linewidth": 0.8, "alpha": 0.6} if window else {"linewidth": 1.5}
     if len(positions) <= _FEW_COLUMNS:
         style["marker"] = "."
@@ -82,7 +84,7 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
 def _draw_points(axis, positions, display, row_name, yscale):
     """Sums over observed cells alone, and columns that nobody observed."""
     trend, total, unseen = display.trend, display.observed_total, display.unobserved_columns
-    points = {"linestyle": "", "marker": ".", "markersize": 4}
+    points: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 4}
     if total is not None and np.nanmax(np.abs(total)) > _VISIBLE * np.abs(trend).max():
         shown = np.where(total > 0, total, np.nan) if yscale == "log" else total
         axis.plot(positions, shown, color="0.55", label=f"observed {row_name} alone", **points)
@@ -103,7 +105,12 @@ def _furnish(axis, display, yscale, row_name):
     axis.grid(alpha=0.3)
     if len(axis.get_legend_handles_labels()[1]) > 1:
         # Above the data, which fill the axes.
-        options = {"ncols": 4, "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
+        options: dict[str, Any] = {
+            "ncols": 4,
+            "frameon": False,
+            "handlelength": 1.2,
+            "columnspacing": 1.2,
+        }
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, **options)
 
 

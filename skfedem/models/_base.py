@@ -12,12 +12,22 @@ a sum over its rows; such a model writes down its E-step for rows and gets the c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .._client_vectors import Rectangular
-from .._federation import read
+from .._client_vectors import ClientVectors, Rectangular
+from .._federation import Federation, read
+from .._typing import FloatArray, IntArray
+
+
+class Parameters(Protocol):
+    """θ: a NamedTuple of the model's own."""
+
+    @property
+    def natural(self) -> Any:
+        """φ(θ), or whatever the clients compute it from."""
 
 
 class ClientSums(NamedTuple):
@@ -31,8 +41,8 @@ class ClientSums(NamedTuple):
         Sum over the rows of log p(y; θ), up to what ``Model.log_likelihood`` adds; nats.
     """
 
-    statistics: np.ndarray
-    log_likelihood: np.ndarray
+    statistics: FloatArray
+    log_likelihood: FloatArray
 
 
 class Estimate(NamedTuple):
@@ -48,8 +58,8 @@ class Estimate(NamedTuple):
         Conditional expectations that were computed.
     """
 
-    statistics: np.ndarray
-    log_likelihood: np.ndarray | None
+    statistics: FloatArray
+    log_likelihood: FloatArray | None
     n_expectations: int
 
 
@@ -68,7 +78,7 @@ class Step(NamedTuple):
         γ after halving; 0 if no step was short enough.
     """
 
-    statistics: np.ndarray
+    statistics: Any
     field_sq_norm: float
     safeguarded: int
     step_taken: float
@@ -91,8 +101,8 @@ class Start(NamedTuple):
         Server and clients' states of an earlier run that this one goes on from.
     """
 
-    statistics: np.ndarray
-    parameters: NamedTuple
+    statistics: Any
+    parameters: Parameters
     uplink_bits: int = 0
     downlink_bits: int = 0
     n_passes: int = 0
@@ -108,9 +118,6 @@ class Model(ABC):
     clients' statistics; ``vectors`` says how they lie in memory.
     """
 
-    block_rows: int
-    """Number of rows whose E-step fits a processor's cache."""
-
     criterion: str
     """Name of what ``evaluated`` gives."""
 
@@ -119,67 +126,74 @@ class Model(ABC):
 
     # ---- clients
 
+    @property
     @abstractmethod
-    def vectors(self, federation):
+    def block_rows(self) -> int:
+        """Number of rows whose E-step fits a processor's cache."""
+
+    @abstractmethod
+    def vectors(self, federation: Federation) -> ClientVectors:
         """How the clients' vectors lie in memory."""
 
     @abstractmethod
-    def reference(self, statistics):
+    def reference(self, statistics: Any) -> FloatArray | float:
         """What clients subtract from s̄_i to have their field: Ŝ, or 0 where s̄_i is a field."""
 
     @abstractmethod
-    def all_rows(self, federation, natural, clients):
+    def all_rows(self, federation: Federation, natural: Any, clients: IntArray) -> Estimate:
         """s̄_i(θ), the mean over all rows of each client, as ``Estimate``."""
 
     @abstractmethod
-    def minibatch(self, federation, clients, batches):
+    def minibatch(self, federation: Federation, clients: IntArray, batches: IntArray) -> Any:
         """Return what the E-step reads of minibatches, so that two E-steps can share it.
 
         ``batches``, shape (n_clients, batch_size), has row numbers within each client.
         """
 
     @abstractmethod
-    def minibatch_mean(self, natural, minibatch):
+    def minibatch_mean(self, natural: Any, minibatch: Any) -> FloatArray:
         """Mean of s̄_ij(θ) over each client's minibatch, client vectors.
 
         ``natural`` is that of a broadcast, or what ``kept_natural`` gave.
         """
 
     @abstractmethod
-    def kept_natural(self, federation, natural, clients):
+    def kept_natural(self, federation: Federation, natural: Any, clients: IntArray) -> FloatArray:
         """φ(θ) as clients keep it between rounds, client vectors."""
 
     # ---- server
 
     @abstractmethod
-    def maximization(self, statistics):
+    def maximization(self, statistics: Any) -> Parameters:
         """M-step, the map T: the parameters that a statistic gives. It never sees data."""
 
     @abstractmethod
-    def server_step(self, statistics, field, step_size, *, exact):
+    def server_step(
+        self, statistics: Any, field: FloatArray, step_size: float, *, exact: bool
+    ) -> Step:
         """Stochastic-approximation step from Ŝ along the field H, kept in T's domain: ``Step``.
 
         ``exact`` says that nothing in the field is random.
         """
 
     @abstractmethod
-    def field_sq_norm(self, statistics, field):
+    def field_sq_norm(self, statistics: Any, field: FloatArray) -> float:
         """Squared norm of a field at Ŝ."""
 
     @abstractmethod
-    def minorizer(self, statistics, parameters):
+    def minorizer(self, statistics: Any, parameters: Parameters) -> float:
         """``<s, φ(θ)> - ψ(θ)``, what the M-step maximises."""
 
     @abstractmethod
-    def evaluated(self, mean_log_likelihood, parameters):
+    def evaluated(self, mean_log_likelihood: float, parameters: Parameters) -> float:
         """Value of the criterion, from the weighted mean of the clients' log-likelihoods."""
 
     @abstractmethod
-    def change(self, now, before):
+    def change(self, now: float, before: float) -> float:
         """Difference of two values of the criterion or of the minorizer, in units of ``tol``."""
 
     @abstractmethod
-    def minibatch_bounds(self, federation, batch_size):
+    def minibatch_bounds(self, federation: Federation, batch_size: float) -> tuple[float, float]:
         """What the noise of minibatches allows of the step γ, as two factors.
 
         The first bounds FedEM's step after division by ``1 + 5 ω_p`` (Theorem 4), the second
@@ -187,10 +201,16 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def downlink_numbers(self, federation, clients):
+    def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
         """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
 
-    def learn(self, federation, clients, parameters, step_size):
+    def learn(
+        self,
+        federation: Federation,
+        clients: IntArray,
+        parameters: Parameters,
+        step_size: float,
+    ) -> tuple[Model, Parameters, int]:
         """What the server was told once of rows that do not change, moved towards a batch's.
 
         Returns
@@ -204,30 +224,38 @@ class Model(ABC):
         """
         return self, parameters, 0
 
-    def constants(self):
+    def constants(self) -> FloatArray:
         """Numbers that a saved statistic depends on, as an array; none by default."""
         return np.empty(0)
 
     @abstractmethod
-    def trace(self, parameters):
+    def trace(self, parameters: Parameters) -> NDArray[Any]:
         """Return what the history keeps of the parameters after each round, an array."""
 
 
 class RowModel(Model):
     """Models whose statistic is one vector of length ``n_statistics``, a mean over rows."""
 
-    n_statistics: int
-    """Length q of the statistic vector."""
-
     criterion = "log_likelihood"
     n_quiet = 1
 
+    @property
     @abstractmethod
-    def features(self, rows):
+    def n_statistics(self) -> int:
+        """Length q of the statistic vector."""
+
+    @abstractmethod
+    def features(self, rows: Any) -> Any:
         """Return what the E-step reads of some rows, so that two E-steps can share it."""
 
     @abstractmethod
-    def expectation(self, natural, features, lengths, sample_weight=None):
+    def expectation(
+        self,
+        natural: Any,
+        features: Any,
+        lengths: IntArray,
+        sample_weight: FloatArray | None = None,
+    ) -> ClientSums:
         """E-step: sums over each client's rows.
 
         ``natural`` is φ(θ), of shape (q,), or (n_clients, q) with one parameter a client;
@@ -236,19 +264,19 @@ class RowModel(Model):
         ``ClientSums``.
         """
 
-    def expected_statistics(self, natural, features, lengths):
+    def expected_statistics(self, natural: Any, features: Any, lengths: IntArray) -> FloatArray:
         """Return the statistics of ``expectation``, where nobody needs the log-likelihood."""
         return self.expectation(natural, features, lengths).statistics
 
-    def vectors(self, federation):
+    def vectors(self, federation: Federation) -> Rectangular:
         """One vector of length q for each client."""
         return Rectangular(federation.n_clients, self.n_statistics)
 
-    def reference(self, statistics):
+    def reference(self, statistics: FloatArray) -> FloatArray:
         """Ŝ: h_i(s) = s̄_i(T(s)) - s."""
         return statistics
 
-    def all_rows(self, federation, natural, clients):
+    def all_rows(self, federation: Federation, natural: Any, clients: IntArray) -> Estimate:
         """s̄_i(θ): mean over all rows of each client."""
         statistics = np.zeros((len(clients), self.n_statistics))
         log_likelihood = np.zeros(len(clients))
@@ -262,29 +290,31 @@ class RowModel(Model):
         statistics /= totals[:, None]
         return Estimate(statistics, log_likelihood / totals, int(n_rows.sum()))
 
-    def minibatch(self, federation, clients, batches):
+    def minibatch(
+        self, federation: Federation, clients: IntArray, batches: IntArray
+    ) -> tuple[Any, IntArray]:
         """Features of the drawn rows, and the number of rows of each client."""
         drawn = batches + federation.offsets[clients][:, None]
         features = self.features(federation.rows.take(drawn.ravel(), axis=0))
         return features, np.full(len(batches), batches.shape[1])
 
-    def minibatch_mean(self, natural, minibatch):
+    def minibatch_mean(self, natural: Any, minibatch: tuple[Any, IntArray]) -> FloatArray:
         """Mean of s̄_ij(θ) over each client's minibatch, shape (n_clients, q)."""
         features, lengths = minibatch
         return self.expected_statistics(natural, features, lengths) / lengths[0]
 
-    def kept_natural(self, federation, natural, clients):
+    def kept_natural(self, federation: Federation, natural: Any, clients: IntArray) -> FloatArray:
         """φ(θ) once for each client."""
         return np.broadcast_to(natural, (len(clients), self.n_statistics))
 
-    def field_sq_norm(self, statistics, field):
+    def field_sq_norm(self, statistics: Any, field: FloatArray) -> float:
         """Squared Euclidean norm of a field."""
         return float(field @ field)
 
-    def change(self, now, before):
+    def change(self, now: float, before: float) -> float:
         """Nats per row."""
         return now - before
 
-    def downlink_numbers(self, federation, clients):
+    def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
         """φ(T(Ŝ)) follows from Ŝ."""
         return self.n_statistics * len(clients)

@@ -182,8 +182,8 @@ class LowRankModel(Model):
 
     def maximization(self, statistics):
         """θ: the server's step has the M-step in it."""
-        iterate = statistics.iterate
-        return Parameters(Theta(*iterate.effects, iterate.low_rank))
+        low_rank, effects = statistics.iterate.low_rank, statistics.iterate.effects
+        return Parameters(Theta(effects.intercept, effects.rows, effects.columns, low_rank))
 
     def server_step(self, statistics, field, step_size, *, exact):
         """Proximal step along W, with FISTA's momentum where nothing is random.

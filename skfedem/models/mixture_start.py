@@ -141,7 +141,7 @@ def _kmeans_centers(model, federation, seed):
     n, d, size = federation.n_clients, model.n_features, model.n_components
     cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
     weighted = federation.sample_weight
-    centroids, counts = [np.empty((0, d))], [np.empty(0)]
+    parts = [(np.empty((0, d)), np.empty(0))]
     for client in cohort:
         start, stop = federation.offsets[client : client + 2]
         n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
@@ -154,11 +154,11 @@ def _kmeans_centers(model, federation, seed):
         found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=weights, tol=tol)
         members = np.bincount(found.labels_, minlength=n_clusters)
         sent = members >= _FEWEST_ROWS
-        centroids.append(found.cluster_centers_[sent])
         if weights is not None:
             members = np.bincount(found.labels_, weights, minlength=n_clusters)
-        counts.append(members[sent] * (federation.totals[client] / members.sum()))
-    centroids, counts = np.concatenate(centroids), np.concatenate(counts)
+        scale = federation.totals[client] / members.sum()
+        parts.append((found.cluster_centers_[sent], scale * members[sent]))
+    centroids, counts = map(np.concatenate, zip(*parts, strict=True))
     bits = _FLOAT_BITS * len(counts) * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
     drawn = rng.normal(size=(size - n_found, d)) * model.units.scale

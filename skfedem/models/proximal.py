@@ -54,7 +54,8 @@ class Iterate(NamedTuple):
     Attributes
     ----------
     low_rank : LowRank
-    low_rank_values : ndarray of shape (n_observed,)
+    low_rank_values : ndarray of shape (n_observed,), or None
+        None where only the objective is wanted.
     effects : Effects
     theta : ndarray of shape (n_observed,)
         Effects and low-rank part together.
@@ -63,7 +64,7 @@ class Iterate(NamedTuple):
     """
 
     low_rank: LowRank
-    low_rank_values: np.ndarray
+    low_rank_values: np.ndarray | None
     effects: Effects
     theta: np.ndarray
     factor: np.ndarray | None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import Any, Self, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.decomposition import PCA
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from .._typing import ByClient, ClientsLike, FloatArray, Transformed
 from .._validation import check_number, check_rows, check_switch, each_client, is_client_list
 from ._fitted import check_transformed, read_clients, store
 from ._moments import FLOAT_BITS, pooled_moments
@@ -96,15 +100,30 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     [[[-2.236], [0.0]], [[2.236]]]
     """
 
+    components_: FloatArray
+    explained_variance_: FloatArray
+    explained_variance_ratio_: FloatArray
+    singular_values_: FloatArray
+    mean_: FloatArray
+    noise_variance_: float
+    n_components_: int
+    n_samples_: int
+    uplink_bits_: int
+    downlink_bits_: int
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     __metadata_request__fit = {"clients": True}
     # Pipeline.score asks for it, and fails where nobody knows it.
     __metadata_request__score = {"sample_weight": None}
 
-    def __init__(self, n_components=None, *, whiten=False):
+    def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
         self.n_components = n_components
         self.whiten = whiten
 
-    def fit(self, X, y=None, *, clients=None):
+    def fit(self, X: ClientsLike, y: object = None, *, clients: ArrayLike | None = None) -> Self:
         """Find the principal components of the rows of all clients.
 
         Parameters
@@ -164,7 +183,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         )
         return self
 
-    def transform(self, X):
+    def transform(self, X: ClientsLike) -> Transformed:
         """Project rows on the components.
 
         Parameters
@@ -186,7 +205,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             new /= np.maximum(np.sqrt(self.explained_variance_), _EPS)
         return new.astype(rows.dtype, copy=False)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Rows in the plane of the components that ``transform`` takes to X.
 
         Parameters
@@ -210,7 +229,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         old += self.mean_
         return old.astype(scores.dtype, copy=False)
 
-    def score_samples(self, X):
+    @overload
+    def score_samples(self, X: NDArray[Any]) -> FloatArray: ...
+    @overload
+    def score_samples(self, X: ClientsLike) -> ByClient: ...
+    def score_samples(self, X: ClientsLike) -> ByClient:
         """Log-likelihood of each row under probabilistic PCA, in nats.
 
         Parameters
@@ -226,7 +249,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             return each_client(X, self.score_samples)
         return self._centered_pca().score_samples(self._centered(check_rows(self, X)))
 
-    def score(self, X, y=None):
+    def score(self, X: ClientsLike, y: object = None) -> float:
         """Mean log-likelihood per row under probabilistic PCA, in nats.
 
         Parameters
@@ -242,7 +265,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         values = self.score_samples(X)
         return float(np.mean(np.concatenate(values) if isinstance(values, tuple) else values))
 
-    def get_covariance(self):
+    def get_covariance(self) -> FloatArray:
         """Covariance under probabilistic PCA.
 
         Returns
@@ -252,7 +275,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         return self._centered_pca().get_covariance()
 
-    def get_precision(self):
+    def get_precision(self) -> FloatArray:
         """Inverse of the covariance under probabilistic PCA.
 
         Returns
@@ -263,13 +286,13 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._centered_pca().get_precision()
 
     @property
-    def _n_features_out(self):
+    def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _centered(self, rows):
+    def _centered(self, rows: NDArray[Any]) -> FloatArray:
         return (rows - self.mean_) - self._mean_rest
 
-    def _centered_pca(self):
+    def _centered_pca(self) -> PCA:
         """scikit-learn's PCA with the fitted parameters, for rows minus their mean."""
         pca = PCA(self.n_components_, whiten=self.whiten)
         pca.n_features_in_ = self.n_features_in_
@@ -278,14 +301,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             setattr(pca, name, getattr(self, name))
         return pca
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         """float32 stays float32."""
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
 
-def _check_n_components(n_components):
+def _check_n_components(n_components: float | None) -> None:
     if n_components is None:
         return
     hint = "Give a number of components, a share of the variance in (0, 1), or None for all."
@@ -295,7 +318,7 @@ def _check_n_components(n_components):
             "as 0.95, or compare numbers of components by `score` on held-out clients."
         )
     if isinstance(n_components, Real) and not isinstance(n_components, Integral):
-        if not 0 < n_components < 1:
+        if not 0 < float(n_components) < 1:
             raise ValueError(
                 f"Expected n_components to be an integer >= 1 or a number between 0 and 1, got "
                 f"{n_components!r}. {hint}"
@@ -304,7 +327,7 @@ def _check_n_components(n_components):
     check_number("n_components", n_components, kind=Integral, low=1, hint=hint)
 
 
-def _n_components(wanted, shares):
+def _n_components(wanted: float | None, shares: FloatArray) -> int:
     """How many components to keep, given their shares in the variance."""
     if wanted is None:
         return len(shares)
@@ -315,7 +338,7 @@ def _n_components(wanted, shares):
     return min(int(np.searchsorted(explained, wanted, side="right")) + 1, len(shares))
 
 
-def _principal_axes(covariance):
+def _principal_axes(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Variances in decreasing order and axes, as rows, of scikit-learn's sign convention."""
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[::-1], axes[:, ::-1].T

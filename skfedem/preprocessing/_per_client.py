@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils.metaestimators import available_if
+from sklearn.utils import Tags, _safe_indexing, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .._typing import ClientsLike, Transformed, available_if
 from .._validation import (
     check_columns,
     client_codes,
@@ -22,8 +25,8 @@ from .._validation import (
 from ._fitted import describe, store
 
 
-def _inner_has(name):
-    def has(estimator):
+def _inner_has(name: str) -> Callable[[Any], bool]:
+    def has(estimator: PerClient) -> bool:
         getattr(getattr(estimator, "transformer_", estimator.transformer), name)
         return True
 
@@ -95,12 +98,20 @@ class PerClient(
     [[0.0, 0.25], [1.0]]
     """
 
+    transformer_: Any
+    uplink_bits_: int
+    downlink_bits_: int
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     __metadata_request__fit = {"clients": True}
 
-    def __init__(self, transformer):
+    def __init__(self, transformer: Any) -> None:
         self.transformer = transformer
 
-    def fit(self, X, y=None, *, clients=None):
+    def fit(self, X: ClientsLike, y: object = None, *, clients: ArrayLike | None = None) -> Self:
         """Fit the transformer to one client after the other.
 
         Parameters
@@ -143,7 +154,7 @@ class PerClient(
         )
         return self
 
-    def transform(self, X):
+    def transform(self, X: ClientsLike) -> Transformed:
         """Transform rows.
 
         Parameters
@@ -162,7 +173,7 @@ class PerClient(
         return self.transformer_.transform(X)
 
     @available_if(_inner_has("inverse_transform"))
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Undo ``transform``, where the transformer can.
 
         Parameters
@@ -179,7 +190,7 @@ class PerClient(
         return self.transformer_.inverse_transform(X)
 
     @available_if(_inner_has("get_feature_names_out"))
-    def get_feature_names_out(self, input_features=None):
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Names of the transformed features, as the transformer gives them.
 
         Parameters
@@ -194,7 +205,9 @@ class PerClient(
         return self.transformer_.get_feature_names_out(input_features)
 
     @available_if(_inner_has("set_output"))
-    def set_output(self, *, transform=None):
+    def set_output(
+        self, *, transform: Literal["default", "pandas", "polars"] | None = None
+    ) -> Self:
         """Choose what ``transform`` gives, by the transformer's own ``set_output``.
 
         Parameters
@@ -211,7 +224,7 @@ class PerClient(
                 getattr(self, name).set_output(transform=transform)
         return self
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         """Those of the transformer, where they are about tables."""
         tags, inner = super().__sklearn_tags__(), get_tags(self.transformer)
         tags.input_tags = inner.input_tags
@@ -220,7 +233,7 @@ class PerClient(
         return tags
 
 
-def _has_to_travel(transformer):
+def _has_to_travel(transformer: Any) -> bool:
     """Whether the transformer is fitted by clients in turn; raise if it cannot be."""
     name = type(transformer).__name__
     if isinstance(transformer, type) or not hasattr(transformer, "transform"):
@@ -244,7 +257,9 @@ def _has_to_travel(transformer):
     return True
 
 
-def _tables(checked, X, clients):
+def _tables(
+    checked: PerClient, X: Any, clients: ArrayLike | None
+) -> tuple[list[Any], NDArray[Any]]:
     """Each client's table as it was given, and the clients' labels; features go to ``checked``."""
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
@@ -268,7 +283,7 @@ def _tables(checked, X, clients):
     return [_safe_indexing(X, own) for own in rows], ids
 
 
-def _travel(transformer, tables, ids):
+def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
     """Fit by one client after the other; return the bits of the states, up and down."""
     sizes = []
     for label, table in zip(ids, tables, strict=True):
@@ -283,7 +298,7 @@ def _travel(transformer, tables, ids):
     return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
 
 
-def _state(transformer):
+def _state(transformer: Any) -> dict[str, Any]:
     """What ``fit`` set: the parameters are everyone's from the beginning."""
     given = set(transformer.get_params(deep=False))
     return {

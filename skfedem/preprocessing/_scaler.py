@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
 from .._validation import check_rows, check_switch, each_client, is_client_list, warn
 from ._fitted import check_transformed, read_clients, store
 from ._moments import FLOAT_BITS, only_counts, pooled_moments
@@ -77,13 +82,24 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
            [ 0.   ,  0.   ]])
     """
 
+    mean_: FloatArray | None
+    var_: FloatArray | None
+    scale_: FloatArray | None
+    n_samples_seen_: int | IntArray
+    uplink_bits_: int
+    downlink_bits_: int
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     __metadata_request__fit = {"clients": True}
 
-    def __init__(self, *, with_mean=True, with_std=True):
+    def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
         self.with_mean = with_mean
         self.with_std = with_std
 
-    def fit(self, X, y=None, *, clients=None):
+    def fit(self, X: ClientsLike, y: object = None, *, clients: ArrayLike | None = None) -> Self:
         """Compute mean and scale of the rows of all clients.
 
         Parameters
@@ -144,7 +160,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             )
         return self
 
-    def transform(self, X):
+    def transform(self, X: ClientsLike) -> Transformed:
         """Standardise rows.
 
         Parameters
@@ -168,7 +184,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             new /= self.scale_
         return new.astype(rows.dtype, copy=False)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Undo ``transform``.
 
         Parameters
@@ -192,7 +208,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             old += self.mean_
         return old.astype(rows.dtype, copy=False)
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         """Missing values are taken, float32 stays float32."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -200,7 +216,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return tags
 
 
-def _is_constant(variance, mean, counts):
+def _is_constant(variance: FloatArray, mean: FloatArray, counts: IntArray) -> BoolArray:
     """Whether a variance is no more than rounding could make of 0 (scikit-learn's bound)."""
     rounding = counts * _EPS
     return variance <= rounding * variance + (rounding * mean) ** 2

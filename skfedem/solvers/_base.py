@@ -14,15 +14,14 @@ and on how many workers, is the round loop's business.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from .. import _random
-from .._client_vectors import OnOwnRows, Rectangular
+from .._client_vectors import ClientVectors
 from .._federation import Federation, draw_minibatches, draw_weighted_minibatches
+from .._typing import FloatArray, IntArray
 from ..compression import Compressor
-from ..models._base import Model
+from ..models._base import Model, Parameters
 
 # Automatic steps shrink by this factor in a round whose step had to be shortened.
 _CAUTION = 0.7
@@ -59,7 +58,7 @@ class Problem(NamedTuple):
 
     model: Model
     federation: Federation
-    vectors: Rectangular | OnOwnRows
+    vectors: ClientVectors
     compressor: Compressor
     omega: float = 0.0
     participation: float = 1.0
@@ -71,7 +70,7 @@ class Problem(NamedTuple):
     presence: float = 1.0
 
     @property
-    def exact(self):
+    def exact(self) -> bool:
         """Whether the server's field is the mean field itself: nothing random in a round."""
         certain = self.participation == 1 and self.presence == 1
         return self.omega == 0 and certain and self.batch_size is None
@@ -85,8 +84,8 @@ class Broadcast(NamedTuple):
     """
 
     round_index: int
-    reference: np.ndarray | float
-    natural: np.ndarray
+    reference: FloatArray | float
+    natural: Any
 
 
 class Message(NamedTuple):
@@ -104,10 +103,10 @@ class Message(NamedTuple):
         Mean log-likelihood of each client's rows, where it read them all; nats.
     """
 
-    innovation: np.ndarray
+    innovation: FloatArray
     n_bytes: int
     n_expectations: int
-    log_likelihood: np.ndarray | None = None
+    log_likelihood: FloatArray | None = None
 
 
 class Received(NamedTuple):
@@ -116,7 +115,7 @@ class Received(NamedTuple):
     Of a group of clients, ``innovation`` is what the group adds to the sum.
     """
 
-    innovation: np.ndarray
+    innovation: FloatArray
     n_active: int = 0
     n_bytes: int = 0
     n_expectations: int = 0
@@ -130,22 +129,22 @@ class ServerState(NamedTuple):
     """
 
     round_index: int
-    statistics: np.ndarray
-    parameters: NamedTuple
-    control: np.ndarray
+    statistics: Any
+    parameters: Parameters
+    control: FloatArray
     caution: float = 1.0
 
 
 class RoundInfo(NamedTuple):
     """What the server saw of a round: H, how often its step was halved, and the step taken."""
 
-    field: np.ndarray
+    field: FloatArray
     field_sq_norm: float
     safeguarded: int
     step_taken: float
 
 
-def draw_minibatch(problem, round_index, clients):
+def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any:
     """What the E-step reads of a minibatch of each client."""
     federation, size = problem.federation, problem.batch_size
     uniforms = _random.client_uniforms(problem.seed, _random.MINIBATCH, round_index, clients, size)
@@ -157,7 +156,9 @@ def draw_minibatch(problem, round_index, clients):
     return problem.model.minibatch(federation, clients, batches)
 
 
-def compress(problem, round_index, clients, innovations):
+def compress(
+    problem: Problem, round_index: int, clients: IntArray, innovations: FloatArray
+) -> tuple[FloatArray, IntArray]:
     """Quant(Δ_i) with each client's own random numbers, and the bytes of each message."""
     lengths = problem.vectors.lengths(clients)
     if problem.omega == 0:
@@ -166,7 +167,9 @@ def compress(problem, round_index, clients, innovations):
     return problem.compressor.send(innovations, uniforms, lengths)
 
 
-def server_half(problem, server, received, step_size):
+def server_half(
+    problem: Problem, server: ServerState, received: Received, step_size: float
+) -> tuple[ServerState, RoundInfo]:
     """Server's half of a round: H, Ŝ, V (lines 13-16 of Algorithm 1, 13-16 of Algorithm 2).
 
     Parameters

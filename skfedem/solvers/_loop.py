@@ -21,11 +21,12 @@ _FLOAT_BITS = 64
 class Options(NamedTuple):
     """How to step, when to stop, and what to look at on the way.
 
-    ``step_size`` maps a round, counted from 1, to γ; ``cautious`` steps are multiplied by the
-    server's caution. ``eval_every`` is a number of rounds, "auto" for once an epoch, or None.
+    ``step_size`` maps a round, counted from 1, to γ (None where no step is taken); ``cautious``
+    steps are multiplied by the server's caution. ``eval_every`` is a number of rounds, "auto" for
+    once an epoch, or None.
     """
 
-    step_size: Callable[[int], float]
+    step_size: Callable[[int], float] | None
     cautious: bool = False
     control_init: str = "field"
     max_iter: int | None = 100

@@ -62,7 +62,7 @@ class Checkpoint(NamedTuple):
         if self.resume_from is None:
             return None
         server = ServerState(0, start.statistics, start.parameters, problem.vectors.server_zeros())
-        stopping = [] if problem.exact else Sweep(start.parameters)
+        stopping: Sweep | list[float] = [] if problem.exact else Sweep(start.parameters)
         states = solver.init(problem, problem.vectors.zeros())
         template = as_state(Saved(Progress(server, 0.0), states, History(), [], stopping))
         state = _checkpoint.load(self.resume_from, self.identity, template)

@@ -43,7 +43,7 @@ def batches(federation, batch_size):
     clients : ndarray of int
         Who has rows in the batch; increasing.
     batch : Federation
-        Their rows, without client weights.
+        Their rows, with the client weights of the call.
     """
     lengths, starts = federation.lengths, federation.offsets[:-1]
     if batch_size is None or lengths.max() <= batch_size:
@@ -58,8 +58,8 @@ def batches(federation, batch_size):
         weights = federation.sample_weight
         if weights is not None:
             weights = sample_weight_of(weights.values[chosen], offsets)
-        rows = federation.rows.take(chosen, axis=0)
-        yield clients, Federation(rows, offsets, None, weights)
+        rows, own_weights = federation.rows.take(chosen, axis=0), federation.weights[clients]
+        yield clients, Federation(rows, offsets, own_weights, weights)
 
 
 def stream(solver, problem, memory, at, stepping, workers):

@@ -7,27 +7,28 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
+from .._typing import FloatArray, IntArray
 from ..models._base import Estimate
-from ._base import Message, compress, draw_minibatch
+from ._base import Broadcast, Message, Problem, compress, draw_minibatch
 
 # Fields of the states that hold one number a client, not a vector.
-PER_CLIENT = ()
+PER_CLIENT: tuple[str, ...] = ()
 
 
 class ClientStates(NamedTuple):
     """What clients keep between rounds: the control variates V_i."""
 
-    controls: np.ndarray
+    controls: FloatArray
 
 
-def init(problem, controls):
+def init(problem: Problem, controls: FloatArray) -> ClientStates:
     """States of all clients before the first round, from V_{0,i}."""
     return ClientStates(controls)
 
 
-def client_half(problem, broadcast, clients, states):
+def client_half(
+    problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates
+) -> tuple[Message, ClientStates]:
     """Half of a round that happens at the active clients (lines 5-9 of Algorithm 1).
 
     Parameters
@@ -50,7 +51,7 @@ def client_half(problem, broadcast, clients, states):
     return message, ClientStates(controls)
 
 
-def expected_statistics(problem, broadcast, clients):
+def expected_statistics(problem: Problem, broadcast: Broadcast, clients: IntArray) -> Estimate:
     """S_{k+1,i}: an unbiased estimate of s̄_i(T(Ŝ_k)), exact with all rows."""
     model = problem.model
     if problem.batch_size is None:
@@ -60,7 +61,13 @@ def expected_statistics(problem, broadcast, clients):
     return Estimate(statistics, None, problem.batch_size * len(clients))
 
 
-def send_innovation(problem, broadcast, clients, estimate, controls):
+def send_innovation(
+    problem: Problem,
+    broadcast: Broadcast,
+    clients: IntArray,
+    estimate: Estimate,
+    controls: FloatArray,
+) -> tuple[Message, FloatArray]:
     """Δ_i = S_i - V_i - Ŝ, Quant(Δ_i), and V_i + α Quant(Δ_i) (lines 7-9)."""
     innovation = estimate.statistics - controls
     innovation -= broadcast.reference

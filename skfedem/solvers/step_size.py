@@ -8,9 +8,11 @@ doc/step_sizes.rst).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, sqrt
 
 from ..theory import participation_omega
+from ._base import Problem
 
 # Share of Theorem 4's bound p √n / ((1 + ω) √ω_p), whose L is unknown: control variates must
 # follow the fields while Ŝ moves. On simulated rows 1 stood and 2 failed with ten clients.
@@ -29,7 +31,7 @@ _STREAM_DECAY = 0.65
 _STREAM_NOISE = 50.0
 
 
-def automatic_step_size(problem, *, variance_reduced):
+def automatic_step_size(problem: Problem, *, variance_reduced: bool) -> Callable[[int], float]:
     """Schedule of γ for a problem.
 
     Parameters
@@ -49,7 +51,7 @@ def automatic_step_size(problem, *, variance_reduced):
     return lambda round_number: first * max(1.0, round_number * first / _HELD) ** -_DECAY
 
 
-def first_step_size(problem, *, variance_reduced):
+def first_step_size(problem: Problem, *, variance_reduced: bool) -> float:
     """γ before any decrease: the smallest of what memory, noise and SPIDER allow, at most 1."""
     omega, p = problem.omega, problem.participation
     spread = participation_omega(omega, p)
@@ -67,7 +69,7 @@ def first_step_size(problem, *, variance_reduced):
     return min(bounds)
 
 
-def stream_step_size(problem, n_before):
+def stream_step_size(problem: Problem, n_before: int) -> float:
     """γ of a round of a stream.
 
     The share of its rows in all rows so far, to a power: rows count alike in the end, and those of
@@ -87,21 +89,22 @@ def stream_step_size(problem, n_before):
         In (0, 1].
     """
     federation, n_rows = problem.federation, problem.federation.n_samples
+    batch_size = n_rows / federation.n_clients
     present = problem._replace(
         federation=federation._replace(weights=federation.weights / problem.presence),
-        batch_size=n_rows / federation.n_clients,
+        batch_size=batch_size,
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
     if problem.omega > 0:
         # What is compressed is mostly a batch's noise, which no memory knows.
         return min(share, first_step_size(present, variance_reduced=False))
-    noise, _ = problem.model.minibatch_bounds(present.federation, present.batch_size)
+    noise, _ = problem.model.minibatch_bounds(present.federation, batch_size)
     noise *= _STREAM_NOISE / (1 + 5 * participation_omega(0, problem.participation))
     memory = first_step_size(present._replace(batch_size=None), variance_reduced=False)
     return min(share, noise, memory)
 
 
-def automatic_n_inner(n_clients, n_samples, omega, participation):
+def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participation: float) -> int:
     """Rounds between two passes over all rows, k_in.
 
     ``(1 + omega) * sqrt(m / 2)``, with m rows a client, makes the passes cost as much as the

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._typing import FloatArray, IntArray
 from ..models._base import Estimate
-from ._base import draw_minibatch
+from ._base import Broadcast, Message, Problem, draw_minibatch
 from .fedem import send_innovation
 
 # Fields of the states that hold one number a client, not a vector.
@@ -34,13 +35,13 @@ class ClientStates(NamedTuple):
         Outer loop t in which the client last read all its rows; -1 before the first.
     """
 
-    controls: np.ndarray
-    estimates: np.ndarray
-    natural: np.ndarray
-    outer_loop: np.ndarray
+    controls: FloatArray
+    estimates: FloatArray
+    natural: FloatArray
+    outer_loop: IntArray
 
 
-def init(problem, controls):
+def init(problem: Problem, controls: FloatArray) -> ClientStates:
     """States of all clients before the first round, from V_{1,0,i}."""
     n_clients = problem.federation.n_clients
     return ClientStates(
@@ -51,7 +52,9 @@ def init(problem, controls):
     )
 
 
-def client_half(problem, broadcast, clients, states):
+def client_half(
+    problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates
+) -> tuple[Message, ClientStates]:
     """Half of a round that happens at the active clients (lines 7-11 of Algorithm 2).
 
     Parameters
@@ -80,7 +83,9 @@ def client_half(problem, broadcast, clients, states):
     )
 
 
-def spider(problem, broadcast, clients, states, outer_loop):
+def spider(
+    problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates, outer_loop: int
+) -> Estimate:
     """S_{t,k+1,i} (lines 4 and 8 of Algorithm 2).
 
     Over all rows at a client's first active round of an outer loop; afterwards the minibatch

@@ -1,0 +1,63 @@
+"""Types that many signatures share, by name, and a decorator that keeps them.
+
+Shapes and meaning are told by the docstrings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import sparray, spmatrix
+from sklearn.utils import metaestimators
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.integer[Any]]
+BoolArray = NDArray[np.bool_]
+
+# ---- what users give
+
+ClientsLike = ArrayLike | Sequence[ArrayLike]
+"""One table, or a list with one table for each client."""
+
+RowWeights = ArrayLike | Sequence[ArrayLike]
+"""What each row of one table counts, or a list with such weights for each client."""
+
+MatricesLike = ArrayLike | sparray | spmatrix | Sequence[ArrayLike | sparray | spmatrix]
+"""One matrix with missing cells, or a list of clients."""
+
+Seed = int | np.random.RandomState | None
+FilePath = str | PathLike[str]
+
+CovarianceType = Literal["full", "tied", "diag", "spherical"]
+FamilyName = Literal["gaussian", "bernoulli", "poisson"]
+EffectsName = Literal["both", "rows", "columns", "none"]
+InitParams = Literal["kmeans", "k-means++", "random_from_data", "random"]
+SolverName = Literal["fedem", "vr_fedem"]
+CompressorName = Literal["dithering", "block", "rand_k"]
+ControlInit = Literal["field", "zeros"]
+ClientWeights = Literal["n_samples", "uniform"]
+StepSize = float | Literal["auto"] | Callable[[int], float]
+
+# ---- what they get
+
+ByClient = FloatArray | tuple[FloatArray, ...]
+"""Numbers for each row: an array for one table, a tuple of arrays for a list of clients."""
+
+LabelsByClient = IntArray | tuple[IntArray, ...]
+"""A label for each row, likewise."""
+
+Transformed = Any
+"""One table, or a tuple of tables for a list of clients; of the container that set_output names."""
+
+# ---- methods under a decorator of scikit-learn, which has no types of its own
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
+    """scikit-learn's decorator, under which a method keeps its type."""
+    return metaestimators.available_if(check)
