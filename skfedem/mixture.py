@@ -467,8 +467,8 @@ class FederatedGaussianMixture(
         ``new_client_ids_``. With ``client_weights="n_samples"`` w_i is the client's share of all
         rows so far, "uniform" gives all known clients the same.
 
-        ``step_size="auto"`` is the share of the round's rows in all rows so far, to the power 0.7,
-        or less where compression or absent clients ask for it. A number is a constant step, which
+        ``step_size="auto"`` is the share of the round's rows in all rows so far, to the power 0.65,
+        or less with compression, participation below 1 or few rows. A number is a constant step, which
         forgets and so follows a stream that changes; a function gets the round, counted on from
         call to call. The units are those of the first call. "tied" covariances need the second
         moment of the rows, which clients send in every round, uncompressed.

@@ -102,7 +102,7 @@ def _sums_about(federation, center, scatter):
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
     moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
     every, n_rows = np.arange(federation.n_clients), max(64, _NUMBERS_AT_ONCE // d)
-    for _, rows, _ in read(federation, every, n_rows):
+    for _, rows, _, _ in read(federation, every, n_rows):
         y = rows - center
         counts += len(y)
         own = y.sum(axis=0)
