@@ -440,8 +440,8 @@ class FederatedGaussianMixture(
         Each call is a round of FedEM on its rows, which are read once: the online case of
         assumption A7 of the paper. With ``batch_size`` it is a round for so many rows of each
         client, in their order. The first call finds the standard units and a start from its rows,
-        as ``fit`` does; let it have enough of them. A call after ``fit`` goes on from the fit, and ``fit``
-        begins anew, unless ``warm_start=True``.
+        as ``fit`` does; let it have enough of them. A call after ``fit`` goes on from the fit, and
+        ``fit`` begins anew, unless ``warm_start=True``.
 
         Parameters
         ----------
