@@ -1,6 +1,12 @@
-"""Configuration of Sphinx."""
+"""Configuration of Sphinx.
 
+``sphinx-build -W doc doc/_build`` shows the code of the examples. With ``-D plot_gallery=1`` they are
+run as well, and their figures and what they print are shown; that takes minutes.
+"""
+
+import importlib.util
 import re
+from pathlib import Path
 
 import skfedem
 
@@ -14,9 +20,11 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "numpydoc",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "sg_execution_times.rst"]
 default_role = "literal"
 
 autosummary_generate = True
@@ -25,13 +33,47 @@ autosummary_ignore_module_all = False
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 
-html_theme = "alabaster"
-html_theme_options = {
-    "description": "Federated Expectation-Maximization for scikit-learn users",
-    "page_width": "1000px",
-    "fixed_sidebar": True,
+# Prompts are not copied: what is pasted runs.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+plot_gallery = "False"
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": r"/(plot_|quickstart)",
+    "ignore_pattern": r"/benchmarks/|__init__\.py",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    "min_reported_time": 1,
 }
+
+html_theme = "pydata_sphinx_theme"
+html_title = "skfedem"
+html_static_path = ["_static"]
+html_css_files = ["skfedem.css"]
+html_theme_options = {
+    "logo": {"text": "skfedem"},
+    "header_links_before_dropdown": 7,
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": ["sphinx-version"],
+}
+html_sidebars = {"getting_started": [], "whats_new": [], "index": []}
 html_show_sourcelink = False
+
+# Formulas are drawn by MathJax. Where the package django-static-mathjax is installed (it needs no
+# Django), a copy of it comes with the pages and they need no network; else browsers load it from a
+# content delivery network.
+_mathjax = importlib.util.find_spec("mathjax")
+if _mathjax is not None:
+    _tex_svg = Path(_mathjax.submodule_search_locations[0], "static/mathjax/es5/tex-svg.js")
+    if _tex_svg.exists():
+        html_static_path.append(str(_tex_svg))
+        mathjax_path = "tex-svg.js"
 
 
 def unlink_inherited_references(app, what, name, obj, options, lines):

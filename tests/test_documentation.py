@@ -1,0 +1,232 @@
+"""Every code block of the documentation runs, in order, and prints what is shown beside it.
+
+A page is one session: its blocks share their names, as they do for a reader who pastes them one
+after the other.
+"""
+
+import contextlib
+import doctest
+import importlib.util
+import io
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from skfedem.solvers import _options
+from skfedem import FederatedGaussianMixture
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [*sorted((ROOT / "doc").glob("*.rst")), ROOT / "README.md"]
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+RST_BLOCK = re.compile(
+    r"^(?P<indent>[ ]*)\.\. (?P<directive>code-block|code|sourcecode|parsed-literal)::"
+    r"[ ]*(?P<language>\S*)[ ]*\n"
+    r"(?P<body>(?:(?P=indent)[ ]+\S.*\n|[ ]*\n)+)",
+    re.MULTILINE,
+)
+MD_BLOCK = re.compile(r"^```(?P<language>\S*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+SESSION = re.compile(r"^(?P<indent>[ ]*)>>>.*\n(?:(?P=indent)\S.*\n)*", re.MULTILINE)
+OPTIONS = re.compile(r"\A\s*(?:[ ]*:[\w-]+:.*\n)+")
+
+# Modules that not every supported version of a dependency has: blocks that import them are left
+# out where they are missing, and nothing after them may build on them.
+NOT_EVERYWHERE = ("sklearn.callback",)
+
+
+class Block(NamedTuple):
+    """Code of a page: "python", "bash", "text" (what the block before prints) or "session"."""
+
+    line: int
+    language: str
+    code: str
+
+
+def blocks_of(text, *, markdown=False):
+    """Blocks of a page in their order."""
+    pattern, found, taken = (MD_BLOCK if markdown else RST_BLOCK), [], []
+    for match in pattern.finditer(text):
+        body = OPTIONS.sub("", match["body"])
+        language = "session" if ">>>" in body else match["language"]
+        line = text.count("\n", 0, match.end() - len(body))
+        found.append(Block(line, language, dedent(body)))
+        taken.append(match.span())
+    for match in SESSION.finditer(text):
+        if not any(start <= match.start() < stop for start, stop in taken):
+            line = text.count("\n", 0, match.start())
+            found.append(Block(line, "session", dedent(match[0])))
+    return sorted(found)
+
+
+def blocks_of_page(page):
+    return blocks_of(page.read_text(encoding="utf-8"), markdown=page.suffix == ".md")
+
+
+def run_page(blocks, name):
+    """Run the blocks; an AssertionError tells what was printed and what the page shows."""
+    names, printed = {"__name__": "__main__"}, None
+    for block in blocks:
+        place = f"{name}, line {block.line + 1}"
+        if block.language == "text" and printed is not None:
+            assert same(block.code, printed), f"{place} shows\n{block.code}\nprinted:\n{printed}"
+        if lacks_a_module(block.code):
+            continue
+        printed = None
+        if block.language == "python":
+            output = io.StringIO()
+            # Empty lines before it, so that a traceback has the line of the page.
+            code = compile("\n" * block.line + block.code, name, "exec")
+            with contextlib.redirect_stdout(output):
+                exec(code, names)
+            printed = output.getvalue()
+        elif block.language == "session":
+            test = doctest.DocTestParser().get_doctest(block.code, names, name, name, block.line)
+            test.globs = names
+            report = io.StringIO()
+            runner = doctest.DocTestRunner(optionflags=FLAGS)
+            runner.run(test, out=report.write, clear_globs=False)
+            assert not runner.failures, f"{place}\n{report.getvalue()}"
+
+
+def same(wanted, got):
+    return doctest.OutputChecker().check_output(wanted, got, FLAGS)
+
+
+def lacks_a_module(code):
+    return any(
+        f"from {module} " in code and importlib.util.find_spec(module) is None
+        for module in NOT_EVERYWHERE
+    )
+
+
+def test_blocks_are_found_in_their_order():
+    page = dedent("""\
+        Some text.
+
+        >>> a = 1
+        >>> a
+        1
+
+        .. code-block:: python
+           :caption: a caption
+
+           b = 2
+
+           c = 3
+
+        - in a list:
+
+          .. code-block:: bash
+
+             true
+        """)
+    assert blocks_of(page) == [
+        Block(2, "session", ">>> a = 1\n>>> a\n1\n"),
+        Block(8, "python", "\nb = 2\n\nc = 3\n\n"),
+        Block(16, "bash", "\ntrue\n"),
+    ]
+    assert blocks_of("```python\na = 1\n```\n", markdown=True) == [Block(1, "python", "a = 1\n")]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [Block(0, "session", ">>> 1 + 1\n3\n")],
+        [Block(0, "python", "print(1)\n"), Block(2, "text", "2\n")],
+        [Block(0, "python", "assert a == 1\n")],
+    ],
+    ids=["session", "printed", "undefined"],
+)
+def test_a_page_that_is_wrong_fails(blocks):
+    with pytest.raises((AssertionError, NameError)):
+        run_page(blocks, "a page")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_runs(page, tmp_path, monkeypatch):
+    blocks = blocks_of_page(page)
+    if any("inspection" in block.code or "matplotlib" in block.code for block in blocks):
+        pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "doc"))  # the files that doc/extending.rst shows
+    run_page(blocks, page.name)
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_block_escapes(page):
+    text = page.read_text(encoding="utf-8")
+    blocks = blocks_of_page(page)
+    languages = [block.language for block in blocks]
+    assert set(languages) <= {"python", "session", "bash", "text"}
+    for before, language in zip([None, *languages], languages, strict=False):
+        assert language != "text" or before in ("python", "bash")
+    if page.suffix == ".rst":
+        # A paragraph that ends with two colons would hold code that nothing runs.
+        assert not re.search(r"^(?!\s*\.\.).*::$", text, re.MULTILINE)
+        n_directives = len(re.findall(r"\.\. (?:code|sourcecode|parsed-literal)", text))
+    else:
+        n_directives = text.count("\n```") // 2
+    n_prompts = sum(block.code.count(">>> ") for block in blocks if block.language == "session")
+    assert text.count(">>> ") == n_prompts
+    assert n_directives <= len(blocks)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_name_what_is_there(page):
+    # What a page tells to type is run by .ci/run or takes long: here only what it names is checked.
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    text = page.read_text(encoding="utf-8")
+    commands = [block.code for block in blocks_of_page(page) if block.language == "bash"]
+    for path in re.findall(r"(?:examples|tests|doc)/[\w/]+\.py", "\n".join([*commands, text])):
+        assert (ROOT / path).exists(), path
+    for names in re.findall(r"(?:skfedem|\.)\[([\w,]+)\]", text):
+        assert set(names.split(",")) <= set(extras), names
+
+
+@pytest.mark.skipif(os.name == "nt", reason="paths of the virtual environment")
+def test_the_readme_shows_what_the_quickstart_prints(tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"It prints\n\n```text\n(.*?)```", readme, re.DOTALL)[1]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "quickstart.py")],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.startswith(shown)
+
+
+def test_the_solver_of_the_documentation_ends_where_the_shipped_ones_do(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "doc"))
+    import svrg_fedem
+
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(center, 1, size=(60, 2)) for center in (-3, 0, 3)]
+    settings = {
+        "n_components": 2,
+        "covariance_type": "tied",
+        "means_init": [[-2.0, -2.0], [2.0, 2.0]],
+        "random_state": 0,
+    }
+    pooled = FederatedGaussianMixture(**settings, tol=1e-10, max_iter=500).fit(clients)
+    monkeypatch.setitem(_options.SOLVERS, "svrg", svrg_fedem)
+    noisy = {"batch_size": 10, "omega": 1.0, "participation": 0.7}
+    svrg = FederatedGaussianMixture(**settings, **noisy, solver="svrg", tol=1e-9, max_iter=4000)
+    svrg.fit(clients)
+    assert svrg.converged_
+    # Its noise dies out with the steps: 1e-9 nats a sweep leave next to nothing.
+    assert abs(svrg.score(clients) - pooled.score(clients)) < 1e-6
