@@ -1,7 +1,7 @@
 """Configuration of Sphinx.
 
-``sphinx-build -W doc doc/_build`` shows the code of the examples. With ``-D plot_gallery=1`` they are
-run as well, and their figures and what they print are shown; that takes minutes.
+``sphinx-build -W doc doc/_build`` shows the code of the examples. With ``-D plot_gallery=1`` they
+are run as well, and their figures and what they print are shown; that takes minutes.
 """
 
 import importlib.util
@@ -42,7 +42,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/(plot_|quickstart)",
-    "ignore_pattern": r"/benchmarks/|__init__\.py",
+    "ignore_pattern": r"/benchmarks/|readme_picture",
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,

@@ -2,8 +2,8 @@
 
 Handwritten digits, ten principal components, on 30 clients that hold one kind of digit each (about
 60 rows), a mixture of ten components with a shared covariance. Every run starts from the same
-parameters. Counted are the rounds, the passes over the data and the bits that the clients send until
-the log-likelihood stays within 0.01 nats per row of pooled EM's; medians over the seeds.
+parameters. Counted are the rounds, the passes over the data and the bits that the clients send
+until the log-likelihood stays within 0.01 nats per row of pooled EM's; medians over the seeds.
 
     python examples/benchmarks/choosing.py
 
