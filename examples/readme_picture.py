@@ -59,7 +59,7 @@ for (label, gm), style in zip(runs.items(), ("k-", "C0-", "C2-", "C3-"), strict=
     # The last time that the gap was larger than 1e-3 nats.
     above = np.flatnonzero(np.isfinite(gap) & (gap > 1e-3))[-1]
     print(f"{label}: {best - gm.score(X):.1e} nats below; {sent[above]:.0f} kB until 1e-3")
-right.set(yscale="log", xlim=(0, 200), ylim=(1e-6, 300))
+right.set(yscale="log", xlim=(0, 200), ylim=(1e-6, 3e3))
 right.set(xlabel="sent by the clients (kB)", ylabel="nats per row below pooled EM")
 right.set_title("how good a fit, for how much traffic")
 right.legend(frameon=False, fontsize=9, loc="upper right")

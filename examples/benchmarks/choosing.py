@@ -88,4 +88,4 @@ for name, settings in RUNS.items():
     costs = [cost(settings, seed) for seed in range(options.seeds)]
     gamma, rounds, epochs, kilobytes = np.median(costs, axis=0)
     shown = [f"{gamma:.3g}", *(f"{value:.0f}" for value in (rounds, epochs, kilobytes))]
-    print("   * - " + "\n     - ".join([name, *shown]).replace("inf", "not reached"), flush=True)
+    print("   * - " + "\n     - ".join([name, *shown]).replace("inf", "–"), flush=True)
