@@ -31,6 +31,7 @@ autosummary_generate = True
 # What a module's __all__ lists is documented, whichever file it was written in.
 autosummary_ignore_module_all = False
 autodoc_typehints = "none"
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 
 # Prompts are not copied: what is pasted runs.

@@ -28,7 +28,11 @@ from skfedem.solvers import _options
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted((ROOT / "doc").glob("*.rst")), ROOT / "README.md"]
+# Allows numbers to be off by a fifth: when a noisy run stops hangs on the last digits of its
+# arithmetic, which are not the same for every release of numpy and scikit-learn.
+ROUGHLY = doctest.register_optionflag("ROUGHLY")
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+NUMBER = re.compile(r"-?\b\d+(?:\.\d+)?\b")
 
 RST_BLOCK = re.compile(
     r"^(?P<indent>[ ]*)\.\. (?P<directive>code-block|code|sourcecode|parsed-literal)::"
@@ -43,6 +47,20 @@ OPTIONS = re.compile(r"\A\s*(?:[ ]*:[\w-]+:.*\n)+")
 # Modules that not every supported version of a dependency has: blocks that import them are left
 # out where they are missing, and nothing after them may build on them.
 NOT_EVERYWHERE = ("sklearn.callback",)
+
+
+class Checker(doctest.OutputChecker):
+    """doctest's, with the option ROUGHLY."""
+
+    def check_output(self, want, got, optionflags):
+        if optionflags & ROUGHLY:
+            wanted, printed = ([float(n) for n in NUMBER.findall(text)] for text in (want, got))
+            if len(wanted) != len(printed):
+                return False
+            if not np.allclose(printed, wanted, rtol=0.2, atol=0):
+                return False
+            want, got = NUMBER.sub("0", want), NUMBER.sub("0", got)
+        return super().check_output(want, got, optionflags)
 
 
 class Block(NamedTuple):
@@ -94,13 +112,13 @@ def run_page(blocks, name):
             test = doctest.DocTestParser().get_doctest(block.code, names, name, name, block.line)
             test.globs = names
             report = io.StringIO()
-            runner = doctest.DocTestRunner(optionflags=FLAGS)
+            runner = doctest.DocTestRunner(Checker(), optionflags=FLAGS)
             runner.run(test, out=report.write, clear_globs=False)
             assert not runner.failures, f"{place}\n{report.getvalue()}"
 
 
-def same(wanted, got):
-    return doctest.OutputChecker().check_output(wanted, got, FLAGS)
+def same(wanted, got, flags=FLAGS):
+    return Checker().check_output(wanted, got, flags)
 
 
 def lacks_a_module(code):
@@ -143,14 +161,21 @@ def test_blocks_are_found_in_their_order():
     "blocks",
     [
         [Block(0, "session", ">>> 1 + 1\n3\n")],
+        [Block(0, "session", ">>> print('13 of 5')  # doctest: +ROUGHLY\n10 of 5\n")],
         [Block(0, "python", "print(1)\n"), Block(2, "text", "2\n")],
         [Block(0, "python", "assert a == 1\n")],
     ],
-    ids=["session", "printed", "undefined"],
+    ids=["session", "roughly", "printed", "undefined"],
 )
 def test_a_page_that_is_wrong_fails(blocks):
     with pytest.raises((AssertionError, NameError)):
         run_page(blocks, "a page")
+
+
+def test_roughly_is_a_fifth():
+    run_page(
+        [Block(0, "session", ">>> print('11 of 5.0')  # doctest: +ROUGHLY\n10 of 5.1\n")], "page"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -210,7 +235,8 @@ def test_the_readme_shows_what_the_quickstart_prints(tmp_path):
         text=True,
         check=True,
     )
-    assert run.stdout.startswith(shown)
+    printed = "".join(run.stdout.splitlines(keepends=True)[: shown.count("\n")])
+    assert same(shown, printed, FLAGS | ROUGHLY), printed
 
 
 # ---- the files that the pages on extending show: what is asked of the shipped ones
