@@ -83,5 +83,25 @@ def unlink_inherited_references(app, what, name, obj, options, lines):
         lines[number] = re.sub(r":(?:ref|term):`([^`<]+?)\s*(?:<[^`>]*>)?`", r"\1", line)
 
 
+def changelog_as_rst(app, docname, source):
+    """Put CHANGELOG.md under the heading of its page; the little Markdown in it is translated."""
+    if docname != "whats_new":
+        return
+    changelog = Path(app.confdir, "..", "CHANGELOG.md")
+    app.env.note_dependency(changelog)
+    text = changelog.read_text(encoding="utf-8")
+    text = re.sub(r"^## \[(.+?)\]", r"## \1", text, flags=re.MULTILINE)
+    text = text[text.index("\n## ") + 1 :].replace("`", "``")
+    for marks, underline in (("##", "-"), ("###", "~")):
+        text = re.sub(
+            rf"^{marks} (.+)$",
+            lambda heading, underline=underline: f"{heading[1]}\n{underline * len(heading[1])}",
+            text,
+            flags=re.MULTILINE,
+        )
+    source[0] += "\n" + text
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", unlink_inherited_references)
+    app.connect("source-read", changelog_as_rst)
