@@ -263,6 +263,12 @@ def test_the_solver_that_is_shown_keeps_the_contract(shown, model, setting):
     contracts.test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting)
 
 
+@pytest.mark.parametrize("model", ["mixture-full", "low-rank-poisson"])
+def test_the_solver_that_is_shown_is_unbiased(shown, model):
+    solver = shown("svrg_fedem")
+    contracts.test_the_field_is_unbiased_for_the_mean_field(model, "everything", solver)
+
+
 def test_the_solver_that_is_shown_ends_where_pooled_em_does(shown, monkeypatch):
     monkeypatch.setitem(_options.SOLVERS, "svrg", shown("svrg_fedem"))
     rng = np.random.default_rng(0)
