@@ -1,4 +1,4 @@
-"""Order of the examples in the gallery: what it is good for, the paper, its slides, what it costs."""
+"""Order of the examples in the gallery: a first one, whole tasks, the paper, its slides, costs."""
 
 ORDER = (
     "quickstart.py",
