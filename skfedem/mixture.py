@@ -825,7 +825,7 @@ class FederatedGaussianMixture(
         # The norms, without the squares of a million vectors in memory.
         controls = result.states.controls
         self.client_drift_ = np.sqrt(np.einsum("ij,ij->i", controls, controls))
-        vars(self).pop("new_client_ids_", None)
+        self.__dict__.pop("new_client_ids_", None)
         server = result.server
         if result.stopped_by == "keyboard":
             # Some clients may have finished a round that the server has not.
