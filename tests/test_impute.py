@@ -1157,7 +1157,7 @@ def test_integers_and_booleans():
 # ------------------------------------------------------------------ what is refused
 
 PARAMETERS = [
-    ({"rank": 9}, ValueError, r"rank <= min\(n_rows, n_columns\), got rank=9 .* shape \(12, 8\)"),
+    ({"rank": 9}, ValueError, r"rank <= min\(n_rows, n_columns\), got 9 .* shape \(12, 8\)"),
     ({"rank": 0}, ValueError, "rank to be an integer >= 1, got 0. None is no bound"),
     ({"rank": 2.0}, TypeError, "rank to be an integer"),
     ({"family": "normal"}, ValueError, "family to be one of 'gaussian', 'bernoulli', 'poisson'"),

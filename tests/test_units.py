@@ -89,3 +89,19 @@ def test_directions_without_variance_keep_their_units():
     # A sum of two others and a constant: rounding, which is not blown up to a variance.
     assert (variances[:2] < 1e-20).all()
     assert_allclose(units.means_to_rows(y), rows, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("covariance_type", "extra"),
+    [("full", "dependent"), ("tied", "dependent"), ("full", "constant"), ("diag", "constant")],
+)
+def test_rows_are_zero_where_they_do_not_vary(covariance_type, extra):
+    rows = correlated_rows(offset=100.0)
+    last = rows[:, 0] + rows[:, 1] if extra == "dependent" else np.full(len(rows), 0.1)
+    rows = np.column_stack([rows, last])
+    units = units_of(rows, covariance_type)
+    y = standard_rows(Of(units), rows)
+    assert np.count_nonzero(units.varies) == 3
+    # Exactly: nothing is left that compression could make something of.
+    assert_array_equal(y[:, ~units.varies], 0.0)
+    assert (np.abs(y[:, units.varies]) > 0).all(axis=0).all()

@@ -276,7 +276,10 @@ class GaussianMixtureModel(RowModel):
         return Parameters(weights, means, covariances, natural.ravel(), log_partition)
 
     def statistics_of(self, parameters):
-        """Inverse of T: the statistic that these parameters expect (the mean parameters)."""
+        """Inverse of T: the statistic that these parameters expect (the mean parameters).
+
+        Along axes without variance it is that of the rows, 0.
+        """
         weights, means, covariances = parameters[:3]
         d = self.n_features
         statistics = np.empty((self.n_components, self.n_functions))
@@ -293,7 +296,15 @@ class GaussianMixtureModel(RowModel):
         elif self.covariance_type == "spherical":
             variance = covariances - regularization
             statistics[:, 1 + d] = weights * (d * variance + (means**2).sum(axis=1))
+        if self.units.varies is not None:
+            statistics *= self._functions_of_ones != 0
         return statistics.ravel()
+
+    @cached_property
+    def _functions_of_ones(self):
+        """f(y) of a row that is 1 along every axis on which rows vary."""
+        row = self.units.means_to_rows(np.ones((1, self.n_features)))
+        return self.features(row)[:, 0]
 
     def _split(self, statistics):
         """Mass, means and second moments about the centre of each component."""
@@ -452,7 +463,7 @@ class GaussianMixtureModel(RowModel):
 
     def constants(self):
         """The units, to six digits: rounding differs from one machine to the next."""
-        center, scale, rotation = self.units
+        center, scale, rotation, _ = self.units
         axes = np.empty(0) if rotation is None else rotation.ravel()
         return np.concatenate([center / scale, np.log(scale), axes]).round(6) + 0.0
 

@@ -21,7 +21,7 @@ _NO_VARIANCE = 1e-12
 
 
 class Units(NamedTuple):
-    """``standard = ((row - center) / scale) @ rotation``.
+    """``standard = (((row - center) / scale) @ rotation) * varies``.
 
     Attributes
     ----------
@@ -29,11 +29,16 @@ class Units(NamedTuple):
     rotation : ndarray of shape (n_features, n_features) or None
         Principal axes of the scaled rows over the standard deviations along them; None where
         covariances keep to the axes of the rows.
+    varies : ndarray of bool, shape (n_features,), or None
+        Along which axes rows vary at all; None for all of them. What is left of the others is
+        rounding. Precisions are largest there, and would make something of it: statistics that are
+        0 exactly have no compression noise.
     """
 
     center: np.ndarray
     scale: np.ndarray
     rotation: np.ndarray | None = None
+    varies: np.ndarray | None = None
 
     def standardize(self, rows, out=None):
         """Rows (n_rows, n_features) in standard units, as columns (n_features, n_rows)."""
@@ -41,12 +46,16 @@ class Units(NamedTuple):
         y = np.array(rows.T, dtype=np.float64, order="C")
         y -= self.center[:, None]
         if self.rotation is None:
-            return np.multiply(y, 1 / self.scale[:, None], out=out)
-        return np.matmul(self.unmixing.T, y, out=out)
+            standard = np.multiply(y, 1 / self.scale[:, None], out=out)
+        else:
+            standard = np.matmul(self.unmixing.T, y, out=out)
+        if self.varies is not None:
+            standard[~self.varies] = 0.0
+        return standard
 
     def means_to_standard(self, means):
         """Points (n, n_features) in standard units."""
-        return self.standardize(means).T
+        return (means - self.center) @ self.unmixing
 
     def means_to_rows(self, means):
         """Points (n, n_features) in the rows' units."""
@@ -160,11 +169,16 @@ def standard_units(center, second_moment, covariance_type):
         variances = np.full(len(variances), variances.mean())
     scale = np.sqrt(np.where(variances > 0, variances, 1.0))
     if not rotates:
-        return Units(center, scale)
+        return Units(center, scale, varies=_unless_all(variances > 0))
     correlations = second_moment / np.outer(scale, scale)
     shares, axes = np.linalg.eigh(correlations)
-    shares = np.where(shares > _NO_VARIANCE * shares.max(), shares, 1.0)
-    return Units(center, scale, with_signs(axes) / np.sqrt(shares))
+    varies = shares > _NO_VARIANCE * shares.max()
+    shares = np.where(varies, shares, 1.0)
+    return Units(center, scale, with_signs(axes) / np.sqrt(shares), _unless_all(varies))
+
+
+def _unless_all(varies):
+    return None if varies.all() else varies
 
 
 def with_signs(axes):
