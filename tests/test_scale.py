@@ -161,7 +161,7 @@ def test_no_file_is_read_into_memory(tmp_path, given):
         labels = np.random.default_rng(1).permutation(labels)
     start = {"weights_init": [0.5, 0.5], "means_init": np.tile([[30], [70]], 8)}
     peak = peak_memory(fitted, files, labels, **start, covariance_type="diag", max_iter=2)
-    # Blocks of 2 MB, a few at a time; to sort labels takes 16 bytes a row. The table as doubles,
+    # Blocks of 4 MB; to sort labels takes 16 bytes a row. The table as doubles,
     # which is what the fit computes with, would take 26 MB.
     assert peak < 8 * 2**20 + (16 * n_rows if given == "shuffled labels" else 2 * n_rows)
 

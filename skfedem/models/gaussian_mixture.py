@@ -32,8 +32,9 @@ from ._base import ClientSums, RowModel, Step
 from .units import ROUNDING, Units, n_moments, rows_at_once, second_moment
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
-# Doubles that an E-step may touch at once: about 2 MB, a second-level cache.
-_CACHE_SIZE = 2**18
+# Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
+# ones threads wait for each other's calls to begin and end.
+_CACHE_SIZE = 2**19
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
 # A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
@@ -249,6 +250,9 @@ class GaussianMixtureModel(RowModel):
     def _segment_products(self, posterior, features, lengths):
         """``r f(y)ᵀ`` summed over each client's rows, shape (n_clients, n_statistics)."""
         sums = np.empty((len(lengths), self.n_components, self.n_functions))
+        if len(lengths) == 1:
+            # For a small result, matmul keeps other threads from running.
+            return np.dot(posterior, features.T).reshape(1, -1)
         for clients, rows in _equally_long(lengths):
             n_clients = len(lengths[clients])
             sums[clients] = np.matmul(
