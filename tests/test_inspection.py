@@ -439,7 +439,7 @@ def test_every_form_of_the_data_gives_the_same_picture(pyplot, imputer):
     for table in clients:
         rows, columns = np.nonzero(~np.isnan(table))
         sparse.append(coo_array((table[rows, columns], (rows, columns)), shape=SHAPE))
-    triplets = [np.column_stack([*t.coords, t.data]) for t in sparse]
+    triplets = [np.column_stack([t.row, t.col, t.data]) for t in sparse]
     by_triplets = clone(imputer).fit(triplets, shape=SHAPE)
     for fitted, data in (
         (imputer, sparse),
