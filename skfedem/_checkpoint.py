@@ -106,6 +106,8 @@ def _read(path):
         # np.load leaves a damaged file open that it opened itself.
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
+    except TypeError:  # an npy file: one array, which is no context manager
+        arrays = {}
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as e:
         raise ValueError(damaged.format(e)) from e
     try:
@@ -113,7 +115,7 @@ def _read(path):
     except (KeyError, TypeError, ValueError):
         is_ours = False
     if not is_ours:
-        raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another npz file.")
+        raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
     digest = arrays.pop(_DIGEST, np.array("")).item()
     if digest != _digest(arrays):
         raise ValueError(damaged.format("its digest differs"))

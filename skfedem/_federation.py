@@ -150,7 +150,7 @@ class JoinedRows:
         for k, (start, stop) in zip(
             owners[cuts[:-1]].tolist(), pairwise(cuts.tolist()), strict=True
         ):
-            taken[start:stop] = self.tables[k].take(within[start:stop], axis)
+            taken[start:stop] = take_rows(self.tables[k], within[start:stop])
         return taken
 
 
@@ -178,15 +178,22 @@ class ReorderedRows:
     @property
     def shape(self):
         """Number of rows and of features."""
-        return self.table.shape
+        return len(self), self.table.shape[1]
 
     def __getitem__(self, rows):
         """Copy of neighbouring rows, a slice."""
-        return self.table.take(self.order[rows], axis=0)
+        return take_rows(self.table, self.order[rows])
 
     def take(self, positions, axis=0):
         """Copy of rows by their numbers."""
-        return self.table.take(self.order[positions], axis)
+        return take_rows(self.table, self.order[positions])
+
+
+def take_rows(rows, positions):
+    """Copy of rows by their numbers, and of nothing else."""
+    if isinstance(rows, np.ndarray) and not rows.flags.c_contiguous:
+        return rows[positions]  # `take` would copy the whole table first
+    return rows.take(positions, axis=0)
 
 
 def runs(lengths, n_rows, n_clients=1024):
@@ -266,7 +273,7 @@ def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Rea
 def _reading(federation, run, chosen, lengths):
     """Rows by a slice, which copies nothing, or by their numbers, and their weights."""
     rows, weights = federation.rows, federation.sample_weight
-    rows = rows[chosen] if isinstance(chosen, slice) else rows.take(chosen, axis=0)
+    rows = rows[chosen] if isinstance(chosen, slice) else take_rows(rows, chosen)
     return Reading(run, rows, lengths, None if weights is None else weights.values[chosen])
 
 

@@ -369,7 +369,9 @@ def _weighted(data, weights):
     rows, offsets = data.rows, data.offsets
     if not kept.all():
         chosen = np.flatnonzero(kept)
-        rows = rows[chosen] if type(rows) is np.ndarray else _reordered(rows, chosen)
+        is_small = isinstance(rows, np.ndarray) and rows.nbytes <= _LARGEST_COPY
+        may_copy = is_small and not is_mapped(rows)
+        rows = rows[chosen] if may_copy else _reordered(rows, chosen)
         weights = weights[kept]
         offsets = np.concatenate([[0], np.cumsum(counts)])
     # Equal weights are none.

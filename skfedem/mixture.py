@@ -68,7 +68,7 @@ from .models.mixture_start import (
 from .solvers import fedem
 from .solvers._base import ServerState
 from .solvers._loop import Options, evaluate, initialise
-from .solvers._memory import go_on, join, memory_of
+from .solvers._memory import go_on, join, memory_of, weighing
 from .solvers._options import (
     SOLVERS,
     check_federated_parameters,
@@ -79,6 +79,7 @@ from .solvers._options import (
 from .solvers._report import warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
 from .solvers._stream import Stepping, appended, stream
+from .solvers.fedem import ClientStates
 
 
 def _reads_rows_once(estimator):
@@ -435,9 +436,9 @@ class FederatedGaussianMixture(
         federation = federation_of(data, self.client_weights)
         memory = self._memory if self._warm() else None
         first_round = memory.server.round_index if memory else 0
-        given = check_start(self, checked.n_features_in_, warm=self._warm())
         if memory:
             self._check_type_of_fit("warm_start=True")
+        given = check_start(self, checked.n_features_in_, warm=self._warm())
         seeds = self._seeds(1 if memory else self.n_init)
         if (self.checkpoint or resume_from) and len(seeds) > 1:
             raise ValueError(
@@ -529,10 +530,14 @@ class FederatedGaussianMixture(
         from call to call. The units are those of the first call. "tied" covariances need the second
         moment of the rows, which clients send in every round, uncompressed.
 
+        The rows of the first call count twice, as the start has seen them. Weights of rows that are
+        all equal in a call count 1 each.
+
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
         seen, and an epoch is a call. Not used are ``n_init`` (but for the start), ``max_iter``,
-        ``max_epochs``, ``tol``, ``eval_every``, ``replacement`` and ``checkpoint``.
+        ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``checkpoint``, ``n_jobs`` and
+        ``verbose``.
 
         Examples
         --------
@@ -566,12 +571,16 @@ class FederatedGaussianMixture(
                 problem = federated_problem(self, model, federation, self._seeds(1)[0])
                 memory = memory._replace(model=model)
             n_known = len(memory.ids)
+            if n_known and memory.totals.any():
+                memory = weighing(memory, uniform=uniform)
             memory, at = join(memory, data.ids, uniform=uniform)
             schedule = None if isinstance(self.step_size, str) else step_schedule(self, problem)
             stepping = Stepping(schedule, not uniform)
             memory, controls, history, trace = stream(fedem, problem, memory, at, stepping, workers)
         is_first = n_known == len(data.ids) and not hasattr(self, "_memory")
         new_ids = data.ids if is_first else memory.ids[n_known:]
+        # Features are those of the first call.
+        checked = self if hasattr(self, "_memory") else checked
         self._store_stream(memory, at, controls, appended(old, history, trace), new_ids, checked)
         return self
 
@@ -826,12 +835,13 @@ class FederatedGaussianMixture(
         controls = result.states.controls
         self.client_drift_ = np.sqrt(np.einsum("ij,ij->i", controls, controls))
         self.__dict__.pop("new_client_ids_", None)
-        server = result.server
+        server, states = result.server, result.states
         if result.stopped_by == "keyboard":
-            # Some clients may have finished a round that the server has not.
-            control = problem.federation.weights @ result.states.controls
-            server = server._replace(control=control)
-        self._memory = memory_of(data.ids, problem, server, result.states)
+            # Some clients may have finished a round that the server has not, and threads may still
+            # be at it.
+            states = type(states)(*(kept.copy() for kept in states))
+            server = server._replace(control=problem.federation.weights @ states.controls)
+        self._memory = memory_of(data.ids, problem, server, states)
 
     def _store_stream(self, memory, at, controls, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""
@@ -843,19 +853,20 @@ class FederatedGaussianMixture(
         earlier = getattr(self, "client_drift_", drift[:0])
         drift[: len(earlier)] = earlier
         drift[at] = np.linalg.norm(controls, axis=1)
-        memory.states.controls[at] = controls
-        take_features(self, checked)
+        every = memory.states.controls.copy()
+        every[at] = controls
+        lower_bounds = [value for value in history["log_likelihood"].tolist() if value == value]
         self.__dict__.update(
             attributes,
-            _memory=memory,
+            _memory=memory._replace(states=ClientStates(every)),
             history_=history,
-            lower_bounds_=[value for value in history["log_likelihood"].tolist() if value == value],
+            lower_bounds_=lower_bounds,
+            lower_bound_=lower_bounds[-1] if lower_bounds else np.nan,
             n_clients_=len(memory.ids),
             client_ids_=memory.ids,
             new_client_ids_=new_ids,
             client_drift_=drift,
         )
-        self.lower_bound_ = self.lower_bounds_[-1]
 
     # ---------------------------------------------------------------- prediction
 

@@ -174,7 +174,7 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
     estimator, path = run
     foreign = tmp_path / "foreign.npz"
     np.savez(foreign, a=np.arange(3))
-    with pytest.raises(ValueError, match="got another npz file"):
+    with pytest.raises(ValueError, match="got another file"):
         clone(estimator).fit(matrices(), resume_from=foreign)
     with pytest.raises(FileNotFoundError, match="no such file"):
         clone(estimator).fit(matrices(), resume_from=tmp_path / "none.npz")
@@ -259,3 +259,30 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_been(tmp_pa
     with np.load(f"{path}.fit.npz") as killed, np.load(tmp_path / "whole.npz.fit.npz") as whole:
         for name in whole.files:
             assert_array_equal(killed[name], whole[name], err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["imputer", "mixture"])
+def test_other_data_of_the_same_sizes_are_refused(kind, tmp_path):
+    path = tmp_path / "run.npz"
+    estimator, make = CASES[kind]
+    estimator = clone(estimator).set_params(checkpoint=path, max_iter=3, random_state=0)
+    estimator.fit(make())
+    others = [100 * table for table in make()], [table[::-1] for table in make()]
+    for other in others if kind == "imputer" else others[1:]:
+        with pytest.raises(ValueError, match="Expected a checkpoint of this run .* with data="):
+            clone(estimator).fit(other, resume_from=path)
+    if kind == "imputer":
+        with pytest.raises(ValueError, match="Expected a checkpoint of this run"):
+            clone(estimator).fit([table.T for table in make()], resume_from=path)
+
+
+def test_an_array_file_is_no_checkpoint(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(3))
+    with pytest.raises(ValueError, match="got another file"):
+        FederatedMatrixImputer().fit(matrices(), resume_from=tmp_path / "a.npy")
+
+
+def test_a_folder_that_does_not_exist_is_said_before_the_first_round(tmp_path):
+    imputer = FederatedMatrixImputer(checkpoint=tmp_path / "none" / "run.npz", max_iter=3)
+    with pytest.raises(ValueError, match="in a folder that exists"):
+        imputer.fit(matrices())

@@ -366,7 +366,7 @@ def test_what_is_no_fitted_estimator_is_refused(pyplot):
 
 def test_a_series_that_was_never_evaluated_is_refused(pyplot):
     gm = FederatedGaussianMixture(2, eval_every=None, random_state=0).fit(rows_of_clients())
-    with pytest.raises(ValueError, match="Fit with eval_every='auto', or draw one of 'round'"):
+    with pytest.raises(ValueError, match="Draw one of 'round'.*or fit .* with eval_every='auto'"):
         ConvergenceDisplay.from_estimator(gm, y="log_likelihood")
     assert not pyplot.get_fignums()
     ConvergenceDisplay.from_estimator(gm, y="field_sq_norm")
@@ -828,3 +828,32 @@ def test_without_matplotlib_all_but_drawing_works():
         "ImputationDisplay.plot",
     ]
     assert all("pip install skfedem[plot]" in line for line in lines)
+
+
+def test_a_stream_is_drawn_by_what_it_has(pyplot):
+    gm = FederatedGaussianMixture(2, random_state=0)
+    for _ in range(4):
+        gm.partial_fit(rows_of_clients())
+    assert ConvergenceDisplay.from_estimator(gm).y == ["log_likelihood"]
+
+
+def test_a_frame_alone_is_compared_with_the_sites_of_a_list(pyplot):
+    pandas = pytest.importorskip("pandas")
+    sites = [f"site {k}" for k in range(12)]
+    table = pandas.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
+    imputer = FederatedMatrixImputer(2, random_state=0).fit([table])
+    assert ImputationDisplay.from_estimator(imputer, table).figure_ is not None
+    with pytest.raises(ValueError, match="rows of the fit"):
+        ImputationDisplay.from_estimator(imputer, table[::-1])
+
+
+def test_counts_have_whole_ticks(pyplot):
+    gm = FederatedGaussianMixture(2, tol=1.0, random_state=0).fit(rows_of_clients())
+    axis = ConvergenceDisplay.from_estimator(gm, y="n_active").ax_
+    ticks = np.ravel([one.get_yticks() for one in np.ravel(axis)])
+    assert (ticks == np.round(ticks)).all()
+
+
+def test_a_list_is_sent_to_from_estimators(pyplot, mixtures):
+    with pytest.raises(TypeError, match="Use from_estimators"):
+        ConvergenceDisplay.from_estimator(list(mixtures))

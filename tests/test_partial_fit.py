@@ -389,3 +389,44 @@ def test_the_first_call_needs_as_many_rows_as_components():
     assert not hasattr(gm, "means_")
     gm.partial_fit(X[:50]).partial_fit(X[50:51])
     assert gm.n_iter_ == 2
+
+
+def test_weights_of_clients_may_change_their_kind():
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(3.0 * k, 1.0, size=(n, 1)) for k, n in enumerate([20, 200, 2000])]
+    means = np.array([rows.mean() for rows in clients])
+    gm = fit(FederatedGaussianMixture(1, random_state=0, step_size=0.5), clients)
+    gm.set_params(client_weights="uniform")
+    for _ in range(60):
+        gm.partial_fit(clients)
+    # One component is the mean, from which 2^-60 is left.
+    assert_allclose(gm.means_.ravel(), means.mean(), rtol=1e-9)
+    assert memory_error(gm) < 1e-12
+    gm.set_params(client_weights="n_samples")
+    for _ in range(60):
+        gm.partial_fit(clients)
+    assert_allclose(gm.means_.ravel(), np.concatenate(clients).mean(), rtol=1e-9)
+
+
+def test_a_first_call_that_nobody_answers():
+    gm = FederatedGaussianMixture(
+        2, participation=0.05, eval_every=None, max_iter=1, random_state=0
+    )
+    fit(gm, CLIENTS).partial_fit(CLIENTS)
+    assert gm.n_iter_ == 2
+
+
+def test_features_are_those_of_the_first_call():
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    gm = FederatedGaussianMixture(2, random_state=0).partial_fit(frame)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        gm.partial_fit(X)
+    assert gm.feature_names_in_.tolist() == ["a", "b"]
+
+
+def test_what_was_copied_before_a_call_is_left_alone():
+    gm = streamed(FederatedGaussianMixture(**GIVEN), 200)
+    before = gm._memory.states.controls
+    kept = before.copy()
+    gm.partial_fit(CLIENTS)
+    assert_array_equal(before, kept)

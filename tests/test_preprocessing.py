@@ -828,3 +828,34 @@ def test_sparse_tables_go_to_those_who_take_them():
         warnings.simplefilter("error")
         got = PerClient(MaxAbsScaler()).fit([csr_array(rows) for rows in CLIENTS])
     assert_allclose(got.transform(X), MaxAbsScaler().fit_transform(X), rtol=1e-15)
+
+
+@pytest.mark.parametrize("transformer", [MinMaxScaler(), MaxAbsScaler(), StandardScaler()])
+def test_a_client_who_never_measured_a_column_spoils_nothing(transformer):
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(size=(6, 3)) for _ in range(3)]
+    clients[2][:, 1] = np.nan
+    for order in (clients, clients[::-1]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # scikit-learn's, of empty slices
+            try:
+                fitted = PerClient(transformer).fit(order)
+            except ValueError as error:
+                assert "NaN in" in str(error)
+                assert "FederatedStandardScaler" in str(error)
+                continue
+        want = transformer.fit(np.concatenate(clients)).transform(clients[0])
+        assert_allclose(fitted.transform(clients)[0], want, rtol=1e-12)
+
+
+def test_what_is_not_row_wise_is_refused():
+    rows = np.arange(12.0).reshape(6, 2)
+    fitted = PerClient(FunctionTransformer(lambda table: table[:3])).fit([rows, rows])
+    with pytest.raises(ValueError, match="client 0: Expected a row for each of the 6 rows, got 3"):
+        fitted.transform([rows, rows])
+
+
+def test_stateless_transformers_check_every_client():
+    rows = np.ones((3, 2))
+    with pytest.raises(ValueError, match="At client 1: "):
+        PerClient(Normalizer()).fit([rows, np.full((3, 2), np.inf)])

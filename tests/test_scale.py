@@ -389,3 +389,27 @@ def test_a_grid_search_in_processes_has_one_thread_in_each(tmp_path):
     assert 1 <= len(recorded) <= 2
     for lines in recorded.values():
         assert len({count for count, _ in lines}) == 1
+
+
+@pytest.mark.parametrize("layout", ["columns", "Fortran", "zero weights"])
+def test_what_is_not_read_of_a_file_is_not_copied(layout, tmp_path):
+    n_rows = 400_000
+    wide = np.random.default_rng(0).normal(size=(n_rows, 8))
+    table = mapped(tmp_path, np.asfortranarray(wide) if layout == "Fortran" else wide)
+    if layout == "columns":
+        table = table[:, 2:6]
+    labels, weights = np.repeat(np.arange(2000), 200), None
+    if layout == "zero weights":
+        weights = np.ones(n_rows)
+        weights[7] = 0.0
+    gm = FederatedGaussianMixture(
+        2, random_state=0, init_params="random_from_data", batch_size=5, participation=0.01,
+        control_init="zeros", eval_every=None, max_iter=5, step_size=0.1,
+    )  # fmt: skip
+    tracemalloc.start()
+    gm.fit(table, clients=labels, sample_weight=weights)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Blocks of up to 4 MB; where rows are left out, the numbers of the others.
+    # A copy would take 12 MB of four columns, 24 MB of eight.
+    assert peak < 8 * 2**20 + (0 if weights is None else 32 * n_rows)

@@ -105,7 +105,9 @@ class ConvergenceDisplay:
         check_choice("x", x, X_AXES)
         if y is None:
             criterion = "objective" if "objective" in histories[0] else "log_likelihood"
-            y = (criterion, "mean_field_sq_norm")
+            usual = (criterion, "mean_field_sq_norm")
+            y = [name for name in usual if np.isfinite(histories[0].get(name, np.nan)).any()]
+            y = y or usual
         self.y = [y] if isinstance(y, str) else list(y)
         if not self.y:
             raise ValueError(
@@ -164,6 +166,11 @@ class ConvergenceDisplay:
             Without matplotlib.
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
+        if isinstance(estimator, list | tuple):
+            raise TypeError(
+                f"Expected one fitted estimator, got a {type(estimator).__name__}. Use "
+                "from_estimators for several."
+            )
         display = cls([_history(estimator)], x=x, y=y, labels=None if name is None else [name])
         return display.plot(ax, xscale=xscale, yscale=yscale, line_kw=line_kw)
 
@@ -351,7 +358,7 @@ class ConvergenceDisplay:
             (axis.yaxis, name, yscale),
         ):
             if scale == "linear" and quantity in _INTEGERS:
-                line.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+                line.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
             if scale == "linear" and quantity.endswith("bits"):
                 line.set_major_formatter(EngFormatter())
         axis.grid(alpha=0.3)

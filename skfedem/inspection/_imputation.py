@@ -178,7 +178,8 @@ class ImputationDisplay:
         NotFittedError
             If the imputer is not fitted.
         TypeError, ValueError
-            If it is no imputer, if X is not what it was fitted to, and for options out of range.
+            If it is no imputer, if X has another shape or other names than what it was fitted to,
+            and for options out of range.
         ImportError
             Without matplotlib.
         """

@@ -74,7 +74,7 @@ def _check_same_names(imputer, checked, X):
     names = getattr(imputer, "feature_names_in_", None), getattr(checked, "feature_names_in_", None)
     rows = imputer._site_labels, None
     if rows[0] is not None:
-        rows = rows[0], _labels(X[0])[0]
+        rows = rows[0], _labels(X[0] if isinstance(X, list | tuple) else X)[0]
     for what, (want, got) in (("columns", names), ("rows", rows)):
         if want is None or got is None:
             continue

@@ -105,8 +105,8 @@ def _check_runs(runs, histories, label, y):
             ]
             raise ValueError(
                 f"Expected values of {y!r} to draw, got none{whose}: it was never evaluated in "
-                "this run, or only at a position of 0 on a logarithmic x axis. Fit with "
-                f"eval_every='auto', or draw one of {', '.join(map(repr, known))}."
+                "this run, or only at a position of 0 on a logarithmic x axis. Draw one of "
+                f"{', '.join(map(repr, known))}, or fit (not partial_fit) with eval_every='auto'."
             )
         if values.shape[1] != runs[0][1].shape[1]:
             raise ValueError(

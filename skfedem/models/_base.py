@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._client_vectors import ClientVectors, Rectangular
-from .._federation import Federation, read
+from .._federation import Federation, read, take_rows
 from .._typing import FloatArray, IntArray
 
 
@@ -295,7 +295,7 @@ class RowModel(Model):
     ) -> tuple[Any, IntArray]:
         """Features of the drawn rows, and the number of rows of each client."""
         drawn = batches + federation.offsets[clients][:, None]
-        features = self.features(federation.rows.take(drawn.ravel(), axis=0))
+        features = self.features(take_rows(federation.rows, drawn.ravel()))
         return features, np.full(len(batches), batches.shape[1])
 
     def minibatch_mean(self, natural: Any, minibatch: tuple[Any, IntArray]) -> FloatArray:

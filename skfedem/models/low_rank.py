@@ -178,6 +178,10 @@ class LowRankModel(Model):
         lengths = self.vectors(federation).lengths(clients)
         return int(np.minimum(lengths, factors).sum())
 
+    def constants(self):
+        """Shape of the matrix."""
+        return np.array(self.pooled.support.shape)
+
     # ---------------------------------------------------------------- server
 
     def maximization(self, statistics):

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.random import sample_without_replacement
 
 from .. import _random
-from .._federation import read
+from .._federation import read, take_rows
 from .._validation import check_shape
 from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
@@ -149,7 +149,7 @@ def _kmeans_centers(model, federation, seed):
             continue
         sample = _sample(rng, start, stop)
         weights = None if weighted is None else weighted.values[sample]
-        rows = federation.rows.take(sample, axis=0) - model.units.center
+        rows = take_rows(federation.rows, sample) - model.units.center
         tol = _weighted_tol(rows, weights)
         found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=weights, tol=tol)
         members = np.bincount(found.labels_, minlength=n_clusters)
@@ -203,7 +203,7 @@ def _plusplus_centers(model, federation, seed):
     if federation.sample_weight is not None:
         row_weights *= federation.sample_weight.values[sample]
     centers, _ = kmeans_plusplus(
-        federation.rows.take(sample, axis=0) - model.units.center,
+        take_rows(federation.rows, sample) - model.units.center,
         model.n_components,
         sample_weight=row_weights,
         random_state=rng,
@@ -226,7 +226,7 @@ def _rows_as_centers(model, federation, seed):
         )
     else:
         drawn = rng.choice(federation.n_samples, model.n_components, replace=False, p=shares)
-    centers = federation.rows.take(np.sort(drawn), axis=0).astype(np.float64)
+    centers = take_rows(federation.rows, np.sort(drawn)).astype(np.float64)
     return centers, _FLOAT_BITS * centers.size
 
 

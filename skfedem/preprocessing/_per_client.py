@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -54,7 +55,8 @@ class PerClient(
       transformer keeps, and it is handed on uncompressed.** That of ``MinMaxScaler`` holds the
       smallest and the largest value seen so far; the state after the first client is about its
       rows alone. Where ``partial_fit`` is exact (as for the scalers), so is this fit; elsewhere it
-      depends on the order of the clients.
+      depends on the order of the clients. A client without any value of a column is refused where
+      it would leave NaN for all.
     - A fitted transformer in a ``FrozenEstimator`` is used as it is.
     - Others need all rows at once, and raise TypeError.
 
@@ -143,8 +145,10 @@ class PerClient(
         if travels:
             uplink, downlink = _travel(transformer, tables, ids)
         else:
-            # Nothing is learnt but the names and the number of the features.
-            transformer.fit(tables[0], None)
+            # Nothing is learnt but what the features are. The first client comes last.
+            for label, table in [*zip(ids, tables, strict=True)][::-1]:
+                with _naming(label, len(tables)):
+                    transformer.fit(table, None)
         store(
             self,
             describe(checked, ids),
@@ -170,7 +174,13 @@ class PerClient(
             return each_client(X, self.transform)
         if len(getattr(X, "shape", (0, 0))) == 2:  # else the transformer says what is wrong
             validate_data(self, X, skip_check_array=True, reset=False)
-        return self.transformer_.transform(X)
+        new = self.transformer_.transform(X)
+        if hasattr(X, "shape") and np.shape(new)[0] != X.shape[0]:
+            raise ValueError(
+                f"Expected a row for each of the {X.shape[0]} rows, got {np.shape(new)[0]} from "
+                f"{type(self.transformer_).__name__}. It has to treat rows one by one."
+            )
+        return new
 
     @available_if(_inner_has("inverse_transform"))
     def inverse_transform(self, X: ClientsLike) -> Transformed:
@@ -249,8 +259,8 @@ def _has_to_travel(transformer: Any) -> bool:
     if not hasattr(transformer, "partial_fit"):
         raise TypeError(
             f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}: its "
-            "`fit` wants the rows of all clients in one place, and no summary of a client's rows "
-            "replaces them. Use FederatedStandardScaler or FederatedPCA, a transformer with "
+            "`fit` reads all rows at once and cannot go on at the next client. Wrap the steps of a "
+            "Pipeline one by one; use FederatedStandardScaler or FederatedPCA, a transformer with "
             f"`partial_fit`, or fit {name} to rows that may be shared and give it as "
             f"PerClient(FrozenEstimator({name.lower()}))."
         )
@@ -287,15 +297,35 @@ def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int
     """Fit by one client after the other; return the bits of the states, up and down."""
     sizes = []
     for label, table in zip(ids, tables, strict=True):
-        try:
+        with _naming(label, len(tables)):
             transformer.partial_fit(table)
-        except (TypeError, ValueError) as error:
-            if len(tables) == 1:
-                raise
-            raise type(error)(f"At client {shown(label)}: {error}") from error
+        _check_state(transformer, label)
         sizes.append(8 * len(pickle.dumps(_state(transformer), protocol=5)))
     # Each state but the last goes to the next client; the last, to all but the one who made it.
     return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
+
+
+@contextmanager
+def _naming(label: Any, n_clients: int) -> Iterator[None]:
+    """Errors name the client, where there are several."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if n_clients == 1:
+            raise
+        raise type(error)(f"At client {shown(label)}: {error}") from error
+
+
+def _check_state(transformer: Any, label: Any) -> None:
+    """Raise for a state that missing values have got into."""
+    for name, value in _state(transformer).items():
+        if getattr(getattr(value, "dtype", None), "kind", None) == "f" and np.isnan(value).any():
+            raise ValueError(
+                f"Expected numbers in the state of {type(transformer).__name__} after client "
+                f"{shown(label)}, got NaN in {name}: a column of which this client has no value "
+                "does that, and all clients would get it. Impute the column first, leave the "
+                "client out, or use FederatedStandardScaler, which counts the values there are."
+            )
 
 
 def _state(transformer: Any) -> dict[str, Any]:

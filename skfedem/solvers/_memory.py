@@ -103,6 +103,14 @@ def go_on(memory, solver, problem, start, ids):
     return start._replace(kept=Kept(server, states))
 
 
+def weighing(memory, *, uniform):
+    """Memory whose V belongs to weights by rows, or to uniform ones: V = Σ_i w_i V_i."""
+    n = len(memory.ids)
+    weights = np.full(n, 1 / n) if uniform else memory.totals / memory.totals.sum()
+    control = weights @ memory.states.controls
+    return memory._replace(weights=weights, server=memory.server._replace(control=control))
+
+
 def join(memory, ids, *, uniform):
     """Memory in which all these clients are known: new ones with V_i = 0 and no rows so far.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from numbers import Integral
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from .. import _checkpoint
+from .._federation import take_rows
 from .._history import History
 from .._validation import check_number
 from ._base import ServerState
@@ -110,6 +112,7 @@ def checkpoint_of(estimator, problem, resume_from):
         "weights of rows": None
         if federation.sample_weight is None
         else _digest(federation.sample_weight.values),
+        "data": _digest_of_rows(federation),
         "constants of the model": _digest(problem.model.constants()),
         **parameters,
     }
@@ -128,6 +131,10 @@ def check_checkpoint_parameters(estimator):
     path = estimator.checkpoint
     if path is not None and not (isinstance(path, str) or hasattr(path, "__fspath__")):
         raise TypeError(f"Expected checkpoint to be a path or None, got {path!r}.")
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise ValueError(
+            f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
+        )
     check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1)
 
 
@@ -161,6 +168,14 @@ def _described(value):
     if isinstance(value, np.ndarray | list | tuple):
         return _digest(np.asarray(value))
     return repr(value)
+
+
+def _digest_of_rows(federation):
+    """Digest of observed cells; of tables, that of each client's first and last row."""
+    if isinstance(federation.rows, tuple):
+        return " ".join(_digest(column) for column in federation.rows)
+    ends = np.concatenate([federation.offsets[:-1], federation.offsets[1:] - 1])
+    return _digest(take_rows(federation.rows, ends))
 
 
 def _digest(array):

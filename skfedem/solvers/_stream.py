@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._federation import Federation, sample_weight_of
+from .._federation import Federation, sample_weight_of, take_rows
 from .._history import History
 from ._base import server_half
 from ._loop import active_clients, client_round, evaluated
@@ -58,7 +58,7 @@ def batches(federation, batch_size):
         weights = federation.sample_weight
         if weights is not None:
             weights = sample_weight_of(weights.values[chosen], offsets)
-        rows, own_weights = federation.rows.take(chosen, axis=0), federation.weights[clients]
+        rows, own_weights = take_rows(federation.rows, chosen), federation.weights[clients]
         yield clients, Federation(rows, offsets, own_weights, weights)
 
 
