@@ -38,13 +38,20 @@ class FitTask:
         What it is fitted to, as the user gave it.
     max_rounds : int or None
         Largest number of rounds of a start.
+    sample_weight : object, default=None
+        Weights of rows, as the user gave them.
     n_starts : int, default=1
         Runs of which the best is kept; with several, each is a task of its own.
     """
 
-    def __init__(self, estimator, X, y, max_rounds, n_starts=1):
+    def __init__(self, estimator, X, y, max_rounds, sample_weight=None, n_starts=1):
         self._estimator = estimator
-        self._data = {"estimator": estimator, "X": X, "y": _NO_TARGETS if y is None else y}
+        self._data = {
+            "estimator": estimator,
+            "X": X,
+            "y": _NO_TARGETS if y is None else y,
+            "metadata": None if sample_weight is None else {"sample_weight": sample_weight},
+        }
         self._max_rounds, self._n_starts = max_rounds, n_starts
         self._root: Any = None
         if hasattr(estimator, "_init_callback_context"):

@@ -445,7 +445,7 @@ class FederatedGaussianMixture(
                 f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
                 "run. Fit the starts one by one."
             )
-        best, task = None, FitTask(self, X, y, self.max_iter, len(seeds))
+        best, task = None, FitTask(self, X, y, self.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
             if memory:
                 model, cost = standardised_again(self, memory.model, federation, given)

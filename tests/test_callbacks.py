@@ -168,3 +168,19 @@ def test_a_fit_that_fails_leaves_no_callback_behind(estimator, clients):
         watched.fit(clients)
     assert recorder.n_setups == 0
     assert not [name for name in vars(watched) if name.startswith("_callback")]
+
+
+@not_converged
+def test_scores_on_the_way_are_weighted(clients):
+    rng = np.random.default_rng(1)
+    weights = [rng.integers(1, 9, size=len(rows)) for rows in clients]
+
+    def scored(estimator, X, y, sample_weight=None):
+        return {"log_likelihood": estimator.score(X, sample_weight=sample_weight)}
+
+    monitor = callback.ScoringMonitor(scoring=scored)
+    gm = FederatedGaussianMixture(2, max_iter=3, tol=0, random_state=0).set_callbacks(monitor)
+    gm.fit(clients, sample_weight=weights)
+    last = [row for row in monitor.get_logs().data if row["task_name"] == "round"][-1]
+    assert last["log_likelihood"] == gm.score(clients, sample_weight=weights)
+    assert last["log_likelihood"] != gm.score(clients)

@@ -55,7 +55,7 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
     if result.stopped_by == "keyboard":
         warn(
             f"Interrupted from the keyboard after {_rounds(n_rounds)}: the fit is what had been "
-            "reached. With warm_start=True the next fit goes on from it.",
+            "reached. With warm_start=True the next fit starts from it.",
             ConvergenceWarning,
         )
         return
