@@ -163,3 +163,18 @@ def test_a_failing_fit_leaves_the_last_one(monkeypatch):
         fit(gm.set_params(step_size=fails), CLIENTS)
     assert_array_equal(gm._memory.states.controls, controls)
     assert_array_equal(gm.means_, means)
+
+
+def test_variance_reduction_begins_anew_on_other_rows():
+    rng = np.random.default_rng(0)
+    first = [rng.choice([-3, 3], size=(200, 1)) + rng.normal(size=(200, 1)) for _ in range(4)]
+    other = [1.5 * rows + 10 for rows in first]
+    gm = FederatedGaussianMixture(
+        2, solver="vr_fedem", batch_size=20, n_inner=500, step_size=0.3, max_iter=100, tol=0,
+        control_init="zeros", warm_start=True, random_state=0,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        gm.fit(first).fit(other)
+    # Their mean is 10, of which 500 rounds would hear nothing otherwise.
+    assert abs(gm.weights_ @ gm.means_ - 10).max() < 1

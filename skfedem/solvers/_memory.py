@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._federation import fingerprint
 from ..models._base import Model
 from ._base import ServerState
 from .fedem import ClientStates
@@ -26,6 +27,8 @@ class Memory(NamedTuple):
         Rows of all clients.
     n_inner : int
         k_in.
+    data : str
+        Fingerprint of the rows.
     model : Model
         With the units of Ŝ and V.
     server : ServerState
@@ -38,6 +41,7 @@ class Memory(NamedTuple):
     weights: np.ndarray
     n_samples: int
     n_inner: int
+    data: str
     model: Model
     server: ServerState
     states: NamedTuple
@@ -58,6 +62,7 @@ def memory_of(ids, problem, server, states):
         problem.federation.weights,
         problem.federation.n_samples,
         problem.n_inner,
+        fingerprint(problem.federation),
         problem.model,
         server,
         states,
@@ -91,6 +96,7 @@ def go_on(memory, solver, problem, start, ids):
         np.array_equal(at, np.arange(len(memory.ids)))
         and np.array_equal(memory.totals, federation.totals)
         and memory.n_inner == problem.n_inner
+        and memory.data == fingerprint(federation)
         and type(memory.states) is type(states)
     )
     if unchanged:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _checkpoint
-from .._federation import take_rows
+from .._federation import fingerprint
 from .._history import History
 from .._validation import check_number
 from ._base import ServerState
@@ -112,7 +112,7 @@ def checkpoint_of(estimator, problem, resume_from):
         "weights of rows": None
         if federation.sample_weight is None
         else _digest(federation.sample_weight.values),
-        "data": _digest_of_rows(federation),
+        "data": fingerprint(federation),
         "constants of the model": _digest(problem.model.constants()),
         **parameters,
     }
@@ -168,14 +168,6 @@ def _described(value):
     if isinstance(value, np.ndarray | list | tuple):
         return _digest(np.asarray(value))
     return repr(value)
-
-
-def _digest_of_rows(federation):
-    """Digest of observed cells; of tables, that of each client's first and last row."""
-    if isinstance(federation.rows, tuple):
-        return " ".join(_digest(column) for column in federation.rows)
-    ends = np.concatenate([federation.offsets[:-1], federation.offsets[1:] - 1])
-    return _digest(take_rows(federation.rows, ends))
 
 
 def _digest(array):
