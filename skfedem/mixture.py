@@ -52,7 +52,6 @@ from ._validation import (
     features_of,
     federation_of,
     is_client_list,
-    take_features,
 )
 from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, precisions_cholesky
@@ -822,7 +821,7 @@ class FederatedGaussianMixture(
 
     def _store(self, result, problem, data, checked):
         """Set the fitted attributes, all at once."""
-        take_features(self, checked)
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         first_round = result.server.round_index - (len(result.trace) - 1)
         self.__dict__.update(self._so_far(result.server, problem.model, checked, first_round))
         self.converged_ = result.converged
