@@ -32,6 +32,8 @@ import numpy as np
 
 from ._vectors import MAX_LENGTH, from_blocks, in_blocks, reduce_blocks
 
+# Of a number that is sent as it is, a double.
+FLOAT_BITS = 64
 # N items take at least N / 2**12 bits: damaged bytes cannot ask for a huge vector.
 _MOST_LOW_BITS = 12
 # All but the highest bits of integers are written as they are: at most 2**4 heights.

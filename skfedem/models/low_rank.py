@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._client_vectors import OnOwnRows
+from .._codec import FLOAT_BITS
 from ._base import Estimate, Model, Start, Step
 from .low_rank_theta import Cells, Theta, at, effects_of, low_rank_at, zero_low_rank
 from .main_effects import Effects, Margins, Support, ridge
@@ -32,7 +33,6 @@ from .proximal import (
     with_effects,
 )
 
-_FLOAT_BITS = 64
 # An adaptive natural step grows by this factor a round, until the curvature forbids it.
 _GROWTH = 1.3
 # Poisson cells have no largest curvature; an adaptive step starts from this many times the
@@ -399,7 +399,7 @@ def start_run(model, federation, theta=None):
         point,
         model.maximization(point),
         uplink_bits=start_bits(federation, support.shape, pooled.effects),
-        downlink_bits=_FLOAT_BITS * model.downlink_numbers(federation, every),
+        downlink_bits=FLOAT_BITS * model.downlink_numbers(federation, every),
     )
 
 
@@ -411,7 +411,7 @@ def start_bits(federation, shape, effects):
     bits += 8 * int(np.ceil(np.log2(cells.counts + 1) / 7).sum())
     owners = np.repeat(np.arange(federation.n_clients), federation.lengths)
     if effects in ("both", "rows"):
-        bits += _FLOAT_BITS * len(np.unique(owners * n_rows + cells.rows))
+        bits += FLOAT_BITS * len(np.unique(owners * n_rows + cells.rows))
     if effects in ("both", "columns"):
-        bits += _FLOAT_BITS * len(np.unique(owners * n_columns + cells.columns))
+        bits += FLOAT_BITS * len(np.unique(owners * n_columns + cells.columns))
     return bits

@@ -16,13 +16,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.random import sample_without_replacement
 
 from .. import _random
+from .._codec import FLOAT_BITS
 from .._federation import read, take_rows
 from .._validation import check_shape
 from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
 from .units import mean_of_rows, n_moments, rows_at_once, second_moment, standard_units
 
-_FLOAT_BITS = 64
 # Clients that cluster their rows for init_params="kmeans"; more say little more.
 _LARGEST_COHORT = 128
 # Rows that k-means, or k-means++, looks at; of more, a random sample says as much.
@@ -68,7 +68,7 @@ def moments(federation, block_rows, *, matrix):
     """
     center = mean_of_rows(federation, block_rows)
     second = second_moment(federation, center, block_rows, matrix=matrix)
-    bits = _FLOAT_BITS * federation.n_clients * (len(center) + n_moments(len(center), matrix))
+    bits = FLOAT_BITS * federation.n_clients * (len(center) + n_moments(len(center), matrix))
     return Moments(center, second, bits, bits)
 
 
@@ -90,7 +90,7 @@ def assign(model, federation, init_params, seed):
     assignment : Assignment
     """
     n, d, size = federation.n_clients, model.n_features, model.n_components
-    uplink = _FLOAT_BITS * n * model.n_statistics
+    uplink = FLOAT_BITS * n * model.n_statistics
     if isinstance(init_params, str) and init_params == "random":
         statistics = _random_statistics(model, federation, seed)
         return Assignment(_without_empty(model, statistics), uplink, 0)
@@ -104,7 +104,7 @@ def assign(model, federation, init_params, seed):
     for run, rows, lengths, weights in read(federation, np.arange(n), model.block_rows):
         sums = model.nearest(centers, model.features(rows), lengths, weights)
         statistics += row_weights[run] @ sums
-    downlink = _FLOAT_BITS * n * size * d
+    downlink = FLOAT_BITS * n * size * d
     return Assignment(_without_empty(model, statistics), uplink + bits, downlink)
 
 
@@ -159,7 +159,7 @@ def _kmeans_centers(model, federation, seed):
         scale = federation.totals[client] / members.sum()
         parts.append((found.cluster_centers_[sent], scale * members[sent]))
     centroids, counts = map(np.concatenate, zip(*parts, strict=True))
-    bits = _FLOAT_BITS * len(counts) * (d + 1)
+    bits = FLOAT_BITS * len(counts) * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
     drawn = rng.normal(size=(size - n_found, d)) * model.units.scale
     if n_found:
@@ -209,7 +209,7 @@ def _plusplus_centers(model, federation, seed):
         random_state=rng,
     )
     sums_of_distances = model.n_components * federation.n_clients
-    bits = _FLOAT_BITS * (centers.size + sums_of_distances)
+    bits = FLOAT_BITS * (centers.size + sums_of_distances)
     return centers + model.units.center, bits
 
 
@@ -227,7 +227,7 @@ def _rows_as_centers(model, federation, seed):
     else:
         drawn = rng.choice(federation.n_samples, model.n_components, replace=False, p=shares)
     centers = take_rows(federation.rows, np.sort(drawn)).astype(np.float64)
-    return centers, _FLOAT_BITS * centers.size
+    return centers, FLOAT_BITS * centers.size
 
 
 def standardise(estimator, federation, given):
@@ -289,7 +289,7 @@ def standardised_again(estimator, model, federation, given):
             federation, model.units.center, rows_at_once(model.n_features), matrix=True
         )
         second = model.units.matrices_to_standard(second)
-        uplink = _FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
+        uplink = FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
     return replace(model, second_moment=second), (uplink, 0)
 
@@ -440,8 +440,8 @@ def start_run(model, federation, init_params, given, seed, cost):
     if not model.in_domain(statistics):
         # No data has these means under this covariance: what the clients' data have, then.
         statistics, n_passes = expected_statistics(model, federation, parameters), 1
-        uplink += _FLOAT_BITS * federation.n_clients * model.n_statistics
-    downlink += _FLOAT_BITS * federation.n_clients * model.n_statistics
+        uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
+    downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
     return Start(statistics, parameters, uplink, downlink, n_passes)
 
 

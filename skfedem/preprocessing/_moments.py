@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._codec import FLOAT_BITS
 from .._federation import read
 
-FLOAT_BITS = 64
 _NUMBERS_AT_ONCE = 2**18
 
 

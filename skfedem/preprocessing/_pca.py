@@ -12,10 +12,11 @@ from sklearn.decomposition import PCA
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from .._codec import FLOAT_BITS
 from .._typing import ByClient, ClientsLike, FloatArray, Transformed
 from .._validation import check_number, check_rows, check_switch, each_client, is_client_list
 from ._fitted import check_transformed, read_clients, store
-from ._moments import FLOAT_BITS, pooled_moments
+from ._moments import pooled_moments
 
 _EPS = np.finfo(np.float64).eps
 _TIE = 1e-8

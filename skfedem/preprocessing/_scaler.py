@@ -10,10 +10,11 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from .._codec import FLOAT_BITS
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
 from .._validation import check_rows, check_switch, each_client, is_client_list, warn
 from ._fitted import check_transformed, read_clients, store
-from ._moments import FLOAT_BITS, only_counts, pooled_moments
+from ._moments import only_counts, pooled_moments
 
 _EPS = np.finfo(np.float64).eps
 

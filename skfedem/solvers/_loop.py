@@ -9,13 +9,12 @@ import numpy as np
 
 from .. import _random
 from .._client_vectors import as_slice
+from .._codec import FLOAT_BITS
 from .._federation import runs
 from .._history import History
 from ..participation import draw_active
 from ._base import Broadcast, Received, ServerState, server_half
 from ._stopping import Exact, Sweeps
-
-_FLOAT_BITS = 64
 
 
 class Options(NamedTuple):
@@ -185,7 +184,7 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
         step_size=step_size,
         n_active=received.n_active,
         uplink_bits=8 * received.n_bytes,
-        downlink_bits=_FLOAT_BITS * model.downlink_numbers(problem.federation, active),
+        downlink_bits=FLOAT_BITS * model.downlink_numbers(problem.federation, active),
         safeguarded=info.safeguarded,
         **evaluated(model, np.nan, np.nan),
     )
@@ -220,7 +219,7 @@ def initialise(solver, problem, start, options, workers):
             seen = criterion, model.field_sq_norm(server.statistics, mean_field)
             server = server._replace(control=mean_field)
             every = np.arange(problem.federation.n_clients)
-            uplink_bits += _FLOAT_BITS * vectors.n_numbers(every)
+            uplink_bits += FLOAT_BITS * vectors.n_numbers(every)
             epoch += 1
         elif options.eval_every is not None:
             seen = judged(problem, server, workers)

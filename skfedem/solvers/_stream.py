@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._codec import FLOAT_BITS
 from .._federation import Federation, sample_weight_of, take_rows
 from .._history import History
 from ._base import server_half
 from ._loop import active_clients, client_round, evaluated
 from .fedem import ClientStates
 from .step_size import stream_step_size
-
-_FLOAT_BITS = 64
 
 
 class Stepping(NamedTuple):
@@ -128,8 +127,8 @@ def stream(solver, problem, memory, at, stepping, workers):
             field_sq_norm=info.field_sq_norm,
             step_size=step_size,
             n_active=len(active),
-            uplink_bits=8 * received.n_bytes + _FLOAT_BITS * n_numbers * len(active),
-            downlink_bits=_FLOAT_BITS * model.downlink_numbers(federation, active),
+            uplink_bits=8 * received.n_bytes + FLOAT_BITS * n_numbers * len(active),
+            downlink_bits=FLOAT_BITS * model.downlink_numbers(federation, active),
             safeguarded=info.safeguarded,
             **evaluated(model, criterion, np.nan),
         )
