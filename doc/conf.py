@@ -1,8 +1,7 @@
 """Configuration of Sphinx.
 
-``sphinx-build -W doc doc/_build`` shows the code of the examples. With ``-D plot_gallery=1`` they
-are run as well, and their figures and what they print are shown; that takes about five
-minutes.
+``sphinx-build -W doc doc/_build`` runs the examples and shows their figures and what they print,
+which takes about five minutes. ``-D plot_gallery=0`` shows their code alone.
 """
 
 import importlib.util
@@ -42,7 +41,6 @@ numpydoc_show_class_members = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
-plot_gallery = "False"
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
