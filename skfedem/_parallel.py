@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import ExitStack
+from queue import SimpleQueue
 from time import perf_counter
 
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
 from threadpoolctl import threadpool_limits
 
-# joblib looks for finished tasks every 10 ms: below a few times that, waiting costs more than
-# a second worker gains.
-_WORTH_SHARING = 0.05
+# Below some milliseconds threads wait for each other's Python longer than they gain.
+_WORTH_SHARING = 0.005
 
 
 class Workers:
@@ -25,6 +25,9 @@ class Workers:
     Libraries are held to one thread throughout: several workers share the processors, and how
     linear algebra rounds depends on its threads.
 
+    The workers are this thread and joblib's, which help it from the first call in threads to the
+    end of the fit: joblib looks only every 10 ms whether a task has ended.
+
     Parameters
     ----------
     n_jobs : int or None
@@ -34,15 +37,12 @@ class Workers:
     def __init__(self, n_jobs=None):
         self.n_jobs = n_jobs
         self._seconds = {}
+        self._errands: SimpleQueue | None = None
 
     def __enter__(self):
         self._stack = ExitStack()
         self._stack.enter_context(threadpool_limits(limits=1))
         self._n_workers = n_workers(self.n_jobs)
-        if self._n_workers > 1:
-            self._pool = self._stack.enter_context(
-                Parallel(n_jobs=self._n_workers, require="sharedmem")
-            )
         return self
 
     def __exit__(self, *exception):
@@ -73,9 +73,11 @@ class Workers:
         return results
 
     def _share(self, function, groups):
-        """One task a worker, which takes the next group when it is done with the last."""
+        """Every worker takes the next group when it is done with the last."""
+        self._errands = self._errands or self._call_helpers()
         waiting = deque(enumerate(groups))
         results = [None] * len(groups)
+        ends: SimpleQueue = SimpleQueue()
 
         def work():
             while True:
@@ -85,11 +87,48 @@ class Workers:
                     return
                 results[position] = function(group)
 
+        def errand():
+            try:
+                work()
+            except BaseException as error:
+                waiting.clear()
+                ends.put(error)
+            else:
+                ends.put(None)
+
+        n_helpers = self._n_workers - 1
+        for _ in range(n_helpers):
+            self._errands.put(errand)
         try:
-            self._pool(delayed(work)() for _ in range(self._n_workers))
+            work()
         finally:
             waiting.clear()  # after an error, or an interrupt, nobody begins another
+            errors = [ends.get() for _ in range(n_helpers)]
+        for error in errors:
+            if error is not None:
+                raise error
         return results
+
+    def _call_helpers(self):
+        """Let joblib's threads run what comes through the queue, until the end of the fit."""
+        errands: SimpleQueue = SimpleQueue()
+        n_helpers = self._n_workers - 1
+        pool = Parallel(n_jobs=self._n_workers, require="sharedmem", return_as="generator")
+        running = self._stack.enter_context(pool)(delayed(_run)(errands) for _ in range(n_helpers))
+
+        def dismiss():
+            for _ in range(n_helpers):
+                errands.put(None)
+            list(running)
+
+        self._stack.callback(dismiss)
+        return errands
+
+
+def _run(errands):
+    """Run what comes until None comes."""
+    for errand in iter(errands.get, None):
+        errand()
 
 
 def n_workers(n_jobs):

@@ -1,5 +1,6 @@
 """Rows, random streams, participation, minibatches, workers, stopping rules and the history."""
 
+import threading
 from collections import Counter
 from itertools import pairwise
 from math import comb, inf
@@ -252,6 +253,49 @@ def test_an_error_of_a_worker_reaches_the_caller(monkeypatch):
         assert workers.map(fails_late, [0, 1, 2], "kind") == [0, 1, 2]
         with pytest.raises(ValueError, match="a client's own message"):
             workers.map(fails_late, [0, 1, 2], "kind")
+
+
+def test_workers_work_at_the_same_time_and_leave(monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    before = set(threading.enumerate())
+    meeting = threading.Barrier(3, timeout=60)
+
+    def thread_of(group):
+        meeting.wait()  # passes when three threads are here
+        return threading.get_ident()
+
+    with Workers(3) as workers:
+        monkeypatch.setattr(workers, "_n_workers", 3)  # on two processors, too
+        workers._seconds["kind"] = inf  # threads always pay
+        for _ in range(2):
+            threads = workers.map(thread_of, range(3), "kind")
+            assert len(set(threads)) == 3
+            assert threading.get_ident() in threads
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("fails_in_caller", [True, False])
+def test_workers_go_on_after_an_error(fails_in_caller, monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    failed = threading.Event()
+
+    def fails_once(group):
+        if (threading.current_thread() is threading.main_thread()) == fails_in_caller:
+            failed.set()
+            raise ValueError("a client's own message")
+        failed.wait(60)
+        done.append(group)
+
+    done = []
+    with Workers(2) as workers:
+        monkeypatch.setattr(workers, "_n_workers", 2)
+        workers._seconds["kind"] = inf
+        with pytest.raises(ValueError, match="a client's own message"):
+            workers.map(fails_once, range(50), "kind")
+        assert len(done) < 49
+        assert workers.map(str, range(50), "kind") == [str(k) for k in range(50)]
 
 
 # ---- stopping rules

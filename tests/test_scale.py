@@ -4,7 +4,6 @@ import subprocess
 import sys
 import tracemalloc
 from itertools import pairwise
-from threading import get_ident
 from time import sleep
 
 import numpy as np
@@ -282,23 +281,28 @@ def clock(monkeypatch):
 
 def shares_of_calls(clock, alone, shared):
     """Which calls of so many seconds, alone and in threads, went to the threads."""
-    main, were_shared = get_ident(), []
+    were_shared = []
+
+    class Watched(Workers):
+        def _share(self, function, groups):
+            were_shared[-1] = True
+            return super()._share(function, groups)
 
     def group(seconds):
-        clock.now += seconds[0] if get_ident() == main else seconds[1]
-        return get_ident() != main
+        clock.now += seconds[int(were_shared[-1])]
 
-    with Workers(2) as workers:
+    with Watched(2) as workers:
         for each in zip(alone, shared, strict=True):
-            were_shared.append(any(workers.map(group, [np.array(each) / 4] * 4, "round")))
+            were_shared.append(False)
+            workers.map(group, [np.array(each) / 4] * 4, "round")
     return were_shared
 
 
 def test_calls_are_shared_where_that_pays(clock):
     # Long ones from the second on; short ones never, and again when they have become short.
     assert shares_of_calls(clock, [1.0] * 4, [0.6] * 4) == [False, True, True, True]
-    assert shares_of_calls(clock, [0.04] * 4, [0.03] * 4) == [False] * 4
-    assert shares_of_calls(clock, [1, 1, 0.01, 0.01], [0.6, 0.01] * 2) == [
+    assert shares_of_calls(clock, [0.004] * 4, [0.003] * 4) == [False] * 4
+    assert shares_of_calls(clock, [1, 1, 0.001, 0.001], [0.6, 0.001] * 2) == [
         False,
         True,
         False,
@@ -307,7 +311,7 @@ def test_calls_are_shared_where_that_pays(clock):
 
 
 def test_a_first_call_that_was_slow_by_chance_is_forgotten(clock):
-    assert shares_of_calls(clock, [0.2, 0.01, 0.01, 0.01], [0.02] * 4) == [
+    assert shares_of_calls(clock, [0.02, 0.001, 0.001, 0.001], [0.002] * 4) == [
         False,
         True,
         False,
