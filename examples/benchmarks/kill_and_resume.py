@@ -8,68 +8,62 @@ parameters and history are compared bit for bit with those of an uninterrupted f
 """
 
 import argparse
-import signal
-import subprocess
+import multiprocessing
+import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
 
-FIT = """
-import sys, warnings
-import numpy as np
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-warnings.simplefilter("ignore")
-kind, path, resume = sys.argv[1:]
-generator = np.random.default_rng(0)
-federated = dict(
-    omega=1.0, participation=0.5, max_iter=300, tol=0, random_state=0, checkpoint=path,
-    checkpoint_every=2,
-)
-if kind == "mixture":
-    clients = [generator.normal(3.0 * (k % 2), 1.0, size=(50, 3)) for k in range(20)]
-    estimator = FederatedGaussianMixture(
-        3, solver="vr_fedem", batch_size=5, step_size=0.02, **federated
-    )
-else:
+
+KINDS = ("mixture", "imputer")
+
+
+def federation(kind):
+    """Estimator and clients."""
+    generator = np.random.default_rng(0)
+    federated = {"omega": 1.0, "participation": 0.5, "max_iter": 300, "tol": 0, "random_state": 0}
+    if kind == "mixture":
+        clients = [generator.normal(3.0 * (k % 2), 1.0, size=(50, 3)) for k in range(20)]
+        minibatches = {"solver": "vr_fedem", "batch_size": 5, "step_size": 0.02}
+        return FederatedGaussianMixture(3, **minibatches, **federated), clients
     counts = generator.poisson(4.0, size=(40, 30)).astype(float)
     clients = [np.where(generator.random(counts.shape) < 0.3, counts, np.nan) for _ in range(8)]
-    estimator = FederatedMatrixImputer(3, family="poisson", **federated)
-print("ready", flush=True)
-estimator.fit(clients, resume_from=path if resume == "yes" else None)
-fitted = {
-    k: v
-    for k, v in vars(estimator).items()
-    if k.endswith("_") and k != "history_" and v is not None
-}
-np.savez(path + ".fit.npz", **fitted, **estimator.history_)
-"""
+    return FederatedMatrixImputer(3, family="poisson", **federated), clients
 
 
-def begin(kind, path):
-    resume = "yes" if path.exists() else "no"
-    process = subprocess.Popen(
-        [sys.executable, "-c", FIT, kind, str(path), resume], stdout=subprocess.PIPE
-    )
-    process.stdout.readline()
-    return process
+def fit(kind, path):
+    """Fit, or go on, and save what was fitted beside the checkpoint."""
+    warnings.simplefilter("ignore")
+    estimator, clients = federation(kind)
+    estimator.set_params(checkpoint=path, checkpoint_every=2)
+    estimator.fit(clients, resume_from=path if path.exists() else None)
+    fitted = {
+        name: value
+        for name, value in vars(estimator).items()
+        if name.endswith("_") and name != "history_" and value is not None
+    }
+    np.savez(f"{path}.fit.npz", **fitted, **estimator.history_)
 
 
-def finished(process, seconds=None):
-    """Wait so long for a process, kill it then; whether it ended by itself."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    process.stdout.close()
-    if process.returncode not in (0, -signal.SIGKILL):
-        raise RuntimeError(f"a fit failed with exit status {process.returncode}")
-    return process.returncode == 0
+def ends(processes, kind, path, seconds=None):
+    """Run a fit, kill it after so many seconds; whether it ended by itself."""
+    process = processes.Process(target=fit, args=(kind, path))
+    process.start()
+    process.join(seconds)
+    if killed := process.exitcode is None:
+        process.kill()
+        process.join()
+    elif process.exitcode:
+        raise RuntimeError(f"a fit failed with exit status {process.exitcode}")
+    return not killed
 
 
 def same(one, other):
+    """Whether two files hold the same arrays, bit for bit."""
     with np.load(one) as first, np.load(other) as second:
         return first.files == second.files and all(
             np.array_equal(first[name], second[name], equal_nan=True) for name in first.files
@@ -77,25 +71,32 @@ def same(one, other):
 
 
 def main():
+    """Print how many runs were killed, and how many of them differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--longest", type=float, default=1.0, help="seconds until a kill")
+    parser.add_argument("--longest", type=float, default=2.0, help="seconds until a kill")
     options = parser.parse_args()
+    # Processes begin with everything imported.
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["skfedem"])
     generator = np.random.default_rng(0)
-    n_kills = n_wrong = 0
+    n_wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        for kind in ("mixture", "imputer"):
+        for kind in KINDS:
+            n_kills = 0
             whole = Path(folder, f"{kind}.npz")
-            finished(begin(kind, whole))
+            ends(processes, kind, whole)
             for trial in range(options.trials // 2):
                 path = Path(folder, f"{kind}-{trial}.npz")
-                while not finished(begin(kind, path), generator.uniform(0, options.longest)):
+                while not ends(processes, kind, path, generator.uniform(0, options.longest)):
                     n_kills += 1
                 n_wrong += not same(f"{whole}.fit.npz", f"{path}.fit.npz")
-                for file in Path(folder).glob(f"{kind}-{trial}.npz*"):
-                    file.unlink()
-    print(f"{options.trials} runs, {n_kills} kills, {n_wrong} runs that differ")
+                for file in Path(folder).glob(f"{path.name}*"):
+                    os.unlink(file)
+            print(f"{kind}: {options.trials // 2} runs, {n_kills} kills", flush=True)
+    print(f"{n_wrong} runs differ from the uninterrupted one")
+    return n_wrong > 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

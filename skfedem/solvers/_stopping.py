@@ -74,6 +74,6 @@ class Sweeps:
             return False
         now = self.model.minorizer(server.statistics, server.parameters)
         before = self.model.minorizer(server.statistics, sweep.parameters)
-        is_quiet = self.model.change(now, before) < self.tol
+        is_quiet = abs(self.model.change(now, before)) < self.tol
         self.state = Sweep(server.parameters, quiet=sweep.quiet + 1 if is_quiet else 0)
         return self.state.quiet >= _QUIET_SWEEPS
