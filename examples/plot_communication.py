@@ -180,9 +180,9 @@ for key, (bits, log_likelihood, _) in curves.items():
 # *What is seen*, on the digits. *Dithering* is the cheapest by far: it needs two or three bits a
 # number, where the block quantizer pays for one norm every :math:`(1 + \omega)^2` numbers and
 # random k for 64 bits with each number that it keeps. With :math:`\gamma = 0.5` it comes within
-# 0.01 nats of the optimum with 6 to 9 percent of the bits of uncompressed EM, a third of them in
-# the messages before the first round. The block quantizer takes 15 to 47 percent where it
-# arrives, and random k more than no compression at all.
+# 0.01 nats of the optimum with 7 to 11 percent of the bits of uncompressed EM, a third of them in
+# the messages before the first round. The block quantizer takes 11 to 49 percent, and random k
+# half at best, and with small or automatic steps more than no compression at all.
 #
 # *A larger* :math:`\omega` *is not a better one.* Messages get shorter, but the number of rounds
 # grows. For dithering anything from 0.5 to 8 does here.

@@ -127,7 +127,8 @@ class FederatedGaussianMixture(
         γ of ``statistics += step_size * field``. A callable maps the round, counted from 1, to γ.
         "auto" is 1 where a round is exact (``omega=0``, ``participation=1``, all rows), else it
         follows from ``omega``, ``participation``, ``batch_size`` and the number of clients by a
-        rule that was established by measurement (see the user guide).
+        rule that was established by measurement (see the user guide), and gets shorter where rounds
+        prove too random for it.
     control_step : float in [0, 1], or "auto", default="auto"
         Step α of the control variates; "auto" is 1 / (1 + ω), with the operator's own ω for the
         length of the messages, often less than the parameter ``omega``. With 0 and
@@ -836,9 +837,7 @@ class FederatedGaussianMixture(
         self.__dict__.pop("new_client_ids_", None)
         server, states = result.server, result.states
         if result.stopped_by == "keyboard":
-            # Some clients may have finished a round that the server has not, and threads may still
-            # be at it.
-            states = type(states)(*(kept.copy() for kept in states))
+            # Some clients may have finished a round that the server has not.
             server = server._replace(control=problem.federation.weights @ states.controls)
         self._memory = memory_of(data.ids, problem, server, states)
 
@@ -854,13 +853,15 @@ class FederatedGaussianMixture(
         drift[at] = np.linalg.norm(controls, axis=1)
         every = memory.states.controls.copy()
         every[at] = controls
-        lower_bounds = [value for value in history["log_likelihood"].tolist() if value == value]
+        evaluated = [value for value in history["log_likelihood"].tolist() if value == value]
+        # Nobody may have answered since a fit that was never evaluated.
+        lower_bounds = evaluated or self.lower_bounds_
         self.__dict__.update(
             attributes,
             _memory=memory._replace(states=ClientStates(every)),
             history_=history,
             lower_bounds_=lower_bounds,
-            lower_bound_=lower_bounds[-1] if lower_bounds else np.nan,
+            lower_bound_=lower_bounds[-1],
             n_clients_=len(memory.ids),
             client_ids_=memory.ids,
             new_client_ids_=new_ids,

@@ -414,6 +414,7 @@ def test_a_first_call_that_nobody_answers():
     )
     fit(gm, CLIENTS).partial_fit(CLIENTS)
     assert gm.n_iter_ == 2
+    assert np.isfinite(gm.lower_bound_)
 
 
 def test_features_are_those_of_the_first_call():

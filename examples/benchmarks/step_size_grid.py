@@ -33,7 +33,7 @@ N_ROWS, N_COMPONENTS, N_FEATURES = 50, 3, 3
 ALLOWED_GAP = {"fedem": 0.05, "vr_fedem": 0.01}
 # A run lasts until its steps would add up to so many EM iterations: fewer for FedEM with
 # minibatches, whose steps are small.
-TRAVEL, NOISY_TRAVEL, FEWEST_ROUNDS, MOST_ROUNDS = 150, 25, 300, 400_000
+TRAVEL, NOISY_TRAVEL, FEWEST_ROUNDS, MOST_ROUNDS = 150, 50, 300, 400_000
 
 
 @cache
@@ -90,6 +90,10 @@ def settings(which):
                 for solver in SOLVERS
             ]
         chosen.append((30, 3.0, 0.3, 1, covariance_type, "digits", "vr_fedem"))
+        chosen += [
+            (100, omega, participation, None, covariance_type, "digits", "fedem")
+            for omega, participation in ((1.0, 1.0), (2.0, 0.5))
+        ]
     if which == "full":
         levels = ((10, 55, 300), (0.5, 2.0, 8.0), (0.1, 0.5, 1.0), (1, 5, 20, None))
         return chosen + list(itertools.product(*levels, COVARIANCE_TYPES, SPLITS, SOLVERS))

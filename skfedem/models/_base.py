@@ -76,12 +76,15 @@ class Step(NamedTuple):
         How often the step was halved to stay in the domain of T.
     step_taken : float
         γ after halving; 0 if no step was short enough.
+    noisy : bool
+        Whether many steps as random as this one would carry Ŝ out of the domain of T.
     """
 
     statistics: Any
     field_sq_norm: float
     safeguarded: int
     step_taken: float
+    noisy: bool = False
 
 
 class Start(NamedTuple):
@@ -191,6 +194,13 @@ class Model(ABC):
     @abstractmethod
     def change(self, now: float, before: float) -> float:
         """Difference of two values of the criterion or of the minorizer, in units of ``tol``."""
+
+    @abstractmethod
+    def averaging_bound(self, federation: Federation) -> float:
+        """Bound of the step γ, after division by ω_p, where clients' errors cancel in the mean.
+
+        Compression and absent clients make these errors. 0 where nothing averages.
+        """
 
     @abstractmethod
     def minibatch_bounds(self, federation: Federation, batch_size: float) -> tuple[float, float]:

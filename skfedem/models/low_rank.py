@@ -166,8 +166,12 @@ class LowRankModel(Model):
     def _residuals(self, cells, theta):
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
 
+    def averaging_bound(self, federation):
+        """0: few clients or one see a cell."""
+        return 0.0
+
     def minibatch_bounds(self, federation, batch_size):
-        """Share of its cells that a client reads: few clients or one see a cell, none averages."""
+        """Share of its cells that a client reads; few clients or one see a cell, none averages."""
         share = batch_size / float(federation.weights @ federation.lengths)
         return _NOISE * share, _SPIDER * np.sqrt(share)
 

@@ -23,8 +23,10 @@ from .._typing import FloatArray, IntArray
 from ..compression import Compressor
 from ..models._base import Model, Parameters
 
-# Automatic steps shrink by this factor in a round whose step had to be shortened.
+# Automatic steps shrink by this factor in a round whose step had to be shortened, ...
 _CAUTION = 0.7
+# ... and by this one where a step was too random for many of its size.
+_PATIENCE = 0.95
 
 
 class Problem(NamedTuple):
@@ -125,7 +127,8 @@ class Received(NamedTuple):
 class ServerState(NamedTuple):
     """All that the server needs for the next round: Ŝ, T(Ŝ), V, and its caution.
 
-    ``caution`` multiplies automatic steps; it shrinks when the safeguard acts.
+    ``caution`` limits automatic steps to its share of the first; it shrinks when the safeguard
+    acts, and where messages are too noisy for the step.
     """
 
     round_index: int
@@ -189,11 +192,16 @@ def server_half(
     model = problem.model
     field = server.control + received.innovation / (problem.participation * problem.presence)
     step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
+    caution = server.caution
+    if step.safeguarded:
+        caution *= _CAUTION
+    elif step.noisy:
+        caution *= _PATIENCE
     server = ServerState(
         round_index=server.round_index + 1,
         statistics=step.statistics,
         parameters=model.maximization(step.statistics),
         control=server.control + problem.control_step * received.innovation,
-        caution=server.caution * (_CAUTION if step.safeguarded else 1.0),
+        caution=caution,
     )
     return server, RoundInfo(field, step.field_sq_norm, step.safeguarded, step.step_taken)

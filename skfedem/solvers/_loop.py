@@ -21,8 +21,8 @@ class Options(NamedTuple):
     """How to step, when to stop, and what to look at on the way.
 
     ``step_size`` maps a round, counted from 1, to γ (None where no step is taken); ``cautious``
-    steps are multiplied by the server's caution. ``eval_every`` is a number of rounds, "auto" for
-    once an epoch, or None.
+    steps are at most the server's caution times the first. ``eval_every`` is a number of rounds,
+    "auto" for once an epoch, or None.
     """
 
     step_size: Callable[[int], float] | None
@@ -160,7 +160,7 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
     model, before = problem.model, progress.server
     step_size = options.step_size(before.round_index + 1)
     if options.cautious:
-        step_size *= before.caution
+        step_size = min(step_size, before.caution * options.step_size(1))
     active = active_clients(problem, before.round_index)
     received = client_round(solver, problem, before, states, active, workers)
     server, info = server_half(problem, before, received, step_size)

@@ -20,6 +20,9 @@ _MEMORY = 0.5
 # Share of p α, with α = 1 / (1 + ω): the rate at which a control variate learns. 0.75 failed with
 # three clients and full covariances.
 _LEARNING = 0.5
+# Where the errors of many clients cancel, steps may be larger than control variates can follow, but
+# no larger than this: 1 failed with 100 clients.
+_LARGEST_AVERAGED = 0.5
 # A step of FedEM with minibatches is held until its sum is this, and decreases from then on, as
 # (rounds)^-0.7: the noise floor goes to 0 and the sum of the steps still diverges.
 _HELD = 10.0
@@ -27,8 +30,10 @@ _DECAY = 0.7
 # A stream's step falls as the share of a round's rows in all rows, to this power: 0.6 to 0.7 came
 # within 0.02 nats of EM with 20 to 400 rounds (examples/benchmarks/streams.py).
 _STREAM_DECAY = 0.65
-# A row is read once: more noise is allowed than in the minibatches of a fit.
-_STREAM_NOISE = 50.0
+# A row of a stream is read once: more noise is allowed than in the minibatches of a fit, but less
+# where messages are compressed, which is mostly a batch's noise that no memory knows.
+_STREAM_NOISE = 12.5
+_COMPRESSED_STREAM_NOISE = 0.25
 
 
 def automatic_step_size(problem: Problem, *, variance_reduced: bool) -> Callable[[int], float]:
@@ -52,14 +57,22 @@ def automatic_step_size(problem: Problem, *, variance_reduced: bool) -> Callable
 
 
 def first_step_size(problem: Problem, *, variance_reduced: bool) -> float:
-    """γ before any decrease: the smallest of what memory, noise and SPIDER allow, at most 1."""
+    """γ before any decrease: the smallest of what clients, noise and SPIDER allow, at most 1.
+
+    Clients allow what their control variates can follow, or more where there are so many of them
+    that their errors cancel.
+    """
     omega, p = problem.omega, problem.participation
     spread = participation_omega(omega, p)
     bounds = [1.0]
     if spread > 0:
         n_clients = problem.federation.effective_n_clients
-        bounds.append(_MEMORY * p * sqrt(n_clients) / ((1 + omega) * sqrt(spread)))
-        bounds.append(_LEARNING * p / (1 + omega))
+        memory = _MEMORY * p * sqrt(n_clients) / ((1 + omega) * sqrt(spread))
+        learning = _LEARNING * p / (1 + omega)
+        averaging = min(
+            problem.model.averaging_bound(problem.federation) / spread, _LARGEST_AVERAGED
+        )
+        bounds.append(max(min(memory, learning), averaging))
     if problem.batch_size is not None:
         noise, spider = problem.model.minibatch_bounds(problem.federation, problem.batch_size)
         if variance_reduced:
@@ -92,15 +105,13 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
     batch_size = n_rows / federation.n_clients
     present = problem._replace(
         federation=federation._replace(weights=federation.weights / problem.presence),
-        batch_size=batch_size,
+        batch_size=None,
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
-    if problem.omega > 0:
-        # What is compressed is mostly a batch's noise, which no memory knows.
-        return min(share, first_step_size(present, variance_reduced=False))
     noise, _ = problem.model.minibatch_bounds(present.federation, batch_size)
-    noise *= _STREAM_NOISE / (1 + 5 * participation_omega(0, problem.participation))
-    memory = first_step_size(present._replace(batch_size=None), variance_reduced=False)
+    noise *= _COMPRESSED_STREAM_NOISE if problem.omega > 0 else _STREAM_NOISE
+    noise /= 1 + 5 * participation_omega(problem.omega, problem.participation)
+    memory = first_step_size(present, variance_reduced=False)
     return min(share, noise, memory)
 
 
