@@ -96,14 +96,15 @@ class Workers:
             else:
                 ends.put(None)
 
-        n_helpers = self._n_workers - 1
-        for _ in range(n_helpers):
-            self._errands.put(errand)
+        n_sent = 0
         try:
+            while n_sent < self._n_workers - 1:
+                self._errands.put(errand)
+                n_sent += 1
             work()
         finally:
             waiting.clear()  # after an error, or an interrupt, nobody begins another
-            errors = [ends.get() for _ in range(n_helpers)]
+            errors = _ends_of(ends, n_sent)
         for error in errors:
             if error is not None:
                 raise error
@@ -113,7 +114,8 @@ class Workers:
         """Let joblib's threads run what comes through the queue, until the end of the fit."""
         errands: SimpleQueue = SimpleQueue()
         n_helpers = self._n_workers - 1
-        pool = Parallel(n_jobs=self._n_workers, require="sharedmem", return_as="generator")
+        threads = {"prefer": "threads", "require": "sharedmem", "return_as": "generator"}
+        pool = Parallel(n_jobs=self._n_workers, **threads)
         running = self._stack.enter_context(pool)(delayed(_run)(errands) for _ in range(n_helpers))
 
         def dismiss():
@@ -123,6 +125,18 @@ class Workers:
 
         self._stack.callback(dismiss)
         return errands
+
+
+def _ends_of(ends, n_helpers):
+    """What the helpers ended with; an interrupt is one more, which does not leave them alone."""
+    errors: list[BaseException | None] = []
+    while len(errors) < n_helpers:
+        try:
+            errors.append(ends.get())
+        except KeyboardInterrupt as interrupt:
+            errors.append(interrupt)
+            n_helpers += 1
+    return errors
 
 
 def _run(errands):

@@ -396,9 +396,9 @@ def test_server_step_towards_what_data_have_is_taken_whole(row_case):
     here, *others = (start.statistics for start in row_case.starts)
     for there in others:
         for step_size in (0.01, 0.5):
-            after, _, halvings, _ = model.server_step(here, there - here, step_size, exact=False)
-            assert halvings == 0
-            assert_array_equal(after, here + step_size * (there - here))
+            step = model.server_step(here, there - here, step_size, exact=False)
+            assert (step.safeguarded, step.noisy) == (0, False)
+            assert_array_equal(step.statistics, here + step_size * (there - here))
 
 
 # ---- compressors: the statistical contract in brief; test_compression.py has the details
@@ -536,8 +536,13 @@ def test_server_half_is_pure_and_does_what_the_algorithm_says(case, solver, sett
     assert_same(after.parameters, case.model.maximization(after.statistics), rtol=1e-12, atol=1e-14)
     assert after.round_index == before.round_index + 1
     assert info[1:] == step[1:4]
-    caution = 0.7 if step.safeguarded else 0.95 if step.noisy else 1.0
-    assert_allclose(after.caution, caution * before.caution, rtol=1e-12)
+    assert before.step_limit == np.inf
+    shortened = 0.7 * 0.1 if step.safeguarded else np.inf
+    assert_allclose(after.step_limit, shortened, rtol=1e-12)
+    restless = problem._replace(lasting_noise=True)
+    after, _ = server_half(restless, before, Received(message), 0.1)
+    noisy = 0.95 * 0.1 if step.noisy else np.inf
+    assert_allclose(after.step_limit, min(shortened, noisy), rtol=1e-12)
 
 
 @every_solver

@@ -1,5 +1,7 @@
 """How the solvers behave: where they converge, what they count, and when they need help."""
 
+import copy
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -452,31 +454,64 @@ def test_a_step_is_noisy_if_many_like_it_would_leave_the_domain():
         assert (step.noisy, step.safeguarded, step.step_taken) == (noisy, 0, step_size)
 
 
+EXACT_ROUNDS = {"omega": 0.0, "participation": 1.0, "batch_size": None}
+
+
+def needles(seed):
+    """Rows of two narrow clusters that cross."""
+    generator = np.random.default_rng(seed)
+    needle = generator.normal(size=(1200, 2)) * [2.0, 0.1]
+    return np.where(generator.integers(2, size=(1200, 1)), needle, needle[:, ::-1])
+
+
 @not_converged
 @pytest.mark.parametrize("seed", [0, 1])
 def test_noise_that_adds_up_does_not_destroy_narrow_components(seed):
-    # Two crossed needles. No single step leaves the domain, and in the end the scatter would be 0.
-    generator = np.random.default_rng(seed)
-    needle = generator.normal(size=(1200, 2)) * [2.0, 0.1]
-    X = np.where(generator.integers(2, size=(1200, 1)), needle, needle[:, ::-1])
+    # No single step leaves the domain, and in the end the scatter would be 0.
+    X = needles(seed)
     start = {"means_init": [[0.1, 0], [0, 0.1]], "precisions_init": [np.eye(2)] * 2}
     start["weights_init"] = [0.5, 0.5]
     pooled = FederatedGaussianMixture(2, max_iter=2000, tol=1e-9, **start).fit(X)
     noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "max_iter": 4000, "tol": 0}
     gm = FederatedGaussianMixture(2, **noisy, random_state=seed, eval_every=2000, **start)
-    gm.fit(X, clients=np.arange(1200) % 6)
+    with pytest.warns(ConvergenceWarning, match="Steps were cut .* too random"):
+        gm.fit(X, clients=np.arange(1200) % 6)
     assert not gm.history_["safeguarded"].any()
     gaps = pooled.score(X) - gm.history_["log_likelihood"][[0, 2000, 4000]]
     assert gaps[0] > gaps[1] > gaps[2] > 0
 
 
-def test_caution_limits_steps_and_does_not_add_to_their_decrease():
-    noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 1, "max_iter": 800, "tol": 0}
-    gm = FederatedGaussianMixture(3, random_state=0, eval_every=None, **noisy)
-    with pytest.warns(ConvergenceWarning, match="Not converged"):
-        steps = gm.fit(iris_by_label(9)).history_["step_size"][1:]
-    # Every step is the one before, or 0.95 of it: it is not yet time for the decrease.
-    assert set((steps[1:] / steps[:-1]).round(12)) == {1.0, 0.95}
+@not_converged
+def test_the_limit_of_steps_does_not_add_to_their_decrease():
+    noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 5, "max_iter": 4000, "tol": 0}
+    gm = FederatedGaussianMixture(2, random_state=0, eval_every=None, **noisy)
+    steps = gm.fit(needles(0), clients=np.arange(1200) % 6).history_["step_size"][1:]
+    planned = steps[0] * np.maximum(1.0, np.arange(1, 4001) * steps[0] / 10) ** -0.7
+    limits = np.minimum.accumulate(steps)
+    assert_array_equal(steps, limits)
+    limited = steps < planned * (1 - 1e-12)
+    assert limited.any() and planned[limited].min() < 0.9 * steps[0]
+    assert set((steps[1:] / steps[:-1])[limited[1:] & limited[:-1]].round(12)) <= {1.0, 0.95}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_limit_of_steps_ends_with_the_noise_that_made_it():
+    noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "max_iter": 600, "tol": 0}
+    start = {"means_init": [[0.1, 0], [0, 0.1]], "precisions_init": [np.eye(2)] * 2}
+    gm = FederatedGaussianMixture(2, **noisy, random_state=0, eval_every=None, **start)
+    rows, clients = needles(0), np.arange(1200) % 6
+    first, last = gm.fit(rows, clients=clients).history_["step_size"][[1, -1]]
+    assert last < 0.8 * first
+
+    def next_step(**parameters):
+        again = copy.deepcopy(gm).set_params(warm_start=True, max_iter=1, **parameters)
+        return again.fit(rows, clients=clients).history_["step_size"][1]
+
+    assert next_step() <= last
+    assert next_step(**EXACT_ROUNDS) == 1.0
+    assert next_step(batch_size=None) > 10 * first
+    streamed = copy.deepcopy(gm).set_params(**EXACT_ROUNDS).partial_fit(needles(1), clients=clients)
+    assert streamed.history_["step_size"][-1] > 0.1
 
 
 # ---- stopped from the keyboard

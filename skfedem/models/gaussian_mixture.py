@@ -59,7 +59,7 @@ _CLIENTS = 0.01
 _ROWS = 0.05
 # Share of n b / (q (1 + 5 ω_p)), Theorem 4's noise, for the first steps of FedEM: minibatch noise
 # must not carry Ŝ out of the domain of the M-step. 0.05 failed with components that overlap; with
-# covariances far from round it is caution that shortens the steps.
+# covariances far from round it is the limit of steps that helps.
 _NOISE = 0.02
 # Share of √(n b p / (k_in (1 + ω_p))), after Theorem 3: SPIDER's error adds up over an inner
 # loop. 0.2 failed with batches of one row and 660 statistics.

@@ -14,6 +14,7 @@ and on how many workers, is the round loop's business.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, NamedTuple
 
 from .. import _random
@@ -23,9 +24,9 @@ from .._typing import FloatArray, IntArray
 from ..compression import Compressor
 from ..models._base import Model, Parameters
 
-# Automatic steps shrink by this factor in a round whose step had to be shortened, ...
+# Automatic steps shrink by this factor after one that had to be shortened, ...
 _CAUTION = 0.7
-# ... and by this one where a step was too random for many of its size.
+# ... and by this one after one that was too random for many of its size.
 _PATIENCE = 0.95
 
 
@@ -56,6 +57,9 @@ class Problem(NamedTuple):
     presence : float
         Σ w_i over the federation; below 1 where other clients have no rows for the time being,
         and only V speaks for them.
+    lasting_noise : bool
+        Whether messages stay random at the optimum: minibatches without variance reduction, and
+        streams.
     """
 
     model: Model
@@ -70,6 +74,7 @@ class Problem(NamedTuple):
     n_inner: int = 1
     seed: int = 0
     presence: float = 1.0
+    lasting_noise: bool = False
 
     @property
     def exact(self) -> bool:
@@ -125,17 +130,17 @@ class Received(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """All that the server needs for the next round: Ŝ, T(Ŝ), V, and its caution.
+    """All that the server needs for the next round: Ŝ, T(Ŝ), V, and what it learnt of steps.
 
-    ``caution`` limits automatic steps to its share of the first; it shrinks when the safeguard
-    acts, and where messages are too noisy for the step.
+    Automatic steps are at most ``step_limit``; it shrinks when the safeguard acts, and where
+    lasting noise is too much for the step.
     """
 
     round_index: int
     statistics: Any
     parameters: Parameters
     control: FloatArray
-    caution: float = 1.0
+    step_limit: float = inf
 
 
 class RoundInfo(NamedTuple):
@@ -192,16 +197,16 @@ def server_half(
     model = problem.model
     field = server.control + received.innovation / (problem.participation * problem.presence)
     step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
-    caution = server.caution
+    step_limit = server.step_limit
     if step.safeguarded:
-        caution *= _CAUTION
-    elif step.noisy:
-        caution *= _PATIENCE
+        step_limit = min(step_limit, _CAUTION * step_size)
+    elif step.noisy and problem.lasting_noise:
+        step_limit = min(step_limit, _PATIENCE * step_size)
     server = ServerState(
         round_index=server.round_index + 1,
         statistics=step.statistics,
         parameters=model.maximization(step.statistics),
         control=server.control + problem.control_step * received.innovation,
-        caution=caution,
+        step_limit=step_limit,
     )
     return server, RoundInfo(field, step.field_sq_norm, step.safeguarded, step.step_taken)

@@ -21,7 +21,7 @@ class Options(NamedTuple):
     """How to step, when to stop, and what to look at on the way.
 
     ``step_size`` maps a round, counted from 1, to γ (None where no step is taken); ``cautious``
-    steps are at most the server's caution times the first. ``eval_every`` is a number of rounds,
+    steps keep to the server's limit. ``eval_every`` is a number of rounds,
     "auto" for once an epoch, or None.
     """
 
@@ -159,8 +159,8 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
     """Both halves of a round, and what the history keeps of it."""
     model, before = problem.model, progress.server
     step_size = options.step_size(before.round_index + 1)
-    if options.cautious:
-        step_size = min(step_size, before.caution * options.step_size(1))
+    if options.cautious and not problem.exact:
+        step_size = min(step_size, before.step_limit)
     active = active_clients(problem, before.round_index)
     received = client_round(solver, problem, before, states, active, workers)
     server, info = server_half(problem, before, received, step_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ class Memory(NamedTuple):
     server : ServerState
     states : NamedTuple
         Clients' states; their arrays have one row a client.
+    setting : tuple
+        What made the rounds noisy: the limit of automatic steps belongs to it.
     """
 
     ids: np.ndarray
@@ -45,6 +48,7 @@ class Memory(NamedTuple):
     model: Model
     server: ServerState
     states: NamedTuple
+    setting: tuple
 
 
 class Kept(NamedTuple):
@@ -66,7 +70,20 @@ def memory_of(ids, problem, server, states):
         problem.model,
         server,
         states,
+        _setting(problem, type(states).__name__),
     )
+
+
+def in_setting(memory, problem, kind):
+    """Memory without a limit of steps that was learnt in rounds of another kind."""
+    setting = _setting(problem, kind)
+    if memory.setting == setting:
+        return memory
+    return memory._replace(setting=setting, server=memory.server._replace(step_limit=inf))
+
+
+def _setting(problem, kind):
+    return kind, problem.omega, problem.participation, problem.batch_size
 
 
 def go_on(memory, solver, problem, start, ids):
@@ -90,6 +107,7 @@ def go_on(memory, solver, problem, start, ids):
     start : Start
     """
     states = solver.init(problem, problem.vectors.zeros())
+    memory = in_setting(memory, problem, type(states).__name__)
     federation, server = problem.federation, memory.server
     at = positions(memory.ids, ids)
     unchanged = (

@@ -132,6 +132,7 @@ def federated_problem(estimator, model, federation, seed):
         control_step=control_step,
         batch_size=e.batch_size,
         replacement=e.replacement,
+        lasting_noise=e.batch_size is not None and e.solver == "fedem",
         n_inner=n_inner,
         seed=seed,
     )

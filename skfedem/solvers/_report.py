@@ -13,6 +13,8 @@ from .._validation import warn
 _FEW_STEPS = 10
 # ... and this many may well be needed.
 _ENOUGH_STEPS = 50
+# Automatic steps cut to less than this share of the first are worth a word.
+_SMALL_SHARE = 0.1
 
 
 def printer(estimator):
@@ -32,7 +34,7 @@ def printer(estimator):
 
 
 def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt):
-    """Warn of an interruption, of steps shortened to the end, and of no convergence.
+    """Warn of an interruption, of steps shortened to the end or by much, and of no convergence.
 
     Parameters
     ----------
@@ -62,12 +64,19 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
     if not n_rounds:
         return
     last_tenth = result.history["safeguarded"][-max(1, n_rounds // 10) :]
-    last_step = result.history["step_size"][-1]
+    last_step, limit = result.history["step_size"][-1], result.server.step_limit
     if last_tenth.any():
         warn(
             f"Steps {left} in {np.count_nonzero(last_tenth)} of the last "
             f"{_rounds(len(last_tenth))} and were shortened. Use a smaller step_size (it was "
             f"{last_step:.3g}), a larger batch_size or participation, or a smaller omega{remedy}.",
+            ConvergenceWarning,
+        )
+    elif isinstance(e.step_size, str) and limit < _SMALL_SHARE * schedule(1):
+        warn(
+            f"Steps were cut from {schedule(1):.2g} to at most {limit:.2g}, because rounds were "
+            "too random for more: the fit gets along slowly. Use a larger batch_size or "
+            f"participation, a smaller omega, or solver='vr_fedem'{remedy}.",
             ConvergenceWarning,
         )
     if result.converged:

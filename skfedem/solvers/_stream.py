@@ -17,6 +17,7 @@ from .._federation import Federation, sample_weight_of, take_rows
 from .._history import History
 from ._base import server_half
 from ._loop import active_clients, client_round, evaluated
+from ._memory import in_setting
 from .fedem import ClientStates
 from .step_size import stream_step_size
 
@@ -87,6 +88,7 @@ def stream(solver, problem, memory, at, stepping, workers):
         One row a round; ``log_likelihood`` is that of the parameters *before* the round.
     trace : list
     """
+    memory = in_setting(memory, problem, "stream")
     server, model, totals = memory.server, memory.model, memory.totals.astype(np.float64)
     controls, mass, n_samples = memory.states.controls[at], totals.sum(), memory.n_samples
     history, trace, n_rows = History(), [], problem.federation.n_samples
@@ -107,6 +109,7 @@ def stream(solver, problem, memory, at, stepping, workers):
             federation=federation,
             vectors=model.vectors(federation),
             batch_size=None,
+            lasting_noise=True,
             presence=1.0 if len(here) == len(totals) else float(weights.sum()),
         )
         step_size = _step_size(stepping, now, server, n_samples)
@@ -143,7 +146,7 @@ def stream(solver, problem, memory, at, stepping, workers):
 def _step_size(stepping, problem, server, n_before):
     if stepping.schedule is not None:
         return stepping.schedule(server.round_index + 1)
-    return stream_step_size(problem, n_before) * server.caution
+    return min(stream_step_size(problem, n_before), server.step_limit)
 
 
 def appended(old, history, trace):
