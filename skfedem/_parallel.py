@@ -77,7 +77,8 @@ class Workers:
         self._errands = self._errands or self._call_helpers()
         waiting = deque(enumerate(groups))
         results = [None] * len(groups)
-        ends: SimpleQueue = SimpleQueue()
+        ends, interrupts = [], []
+        bell: SimpleQueue = SimpleQueue()
 
         def work():
             while True:
@@ -88,13 +89,14 @@ class Workers:
                 results[position] = function(group)
 
         def errand():
+            error = None
             try:
                 work()
-            except BaseException as error:
+            except BaseException as raised:
                 waiting.clear()
-                ends.put(error)
-            else:
-                ends.put(None)
+                error = raised
+            ends.append(error)
+            bell.put(None)
 
         n_sent = 0
         try:
@@ -104,8 +106,12 @@ class Workers:
             work()
         finally:
             waiting.clear()  # after an error, or an interrupt, nobody begins another
-            errors = _ends_of(ends, n_sent)
-        for error in errors:
+            while len(ends) < n_sent:
+                try:
+                    bell.get()
+                except KeyboardInterrupt as interrupt:
+                    interrupts.append(interrupt)
+        for error in (*interrupts, *ends):
             if error is not None:
                 raise error
         return results
@@ -125,18 +131,6 @@ class Workers:
 
         self._stack.callback(dismiss)
         return errands
-
-
-def _ends_of(ends, n_helpers):
-    """What the helpers ended with; an interrupt is one more, which does not leave them alone."""
-    errors: list[BaseException | None] = []
-    while len(errors) < n_helpers:
-        try:
-            errors.append(ends.get())
-        except KeyboardInterrupt as interrupt:
-            errors.append(interrupt)
-            n_helpers += 1
-    return errors
 
 
 def _run(errands):

@@ -1,6 +1,8 @@
 """Rows, random streams, participation, minibatches, workers, stopping rules and the history."""
 
+import signal
 import threading
+import time
 from collections import Counter
 from itertools import pairwise
 from math import comb, inf
@@ -296,6 +298,28 @@ def test_workers_go_on_after_an_error(fails_in_caller, monkeypatch):
             workers.map(fails_once, range(50), "kind")
         assert len(done) < 49
         assert workers.map(str, range(50), "kind") == [str(k) for k in range(50)]
+
+
+def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    helped, done = threading.Event(), []
+
+    def group(number):
+        if threading.current_thread() is threading.main_thread():
+            helped.wait(60)
+        else:
+            helped.set()
+            time.sleep(0.1)  # the caller has done its group and waits
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.1)
+            done.append(number)
+
+    with Workers(2) as workers:
+        monkeypatch.setattr(workers, "_n_workers", 2)
+        workers._seconds["kind"] = inf
+        with pytest.raises(KeyboardInterrupt):
+            workers.map(group, range(2), "kind")
+        assert len(done) == 1
 
 
 # ---- stopping rules
