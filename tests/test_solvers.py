@@ -431,9 +431,7 @@ def test_automatic_steps_get_shorter_where_they_leave_the_domain():
     automatic.set_params(random_state=0, eval_every=None).fit(clients)
     history = automatic.history_
     steps, acted = history["step_size"][1:], history["safeguarded"][1:] > 0
-    ratios = (steps[1:] / steps[:-1]).round(12)
-    assert (ratios[acted[:-1]] == 0.7).all()
-    assert set(ratios[~acted[:-1]]) <= {1.0, 0.95}
+    assert_allclose(steps[1:] / steps[:-1], np.where(acted[:-1], 0.7, 1.0), rtol=1e-12)
     given = automatic.set_params(step_size=0.9).fit(clients).history_
     assert (given["safeguarded"] > 0).any()
     assert (given["step_size"][1:] == 0.9).all()

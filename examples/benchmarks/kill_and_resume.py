@@ -9,7 +9,6 @@ parameters and history are compared bit for bit with those of an uninterrupted f
 
 import argparse
 import multiprocessing
-import os
 import sys
 import tempfile
 import warnings
@@ -92,7 +91,7 @@ def main():
                     n_kills += 1
                 n_wrong += not same(f"{whole}.fit.npz", f"{path}.fit.npz")
                 for file in Path(folder).glob(f"{path.name}*"):
-                    os.unlink(file)
+                    file.unlink()
             print(f"{kind}: {options.trials // 2} runs, {n_kills} kills", flush=True)
     print(f"{n_wrong} runs differ from the uninterrupted one")
     return n_wrong > 0
