@@ -512,6 +512,27 @@ def test_the_limit_of_steps_ends_with_the_noise_that_made_it():
     assert streamed.history_["step_size"][-1] > 0.1
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_checkpoints_and_warm_starts_keep_the_limit_of_steps(tmp_path):
+    noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "tol": 0, "eval_every": 100}
+    start = {"means_init": [[0.1, 0], [0, 0.1]], "precisions_init": [np.eye(2)] * 2}
+    gm = FederatedGaussianMixture(2, **noisy, random_state=0, **start)
+    rows, clients, path = needles(0), np.arange(1200) % 6, tmp_path / "run.npz"
+
+    def fit(max_iter, resume_from=None, **parameters):
+        again = clone(gm).set_params(max_iter=max_iter, **parameters)
+        return again.fit(rows, clients=clients, resume_from=resume_from)
+
+    whole, half = fit(700), fit(500, checkpoint=path, warm_start=True)
+    assert half.history_["step_size"][-1] < half.history_["step_size"][1]
+    resumed, warm = fit(700, resume_from=path), half.set_params(max_iter=200, checkpoint=None)
+    warm.fit(rows, clients=clients)
+    for name, other in (("resumed", resumed), ("warm", warm)):
+        assert_array_equal(other.means_, whole.means_, err_msg=name)
+        steps = other.history_["step_size"][-200:]
+        assert_array_equal(steps, whole.history_["step_size"][-200:], err_msg=name)
+
+
 # ---- stopped from the keyboard
 
 
