@@ -455,6 +455,13 @@ def test_a_step_is_noisy_if_many_like_it_would_leave_the_domain():
 EXACT_ROUNDS = {"omega": 0.0, "participation": 1.0, "batch_size": None}
 
 
+NEEDLES_START = {
+    "weights_init": [0.5, 0.5],
+    "means_init": [[0.1, 0], [0, 0.1]],
+    "precisions_init": [np.eye(2)] * 2,
+}
+
+
 def needles(seed):
     """Rows of two narrow clusters that cross."""
     generator = np.random.default_rng(seed)
@@ -467,11 +474,9 @@ def needles(seed):
 def test_noise_that_adds_up_does_not_destroy_narrow_components(seed):
     # No single step leaves the domain, and in the end the scatter would be 0.
     X = needles(seed)
-    start = {"means_init": [[0.1, 0], [0, 0.1]], "precisions_init": [np.eye(2)] * 2}
-    start["weights_init"] = [0.5, 0.5]
-    pooled = FederatedGaussianMixture(2, max_iter=2000, tol=1e-9, **start).fit(X)
+    pooled = FederatedGaussianMixture(2, max_iter=2000, tol=1e-9, **NEEDLES_START).fit(X)
     noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "max_iter": 4000, "tol": 0}
-    gm = FederatedGaussianMixture(2, **noisy, random_state=seed, eval_every=2000, **start)
+    gm = FederatedGaussianMixture(2, **noisy, random_state=seed, eval_every=2000, **NEEDLES_START)
     with pytest.warns(ConvergenceWarning, match="Steps were cut .* too random"):
         gm.fit(X, clients=np.arange(1200) % 6)
     assert not gm.history_["safeguarded"].any()
@@ -495,8 +500,7 @@ def test_the_limit_of_steps_does_not_add_to_their_decrease():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_limit_of_steps_ends_with_the_noise_that_made_it():
     noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "max_iter": 600, "tol": 0}
-    start = {"means_init": [[0.1, 0], [0, 0.1]], "precisions_init": [np.eye(2)] * 2}
-    gm = FederatedGaussianMixture(2, **noisy, random_state=0, eval_every=None, **start)
+    gm = FederatedGaussianMixture(2, **noisy, random_state=0, eval_every=None, **NEEDLES_START)
     rows, clients = needles(0), np.arange(1200) % 6
     first, last = gm.fit(rows, clients=clients).history_["step_size"][[1, -1]]
     assert last < 0.8 * first
@@ -515,8 +519,7 @@ def test_the_limit_of_steps_ends_with_the_noise_that_made_it():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_checkpoints_and_warm_starts_keep_the_limit_of_steps(tmp_path):
     noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "tol": 0, "eval_every": 100}
-    start = {"means_init": [[0.1, 0], [0, 0.1]], "precisions_init": [np.eye(2)] * 2}
-    gm = FederatedGaussianMixture(2, **noisy, random_state=0, **start)
+    gm = FederatedGaussianMixture(2, **noisy, random_state=0, **NEEDLES_START)
     rows, clients, path = needles(0), np.arange(1200) % 6, tmp_path / "run.npz"
 
     def fit(max_iter, resume_from=None, **parameters):
