@@ -148,7 +148,8 @@ def norms(magnitudes, p):
             scales = np.ldexp(1.0, np.minimum(-np.frexp(peaks)[1], 1000))
             magnitudes = magnitudes * scales
         with np.errstate(over="ignore"):
-            results = np.sqrt(reduce_blocks(np.add, magnitudes * magnitudes)) / scales
+            squares = np.einsum("ijk,ijk->ij", magnitudes, magnitudes)[:, :, None]
+            results = np.sqrt(squares) / scales
     if not results.max(initial=0.0) <= _MAX_NORM:
         check_finite(peaks)
         raise ValueError(f"norms must be at most 2**1022, got {results.max()}: rescale the values")
