@@ -43,12 +43,14 @@ from ._typing import (
 from ._validation import check_choice, check_number, check_switch, features_of, shown, warn
 from .compression import Compressor
 from .models.families import FAMILIES, MAX_LOG_MEAN
-from .models.low_rank import low_rank_model, start_run
+from .models.low_rank import low_rank_model, start_again, start_run
 from .models.low_rank_theta import Cells, LowRank, Theta, at
 from .models.main_effects import EFFECTS, LEAST_PENALTY
 from .models.row_regression import fit_rows
 from .solvers._loop import evaluate
+from .solvers._memory import go_on, memory_of, same_rows
 from .solvers._options import (
+    SOLVERS,
     check_federated_parameters,
     federated_problem,
     run_solver,
@@ -147,7 +149,10 @@ class FederatedMatrixImputer(
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time.
     warm_start : bool, default=False
-        Start from the last fit; effects that are no longer there are dropped.
+        Go on from the last fit. If that had ``warm_start=True`` and the same observations, clients
+        keep their control variates, and unless rank, penalties or effects changed the run goes on
+        as if it had never ended. Else it begins from θ, without factors and effects that are no
+        longer there.
     n_jobs : int, default=None
         Threads that simulate clients, as in joblib, where rounds are long enough to pay for them;
         one inside of a parallel search. The fit does not depend on it.
@@ -389,6 +394,7 @@ class FederatedMatrixImputer(
         federation = cell_federation(data, observers, self.client_weights)
         self._check_batches(federation, data.ids[observers])
         theta = self._warm_theta(data.shape)
+        memory = None if theta is None else getattr(self, "_memory", None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         seed = seed_of(self, seed, resume_from)
         known = self._known(X, shape, data, checked)
@@ -406,11 +412,16 @@ class FederatedMatrixImputer(
                 adaptive=isinstance(self.step_size, str),
             )
             problem = federated_problem(self, model, federation, seed)
-            start = start_run(model, federation, theta)
-            tasks = task.rounds(lambda server: {**known, **_so_far(server)})
+            if memory and same_rows(memory, federation, data.ids[observers]):
+                start = start_again(model, federation, memory.model, memory.server, theta)
+                start = go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
+                first_round = memory.server.round_index
+            else:
+                start, first_round = start_run(model, federation, theta), 0
+            tasks = task.rounds(lambda server: {**known, **_so_far(server, first_round)})
             result = run_solver(self, problem, start, workers, resume_from, tasks)
             objective, _ = evaluate(problem, result.server, workers)
-        self._store(known, result, problem, observers, objective)
+        self._store(known, result, problem, data.ids, observers, objective)
         task.end()
         self._warn(result, problem, data, observers)
         return self
@@ -585,16 +596,20 @@ class FederatedMatrixImputer(
             **features_of(checked),
         }
 
-    def _store(self, known, result, problem, observers, objective):
+    def _store(self, known, result, problem, ids, observers, objective):
         """Set the fitted attributes, all at once."""
         self.__dict__.pop("feature_names_in_", None)
-        self.__dict__.update(known, **_so_far(result.server))
+        first_round = result.server.round_index - (len(result.trace) - 1)
+        self.__dict__.update(known, **_so_far(result.server, first_round))
         self.objective_ = objective
         self.converged_, self._stopped_by = result.converged, result.stopped_by
         self.history_ = {**result.history, "singular_values": result.trace}
         drift = problem.vectors.norms(result.states.controls)
         self.client_drift_ = np.zeros(self.n_clients_)
         self.client_drift_[observers] = np.sqrt(problem.federation.lengths) * drift
+        self._memory = None
+        if self.warm_start:  # as large as the data
+            self._memory = memory_of(ids[observers], problem, result.server, result.states)
 
     def _warn(self, result, problem, data, observers):
         n_silent = len(data.ids) - len(observers)
@@ -732,7 +747,7 @@ class FederatedMatrixImputer(
         return np.array([log_likelihood, cells.counts.sum()])
 
 
-def _so_far(server):
+def _so_far(server, first_round):
     """Fitted attributes that the server's state gives."""
     theta = server.parameters.natural
     return {
@@ -742,7 +757,7 @@ def _so_far(server):
         "row_factors_": theta.low_rank.left,
         "singular_values_": theta.low_rank.singular_values,
         "column_factors_": theta.low_rank.right,
-        "n_iter_": server.round_index,
+        "n_iter_": server.round_index - first_round,
         "converged_": False,
     }
 

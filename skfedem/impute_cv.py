@@ -333,6 +333,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         imputer.set_params(penalty=best.penalty).fit(X, clients=clients, shape=shape)
         self._warn(trials)
         self.best_estimator_ = imputer.set_params(warm_start=False)
+        imputer._memory = None  # nobody goes on from it
         self.best_params_ = results["params"][best_index]
         self.best_score_ = float(results["mean_test_score"][best_index])
         self.best_index_, self.cv_results_ = best_index, results

@@ -835,11 +835,7 @@ class FederatedGaussianMixture(
         controls = result.states.controls
         self.client_drift_ = np.sqrt(np.einsum("ij,ij->i", controls, controls))
         self.__dict__.pop("new_client_ids_", None)
-        server, states = result.server, result.states
-        if result.stopped_by == "keyboard":
-            # Some clients may have finished a round that the server has not.
-            server = server._replace(control=problem.federation.weights @ states.controls)
-        self._memory = memory_of(data.ids, problem, server, states)
+        self._memory = memory_of(data.ids, problem, result.server, result.states)
 
     def _store_stream(self, memory, at, controls, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""

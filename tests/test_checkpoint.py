@@ -59,7 +59,7 @@ def assert_same_fit(one, other):
     for name, value in vars(one).items():
         if name in ("checkpoint", "checkpoint_every", "max_iter", "n_jobs"):
             continue
-        if name == "_memory":
+        if name == "_memory" and value is not None:
             value, other_value = value.server, other._memory.server
             assert_array_equal(value.statistics, other_value.statistics)
             assert_array_equal(value.control, other_value.control)

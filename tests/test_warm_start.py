@@ -1,5 +1,6 @@
 """Fits that go on from the statistics and the control variates of the last one."""
 
+import pickle
 import warnings
 
 import numpy as np
@@ -8,8 +9,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
+from skfedem._federation import Federation
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
+from skfedem.solvers import _loop
 
 LENGTHS = (30, 12, 25, 40, 18)
 CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0]])
@@ -178,3 +181,129 @@ def test_variance_reduction_begins_anew_on_other_rows():
         gm.fit(first).fit(other)
     # Their mean is 10, of which 500 rounds would hear nothing otherwise.
     assert abs(gm.weights_ @ gm.means_ - 10).max() < 1
+
+
+# ------------------------------------------------------------------ imputers
+
+
+def make_matrices(seed=0):
+    rng = np.random.default_rng(seed)
+    rates = np.exp(rng.normal(size=(12, 2)) @ rng.normal(size=(2, 8)) / 2)
+    seen = rng.random((4, *rates.shape)) < 0.5
+    return [np.where(cells, rng.poisson(rates), np.nan) for cells in seen]
+
+
+MATRICES = make_matrices()
+COUNTS = {"rank": 3, "family": "poisson", "penalty": 2.0, "tol": 0.0, "random_state": 0}
+NOISY_COUNTS = {**COUNTS, "omega": 1.0, "participation": 0.6}
+IMPUTERS = {
+    "exact": COUNTS,
+    "fixed step": {**COUNTS, "step_size": 0.7},
+    "all cells": NOISY_COUNTS,
+    "minibatches": {**NOISY_COUNTS, "batch_size": 5},
+    "variance reduced": {**NOISY_COUNTS, "batch_size": 5, "solver": "vr_fedem", "n_inner": 7},
+}
+FITTED = ("intercept_", "row_effects_", "column_effects_", "row_factors_", "singular_values_")
+
+
+def assert_imputer_memory_is_the_mean(imputer):
+    memory = imputer._memory
+    vectors = memory.model.vectors(
+        Federation(None, np.concatenate([[0], np.cumsum(memory.totals)]), memory.weights)
+    )
+    every = np.arange(len(memory.ids))
+    parts = [vectors.weighted(memory.weights, every, memory.states.controls)]
+    # Rounding of sums of a few numbers, round after round.
+    assert_allclose(memory.server.control, vectors.total(every, parts), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("setting", IMPUTERS)
+def test_two_imputations_are_one_of_twice_the_rounds(setting):
+    imputer = FederatedMatrixImputer(**IMPUTERS[setting], max_iter=20)
+    whole = fit(clone(imputer), MATRICES)
+    warm = fit(clone(imputer).set_params(max_iter=13, warm_start=True), MATRICES)
+    fit(warm.set_params(max_iter=7), MATRICES)
+    for name in (*FITTED, "column_factors_", "client_drift_"):
+        assert_array_equal(getattr(warm, name), getattr(whole, name), err_msg=name)
+    assert warm.n_iter_ == 7
+    assert_array_equal(warm.history_["round"], np.arange(8))
+    names = ["field_sq_norm", "step_size", "n_active", "uplink_bits", "singular_values"]
+    for name in names:
+        assert_array_equal(warm.history_[name][1:], whole.history_[name][14:], err_msg=name)
+    # The server knows the cells, and the clients have their control variates.
+    for name in ("epoch", "uplink_bits", "downlink_bits"):
+        assert warm.history_[name][0] == 0
+    assert_imputer_memory_is_the_mean(warm)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"penalty": 3.0}, {"rank": 2}, {"effects": "rows"}, {"effects_penalty": 0.5},
+     {"client_weights": "uniform"}, {"solver": "vr_fedem", "batch_size": 5}],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_imputers_keep_control_variates_when_parameters_change(change):
+    imputer = FederatedMatrixImputer(**NOISY_COUNTS, max_iter=9, warm_start=True)
+    drift = fit(imputer, MATRICES).client_drift_
+    fit(imputer.set_params(**change, max_iter=0), MATRICES)
+    assert_array_equal(imputer.client_drift_, drift)
+    assert imputer.history_["uplink_bits"][0] == 0
+    fit(imputer.set_params(max_iter=5), MATRICES)
+    assert_imputer_memory_is_the_mean(imputer)
+
+
+def test_imputers_begin_from_the_parameters_with_other_observations():
+    imputer = FederatedMatrixImputer(**NOISY_COUNTS, max_iter=9, warm_start=True)
+    factors = fit(imputer, MATRICES).singular_values_
+    fit(imputer.set_params(max_iter=0), make_matrices(seed=1))
+    assert_array_equal(imputer.singular_values_, factors)
+    # Control variates and cells are sent anew.
+    assert imputer.history_["epoch"][0] == 1
+    assert imputer.history_["uplink_bits"][0] > 0
+
+
+def test_a_warm_imputation_is_resumed_bit_for_bit(tmp_path):
+    path = tmp_path / "run.npz"
+    imputer = FederatedMatrixImputer(**NOISY_COUNTS, max_iter=6, warm_start=True)
+    fit(imputer, MATRICES)
+    fit(imputer.set_params(checkpoint=path, max_iter=4), MATRICES)
+    resumed = fit(clone(imputer).set_params(max_iter=9), MATRICES, resume_from=path)
+    whole = fit(clone(imputer).set_params(max_iter=15, checkpoint=None), MATRICES)
+    assert resumed.n_iter_ == 9
+    for name in FITTED:
+        assert_array_equal(getattr(resumed, name), getattr(whole, name), err_msg=name)
+
+
+def test_imputers_keep_what_warm_starts_need_and_no_more():
+    imputer = fit(FederatedMatrixImputer(**COUNTS, max_iter=5), MATRICES)
+    assert imputer._memory is None
+    means = imputer.fitted_mean()
+    fit(imputer.set_params(warm_start=True, max_iter=0), MATRICES)
+    assert_allclose(imputer.fitted_mean(), means, rtol=1e-6)
+    copied = pickle.loads(pickle.dumps(imputer))
+    fit(imputer.set_params(max_iter=5), MATRICES)
+    fit(copied.set_params(max_iter=5), MATRICES)
+    assert_array_equal(copied.fitted_mean(), imputer.fitted_mean())
+    search = FederatedMatrixImputerCV([2], penalties=2, n_splits=2, random_state=0)
+    assert fit(search, MATRICES).best_estimator_._memory is None
+
+
+def test_fits_go_on_after_a_round_that_the_server_did_not_finish(monkeypatch):
+    server_half, n_rounds = _loop.server_half, 0
+
+    def interrupted(*args):
+        nonlocal n_rounds
+        n_rounds += 1
+        if n_rounds == 5:
+            raise KeyboardInterrupt  # clients have moved their control variates
+        return server_half(*args)
+
+    monkeypatch.setattr(_loop, "server_half", interrupted)
+    gm = FederatedGaussianMixture(**NOISY, warm_start=True)
+    imputer = FederatedMatrixImputer(**NOISY_COUNTS, warm_start=True)
+    fit(gm, CLIENTS)
+    n_rounds = 0
+    fit(imputer, MATRICES)
+    assert gm.n_iter_ == imputer.n_iter_ == 4
+    assert_memory_is_the_mean(gm)
+    assert_imputer_memory_is_the_mean(imputer)

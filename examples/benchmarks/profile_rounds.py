@@ -2,9 +2,10 @@
 
 Three loads: minibatch rounds of FedEM (100 clients x 20 rows, dithered), exact rounds on a million
 rows, and the imputer at the size of the paper (9,721 sites, 525 months, 12,185 cells). For each:
-the time of a round; the share of it that a round of the same calls on next to no data takes, which
-is what Python and the calls cost; the largest allocation during a round; and the functions that
-take most of the time, by a profiler, which makes calls look dearer than they are.
+the time of a round; what a round of the same calls on next to no data takes, which is what Python
+and the calls cost, as it is and with other things in the processor's caches before each round, as
+large data leave them; the largest allocation during a round; and the functions that take most of
+the time, by a profiler, which makes calls look dearer than they are.
 
     python examples/benchmarks/profile_rounds.py [--lines 12]
 """
@@ -23,6 +24,8 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.solvers import _loop
 
 one_round = _loop.one_round
+# 8 MB: more than the caches that a processor has to itself.
+others = np.zeros(2**20)
 
 
 def rows(n_clients, n_rows, n_features, n_components):
@@ -85,11 +88,13 @@ def watched(fit, around):
         _loop.one_round = one_round
 
 
-def seconds(fit):
-    """Time of each round but the first."""
+def seconds(fit, *, cold=False):
+    """Time of each round but the first; ``cold`` is with other things in the caches before each."""
     times = []
 
     def timed(function, *arguments):
+        if cold:
+            np.add(others, 1.0, out=others)
         begun = time.perf_counter()
         after = function(*arguments)
         times.append(time.perf_counter() - begun)
@@ -123,14 +128,16 @@ def main():
     options = parser.parse_args()
     for name in ("minibatch rounds", "exact rounds", "imputer"):
         fit = load(name, small=False)
-        times, overhead = seconds(fit), seconds(load(name, small=True))
+        small = load(name, small=True)
+        times, overhead, cold = seconds(fit), seconds(small), seconds(small, cold=True)
         profile = cProfile.Profile()
         watched(fit, profile.runcall)
         stats = pstats.Stats(profile)
         print(f"\n== {name}")
         print(f"a round: {1e3 * np.median(times):.3f} ms, at best {1e3 * times.min():.3f} ms")
-        print(f"on next to no data: {1e3 * np.median(overhead):.3f} ms, so that arithmetic is "
-              f"{1 - np.median(overhead) / np.median(times):.0%}")  # fmt: skip
+        for what, calls in (("on next to no data", overhead), ("with cold caches", cold)):
+            share = 1 - np.median(calls) / np.median(times)
+            print(f"{what}: {1e3 * np.median(calls):.3f} ms, which leaves {share:.0%} to the data")
         print(f"peak beside what is kept: {peak(fit) / 2**20:.1f} MB")
         print(f"calls: {stats.total_calls / (len(times) + 1):.0f} a round")
         stats.sort_stats("tottime").print_stats(options.lines)

@@ -407,6 +407,40 @@ def start_run(model, federation, theta=None):
     )
 
 
+def start_again(model, federation, before, server, theta):
+    """Start from all that an earlier fit of the same cells left, or from its θ.
+
+    The server has been told of the cells.
+
+    Parameters
+    ----------
+    model, before : LowRankModel
+        Of this fit and of the earlier one.
+    federation : Federation
+    server : ServerState
+        Where the earlier fit ended.
+    theta : Theta
+        Its θ, without what the model no longer has.
+
+    Returns
+    -------
+    start : Start
+    """
+    if _same_steps(model, before):
+        return Start(server.statistics, server.parameters)
+    return start_run(model, federation, theta)._replace(uplink_bits=0, downlink_bits=0)
+
+
+def _same_steps(one, other):
+    """Whether two models of the same observations take the same steps."""
+    given = {"support": None, "margins": None, "family": None}
+    return (
+        one.adaptive == other.adaptive
+        and one.pooled._replace(**given) == other.pooled._replace(**given)
+        and np.array_equal(one.pooled.support.counts, other.pooled.support.counts)
+    )
+
+
 def start_bits(federation, shape, effects):
     """Bits of the first messages: cell numbers, counts in bytes of 7 bits, margins as doubles."""
     n_rows, n_columns = shape

@@ -17,6 +17,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import _random
 from .._client_vectors import ClientVectors
 from .._federation import Federation, draw_minibatches, draw_weighted_minibatches
@@ -173,6 +175,13 @@ def compress(
         return innovations, problem.compressor.n_bytes(innovations, lengths)
     uniforms = problem.vectors.uniforms(problem.seed, _random.COMPRESSION, round_index, clients)
     return problem.compressor.send(innovations, uniforms, lengths)
+
+
+def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
+    """V = Σ_i w_i V_i, as a server's vector."""
+    vectors, weights = problem.vectors, problem.federation.weights
+    every = np.arange(len(weights))
+    return vectors.total(every, [vectors.weighted(weights, every, controls)])
 
 
 def server_half(

@@ -13,7 +13,7 @@ from .._codec import FLOAT_BITS
 from .._federation import runs
 from .._history import History
 from ..participation import draw_active
-from ._base import Broadcast, Received, ServerState, server_half
+from ._base import Broadcast, Received, ServerState, mean_control, server_half
 from ._stopping import Exact, Sweeps
 
 
@@ -130,6 +130,9 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
                 )
     except KeyboardInterrupt:
         stopped_by = "keyboard"
+        # Some clients may have finished a round that the server has not.
+        server = progress.server._replace(control=mean_control(problem, states.controls))
+        progress = progress._replace(server=server)
         history.keep(progress.n_rounds + 1)
         del trace[progress.n_rounds + 1 :]
     if tasks:

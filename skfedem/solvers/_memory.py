@@ -9,7 +9,7 @@ import numpy as np
 
 from .._federation import fingerprint
 from ..models._base import Model
-from ._base import ServerState
+from ._base import ServerState, mean_control
 from .fedem import ClientStates
 
 
@@ -74,6 +74,15 @@ def memory_of(ids, problem, server, states):
     )
 
 
+def same_rows(memory, federation, ids):
+    """Whether these are the clients of the memory, with the rows that they had."""
+    return (
+        np.array_equal(memory.ids, ids)
+        and np.array_equal(memory.totals, federation.totals)
+        and memory.data == fingerprint(federation)
+    )
+
+
 def in_setting(memory, problem, kind):
     """Memory without a limit of steps that was learnt in rounds of another kind."""
     setting = _setting(problem, kind)
@@ -90,7 +99,8 @@ def go_on(memory, solver, problem, start, ids):
     """Start of a run that goes on with V, the rounds, and so the random streams of another.
 
     Known clients keep their control variates; new ones begin with V_i = 0. Where nothing has
-    changed clients keep all they have, else the estimates of VR-FedEM begin anew.
+    changed clients keep all they have, else the estimates of VR-FedEM begin anew. Vectors that
+    clients have on their own rows ask for the same rows.
 
     Parameters
     ----------
@@ -109,20 +119,17 @@ def go_on(memory, solver, problem, start, ids):
     states = solver.init(problem, problem.vectors.zeros())
     memory = in_setting(memory, problem, type(states).__name__)
     federation, server = problem.federation, memory.server
-    at = positions(memory.ids, ids)
-    unchanged = (
-        np.array_equal(at, np.arange(len(memory.ids)))
-        and np.array_equal(memory.totals, federation.totals)
-        and memory.n_inner == problem.n_inner
-        and memory.data == fingerprint(federation)
-        and type(memory.states) is type(states)
-    )
+    same_solver = memory.n_inner == problem.n_inner and type(memory.states) is type(states)
+    unchanged = same_solver and same_rows(memory, federation, ids)
     if unchanged:
         states = type(states)(*(kept.copy() for kept in memory.states))
+    elif np.array_equal(memory.ids, ids):
+        states.controls[:] = memory.states.controls
     else:
+        at = positions(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
     if not (unchanged and np.array_equal(memory.weights, federation.weights)):
-        server = server._replace(control=federation.weights @ states.controls)
+        server = server._replace(control=mean_control(problem, states.controls))
     server = server._replace(statistics=start.statistics, parameters=start.parameters)
     return start._replace(kept=Kept(server, states))
 
