@@ -81,22 +81,29 @@ def load(path, identity, template):
     ValueError
         If the file is damaged, no checkpoint, of another version, or of another run.
     """
-    found, arrays = _read(Path(path))
+    found, arrays = _read(path)
     _check_identity(path, found, json.loads(json.dumps(identity)))
     return _rebuilt("state", template, arrays)
 
 
 def identity_of(path):
     """Whose run a checkpoint is; errors as in ``load``."""
-    return _read(Path(path))[0]
+    return _read(path)[0]
 
 
 def _read(path):
     """Identity and arrays of a file, after its digest was compared."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"Expected resume_from to be a path or None, got {path!r}.")
+    path = Path(path)
     if not path.exists():
         raise FileNotFoundError(
             f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
             "resume_from to begin anew."
+        )
+    if path.is_dir():
+        raise ValueError(
+            f"Expected a checkpoint to resume from at {path}, got a folder. Name the file in it."
         )
     damaged = (
         f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "

@@ -52,9 +52,9 @@ class Rectangular(NamedTuple):
         return self.length * len(clients)
 
     @property
-    def longest(self) -> int:
-        """Length of the longest vector."""
-        return self.length
+    def distinct_lengths(self) -> IntArray:
+        """The lengths that there are, increasing."""
+        return np.array([self.length])
 
     def uniforms(self, seed: int, purpose: int, round_index: int, clients: IntArray) -> FloatArray:
         """Uniform random numbers in [0, 1), one for each number of some clients' vectors."""
@@ -120,9 +120,9 @@ class OnOwnRows(NamedTuple):
         return int(self.lengths(clients).sum())
 
     @property
-    def longest(self) -> int:
-        """Length of the longest vector."""
-        return int(np.diff(self.offsets).max())
+    def distinct_lengths(self) -> IntArray:
+        """The lengths that there are, increasing."""
+        return np.unique(np.diff(self.offsets))
 
     def uniforms(self, seed: int, purpose: int, round_index: int, clients: IntArray) -> FloatArray:
         """Uniform random numbers in [0, 1), one for each number of some clients' vectors."""

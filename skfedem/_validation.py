@@ -52,12 +52,10 @@ def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
 
 
 def _n_dimensions(table):
-    if hasattr(table, "ndim"):
-        return table.ndim
     depth = 0
     while isinstance(table, list | tuple):
         depth, table = depth + 1, table[0] if table else None
-    return depth + getattr(table, "ndim", 0)
+    return depth + len(getattr(table, "shape", ()))
 
 
 def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=False):
@@ -94,6 +92,10 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
             f"axis counts clients, give `list(X)`. {_HOW}"
         )
     _refuse_what_is_no_table(X)
+    if hasattr(X, "columns") and not len(X.columns):
+        raise ValueError(
+            f"Expected a table with at least one feature, got a {type(X).__name__} without columns."
+        )
     if isinstance(X, np.ndarray) and X.dtype.kind in "USmM":
         raise ValueError(
             f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
@@ -335,12 +337,14 @@ def check_weights(weights, of_whom=lambda row: "", first=lambda row: 0):
 
     ``of_whom`` and ``first`` tell of a row whose it is, and where that client's rows begin.
     """
-    bad = np.flatnonzero(~((weights >= 0) & (weights <= _LARGEST)))
+    fits = (weights >= 1 / _LARGEST) & (weights <= _LARGEST)
+    bad = np.flatnonzero(~(fits | (weights == 0)))
     if len(bad):
         row = bad[0]
         raise ValueError(
-            f"Expected sample_weight to be finite and not negative, got {weights[row]} in row "
-            f"{row - first(row)}{of_whom(row)}. Drop such rows or give them weight 0."
+            f"Expected sample_weight to be finite and not negative, 0 or from {1 / _LARGEST:g} to "
+            f"{_LARGEST:g}, got {weights[row]} in row {row - first(row)}{of_whom(row)}. Drop such "
+            "rows or give them weight 0; only ratios of weights matter."
         )
     if not weights.any():
         raise ValueError(
@@ -520,7 +524,7 @@ def _check_each(block, start, of_whom, offsets, allow_nan):
     if finite.all():
         raise ValueError(
             f"Expected numbers of at most {_LARGEST:g} in size, {got}: their squares are too "
-            "large for a double. Rescale the features, for example with StandardScaler."
+            "large for a double. Divide such a feature by a power of ten."
         )
     what, wanted = ("", " or missing (NaN)") if allow_nan else ("NaN or ", "")
     raise ValueError(

@@ -139,8 +139,9 @@ class FederatedMatrixImputer(
         Stop after the round in which so many epochs are complete: evaluations of a cell over the
         number of observed cells.
     tol : float, default=1e-6
-        Exact rounds stop when the objective changed by less, relatively, five times in a row: it
-        may then be some ten to hundred times that above its minimum.
+        Exact rounds stop when the objective changed by less than ``tol`` times the step size,
+        relatively, five times in a row: it may then be some ten to hundred times ``tol`` above its
+        minimum.
         Other rounds stop when the M-step's objective gains less over each of three sweeps in a row,
         a sweep being the rounds whose step sizes add up to 1.
     eval_every : int, "auto" or None, default="auto"

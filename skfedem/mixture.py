@@ -52,11 +52,18 @@ from ._validation import (
     features_of,
     federation_of,
     is_client_list,
+    warn,
 )
 from .compression import Compressor
-from .models.gaussian_mixture import COVARIANCE_TYPES, in_row_units, precisions_cholesky
+from .models.gaussian_mixture import (
+    COVARIANCE_TYPES,
+    in_row_units,
+    lost_in_rounding,
+    precisions_cholesky,
+)
 from .models.mixture_start import (
     INIT_PARAMS,
+    bits_of_units,
     check_start,
     standardise,
     standardised_again,
@@ -166,12 +173,13 @@ class FederatedGaussianMixture(
         conditional expectations of a row as there are rows.
     tol : float, default=1e-3
         Nats per row. Exact rounds stop when the log-likelihood of two rounds in a row differs by
-        less. Other rounds stop when the M-step's objective gains less over each of three sweeps in
-        a row, a sweep being the rounds whose step sizes add up to 1.
+        less than ``tol`` times the step size. Other rounds stop when the M-step's objective gains
+        less than ``tol`` over each of three sweeps in a row, a sweep being the rounds whose step
+        sizes add up to 1.
     reg_covar : float, default=1e-6
-        Added to every variance, in the features' units squared; in standard units never less than
-        rounding, 64 eps. 0 adds nothing, and features that are constant or linearly dependent then
-        raise ValueError.
+        Added to every variance, in the features' units squared; with the rounding of second
+        moments, in standard units 64 eps, where that may be more. 0 adds nothing, and features
+        that are constant or linearly dependent then raise ValueError.
     n_init : int, default=1
         Number of starts; the fit with the largest log-likelihood is kept, and ``history_``, bits
         included, is that of this start alone.
@@ -416,7 +424,8 @@ class FederatedGaussianMixture(
             When ``tol`` was not reached, or when steps still left the domain of the M-step in the
             last tenth of the rounds.
         UserWarning
-            For a ``Compressor`` object that is not used, or is coarser than ``omega``.
+            For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
+            covariances that rounding has widened, as rows lie too far apart for them.
 
         Notes
         -----
@@ -445,7 +454,8 @@ class FederatedGaussianMixture(
                 f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
                 "run. Fit the starts one by one."
             )
-        best, task = None, FitTask(self, X, y, self.max_iter, sample_weight, len(seeds))
+        best: Any = None
+        task = FitTask(self, X, y, self.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
             if memory:
                 model, cost = standardised_again(self, memory.model, federation, given)
@@ -481,6 +491,14 @@ class FederatedGaussianMixture(
             remedy=", or drop linearly dependent features",
             doubt=", or check for degenerate data",
         )
+        lost = lost_in_rounding(model, best.server.parameters)
+        if len(lost):
+            warn(
+                f"Covariances of components {lost.tolist()} are smaller than second moments in "
+                "float64 can tell beside the distances between rows, and were widened. Look for "
+                "outliers, or fit rows that lie so far apart on their own.",
+                UserWarning,
+            )
         return self
 
     @available_if(_reads_rows_once)
@@ -577,6 +595,9 @@ class FederatedGaussianMixture(
             schedule = None if isinstance(self.step_size, str) else step_schedule(self, problem)
             stepping = Stepping(schedule, not uniform)
             memory, controls, history, trace = stream(fedem, problem, memory, at, stepping, workers)
+        bits = history.row(0)["downlink_bits"]
+        bits += bits_of_units(memory.model, len(memory.ids) - n_known)
+        history.update(0, downlink_bits=bits)
         is_first = n_known == len(data.ids) and not hasattr(self, "_memory")
         new_ids = data.ids if is_first else memory.ids[n_known:]
         # Features are those of the first call.

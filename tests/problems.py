@@ -412,7 +412,7 @@ SETTINGS = {
 def make_problem(model, federation, setting=SETTINGS["exact"], *, seed=0, n_inner=4, **changes):
     """Problem of a setting, with the control step that the estimators take."""
     vectors = model.vectors(federation)
-    omega = float(setting.compressor.omega_for(vectors.longest))
+    omega = float(np.max(setting.compressor.omega_for(vectors.distinct_lengths)))
     return Problem(
         model=model,
         federation=federation,

@@ -594,3 +594,20 @@ def test_other_parameter_errors():
         Compressor()
     with pytest.raises(AttributeError, match="cannot assign"):
         Dithering(3).levels = 4
+
+
+@pytest.mark.parametrize("operator", [Dithering, BlockQuantizer, RandK])
+def test_subclasses_send_what_their_own_compress_returns(operator):
+    class Doubled(operator):
+        def compress(self, values, uniforms, lengths=None):
+            return 2 * super().compress(values, uniforms, lengths)
+
+    class Longer(operator):
+        def n_bytes(self, values, lengths=None):
+            return super().n_bytes(values, lengths) + 1
+
+    rng = np.random.default_rng(0)
+    values, uniforms = rng.normal(size=(3, 7)), rng.random((3, 7))
+    plain, n_bytes = operator(omega=1.0).send(values, uniforms)
+    np.testing.assert_array_equal(Doubled(omega=1.0).send(values, uniforms)[0], 2 * plain)
+    np.testing.assert_array_equal(Longer(omega=1.0).send(values, uniforms)[1], n_bytes + 1)

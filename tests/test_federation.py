@@ -327,12 +327,17 @@ def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch):
 
 def test_exact_rounds_stop_at_the_first_small_change():
     rule = Exact(tol=0.1, model=Quadratic())
-    assert [rule.converged(value) for value in (-3.0, -2.0, -1.5, -1.45)] == [0, 0, 0, 1]
+    assert [rule.converged(value, 1.0) for value in (-3.0, -2.0, -1.5, -1.45)] == [0, 0, 0, 1]
     assert rule.state == [-3.0, -2.0, -1.5, -1.45]
     falling = Exact(tol=0.1, model=Quadratic())
-    assert [falling.converged(value) for value in (-1.0, -1.5, -1.55)] == [False, False, True]
+    assert [falling.converged(value, 1.0) for value in (-1.0, -1.5, -1.55)] == [0, 0, 1]
     never = Exact(tol=0.0, model=Quadratic())
-    assert not any(never.converged(-1.0) for _ in range(3))
+    assert not any(never.converged(-1.0, 1.0) for _ in range(3))
+
+
+def test_short_exact_steps_stop_at_smaller_changes():
+    rule = Exact(tol=0.1, model=Quadratic())
+    assert [rule.converged(value, 0.1) for value in (-3.0, -2.95, -2.945)] == [0, 0, 1]
 
 
 class Quadratic:

@@ -762,8 +762,26 @@ def test_bits_of_uncompressed_rounds():
     # Before: cell numbers (7 bits of 96 cells), a byte for each count, margins as doubles.
     margins = sum(seen.any(axis=axis).sum() for seen in SEEN for axis in (0, 1))
     assert uplink[0] == (7 + 8) * N_OBSERVATIONS + 64 * margins
-    # θ of the start goes to everybody, as that of an exact round does.
-    assert imputer.history_["downlink_bits"][0] == imputer.history_["downlink_bits"][1]
+    # θ goes to everybody in every round, and for the first control variates.
+    downlink = imputer.history_["downlink_bits"]
+    assert downlink[0] == 0 < downlink[1] == downlink[-1]
+    noisy = FederatedMatrixImputer(**STOCHASTIC).fit(CLIENTS)
+    assert noisy.history_["downlink_bits"][0] == downlink[1]
+
+
+@pytest.mark.parametrize("compressor", ["dithering", "rand_k"])
+def test_control_variates_follow_the_worst_message(compressor):
+    # 17 numbers have a smaller ω than 16: levels are whole numbers.
+    cells = np.random.default_rng(0).permutation(96)[: 16 + 16 + 17]
+    triplets = np.column_stack([*np.divmod(cells, N_COLUMNS), cells % 5])
+    clients = np.split(triplets.astype(float), [16, 32])
+    noisy = {"omega": 1.0, "compressor": compressor, "step_size": 0.3, "max_iter": 5, "tol": 0.0}
+    means = []
+    for alpha in ("auto", 1 / (1 + 1.0)):
+        imputer = FederatedMatrixImputer(**noisy, control_step=alpha, random_state=0)
+        with pytest.warns(ConvergenceWarning, match="Not converged"):
+            means.append(imputer.fit(clients, shape=SHAPE).fitted_mean())
+    assert_array_equal(*means)
 
 
 @pytest.mark.parametrize("compressor", ["dithering", "block", "rand_k"])

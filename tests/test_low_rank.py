@@ -90,7 +90,7 @@ def problem_of(
     )
     vectors = model.vectors(federation)
     compressor = Identity() if compressor is None else compressor
-    omega = float(compressor.omega_for(vectors.longest))
+    omega = float(np.max(compressor.omega_for(vectors.distinct_lengths)))
     if n_inner is None:
         n_inner = automatic_n_inner(
             federation.n_clients, federation.n_samples, omega, participation

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV, KFold, cross_validate
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
@@ -22,6 +22,7 @@ from skfedem import FederatedGaussianMixture, _parallel
 from skfedem._federation import Federation
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from skfedem.models import mixture_start
+from skfedem.preprocessing import FederatedStandardScaler
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0]])
@@ -988,6 +989,41 @@ def test_no_rounds_are_not_a_failure_to_converge():
     assert gm.predict(X).shape == (N_SAMPLES,)
 
 
+@pytest.mark.parametrize("parameters", [{"omega": 1.0}, {"batch_size": 4, "solver": "vr_fedem"}])
+def test_epochs_that_the_start_uses_up(parameters):
+    gm = FederatedGaussianMixture(3, max_iter=None, max_epochs=1, random_state=0, **parameters)
+    gm.set_params(step_size=0.01)
+    says = "No round was done: the start took 1 of max_epochs=1. Increase max_epochs, or set "
+    with pytest.warns(ConvergenceWarning, match=says):
+        gm.fit(CLIENTS)
+    assert gm.n_iter_ == 0
+    gm.set_params(control_init="zeros")
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
+        gm.fit(CLIENTS)
+    assert gm.n_iter_ > 0
+
+
+def test_epochs_that_would_be_enough():
+    steps = {"step_size": 0.1, "batch_size": 5, "tol": 0.0, "max_iter": None, "random_state": 0}
+    gm = FederatedGaussianMixture(3, **steps, max_epochs=1.5)
+    # 500 rounds of 30 of the 142 rows, and one pass before.
+    enough = 1 + 500 * 6 * 5 / N_SAMPLES
+    with pytest.warns(ConvergenceWarning, match=f"max_epochs to about {int(np.ceil(enough))}, "):
+        gm.fit(CLIENTS)
+
+
+def test_short_exact_steps_do_not_pass_for_convergence():
+    tight = {**EXACT, "max_iter": 20_000}
+    best = FederatedGaussianMixture(**tight, tol=1e-9).fit(CLIENTS).lower_bound_
+    gaps = []
+    for step_size in (1.0, 0.1, 0.01):
+        gm = FederatedGaussianMixture(**tight, step_size=step_size, tol=1e-4).fit(CLIENTS)
+        assert gm.converged_
+        gaps.append(best - gm.lower_bound_)
+    # A round of γ gains γ of what EM does: without that, the gap would grow by 1/γ.
+    assert max(gaps) < 3 * max(gaps[0], 1e-4)
+
+
 @pytest.mark.parametrize("max_iter", [None, 10_000])
 def test_max_epochs_ends_with_the_round_that_completes_them(max_iter):
     gm = FederatedGaussianMixture(
@@ -1304,7 +1340,9 @@ def test_bits_of_the_first_control_variates():
     n_statistics = 9
     more = with_field["uplink_bits"][0] - without["uplink_bits"][0]
     assert more == FLOAT * N_CLIENTS * n_statistics
-    assert with_field["downlink_bits"][0] == without["downlink_bits"][0]
+    # Clients compute them at Ŝ_0, which all are told first.
+    told = with_field["downlink_bits"][0] - without["downlink_bits"][0]
+    assert told == FLOAT * N_CLIENTS * n_statistics
 
 
 # ------------------------------------------------------------------ what is printed
@@ -1321,3 +1359,73 @@ def test_verbose(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 26
     assert not any("nan" in line for line in lines)
+
+
+def test_rounds_that_are_not_evaluated_are_printed_without(capsys):
+    gm = FederatedGaussianMixture(**{**STOCHASTIC, "eval_every": 7}, verbose=2).fit(CLIENTS)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "Round" in line]
+    assert len(lines) == gm.n_iter_
+    assert "nan" not in "".join(lines)
+    assert "log-likelihood" in lines[6]
+    assert "log-likelihood" not in lines[5]
+
+
+# ------------------------------------------------------------------ rows far apart
+
+
+def apart(distance, seed=0):
+    """Clients with one component each, of variance 1 and so far apart."""
+    rng = np.random.default_rng(seed)
+    clients = [rng.normal(k * distance, 1, size=(60, 2)) for k in (-1, 0, 1)]
+    return clients, np.array([client.mean(axis=0) for client in clients])
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_components_far_apart_keep_their_covariances(covariance_type):
+    clients, means = apart(1e6)
+    given = {"covariance_type": covariance_type, "means_init": means}
+    gm = FederatedGaussianMixture(3, **given).fit(clients)  # warns nothing
+    rows = np.concatenate(clients)
+    theirs = GaussianMixture(3, **given).fit(rows)
+    # Second moments in units of 1e6 have four digits of a variance left.
+    assert gm.score(rows) == pytest.approx(theirs.score(rows), abs=3e-3)
+    assert gm.lower_bound_ == pytest.approx(gm.score(rows), abs=3e-3)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_covariances_that_rounding_widens_are_told(covariance_type):
+    clients, means = apart(1e8)
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, means_init=means)
+    says = r"Covariances of components \[0, 1, 2\] are smaller than second moments in float64"
+    with pytest.warns(UserWarning, match=says):
+        gm.fit(clients)
+    assert np.isfinite(gm.covariances_).all()
+    # A known covariance needs no second moment.
+    gm.set_params(covariance_type="tied", fixed_covariance=np.eye(2)).fit(clients)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_wrong_cell_is_no_error(seed):
+    rng = np.random.default_rng(5)
+    rows = np.concatenate([rng.normal(center, 1, size=(50, 3)) for center in (-4, 0, 4)])
+    rows[7, 1] = 1e5
+    gm = FederatedGaussianMixture(4, random_state=seed)
+    with pytest.warns(UserWarning, match="Look for outliers"):
+        gm.fit([rows[:75], rows[75:]])
+    assert np.isfinite(gm.score(rows))
+
+
+# ------------------------------------------------------------------ tables of polars
+
+
+def test_polars_tables():
+    polars = pytest.importorskip("polars")
+    frames = [polars.DataFrame(client, schema=["length", "width"]) for client in CLIENTS]
+    gm = FederatedGaussianMixture(**EXACT).fit(frames)
+    plain = FederatedGaussianMixture(**EXACT).fit(CLIENTS)
+    assert_array_equal(gm.means_, plain.means_)
+    assert_array_equal(gm.feature_names_in_, ["length", "width"])
+    assert_array_equal(gm.predict(frames)[1], plain.predict(CLIENTS)[1])
+    pipeline = make_pipeline(FederatedStandardScaler(), FederatedGaussianMixture(3, random_state=0))
+    outputs = pipeline.set_output(transform="polars").fit(frames).transform(frames)
+    assert {type(table) for table in outputs} == {polars.DataFrame}

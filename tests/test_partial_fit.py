@@ -431,3 +431,26 @@ def test_what_was_copied_before_a_call_is_left_alone():
     kept = before.copy()
     gm.partial_fit(CLIENTS)
     assert_array_equal(before, kept)
+
+
+# ---- bits to the clients
+
+
+def test_what_the_server_learns_goes_back_to_the_clients():
+    gm = streamed(FederatedGaussianMixture(**GIVEN, covariance_type="tied"), 100)
+    # Ŝ, and the second moment that covariances are computed from.
+    numbers = 3 * 3 + 3
+    assert_array_equal(gm.history_["downlink_bits"][1:], 64 * numbers * gm.history_["n_active"][1:])
+    full = streamed(FederatedGaussianMixture(**GIVEN), 100)
+    statistics = 64 * 3 * 6 * full.history_["n_active"][1:]
+    assert_array_equal(full.history_["downlink_bits"][1:], statistics)
+
+
+@pytest.mark.parametrize(("covariance_type", "moments"), [("tied", 2 + 3), ("diag", 2 + 2)])
+def test_clients_who_join_are_told_the_units(covariance_type, moments):
+    gm = FederatedGaussianMixture(**GIVEN, covariance_type=covariance_type)
+    gm.partial_fit(CLIENTS[:3]).partial_fit(CLIENTS[:3])
+    of_three = gm.history_["downlink_bits"][-1]
+    gm.partial_fit(X[:20], clients=np.repeat([1, 2, 8, 9], 5))
+    assert_array_equal(gm.new_client_ids_, [8, 9])
+    assert gm.history_["downlink_bits"][-1] == of_three * 4 / 3 + 64 * 2 * moments

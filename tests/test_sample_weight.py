@@ -336,8 +336,10 @@ def bad(position, value):
 @pytest.mark.parametrize(
     ("weight", "says"),
     [
-        (bad(33, -1.0), "not negative, got -1.0 in row 2 of client 'b'"),
-        (bad(33, np.nan), "finite and not negative, got nan in row 2 of client 'b'"),
+        (bad(33, -1.0), "not negative, .* got -1.0 in row 2 of client 'b'"),
+        (bad(33, 1e-200), "0 or from 1e-150 to 1e.150, got 1e-200 in row 2 of client 'b'"),
+        (bad(33, 1e200), "0 or from 1e-150 to 1e.150, got 1e.200 in row 2 of client 'b'"),
+        (bad(33, np.nan), "finite and not negative, .* got nan in row 2 of client 'b'"),
         (bad(33, np.inf), "got inf in row 2 of client 'b'"),
         (bad(slice(31, 43), 0.0), "every client, got weights that are all zero for client 'b'"),
         (np.zeros(len(X)), "weights that are all zero"),
@@ -361,7 +363,10 @@ def test_bad_weights_of_a_table(weight, says):
         (WEIGHTS[:-1], "list with one array for each of the 4 clients of X, got a list of 3"),
         (WEIGHT, "list with one array for each of the 4 clients of X, got a ndarray"),
         ([*WEIGHTS[:2], WEIGHTS[2][1:], WEIGHTS[3]], "each of the 25 rows of client 2, got shape"),
-        ([*WEIGHTS[:2], -WEIGHTS[2] - 1, WEIGHTS[3]], "not negative, got -.* in row 0 of client 2"),
+        (
+            [*WEIGHTS[:2], -WEIGHTS[2] - 1, WEIGHTS[3]],
+            "not negative, .* got -.* in row 0 of client 2",
+        ),
         ([*WEIGHTS[:2], 0 * WEIGHTS[2], WEIGHTS[3]], "all zero for client 2"),
         ([*WEIGHTS[:2], ["x"] * 25, WEIGHTS[3]], "hold numbers of client 2"),
     ],

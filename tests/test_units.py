@@ -91,6 +91,18 @@ def test_directions_without_variance_keep_their_units():
     assert_allclose(units.means_to_rows(y), rows, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [1e3, 1e6, 3e6])
+def test_directions_of_little_variance_are_whitened(size):
+    rng = np.random.default_rng(0)
+    common = size * rng.normal(size=200)
+    rows = np.column_stack([common, common + rng.normal(size=200)])
+    units = units_of(rows, "full")
+    assert units.varies is None
+    # The share of variance, 1 / size², is known to some roundings.
+    variances = (standard_rows(Of(units), rows) ** 2).mean(axis=0)
+    assert_allclose(variances, 1.0, rtol=1e-9 + 1e-15 * size**2)
+
+
 @pytest.mark.parametrize(
     ("covariance_type", "extra"),
     [("full", "dependent"), ("tied", "dependent"), ("full", "constant"), ("diag", "constant")],

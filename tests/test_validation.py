@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from skfedem import FederatedGaussianMixture
+from skfedem.compression import RandK
 
 RNG = np.random.default_rng(0)
 CLIENTS = [RNG.normal(g, 1, size=(rows, 2)) for g, rows in enumerate((9, 12, 7))]
@@ -255,12 +256,12 @@ BAD_TABLES = {
     "huge numbers": (
         with_value(-1e151, client=2, row=4, column=0),
         ValueError,
-        [r"1e\+150", r"-1e\+151 in row 4, column 0 of client 2", "Rescale"],
+        [r"1e\+150", r"-1e\+151 in row 4, column 0 of client 2", "power of ten"],
     ),
     "huge numbers in one table": (
         np.concatenate(with_value(1e200)),
         ValueError,
-        [r"1e\+200 in row 12, column 1", "Rescale"],
+        [r"1e\+200 in row 12, column 1", "power of ten"],
     ),
     "sparse": (
         [CLIENTS[0], sparse.csr_array(CLIENTS[1])],
@@ -302,6 +303,10 @@ def test_names_that_are_no_strings_are_no_names(tables):
     gm = FederatedGaussianMixture(**GOOD).fit(tables)
     assert not hasattr(gm, "feature_names_in_")
     assert_array_equal(gm.means_, FITTED.means_)
+
+
+def test_a_frame_without_columns():
+    check_refused(ValueError, ["at least one feature", "DataFrame without columns"], pd.DataFrame())
 
 
 def test_large_numbers_that_can_be_squared_are_rows():
@@ -522,6 +527,38 @@ def test_compression_without_a_compressor():
     check_refused(ValueError, says, CLIENTS, compressor=None, omega=1.5)
 
 
+@pytest.mark.parametrize("omega", [NAN, INFINITY, -1.0])
+def test_a_compressor_without_an_omega(omega):
+    class Wrong(RandK):
+        def omega_for(self, length):
+            return omega
+
+    says = [
+        r"omega_for of compressor=.*Wrong\(k=3",
+        ">= 0",
+        f"got {omega} for messages of 12",
+        "class",
+    ]
+    check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [(lambda sent: None, "None"), (lambda sent: sent[:, 1:], r"\(3, 11\)"), (list, "None")],
+    ids=["nothing", "too short", "a list"],
+)
+def test_a_compressor_that_returns_something_else(wrong, got):
+    class Wrong(RandK):
+        def compress(self, values, uniforms, lengths=None):
+            return wrong(super().compress(values, uniforms, lengths))
+
+        def n_bytes(self, values, lengths=None):
+            return np.full(3, 100)
+
+    says = [r"compress and n_bytes of .*Wrong\(k=3", r"shapes \(3, 12\) and \(3,\)", f"got {got}"]
+    check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)
+
+
 @pytest.mark.parametrize(
     ("value", "error"), [(2.0, ValueError), (0, ValueError), (NAN, ValueError), (None, TypeError)]
 )
@@ -695,7 +732,7 @@ def test_questions_about_what_is_no_table(method):
         answer(objects(CLIENTS))
     with pytest.raises(ValueError, match="for client 1, got a list of 2 tables"):
         answer([CLIENTS[0], CLIENTS[1:]])
-    with pytest.raises(ValueError, match="(?s)client 1.*Rescale"):
+    with pytest.raises(ValueError, match="(?s)client 1.*power of ten"):
         answer(with_value(1e200))
 
 

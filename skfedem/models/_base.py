@@ -230,7 +230,7 @@ class Model(ABC):
         parameters : NamedTuple
             Those given, for ``evaluated`` on the batch alone.
         n_numbers : int
-            How many numbers each client sent for it.
+            How many numbers each client sent for it, and is told of the result.
         """
         return self, parameters, 0
 
@@ -326,5 +326,5 @@ class RowModel(Model):
         return now - before
 
     def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
-        """φ(T(Ŝ)) follows from Ŝ."""
+        """φ(T(Ŝ)) follows from Ŝ and what clients were told once."""
         return self.n_statistics * len(clients)

@@ -35,6 +35,8 @@ COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 # Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
 # ones threads wait for each other's calls to begin and end.
 _CACHE_SIZE = 2**19
+# Variances below this many roundings of a second moment have lost their digits.
+_FAITHFUL = 10
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
 # A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
@@ -138,8 +140,8 @@ class GaussianMixtureModel(RowModel):
     def regularization(self, means):
         """What is added to the covariances in standard units.
 
-        ``reg_covar``, or the rounding of the second moments that a variance is taken from, where
-        that is more.
+        ``reg_covar``, and the rounding of the second moments that a variance is taken from where
+        that may be more.
         """
         if self.reg_covar == 0:
             return 0.0
@@ -147,7 +149,8 @@ class GaussianMixtureModel(RowModel):
             return self._shared_regularization
         rounding = ROUNDING * (1 + means**2)
         if self.covariance_type == "full":
-            return _with_diagonal(self._given_regularization, rounding)
+            # On top: the least eigenvalue of reg_covar may be far below its diagonal here.
+            return self._given_regularization + rounding[:, :, None] * np.eye(self.n_features)
         if self.covariance_type == "spherical":
             rounding = rounding.mean(axis=1)
         return np.maximum(self.reg_covar / _squared_scale(self), rounding)
@@ -160,7 +163,7 @@ class GaussianMixtureModel(RowModel):
     @cached_property
     def _shared_regularization(self):
         """What is added to a covariance that all components share."""
-        return _with_diagonal(self._given_regularization, np.full(self.n_features, ROUNDING))
+        return self._given_regularization + ROUNDING * np.eye(self.n_features)
 
     # ---------------------------------------------------------------- E-step
 
@@ -519,6 +522,26 @@ def precisions_cholesky(model, parameters):
     return upper * np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
 
 
+def lost_in_rounding(model, parameters):
+    """Components with a variance that is little more than what rounding leaves, as indices.
+
+    Rows are so far apart, in units of this variance, that their second moments do not tell it.
+    """
+    if model.reg_covar == 0 or model.fixed_covariance is not None:
+        return np.empty(0, dtype=np.intp)  # no M-step, or one that refuses such variances
+    _, means, covariances = parameters[:3]
+    varies = slice(None) if model.units.varies is None else model.units.varies
+    least = _FAITHFUL * ROUNDING * (1 + means[:, varies] ** 2)
+    if model.covariance_type == "diag":
+        is_lost = covariances[:, varies] < least
+    elif model.covariance_type == "spherical":
+        is_lost = (covariances < least.mean(axis=1))[:, None]
+    else:
+        variances = np.linalg.eigvalsh(covariances[..., varies, :][..., varies])
+        is_lost = variances < least.max(axis=1, keepdims=True, initial=0)
+    return np.flatnonzero(is_lost.any(axis=1))
+
+
 def in_standard_units(model, weights, means, covariances):
     """Weights, means and covariances in standard units; what is None stays so."""
     if means is not None:
@@ -586,12 +609,6 @@ def _equally_long(lengths):
 def _by_client(columns, n_clients):
     """Split the columns of clients with equally many rows: (n, rows) to (n, n_clients, rows)."""
     return columns.reshape(len(columns), n_clients, -1)
-
-
-def _with_diagonal(matrix, least):
-    """Matrices (..., d, d): one (d, d) whose diagonal is raised to ``least`` (..., d)."""
-    lacking = np.maximum(least - np.diagonal(matrix), 0)
-    return matrix + lacking[..., None] * np.eye(len(matrix)) if lacking.any() else matrix
 
 
 def _segment_sums(values, lengths):

@@ -398,12 +398,10 @@ def start_run(model, federation, theta=None):
         sums=support.counts * family.mean(iterate.theta),
         block=None,
     )
-    every = np.arange(federation.n_clients)
     return Start(
         point,
         model.maximization(point),
         uplink_bits=start_bits(federation, support.shape, pooled.effects),
-        downlink_bits=FLOAT_BITS * model.downlink_numbers(federation, every),
     )
 
 
@@ -428,7 +426,7 @@ def start_again(model, federation, before, server, theta):
     """
     if _same_steps(model, before):
         return Start(server.statistics, server.parameters)
-    return start_run(model, federation, theta)._replace(uplink_bits=0, downlink_bits=0)
+    return start_run(model, federation, theta)._replace(uplink_bits=0)
 
 
 def _same_steps(one, other):

@@ -68,8 +68,17 @@ def moments(federation, block_rows, *, matrix):
     """
     center = mean_of_rows(federation, block_rows)
     second = second_moment(federation, center, block_rows, matrix=matrix)
-    bits = FLOAT_BITS * federation.n_clients * (len(center) + n_moments(len(center), matrix))
+    bits = _bits_of_moments(federation.n_clients, len(center), matrix)
     return Moments(center, second, bits, bits)
+
+
+def bits_of_units(model, n_clients):
+    """Bits that tell so many clients the model's units: the moments that these follow from."""
+    return _bits_of_moments(n_clients, model.n_features, model.covariance_type in ("full", "tied"))
+
+
+def _bits_of_moments(n_clients, n_features, matrix):
+    return FLOAT_BITS * n_clients * (n_features + n_moments(n_features, matrix))
 
 
 def assign(model, federation, init_params, seed):
@@ -267,7 +276,7 @@ def standardise(estimator, federation, given):
 def standardised_again(estimator, model, federation, given):
     """Model of an earlier fit, in its units, for what the parameters and the rows are now.
 
-    Only a second moment that is known to the server has to be sent anew.
+    Only a second moment that server and clients compute covariances from has to be sent anew.
 
     Parameters
     ----------
@@ -283,15 +292,15 @@ def standardised_again(estimator, model, federation, given):
     cost : (int, int)
         Bits up and down.
     """
-    second, uplink = None, 0
+    second, bits = None, 0
     if model.covariance_type == "tied":
         second = second_moment(
             federation, model.units.center, rows_at_once(model.n_features), matrix=True
         )
         second = model.units.matrices_to_standard(second)
-        uplink = FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
+        bits = FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
-    return replace(model, second_moment=second), (uplink, 0)
+    return replace(model, second_moment=second), (bits, bits)
 
 
 def with_parameters(model, reg_covar, fixed_covariance):
@@ -441,6 +450,7 @@ def start_run(model, federation, init_params, given, seed, cost):
         # No data has these means under this covariance: what the clients' data have, then.
         statistics, n_passes = expected_statistics(model, federation, parameters), 1
         uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
+    # θ, which does not follow from Ŝ_0.
     downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
     return Start(statistics, parameters, uplink, downlink, n_passes)
 

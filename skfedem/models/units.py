@@ -16,8 +16,9 @@ from .._federation import read
 
 # Rounding of a moment in standard units; neither a mass nor a variance is known better than this.
 ROUNDING = 64 * np.finfo(np.float64).eps
-# Share of the correlations' variance below which a direction counts as one without any.
-_NO_VARIANCE = 1e-12
+# Share of the correlations' variance below which a direction counts as one without any. Rounding
+# leaves a few parts in 1e15 of it.
+_NO_VARIANCE = ROUNDING
 
 
 class Units(NamedTuple):

@@ -174,7 +174,15 @@ def compress(
     if problem.omega == 0:
         return innovations, problem.compressor.n_bytes(innovations, lengths)
     uniforms = problem.vectors.uniforms(problem.seed, _random.COMPRESSION, round_index, clients)
-    return problem.compressor.send(innovations, uniforms, lengths)
+    quantized, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
+    shapes = getattr(quantized, "shape", None), getattr(n_bytes, "shape", None)
+    if shapes != (innovations.shape, (len(clients),)):
+        raise ValueError(
+            f"Expected compress and n_bytes of {problem.compressor!r} to return arrays of shapes "
+            f"{innovations.shape} and {(len(clients),)}, got {shapes[0]} and {shapes[1]}. Correct "
+            "this class."
+        )
+    return quantized, n_bytes
 
 
 def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:

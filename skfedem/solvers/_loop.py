@@ -177,7 +177,7 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
         criterion = model.evaluated(received.log_likelihood, before.parameters)
         if watched:
             history.update(-1, **evaluated(model, criterion, info.field_sq_norm))
-        converged = stopping.converged(criterion)
+        converged = stopping.converged(criterion, step_size)
     else:
         converged = stopping.converged(server, info.step_taken, received.n_active)
     history.append(
@@ -214,7 +214,8 @@ def initialise(solver, problem, start, options, workers):
         server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
     else:
         server, states = start.kept
-    seen, uplink_bits, epoch = (np.nan, np.nan), start.uplink_bits, start.n_passes
+    seen, epoch = (np.nan, np.nan), start.n_passes
+    uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
     if not problem.exact:
         # Exact rounds need neither: their field holds no V, and it is h_i(Ŝ) after the first.
         if start.kept is None and options.control_init == "field":
@@ -223,6 +224,7 @@ def initialise(solver, problem, start, options, workers):
             server = server._replace(control=mean_field)
             every = np.arange(problem.federation.n_clients)
             uplink_bits += FLOAT_BITS * vectors.n_numbers(every)
+            downlink_bits += FLOAT_BITS * model.downlink_numbers(problem.federation, every)
             epoch += 1
         elif options.eval_every is not None:
             seen = judged(problem, server, workers)
@@ -233,7 +235,7 @@ def initialise(solver, problem, start, options, workers):
         "step_size": np.nan,
         "n_active": 0,
         "uplink_bits": uplink_bits,
-        "downlink_bits": start.downlink_bits,
+        "downlink_bits": downlink_bits,
         "safeguarded": 0,
         **evaluated(model, *((np.nan, np.nan) if options.eval_every is None else seen)),
     }

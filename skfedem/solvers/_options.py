@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from numbers import Integral
 
+import numpy as np
+
 from .._validation import (
     check_choice,
     check_n_jobs,
@@ -106,11 +108,11 @@ def federated_problem(estimator, model, federation, seed):
         if not isinstance(compressor, Compressor):
             compressor = _COMPRESSORS[compressor](omega=e.omega)
     vectors = model.vectors(federation)
-    omega = float(compressor.omega_for(vectors.longest))
+    omega, length = _worst_omega(compressor, vectors.distinct_lengths)
     if omega > e.omega * (1 + _ROUNDING):
         warn(
             f"compressor={compressor!r} has omega={omega:.3g} for messages of "
-            f"{vectors.longest} numbers, more than omega={e.omega:.3g}. Its own level is kept; "
+            f"{length} numbers, more than omega={e.omega:.3g}. Its own level is kept; "
             f"omega only switches compression on. Set omega={omega:.3g} or more, or name the "
             "operator by a string so that its level follows omega.",
             UserWarning,
@@ -136,6 +138,19 @@ def federated_problem(estimator, model, federation, seed):
         n_inner=n_inner,
         seed=seed,
     )
+
+
+def _worst_omega(compressor, lengths):
+    """Largest ω of a compressor for messages of these lengths, and the length that has it."""
+    omegas = np.broadcast_to(compressor.omega_for(lengths), lengths.shape)
+    for omega, length in zip(omegas.tolist(), lengths.tolist(), strict=True):
+        if not 0 <= omega < np.inf:
+            raise ValueError(
+                f"Expected omega_for of compressor={compressor!r} to give a finite number >= 0, "
+                f"got {omega} for messages of {length} numbers. Correct this class."
+            )
+    worst = int(np.argmax(omegas))
+    return float(omegas[worst]), int(lengths[worst])
 
 
 def step_schedule(estimator, problem):

@@ -24,10 +24,11 @@ def printer(estimator):
     def print_row(row):
         if verbose > 1 or (verbose and row["round"] % 10 == 0):
             name = "log_likelihood" if "log_likelihood" in row else "objective"
+            is_evaluated = row[name] == row[name]
             print(
                 "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}, squared norm of "
                 "the field {field_sq_norm:.3g}".format(**row)
-                + f", {name.replace('_', '-')} {row[name]:.6g}"
+                + (f", {name.replace('_', '-')} {row[name]:.6g}" if is_evaluated else "")
             )
 
     return print_row
@@ -62,6 +63,13 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         )
         return
     if not n_rounds:
+        if e.max_iter != 0 and not result.converged:
+            warn(
+                f"No round was done: the start took {result.history['epoch'][0]:.2g} of "
+                f"max_epochs={e.max_epochs}. Increase max_epochs, or set control_init='zeros', "
+                "which takes no pass over the data.",
+                ConvergenceWarning,
+            )
         return
     last_tenth = result.history["safeguarded"][-max(1, n_rounds // 10) :]
     last_step, limit = result.history["step_size"][-1], result.server.step_limit
@@ -91,7 +99,8 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         if e.max_iter is not None:
             bounds.append(f"max_iter to about {enough}")
         if e.max_epochs is not None:
-            epochs = ceil(enough * result.history["epoch"][-1] / n_rounds)
+            first, last = result.history["epoch"][[0, -1]]
+            epochs = ceil(first + enough * (last - first) / n_rounds)
             bounds.append(f"max_epochs to about {epochs}")
         text += (
             f": the steps added up to only {travelled:.2g} {iteration}. With this step set "

@@ -135,6 +135,10 @@ def check_checkpoint_parameters(estimator):
         raise ValueError(
             f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
         )
+    if path is not None and Path(path).is_dir():
+        raise ValueError(
+            f"Expected checkpoint to be a file, got the folder {path!r}. Name a file in it."
+        )
     check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1)
 
 

@@ -22,12 +22,12 @@ class Sweep(NamedTuple):
 
 
 class Exact:
-    """scikit-learn's rule: the criterion of two iterates in a row differs by less than tol.
+    """scikit-learn's rule: the criterion of two iterates in a row differs by less than tol times γ.
 
     For exact rounds, where the clients' E-steps tell the criterion. The model says what the
     difference is, nats per row for a log-likelihood, relative for an objective, and how many in a
-    row have to be small: steps with momentum may gain little once, and much thereafter. The state
-    is the criteria so far.
+    row have to be small: steps with momentum may gain little once, and much thereafter. A step of γ
+    gains γ of what a whole one does. The state is the criteria so far.
     """
 
     def __init__(self, tol, model):
@@ -35,12 +35,13 @@ class Exact:
         self.model = model
         self.state = []
 
-    def converged(self, criterion):
-        """Take the criterion of one more iterate; say whether to stop."""
+    def converged(self, criterion, step_size):
+        """Take the criterion of one more iterate, and the step γ now; say whether to stop."""
         self.state.append(criterion)
         latest = self.state[-1 - self.model.n_quiet :]
         return len(latest) > self.model.n_quiet and all(
-            abs(self.model.change(now, before)) < self.tol for before, now in pairwise(latest)
+            abs(self.model.change(now, before)) < self.tol * step_size
+            for before, now in pairwise(latest)
         )
 
 

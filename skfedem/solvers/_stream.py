@@ -131,7 +131,9 @@ def stream(solver, problem, memory, at, stepping, workers):
             step_size=step_size,
             n_active=len(active),
             uplink_bits=8 * received.n_bytes + FLOAT_BITS * n_numbers * len(active),
-            downlink_bits=FLOAT_BITS * model.downlink_numbers(federation, active),
+            # What the model learnt has to go back to them.
+            downlink_bits=FLOAT_BITS
+            * (model.downlink_numbers(federation, active) + n_numbers * len(active)),
             safeguarded=info.safeguarded,
             **evaluated(model, criterion, np.nan),
         )
