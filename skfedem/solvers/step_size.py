@@ -119,6 +119,8 @@ def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participatio
     """Rounds between two passes over all rows, k_in.
 
     ``(1 + omega) * sqrt(m / 2)``, with m rows a client, makes the passes cost as much as the
-    minibatches (Appendix E.2); a client takes part in ``participation`` of the rounds.
+    minibatches if these are of ``sqrt(m / 2) / (1 + omega)`` rows, which is Theorem 3's batch
+    (Appendix E.2). The batch size in use is not looked at: with b rows it would be ``m / (2 * b)``.
+    A client takes part in ``participation`` of the rounds.
     """
     return ceil((1 + omega) * sqrt(n_samples / n_clients / 2) / participation)
