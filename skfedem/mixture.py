@@ -151,9 +151,9 @@ class FederatedGaussianMixture(
     n_inner : int or "auto", default="auto"
         VR-FedEM's inner loop, k_in: rounds between two passes over all rows. "auto" is
         (1 + ω) sqrt(m / 2) with the operator's own ω, as in ``control_step``, and m the mean
-        number of rows of a client, over ``participation``. The passes then cost as much as the
-        minibatches if b is that of Theorem 3, sqrt(m / 2) / (1 + ω) (Appendix E.2 of [1]_); with
-        another b, which is not looked at, m / (2 b) over ``participation`` makes them.
+        number of rows of a client, over ``participation``; b is not looked at. The passes then
+        cost as much as the minibatches if b is Theorem 3's, sqrt(m / 2) / (1 + ω) (Appendix E.2
+        of [1]_). For another b give m / (2 b) over ``participation``, where they do.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
         ``omega=0``.
