@@ -207,7 +207,8 @@ class Model(ABC):
         """What the noise of minibatches allows of the step γ, as two factors.
 
         The first bounds FedEM's step after division by ``1 + 5 ω_p`` (Theorem 4), the second
-        VR-FedEM's after multiplication by ``√(p / (k_in (1 + ω_p)))`` (Theorem 3).
+        VR-FedEM's after multiplication by ``√(p / (k_in (1 + ω_p)))``. There k_in is as in
+        Proposition 25, and p and ω_p are ours.
         """
 
     @abstractmethod

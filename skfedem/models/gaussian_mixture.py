@@ -63,8 +63,8 @@ _ROWS = 0.05
 # must not carry Ŝ out of the domain of the M-step. 0.05 failed with components that overlap; with
 # covariances far from round it is the limit of steps that helps.
 _NOISE = 0.02
-# Share of √(n b p / (k_in (1 + ω_p))), after Theorem 3: SPIDER's error adds up over an inner
-# loop. 0.2 failed with batches of one row and 660 statistics.
+# Share of √(n b p / (k_in (1 + ω_p))): SPIDER's error adds up over an inner loop. n, b and k_in are
+# as in Proposition 25, p and ω_p are ours. 0.2 failed with batches of one row and 660 statistics.
 _SPIDER = 0.1
 
 
