@@ -512,7 +512,9 @@ def vr_cost(
     -----
     Appendix E.2: each outer loop begins with one pass over all rows, and each inner round
     evaluates its batch at two iterates. Divided by ``n_clients * n_samples`` it is the number of
-    epochs.
+    epochs. This is the paper's count. In the first inner round both iterates are the same, so that
+    the solver reads no batch there: its outer loops cost ``n_samples + 2 * batch_size * (n_inner -
+    1)`` a client.
 
     Examples
     --------

@@ -86,7 +86,7 @@ def client_half(
 def spider(
     problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates, outer_loop: int
 ) -> Estimate:
-    """S_{t,k+1,i} (lines 4 and 8 of Algorithm 2).
+    """S_{t,k+1,i} (lines 3, 8 and 20 of Algorithm 2).
 
     Over all rows at a client's first active round of an outer loop; afterwards the minibatch
     mean of ``s̄_ij(T(Ŝ)) - s̄_ij(T(last iterate))`` is added, one minibatch for both iterates.
