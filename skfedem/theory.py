@@ -142,12 +142,12 @@ def max_step_size_full_participation(
 
     Notes
     -----
-    Theorem 1, equation (7). For ω > 0, no admissible step γ makes the factor
-    ``γ * (1 - γ * gradient_lipschitz / v_min)`` larger by which equation (8) bounds the mean squared
-    field. At ω = 0 the value returned is the limit for ω → 0. The paper allows more there: any
-    step below ``2 * v_min / gradient_lipschitz``, with the factor ``γ * (1 - γ *
-    gradient_lipschitz / (2 * v_min))`` (equation 9). That one is largest at ``v_min /
-    gradient_lipschitz``, twice the value returned.
+    Theorem 1, equation (7). The decrease that equation (8) guarantees, but for minibatch noise, is
+    proportional to ``γ * (1 - γ * gradient_lipschitz / v_min)``, and of all steps γ that (7)
+    allows it is largest at this one. At ω = 0 the value returned is the limit for ω → 0. There
+    the paper allows more, any step below ``2 * v_min / gradient_lipschitz``, and guarantees a
+    decrease proportional to ``γ * (1 - γ * gradient_lipschitz / (2 * v_min))`` (equation 9). That
+    is largest at ``v_min / gradient_lipschitz``, twice the value returned.
 
     Examples
     --------
