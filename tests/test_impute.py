@@ -1095,6 +1095,7 @@ def test_tiny_matrices(family, shape):
 @pytest.mark.filterwarnings("ignore:Not converged")
 # Cells that nobody saw are far off, if the penalty is nothing beside the counts.
 @pytest.mark.filterwarnings("ignore:The fitted means of")
+@pytest.mark.filterwarnings("ignore:The fitted mean .* in row 0, column 0 is some")
 def test_huge_counts(scale):
     X = [np.floor(client * scale / 20) for client in CLIENTS]
     imputer = FederatedMatrixImputer(**{**EXACT, "max_iter": 100}).fit(X)
@@ -1285,3 +1286,20 @@ def test_no_dense_matrix_is_ever_built():
         tracemalloc.stop()
     # A dense matrix of doubles is 800 MB; a hundredth of it is a few copies of cells and factors.
     assert peak < 40e6
+
+
+# ------------------------------------------------------------------ a count beyond all others
+
+
+@pytest.mark.parametrize("count", [1e4, 1e8])
+def test_a_huge_count_is_told_where_it_holds_the_others_up(count):
+    rng = np.random.default_rng(1)
+    counts = rng.poisson(5, (10, 8)).astype(float)
+    counts[counts > 7] = NAN
+    counts[3, 4] = count
+    imputer = FederatedMatrixImputer(rank=2, family="poisson", penalty=5.0, max_iter=1000)
+    if count < 1e5:
+        imputer.fit(counts)  # warns nothing
+        return
+    with pytest.warns(UserWarning, match=r"in row 3, column 4 is some .* Check the counts of this"):
+        imputer.fit(counts)
