@@ -757,6 +757,69 @@ def test_ticks_and_legends_do_not_collide(pyplot, options, n_rows):
     assert n_texts >= 3
 
 
+@pytest.mark.parametrize("names", ["sites months", "monitoring_localities calendar_months"])
+@pytest.mark.parametrize("window", [None, 12])
+def test_a_trend_keeps_its_width_whatever_its_legend_says(pyplot, imputer, window, names):
+    row_name, column_name = (name.replace("_", " ") for name in names.split())
+    display = ImputationDisplay.from_estimator(
+        imputer,
+        counts_of_clients(),
+        column_labels=COLUMNS,
+        window=window,
+        row_name=row_name,
+        column_name=column_name,
+    )
+    figure, (trend, effort) = display.figure_, display.ax_
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    assert len(trend.get_legend().get_texts()) == 3 + (window is not None)
+    assert trend.get_legend().get_window_extent(renderer).x1 <= figure.bbox.x1
+    assert trend.get_position().width >= 0.7
+    assert trend.get_position().height * figure.get_figheight() >= 2.4  # inches
+    upper, lower = (axis.yaxis.label.get_window_extent(renderer) for axis in (trend, effort))
+    assert lower.y1 < upper.y0 or lower.x1 < upper.x0
+    for left, right in itertools.pairwise(drawn_texts(effort, renderer)):
+        assert left.x1 < right.x0
+
+
+@pytest.mark.parametrize("n_runs", [3, 9])
+@pytest.mark.parametrize("label", ["a", "a setting of this length", "a long label " * 5, "x" * 200])
+def test_curves_keep_their_width_whatever_the_labels(pyplot, mixtures, label, n_runs):
+    labels = [f"{label} {run}" for run in range(n_runs)]
+    runs = [mixtures[0]] * n_runs
+    display = ConvergenceDisplay.from_estimators(runs, labels=labels, y=["log_likelihood"])
+    figure, axis = display.figure_, display.ax_
+    figure.canvas.draw()
+    legend = axis.get_legend()
+    assert len(legend.get_texts()) == n_runs
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    assert axis.get_position().width >= 0.7
+    assert axis.get_position().height * figure.get_figheight() >= 1.9  # inches
+    assert [line.get_label() for line in display.lines_["log_likelihood"]] == labels
+
+
+def test_short_labels_stand_in_a_row(pyplot, mixtures):
+    display = ConvergenceDisplay.from_estimators(mixtures, labels=["a", "b", "c"], y="step_size")
+    display.figure_.canvas.draw()
+    heights = {text.get_window_extent().y0 for text in display.ax_.get_legend().get_texts()}
+    assert len(heights) == 1
+    assert display.figure_.get_size_inches().tolist() == [6.4, 3.5]
+
+
+def test_components_of_a_run_with_a_long_name_leave_room_for_the_axes(pyplot, mixtures):
+    name = "a mixture whose name is longer than its weights are wide"
+    axis = ConvergenceDisplay.from_estimator(mixtures[0], y="weights", name=name).ax_
+    axis.figure.canvas.draw()
+    assert axis.get_position().width >= 0.5
+
+
+def test_a_part_of_a_figure(pyplot, mixtures, imputer):
+    left, right = pyplot.figure(figsize=(9, 4), layout="constrained").subfigures(1, 2)
+    ConvergenceDisplay.from_estimator(mixtures[0], y="weights", ax=left.subplots())
+    ImputationDisplay.from_estimator(imputer, ax=right.subplots())
+    left.figure.canvas.draw()
+
+
 def test_legends_of_components_are_beside_the_axes(pyplot, mixtures):
     display = ConvergenceDisplay.from_estimator(mixtures[0], y=["weights", "step_size"])
     display.figure_.canvas.draw()

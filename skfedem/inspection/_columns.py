@@ -99,7 +99,7 @@ def furnish(axis, columns, name):
     from matplotlib import dates, ticker
 
     line = axis.xaxis
-    width = axis.get_position().width * axis.figure.get_figwidth()
+    width = axis.get_window_extent().width / axis.figure.dpi  # inches
     most = int(np.clip(_TICKS_PER_INCH * width, 2, 10))
     if columns.kind == "dates":
         locator = dates.AutoDateLocator(minticks=2, maxticks=most)

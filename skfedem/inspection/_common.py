@@ -1,8 +1,9 @@
-"""What all displays share: estimators behind pipelines, and axes."""
+"""What all displays share: estimators behind pipelines, axes, and legends that fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import fill
 
 import numpy as np
 from sklearn.pipeline import Pipeline
@@ -13,6 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
 _WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
+_MOST_LEGEND_COLUMNS = 4
+_LEGEND_HEIGHT = 0.3  # inches: one row, for which new figures have room
 
 
 def check_matplotlib(caller):
@@ -106,6 +109,49 @@ def given_axes(ax, n_axes, what):
 def one_or_all(axes):
     """The only one of some axes, or all of them as an array."""
     return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)
+
+
+def lay_out(figure):
+    """Give the axes the places that they will be drawn at."""
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure.figure)  # the whole one, where this is a part of it
+
+
+def legend_above(axis, *, ours, **options):
+    """Draw a legend above the axes, no wider than they are.
+
+    Our own figures grow by the rows of the legend after the first.
+    """
+    n_labels = len(axis.get_legend_handles_labels()[1])
+    options = {"loc": "lower left", "ncols": min(n_labels, _MOST_LEGEND_COLUMNS), **options}
+    legend = fitting_legend(axis, 1.0, **options)
+    if ours:
+        figure = axis.figure
+        height = legend.get_window_extent().height / figure.dpi
+        figure.set_figheight(figure.get_figheight() + max(0.0, height - _LEGEND_HEIGHT))
+
+
+def fitting_legend(axis, share, *, ncols, **options):
+    """Draw a legend no wider than a share of its axes.
+
+    It has fewer columns than asked for, or else its labels are wrapped, where they are too wide: a
+    layout that makes room for the legend would take it from the axes.
+    """
+    lay_out(axis.figure)  # how wide the axes are
+    room = share * axis.get_window_extent().width
+    handles, labels = axis.get_legend_handles_labels()
+    longest = max(map(len, labels))
+    while True:
+        wrapped = [fill(label, longest) if len(label) > longest else label for label in labels]
+        legend = axis.legend(handles, wrapped, ncols=ncols, **options)
+        width = legend.get_window_extent().width
+        if width <= room or ncols == longest == 1:
+            return legend
+        if ncols > 1:
+            ncols -= 1
+        else:
+            longest = max(1, int(longest * room / width))
 
 
 def _cycle():

@@ -13,7 +13,7 @@ from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from .._validation import check_choice, check_number, check_switch
 from ..models.families import FAMILIES
 from ._columns import check_labels, furnish, known_labels, place
-from ._common import check_matplotlib, last_step, one_or_all
+from ._common import check_matplotlib, last_step, lay_out, one_or_all
 from ._maps import draw_maps
 from ._matrix import band_edges, fitted_bands, observed_bands, observed_cells, totals
 from ._trend import draw_trend
@@ -292,9 +292,7 @@ class ImputationDisplay:
                 row_name=row_name,
             )
         self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
-        layout = self.figure_.get_layout_engine()
-        if layout is not None:
-            layout.execute(self.figure_)  # how many ticks there is room for
+        lay_out(self.figure_)  # how many ticks there is room for
         if column_name is None:
             column_name = "date" if columns.kind == "dates" else "columns"
         for axis in axes:

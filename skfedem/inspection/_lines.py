@@ -5,9 +5,12 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from ._common import fitting_legend, legend_above
+
 # With no more points than this, each is marked: it shows where a series was evaluated.
 _FEW_POINTS = 30
 _MOST_LEGEND_ROWS = 8
+_LEGEND_SHARE = 0.3  # of the width of the axes, for a legend beside them
 _COMPONENTS = {"singular_values": "factor"}
 
 
@@ -44,14 +47,18 @@ def add_legends(axes, names, series, *, ours):
         n_labels = len(axis.get_legend_handles_labels()[1])
         if not n_labels:
             continue
-        options: dict[str, Any] = {"loc": "best"}
         if curves[0].per_component and len(curves) == 1:
-            options["title"] = _COMPONENTS.get(name, "component")
-            options["ncols"] = ceil(n_labels / _MOST_LEGEND_ROWS)
-            if axis.figure.get_layout_engine() is not None:  # which makes room for it
+            options: dict[str, Any] = {
+                "title": _COMPONENTS.get(name, "component"),
+                "ncols": ceil(n_labels / _MOST_LEGEND_ROWS),
+                "frameon": not ours,
+            }
+            if axis.figure.get_layout_engine() is None:
+                axis.legend(loc="best", **options)
+            else:  # it makes room beside the axes
                 options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
-        elif ours:
-            if axis is not axes[0] and not series[0][0].per_component:
-                continue  # the groups look the same everywhere
-            options |= {"loc": "lower left", "bbox_to_anchor": (0, 1.04), "ncols": 3}
-        axis.legend(frameon=not ours, **options)
+                fitting_legend(axis, _LEGEND_SHARE, **options)
+        elif not ours:
+            axis.legend(loc="best")
+        elif axis is axes[0] or series[0][0].per_component:  # else groups look the same everywhere
+            legend_above(axis, ours=True, bbox_to_anchor=(0, 1.04), frameon=False)

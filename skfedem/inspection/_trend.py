@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 
 from .._validation import check_choice
 from ._columns import edges
-from ._common import given_axes, new_axes
+from ._common import given_axes, legend_above, new_axes
 from ._matrix import moving_mean
 
 _TOTALS = {
@@ -21,6 +22,14 @@ _FEW_COLUMNS = 36
 # Sums over observed cells are drawn if the largest is more than this share of the trend's: far
 # below it they would lie on the axis and say nothing.
 _VISIBLE = 0.05
+_LABEL_LENGTH = 32  # characters, as many as there is room for along the trend's y axis
+_LEGEND: dict[str, Any] = {
+    "bbox_to_anchor": (0, 1),
+    "borderaxespad": 0.2,
+    "frameon": False,
+    "handlelength": 1.2,
+    "columnspacing": 1.2,
+}
 
 
 def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_kw):
@@ -64,6 +73,9 @@ def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_k
     effort = None
     if len(axes) > 1:
         effort = _draw_effort(axes[1], positions, display.observed_share, row_name)
+    if len(axes[0].get_legend_handles_labels()[1]) > 1:
+        # Above the data, which fill the axes.
+        legend_above(axes[0], ours=ax is None, **_LEGEND)
     return axes, lines, effort
 
 
@@ -94,24 +106,16 @@ def _draw_points(axis, positions, display, row_name, yscale):
 
 
 def _furnish(axis, display, yscale, row_name):
-    """Scale, labels and legend of the trend."""
+    """Scale and labels of the trend."""
     axis.set_yscale(yscale)
     if yscale == "linear":
         if display.family != "gaussian":
             axis.set_ylim(bottom=0)
         if np.abs(display.trend).max() >= 1000:
             axis.yaxis.set_major_formatter("{x:,.0f}")
-    axis.set_ylabel(_TOTALS[display.family].format(rows=row_name))
+    lines = _TOTALS[display.family].format(rows=row_name).splitlines()
+    axis.set_ylabel("\n".join(fill(line, _LABEL_LENGTH) for line in lines))
     axis.grid(alpha=0.3)
-    if len(axis.get_legend_handles_labels()[1]) > 1:
-        # Above the data, which fill the axes.
-        options: dict[str, Any] = {
-            "ncols": 4,
-            "frameon": False,
-            "handlelength": 1.2,
-            "columnspacing": 1.2,
-        }
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, **options)
 
 
 def _draw_effort(axis, positions, share, row_name):
@@ -120,6 +124,6 @@ def _draw_effort(axis, positions, share, row_name):
     effort = axis.fill_between(edges(positions), heights, step="post", color="0.6", linewidth=0)
     axis.set_ylim(0, min(1.0, 1.15 * share.max()))
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
-    axis.set_ylabel(f"observed\n{row_name}")
+    axis.set_ylabel(f"observed\n{fill(row_name, _LABEL_LENGTH // 2)}")
     axis.grid(alpha=0.3)
     return effort
