@@ -394,10 +394,10 @@ def _check_labels(X, rows):
     """Raise unless all DataFrames have the labels of client 0, as far as rows are the same."""
     if not any(hasattr(table, "columns") for table in X):
         return
-    first = _labels(X[0])
+    first = table_labels(X[0])
     for k, table in enumerate(X):
-        for axis, want, got in zip(("row", "column"), first, _labels(table), strict=True):
-            if (axis == "row" and rows == "disjoint") or _same_labels(want, got):
+        for axis, want, got in zip(("row", "column"), first, table_labels(table), strict=True):
+            if (axis == "row" and rows == "disjoint") or (want is None and got is None):
                 continue
             if want is None or got is None:
                 of_first, of_other = (
@@ -408,12 +408,13 @@ def _check_labels(X, rows):
                     f"Expected {of_first} for every client as for client 0, got {of_other} for "
                     f"client {k}. Give all clients DataFrames with the same labels, or none."
                 )
-            place, old, new = next(
-                (n, a, b) for n, (a, b) in enumerate(zip(want, got, strict=True)) if _differ(a, b)
-            )
+            difference = unlike(want, got)
+            if difference is None:
+                continue
+            place, old, new = difference
             raise ValueError(
-                f"Expected the {axis} labels of client 0 for every client, in that order: "
-                f"{_label(old)} for {axis} {place}, got {_label(new)} for client {k}. Reindex it"
+                f"Expected the {axis} labels of client 0 for every client, in that order: {old} "
+                f"for {axis} {place}, got {new} for client {k}. Reindex it"
                 + (", or give rows='disjoint' if it has rows of its own." if axis == "row" else ".")
             )
 
@@ -422,7 +423,7 @@ def _frame(table):
     return table if hasattr(table, "columns") else None
 
 
-def _labels(table):
+def table_labels(table):
     """Labels of the rows and the columns of a DataFrame; None where they only count from 0."""
     if _frame(table) is None:
         return None, None
@@ -430,17 +431,42 @@ def _labels(table):
     return tuple(None if labels is None or _only_count(labels) else labels for labels in axes)
 
 
+def fit_labels(X, rows):
+    """Labels of the rows and the columns of the matrix that checked matrices make up.
+
+    Parameters
+    ----------
+    X : list of clients, 3-D array, or one matrix
+    rows : {"shared", "disjoint"}
+
+    Returns
+    -------
+    row_labels, column_labels : sequence of labels, or None
+    """
+    tables = X if is_cell_list(X) else [X]
+    of_rows, of_columns = zip(*map(table_labels, tables), strict=True)
+    if rows == "shared" or len(tables) == 1:
+        return of_rows[0], of_columns[0]
+    known = all(labels is not None for labels in of_rows)
+    return [label for labels in of_rows for label in labels] if known else None, of_columns[0]
+
+
 def _only_count(labels):
     kind = getattr(getattr(labels, "dtype", None), "kind", "O")
     return kind in "iu" and np.array_equal(labels, np.arange(len(labels)))
 
 
-def _same_labels(one, other):
-    if one is None or other is None:
-        return one is other
-    if hasattr(one, "equals") and one.equals(other):
-        return True
-    return not any(map(_differ, one, other))
+def unlike(want, got):
+    """Position of the first labels that differ, and both for a message; None if none do.
+
+    What has no labels differs from nothing.
+    """
+    if want is None or got is None or (hasattr(want, "equals") and want.equals(got)):
+        return None
+    for place, (one, other) in enumerate(zip(want, got, strict=True)):
+        if _differ(one, other):
+            return place, _label(one), _label(other)
+    return None
 
 
 def _differ(one, other):
@@ -609,7 +635,7 @@ def _place(observations, position):
     )
     place = ", ".join(
         f"{axis} {n}" + ("" if labels is None else f" ({_label(labels[n])})")
-        for axis, n, labels in zip(("row", "column"), cell, _labels(given), strict=True)
+        for axis, n, labels in zip(("row", "column"), cell, table_labels(given), strict=True)
     )
     if observations.ids is None:
         return place

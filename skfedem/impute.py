@@ -16,12 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._cells import (
     TableCells,
-    _differ,
-    _label,
-    _labels,
     check_cells,
     check_matrix,
+    fit_labels,
     is_cell_list,
+    table_labels,
+    unlike,
 )
 from ._federation import Federation
 from ._parallel import Workers
@@ -441,6 +441,7 @@ class FederatedMatrixImputer(
             ``fitted_mean``. Rows of a matrix alone, and of clients with rows of their own, are
             taken one by one: the row's effect and factor are solved for with the column side fixed,
             so that new rows can be imputed, and a row is filled alike whichever others are there.
+            Columns that have labels are those of the fit, in that order; so are shared rows.
 
         Returns
         -------
@@ -582,7 +583,7 @@ class FederatedMatrixImputer(
         """Attributes that the data and the parameters determine before the first round."""
         observed = np.unique(data.rows), np.unique(data.columns)
         has_sites = self.rows == "shared" and _holds_clients(X)
-        labelled = has_sites and shape is None
+        row_labels, column_labels = (None, None) if shape is not None else fit_labels(X, self.rows)
         return {
             "n_clients_": len(data.ids),
             "client_ids_": data.ids,
@@ -597,7 +598,8 @@ class FederatedMatrixImputer(
             "_shape": data.shape,
             "_has_triplets": shape is not None,
             "_has_sites": has_sites,
-            "_site_labels": _labels(X[0])[0] if labelled else None,
+            "_row_labels": row_labels,
+            "_column_labels": column_labels,
             **features_of(checked),
         }
 
@@ -680,26 +682,21 @@ class FederatedMatrixImputer(
         if self._rows_are_sites and self._has_triplets and not issparse(X):
             return self._triplet_cells(X)
         cells = check_matrix(self, X, self.missing_values, self._family())
+        rows, columns = table_labels(X)
+        _check_labels("column", self._column_labels, columns)
         if self._rows_are_sites:
-            self._check_sites(X, cells)
+            self._check_sites(rows, cells.n_rows)
         return cells
 
-    def _check_sites(self, X, cells):
+    def _check_sites(self, labels, n_rows):
         """Raise unless a table has the rows of the fit."""
-        if cells.n_rows != self._shape[0]:
+        if n_rows != self._shape[0]:
             raise ValueError(
-                f"Expected the {self._shape[0]} rows of the fit, got {cells.n_rows}. Give a matrix "
+                f"Expected the {self._shape[0]} rows of the fit, got {n_rows}. Give a matrix "
                 "alone, not in a list, to impute other rows."
             )
-        labels = _labels(X)[0]
-        if labels is not None and self._site_labels is not None:
-            for k, (want, got) in enumerate(zip(self._site_labels, labels, strict=True)):
-                if _differ(want, got):
-                    raise ValueError(
-                        f"Expected the row labels of the fit, in that order: {_label(want)} for "
-                        f"row {k}, got {_label(got)}. Reindex it, or give it alone, not in a list, "
-                        "to impute other rows."
-                    )
+        hint = ", or give it alone, not in a list, to impute other rows"
+        _check_labels("row", self._row_labels, labels, hint)
 
     def _triplet_cells(self, X):
         """Cells of one client's triplets."""
@@ -767,6 +764,17 @@ def _so_far(server, first_round):
         "n_iter_": server.round_index - first_round,
         "converged_": False,
     }
+
+
+def _check_labels(axis, want, got, hint=""):
+    """Raise for a table that is labelled otherwise than in the fit."""
+    difference = unlike(want, got)
+    if difference is not None:
+        place, old, new = difference
+        raise ValueError(
+            f"Expected the {axis} labels of the fit, in that order: {old} for {axis} {place}, got "
+            f"{new}. Reindex it{hint}."
+        )
 
 
 def cell_federation(data, observers, client_weights):

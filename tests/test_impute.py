@@ -519,6 +519,35 @@ def test_feature_names(fitted):
     assert not hasattr(named, "feature_names_in_")
 
 
+COLUMN_LABELS = {
+    "periods": pd.period_range("2000-01", periods=N_COLUMNS, freq="M"),
+    "dates": pd.date_range("2000-01-01", periods=N_COLUMNS),
+    "years": pd.Index(range(2000, 2000 + N_COLUMNS)),
+    "months": pd.Index(MONTHS),
+}
+
+
+@pytest.mark.parametrize("labels", COLUMN_LABELS.values(), ids=COLUMN_LABELS)
+@pytest.mark.parametrize("rows", ["shared", "disjoint"])
+def test_columns_in_another_order_are_refused_whatever_their_labels(labels, rows):
+    frames = [pd.DataFrame(table, columns=labels) for table in CLIENTS]
+    turned = frames[0].iloc[:, ::-1]
+    estimator = FederatedMatrixImputer(**EXACT, rows=rows)
+    match = f"Expected the column labels of the fit.*{labels[0]} for column 0, got {labels[-1]}"
+    if labels is COLUMN_LABELS["months"]:  # these scikit-learn compares
+        match = "feature names should match"
+    for fitted in (clone(estimator).fit(frames), clone(estimator).fit(frames[0])):
+        for X in (turned, [turned]):
+            for answer in (fitted.transform, fitted.score):
+                with pytest.raises(ValueError, match=match):
+                    answer(X)
+        # What has no labels, or only counts its columns, is taken as it is given.
+        if labels is not COLUMN_LABELS["months"]:
+            expected = fitted.score([frames[0]])
+            assert fitted.score([CLIENTS[0]]) == expected
+            assert fitted.score([pd.DataFrame(CLIENTS[0])]) == expected
+
+
 def test_sites_in_another_order_are_not_filled_with_other_sites_means():
     named = FederatedMatrixImputer(**EXACT).fit(FRAMES)
     with pytest.raises(ValueError, match="client 1: .* 'site 0' for row 0, got 'site 11'. Reindex"):

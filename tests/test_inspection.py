@@ -910,6 +910,36 @@ def test_a_frame_alone_is_compared_with_the_sites_of_a_list(pyplot):
         ImputationDisplay.from_estimator(imputer, table[::-1])
 
 
+def test_dates_of_columns_are_compared_with_those_of_the_fit(pyplot):
+    pandas = pytest.importorskip("pandas")
+    months = pandas.period_range("2000-01", periods=SHAPE[1], freq="M")
+    frames = [pandas.DataFrame(table, columns=months) for table in counts_of_clients()]
+    imputer = FederatedMatrixImputer(1, family="poisson", penalty=2.0).fit(frames)
+    assert ImputationDisplay.from_estimator(imputer, frames).figure_ is not None
+    turned = [frame.iloc[:, ::-1] for frame in frames]
+    with pytest.raises(ValueError, match="columns of the fit.*2000-01 at position 0, got 2001-12"):
+        ImputationDisplay.from_estimator(imputer, turned)
+
+
+def test_rows_of_one_frame_are_compared_with_those_of_the_fit(pyplot):
+    pandas = pytest.importorskip("pandas")
+    sites = [f"site {k}" for k in range(12)]
+    table = pandas.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
+    imputer = FederatedMatrixImputer(1, random_state=0).fit(table)
+    assert ImputationDisplay.from_estimator(imputer, table).figure_ is not None
+    for other in (table[::-1], [table[::-1]]):
+        with pytest.raises(ValueError, match="rows of the fit.*'site 0' at position 0"):
+            ImputationDisplay.from_estimator(imputer, other)
+    # Rows alone are taken one by one, in any order.
+    np.testing.assert_array_equal(
+        imputer.transform(table[::-1])[::-1], imputer.transform(table), strict=True
+    )
+    own = FederatedMatrixImputer(1, rows="disjoint", random_state=0).fit([table[:5], table[5:]])
+    assert ImputationDisplay.from_estimator(own, [table[:5], table[5:]]).figure_ is not None
+    with pytest.raises(ValueError, match="rows of the fit.*'site 5' at position 5, got 'site 11'"):
+        ImputationDisplay.from_estimator(own, [table[:5], table[:4:-1]])
+
+
 def test_counts_have_whole_ticks(pyplot):
     gm = FederatedGaussianMixture(2, tol=1.0, random_state=0).fit(rows_of_clients())
     axis = ConvergenceDisplay.from_estimator(gm, y="n_active").ax_

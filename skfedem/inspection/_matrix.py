@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import clone
 
-from .._cells import _differ, _label, _labels, check_cells
+from .._cells import check_cells, fit_labels, unlike
 from ..models.families import FAMILIES
 
 # Cells whose fitted means are in memory at once.
@@ -46,21 +46,21 @@ def observed_cells(imputer, X):
         those that it was fitted to.
     """
     shape = len(imputer.row_effects_), len(imputer.column_effects_)
-    checked = clone(imputer)
+    rows = "shared" if imputer.row_offsets_ is None else "disjoint"
     data = check_cells(
-        checked,
+        clone(imputer),
         X,
         shape=shape if imputer._has_triplets else None,
         family=FAMILIES[imputer._fitted_family],
         missing_values=imputer.missing_values,
-        rows="shared" if imputer.row_offsets_ is None else "disjoint",
+        rows=rows,
     )
     if data.shape != shape:
         raise ValueError(
             f"Expected the data of the fit, a matrix of shape {shape}, got shape {data.shape}. "
             "Give what fit was given."
         )
-    _check_same_names(imputer, checked, X)
+    _check_same_names(imputer, X, rows)
     codes, cell = np.unique(
         data.rows.astype(np.int64) * shape[1] + data.columns, return_inverse=True
     )
@@ -69,21 +69,17 @@ def observed_cells(imputer, X):
     return Observed(codes // shape[1], codes % shape[1], values)
 
 
-def _check_same_names(imputer, checked, X):
-    """Raise if named columns or rows are not those of the fit, in that order."""
-    names = getattr(imputer, "feature_names_in_", None), getattr(checked, "feature_names_in_", None)
-    rows = imputer._site_labels, None
-    if rows[0] is not None:
-        rows = rows[0], _labels(X[0] if isinstance(X, list | tuple) else X)[0]
-    for what, (want, got) in (("columns", names), ("rows", rows)):
-        if want is None or got is None:
-            continue
-        for number, labels in enumerate(zip(want, got, strict=True)):
-            if _differ(*labels):
-                raise ValueError(
-                    f"Expected the {what} of the fit, in that order: {_label(labels[0])} at "
-                    f"position {number}, got {_label(labels[1])}. Give what fit was given."
-                )
+def _check_same_names(imputer, X, rows):
+    """Raise if named rows or columns are not those of the fit, in that order."""
+    of_fit = imputer._row_labels, imputer._column_labels
+    for what, want, got in zip(("rows", "columns"), of_fit, fit_labels(X, rows), strict=True):
+        difference = unlike(want, got)
+        if difference is not None:
+            place, old, new = difference
+            raise ValueError(
+                f"Expected the {what} of the fit, in that order: {old} at position {place}, got "
+                f"{new}. Give what fit was given."
+            )
 
 
 def totals(imputer):
