@@ -19,6 +19,7 @@ from ._validation import (
     _column_names,
     _holds_tables,
     _is_missing,
+    _n_dimensions,
     _plural,
     _refuse_uneven_rows,
     _refuse_what_is_no_table,
@@ -94,8 +95,8 @@ class TableCells(NamedTuple):
 class _Observations(NamedTuple):
     """Observations, client after client, in any order within a client.
 
-    ``ids`` is None for the only client. ``given`` names rows and columns in messages: one table, or
-    a list of the clients' tables.
+    ``ids`` is None for the only client. ``given`` is for messages: one table, or a list of the
+    clients' tables, with None in place of triplets.
     """
 
     codes: np.ndarray
@@ -110,6 +111,11 @@ class _Observations(NamedTuple):
 def is_cell_list(X):
     """Whether X is a list of clients rather than one table."""
     return is_client_list(X) or (isinstance(X, list | tuple) and any(map(issparse, X)))
+
+
+def holds_clients(X):
+    """Whether X is a list of clients, or a 3-D array of observers."""
+    return is_cell_list(X) or (not issparse(X) and getattr(X, "ndim", 2) == 3)
 
 
 def check_cells(
@@ -157,7 +163,7 @@ def check_cells(
     """
     check_choice("rows", rows, ("shared", "disjoint"), hint="Do clients have the same rows?")
     missing = _marker(missing_values)
-    if is_cell_list(X) or (getattr(X, "ndim", 2) == 3 and not issparse(X)):
+    if holds_clients(X):
         if clients is not None:
             raise ValueError(
                 "Expected `clients=None` with a list of clients or a 3-D array, got both: they "
@@ -201,9 +207,43 @@ def check_matrix(estimator, X, missing_values, family):
     missing = _marker(missing_values)
     table = _one_table(estimator, X, reset=False)
     codes, values = _observed(table, missing)
-    observations = _Observations(
-        codes, values, np.array([0, len(codes)]), table.shape, given=_frame(X)
-    )
+    given = X if _is_frame(X) else table
+    return _table_cells(codes, values, table.shape, given, missing, family)
+
+
+def check_triplets(X, shape, missing_values, family):
+    """Validate one client's triplets against the matrix of the fit.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, 3)
+        Site, month and value.
+    shape : tuple of int
+        (J, L).
+    missing_values : number
+    family : Family
+
+    Returns
+    -------
+    cells : TableCells
+        There may be none.
+    """
+    missing = _marker(missing_values)
+    if _n_dimensions(X) != 2:
+        raise ValueError(
+            "Expected an array of triplets (site, month, value), as `fit` was given, got a "
+            f"{type(X).__name__} with {_plural(_n_dimensions(X), 'dimension')}. Give an array of "
+            "shape (n, 3)."
+        )
+    table = _client_table(X, "")
+    _check_fit(table, shape, "")
+    ((codes, values),) = _from_triplets([table], shape, missing, whose="")
+    return _table_cells(codes, values, shape, None, missing, family)
+
+
+def _table_cells(codes, values, shape, given, missing, family):
+    """Cells of the observations of one table."""
+    observations = _Observations(codes, values, np.array([0, len(codes)]), shape, given=given)
     _check_values(observations, family, missing)
     cells = _merged(observations, family, keep_observations=False)
     return TableCells(
@@ -211,7 +251,7 @@ def check_matrix(estimator, X, missing_values, family):
         cells.columns,
         cells.values,
         cells.counts,
-        table.shape[0],
+        shape[0],
         float(cells.log_base_measure[0]),
     )
 
@@ -261,12 +301,14 @@ def _from_list(estimator, X, shape, missing, rows):
     if not len(X):
         raise ValueError(f"Expected at least one client, got an empty list. {_HOW}")
     shape = _checked_shape(shape, rows)
-    tables = [_client_table(table, k) for k, table in enumerate(X)]
-    row_offsets, given = None, None
+    tables = [_client_table(table, f" of client {k}") for k, table in enumerate(X)]
+    row_offsets = None
     if shape is not None:
-        _check_fit(tables, shape)
+        for k, table in enumerate(tables):
+            _check_fit(table, shape, f" of client {k}")
         _set_features(estimator, np.empty((1, shape[1])))
         pieces = _from_triplets(tables, shape, missing)
+        given = [None if _is_triplets(table) else table for table in tables]
     else:
         _check_alike(tables, rows)
         _check_labels(X, rows)
@@ -286,34 +328,34 @@ def _from_list(estimator, X, shape, missing, rows):
     )
 
 
-def _client_table(table, k):
+def _client_table(table, whose):
     """One client's table as a COO array or matrix, or a 2-D or 3-D array of numbers."""
-    whose = f"the table of client {k}"
+    where = f" in the table{whose}"
     if issparse(table):
-        return _stored(table, f" in {whose}")
+        return _stored(table, where)
     if _holds_tables(table):
         raise ValueError(
-            f"Expected numbers in {whose}, got entries that are tables or lists themselves. Give "
+            f"Expected numbers{where}, got entries that are tables or lists themselves. Give "
             "each of them as a client of its own, or a 3-D array if one client has them all."
         )
     if isinstance(table, list | tuple):
-        _refuse_uneven_rows(table, f" of {whose}")
+        _refuse_uneven_rows(table, f" of the table{whose}")
     try:
         array = _numbers(table)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected numbers in {whose}, got {error}. Encode or drop what is not a number."
+            f"Expected numbers{where}, got {error}. Encode or drop what is not a number."
         ) from error
-    _refuse_no_numbers(array, f" in {whose}")
+    _refuse_no_numbers(array, where)
     if array.ndim not in (2, 3):
         got = f"{_plural(array.ndim, 'dimension')} and shape {array.shape}"
         if not array.ndim:
             got = f"no table, but a {type(table).__name__}"
         raise ValueError(
-            f"Expected a 2-D or 3-D table for client {k}, got {got}. {_HOW}",
+            f"Expected a 2-D or 3-D table{whose}, got {got}. {_HOW}",
         )
     if array.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: client {k} has dtype {array.dtype}.")
+        raise ValueError(f"Complex data not supported: the table{whose} has dtype {array.dtype}.")
     return array
 
 
@@ -419,13 +461,13 @@ def _check_labels(X, rows):
             )
 
 
-def _frame(table):
-    return table if hasattr(table, "columns") else None
+def _is_frame(table):
+    return hasattr(table, "columns")
 
 
 def table_labels(table):
     """Labels of the rows and the columns of a DataFrame; None where they only count from 0."""
-    if _frame(table) is None:
+    if not _is_frame(table):
         return None, None
     axes = getattr(table, "index", None), table.columns
     return tuple(None if labels is None or _only_count(labels) else labels for labels in axes)
@@ -480,28 +522,27 @@ def _label(label):
     return repr(label) if isinstance(label, str) else str(label)
 
 
-def _check_fit(tables, shape):
-    """Raise unless every table is triplets or has the shape."""
-    for k, table in enumerate(tables):
-        if _is_triplets(table):
-            if table.shape[1] != 3:
-                raise ValueError(
-                    f"Expected triplets (site, month, value) of shape (n, 3) for client {k} with "
-                    f"shape={shape}, got shape {table.shape}. Leave `shape` out if this is a "
-                    "matrix of sites x months."
-                )
-        elif table.shape[-2:] != shape:
+def _check_fit(table, shape, whose):
+    """Raise unless a table is triplets or has the shape."""
+    if not _is_triplets(table):
+        if table.shape[-2:] != shape:
             raise ValueError(
-                f"Expected shape={shape} for every matrix, got {table.shape} for client {k}. Give "
-                "the shape that all of them have."
+                f"Expected matrices of shape {shape}, got {table.shape} in the table{whose}. Fit "
+                "with the shape that all of them have."
             )
+    elif table.shape[1] != 3:
+        raise ValueError(
+            f"Expected triplets (site, month, value) of shape (n, 3), got shape {table.shape} in "
+            f"the table{whose}. If this is a matrix of sites x months, make it sparse, or fit "
+            "without `shape`."
+        )
 
 
 def _is_triplets(table):
     return not issparse(table) and table.ndim == 2
 
 
-def _from_triplets(tables, shape, missing):
+def _from_triplets(tables, shape, missing, whose=" of client {}"):
     """Codes and values of each client, who has triplets or else a matrix of the shape."""
     pieces = [None if _is_triplets(table) else _observed(table, missing) for table in tables]
     clients = [k for k, piece in enumerate(pieces) if piece is None]
@@ -516,9 +557,9 @@ def _from_triplets(tables, shape, missing):
             which = int(np.searchsorted(ends, row, side="right"))
             raise ValueError(
                 f"Expected {('site', 'month')[axis]} numbers to be integers from 0 to "
-                f"{shape[axis] - 1} with shape={shape}, got {numbers[row, axis]} in triplet "
-                f"{row - ends[which] + lengths[run][which]} of client {own[which]}. Number sites "
-                "and months from 0, or give a larger shape."
+                f"{shape[axis] - 1} for a matrix of shape {shape}, got {numbers[row, axis]} in "
+                f"triplet {row - ends[which] + lengths[run][which]}{whose.format(own[which])}. "
+                "Number sites and months from 0, or fit with a larger shape."
             )
         codes = stacked[:, 0].astype(np.int64) * shape[1] + stacked[:, 1].astype(np.int64)
         values = np.ascontiguousarray(stacked[:, 2])
@@ -533,14 +574,15 @@ def _from_triplets(tables, shape, missing):
 def _from_table(estimator, X, clients, missing):
     table = _one_table(estimator, X, reset=True)
     codes, values = _observed(table, missing)
+    given = X if _is_frame(X) else table
     if clients is None:
-        return _Observations(codes, values, np.array([0, len(codes)]), table.shape, given=_frame(X))
+        return _Observations(codes, values, np.array([0, len(codes)]), table.shape, given=given)
     ids, row_owners = client_codes(clients, table.shape[0])
     owners = row_owners[codes // table.shape[1]]
     # Cells are sorted by client, the rows of the matrix stay where they are.
     order = np.argsort(owners, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(ids)))])
-    return _Observations(codes[order], values[order], offsets, table.shape, ids, given=_frame(X))
+    return _Observations(codes[order], values[order], offsets, table.shape, ids, given=given)
 
 
 def _one_table(estimator, X, reset):
@@ -556,7 +598,7 @@ def _one_table(estimator, X, reset):
         estimator=estimator,
         input_name="X",
     )
-    _set_features(estimator, table if _frame(X) is None else X, reset)
+    _set_features(estimator, X if _is_frame(X) else table, reset)
     _checked_size(table.shape)
     return table
 
@@ -613,10 +655,14 @@ def _check_values(observations, family, missing):
             f"Expected numbers of at most {_LARGEST:g} in size, {got}: their squares are too "
             "large for a double. Rescale the data."
         )
-    raise ValueError(
-        f"Expected {family.domain} for family={family.name!r}, {got}. Correct it, choose another "
-        f"family, or give missing_values={_bare(value)} if this marks missing cells."
-    )
+    _, table = _giver(observations, position)
+    what_to_do = "Correct it, or choose another family."
+    if table is not None and not issparse(table) and value.is_integer():
+        what_to_do = (
+            "Correct it, choose another family, or give "
+            f"missing_values={_bare(value)} if this marks missing cells."
+        )
+    raise ValueError(f"Expected {family.domain} for family={family.name!r}, {got}. {what_to_do}")
 
 
 def _bare(number):
@@ -624,18 +670,22 @@ def _bare(number):
     return str(number).removesuffix(".0")
 
 
+def _giver(observations, position):
+    """The client of an observation, and its table; None for triplets."""
+    client = int(np.searchsorted(observations.offsets, position, side="right")) - 1
+    given = observations.given
+    return client, given[client] if isinstance(given, list) else given
+
+
 def _place(observations, position):
     """An observation's cell and client, as a person finds them in what was given."""
     cell = [int(n) for n in divmod(observations.codes[position], observations.shape[1])]
-    client = int(np.searchsorted(observations.offsets, position, side="right")) - 1
+    client, table = _giver(observations, position)
     if observations.row_offsets is not None:
         cell[0] -= int(observations.row_offsets[client])
-    given = (
-        observations.given[client] if isinstance(observations.given, list) else observations.given
-    )
     place = ", ".join(
         f"{axis} {n}" + ("" if labels is None else f" ({_label(labels[n])})")
-        for axis, n, labels in zip(("row", "column"), cell, table_labels(given), strict=True)
+        for axis, n, labels in zip(("row", "column"), cell, table_labels(table), strict=True)
     )
     if observations.ids is None:
         return place

@@ -15,10 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._cells import (
-    TableCells,
     check_cells,
     check_matrix,
+    check_triplets,
     fit_labels,
+    holds_clients,
     is_cell_list,
     table_labels,
     unlike,
@@ -451,7 +452,7 @@ class FederatedMatrixImputer(
             without an observed cell, and a row alone without one, are filled by the fit.
         """
         check_is_fitted(self)
-        if _holds_clients(X):
+        if holds_clients(X):
             # Table by table through this very method, so that set_output applies to each.
             imputer = self._for_tables()
             if self._has_sites and not self._rows_are_sites:
@@ -582,7 +583,7 @@ class FederatedMatrixImputer(
     def _known(self, X, shape, data, checked):
         """Attributes that the data and the parameters determine before the first round."""
         observed = np.unique(data.rows), np.unique(data.columns)
-        has_sites = self.rows == "shared" and _holds_clients(X)
+        has_sites = self.rows == "shared" and holds_clients(X)
         row_labels, column_labels = (None, None) if shape is not None else fit_labels(X, self.rows)
         return {
             "n_clients_": len(data.ids),
@@ -680,7 +681,7 @@ class FederatedMatrixImputer(
     def _cells(self, X):
         """Cells of one table."""
         if self._rows_are_sites and self._has_triplets and not issparse(X):
-            return self._triplet_cells(X)
+            return check_triplets(X, self._shape, self.missing_values, self._family())
         cells = check_matrix(self, X, self.missing_values, self._family())
         rows, columns = table_labels(X)
         _check_labels("column", self._column_labels, columns)
@@ -697,27 +698,6 @@ class FederatedMatrixImputer(
             )
         hint = ", or give it alone, not in a list, to impute other rows"
         _check_labels("row", self._row_labels, labels, hint)
-
-    def _triplet_cells(self, X):
-        """Cells of one client's triplets."""
-        if not len(X):
-            none = np.empty(0, np.int32)
-            return TableCells(none, none, np.empty(0), np.empty(0), self._shape[0], 0.0)
-        data = check_cells(
-            clone(self),
-            [X],
-            shape=self._shape,
-            family=self._family(),
-            missing_values=self.missing_values,
-        )
-        return TableCells(
-            data.rows,
-            data.columns,
-            data.values,
-            data.counts,
-            self._shape[0],
-            float(data.log_base_measure[0]),
-        )
 
     def _solved_rows(self, cells):
         """θ of rows that are not those of the fit, from their observed cells."""
@@ -743,7 +723,7 @@ class FederatedMatrixImputer(
 
     def _scored(self, X):
         """Log-likelihood and number of all observations; under the fit if the rows are sites."""
-        if _holds_clients(X):
+        if holds_clients(X):
             return np.sum(_each_client(X, self._for_tables()._scored), axis=0)
         cells = self._cells(X)
         theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
@@ -825,11 +805,6 @@ def _warn_of_spread(support, theta):
             "column, or impute log1p of the counts with family='gaussian'.",
             UserWarning,
         )
-
-
-def _holds_clients(X):
-    """Whether X is a list of clients, or a 3-D array of observers."""
-    return is_cell_list(X) or (not issparse(X) and getattr(X, "ndim", 2) == 3)
 
 
 def _each_client(X, answer):

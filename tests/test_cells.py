@@ -445,13 +445,13 @@ BAD = {
         [np.zeros((2, 3)), np.zeros((2, 4))],
         SIZED,
         ValueError,
-        [r"triplets .* \(n, 3\) for client 1", r"got shape \(2, 4\)", "Leave `shape` out"],
+        [r"triplets .* \(n, 3\)", r"shape \(2, 4\) in .* client 1", "fit without `shape`"],
     ),
     "another sparse shape": (
         [np.zeros((2, 3)), sparse.coo_array((3, 4))],
         SIZED,
         ValueError,
-        [r"shape=\(4, 3\)", r"\(3, 4\) for client 1"],
+        [r"shape \(4, 3\)", r"\(3, 4\) in the table of client 1"],
     ),
     "shape 5": (MATRICES, {"shape": 5}, TypeError, ["two integers", "got 5"]),
     "shape of halves": (MATRICES, {"shape": (4, 2.5)}, ValueError, ["integers", r"2\.5\)"]),
@@ -561,6 +561,26 @@ if BAD["a sparse vector"][0][0].ndim == 2:
 @pytest.mark.parametrize(("X", "options", "error", "says"), BAD.values(), ids=list(BAD))
 def test_refused(X, options, error, says):
     check_refused(error, says, X, **options)
+
+
+def test_a_marker_is_offered_only_where_it_can_mark():
+    def message(X, **options):
+        with pytest.raises(ValueError, match="non-negative integers .* Correct it") as caught:
+            cells_of(X, **options)
+        return str(caught.value)
+
+    assert "give missing_values=-1 if" in message(np.array([[1.0, -1.0]]))
+    assert "give missing_values=-1 if" in message([[1.0, -1.0]])
+    assert "give missing_values=-1 if" in message(np.array([[1.0], [-1.0]]), clients=["a", "b"])
+    assert "give missing_values=-1 if" in message([[[1.0, -1.0]]])
+    assert "give missing_values=-1 if" in message([np.array([[[-1.0, 1.0]]])], shape=(1, 2))
+    for X, options in (
+        (np.array([[1.0, 1.5]]), {}),
+        (sparse_of(np.array([[1.0, -1.0]])), {}),
+        ([sparse_of(np.array([[1.0, -1.0]]))], {}),
+        ([np.array([[0, 0, -1.0]])], {"shape": (1, 2)}),
+    ):
+        assert "missing_values" not in message(X, **options)
 
 
 def test_missing_cells_raise_no_warnings_in_float32():

@@ -577,12 +577,27 @@ def test_what_does_not_fit_the_fit(fitted, X, says):
         fitted.score(X)
 
 
-def test_bad_triplets_after_the_fit():
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (CLIENTS[0], r"Expected triplets .* got shape \(12, 8\).*fit without `shape`"),
+        ([[12, 0, 1.0]], r"site numbers to be integers from 0 to 11 .* got 12.0 in triplet 0\. "),
+        ([[0, 0, 1.0], [0, 0.5, 1.0]], r"month numbers .* got 0.5 in triplet 1\. "),
+        ([[3, 2, -1.0]], r"got -1.0 in row 3, column 2\. Correct it, or choose another family\.$"),
+        ([[0, 0, NAN]], r"got nan in row 0, column 0\. Leave missing"),
+        ([0, 0, 1.0], "an array of triplets .* got a list with 1 dimension"),
+        (None, "an array of triplets .* got a NoneType"),
+        ([["a", "b", "c"]], "Expected numbers in the table, got"),
+    ],
+)
+def test_bad_triplets_after_the_fit(bad, says):
     imputer = FederatedMatrixImputer(**EXACT).fit(TRIPLETS, shape=SHAPE)
-    with pytest.raises(ValueError, match="Expected triplets"):
-        imputer.transform(CLIENTS)
-    with pytest.raises(ValueError, match="site numbers to be integers from 0 to 11"):
-        imputer.score([TRIPLETS[0], [[12, 0, 1.0]]])
+    for answer in (imputer.transform, imputer.score):
+        with pytest.raises(ValueError, match="In the matrix of client 2: .*" + says) as caught:
+            answer([*TRIPLETS[:2], bad])
+        # The client is named once, and what fit alone was given by no name of its own.
+        assert "client" not in str(caught.value).removeprefix("In the matrix of client 2")
+        assert "shape=" not in str(caught.value)
 
 
 @pytest.mark.parametrize("X", [NOTHING, [NOTHING], [coo_array(SHAPE), NOTHING]])

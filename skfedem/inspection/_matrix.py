@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import clone
 
-from .._cells import check_cells, fit_labels, unlike
+from .._cells import check_cells, fit_labels, holds_clients, unlike
 from ..models.families import FAMILIES
 
 # Cells whose fitted means are in memory at once.
@@ -46,6 +46,11 @@ def observed_cells(imputer, X):
         those that it was fitted to.
     """
     shape = len(imputer.row_effects_), len(imputer.column_effects_)
+    if imputer._has_triplets and not holds_clients(X):
+        raise ValueError(
+            "Expected a list of triplets (site, month, value), one array for each client, got one "
+            f"{type(X).__name__}. Give what fit was given: a list of triplets."
+        )
     rows = "shared" if imputer.row_offsets_ is None else "disjoint"
     data = check_cells(
         clone(imputer),
