@@ -162,7 +162,7 @@ def test_complete_checklists_without_the_species_are_zeros(tmp_path):
 
 def test_zeros_alone(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "X")])
-    with pytest.raises(ValueError, match="of Mallard, got none: of its checklists, 1 "):
+    with pytest.raises(ValueError, match="of Mallard, got none: 1 checklist between start"):
         read_ebird(ebd)
     sampling = write_sampling(tmp_path, [checklist("S1"), checklist("S2", group="G1")])
     assert labelled(read_ebird(ebd, sampling)) == [("obsr1", "L1", "2020-01", 0.0)]
@@ -305,7 +305,7 @@ def test_start_and_end(tmp_path):
         assert data.shape == (1, {"D": 366, "M": 12, "Q": 4, "Y": 1}[freq])
     data = read_ebird(ebd, end=pd.Period("2020-01", "M"), freq="D")
     assert (str(data.months[0]), str(data.months[-1])) == ("2019-12-31", "2020-01-31")
-    with pytest.raises(ValueError, match="got none: of its checklists, 0 "):
+    with pytest.raises(ValueError, match="its checklists are from 2019-12-31 to 2020-04-01, and"):
         read_ebird(ebd, start="2021")
 
 
@@ -519,6 +519,38 @@ def test_missing_columns_and_files(tmp_path):
         read_ebird(tmp_path / "nothing.txt")
 
 
+def test_empty_files(tmp_path):
+    ebd, empty = write_ebd(tmp_path, [seen("S1")]), tmp_path / "empty.txt"
+    empty.write_text("")
+    for paths in ([empty], [ebd, empty]):
+        with pytest.raises(ValueError, match="names of the columns in .*empty.txt, got an empty"):
+            read_ebird(*paths)
+
+
+def test_why_there_is_nothing(tmp_path):
+    rows = [
+        seen("S1", count="X", date="2020-01-05"),
+        seen("S2", count="X", date="2020-03-01", complete="0"),
+    ]
+    ebd = write_ebd(tmp_path, rows)
+    sampling = write_sampling(tmp_path, rows)
+
+    def reason(*paths, **options):
+        with pytest.raises(ValueError, match="Expected observations of Mallard, got none") as why:
+            read_ebird(*paths, **options)
+        return str(why.value)
+
+    for paths in ([ebd], [ebd, sampling]):
+        outside = reason(*paths, start="2021-01")
+        assert "its checklists are from 2020-01-05 to 2020-03-01, and none is between" in outside
+        assert "'X'" not in outside and "sampling_path" not in outside
+    incomplete = reason(ebd, start="2020-02", complete_only=True)
+    assert "1 checklist between start and end, none of them complete. Use" in incomplete
+    uncounted = "2 checklists between start and end, all with count 'X'. Use values="
+    assert f"{uncounted}'presence', or give sampling_path." in reason(ebd)
+    assert f"{uncounted}'presence'." in reason(ebd, sampling)
+
+
 @pytest.mark.parametrize(
     "kwargs, error, message",
     [
@@ -532,6 +564,8 @@ def test_missing_columns_and_files(tmp_path):
         (dict(start="spring"), ValueError, "start .*'2000-01', got 'spring'"),
         (dict(end=""), ValueError, "end .*'2000-01', got ''"),
         (dict(start=[2020]), ValueError, r"start .*got \[2020\]"),
+        (dict(start=2020), ValueError, "start .*'2000-01', got 2020. Give a string"),
+        (dict(complete_only="yes"), TypeError, "complete_only to be True or False, got 'yes'"),
         (dict(start="2020-02", end="2020-01"), ValueError, "start <= end, got start='2020-02'"),
     ],
 )

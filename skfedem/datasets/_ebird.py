@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
 from .._typing import FilePath, Seed
-from .._validation import check_choice, check_number
+from .._validation import _plural, check_choice, check_number, check_switch
 from ._ebird_files import CELL, EBirdFiles, one_per_event, one_per_group
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ def read_ebird(
     pandas = _import_pandas()
     check_choice("values", values, _VALUES)
     check_choice("freq", freq, _FREQUENCIES)
+    check_switch("complete_only", complete_only)
     check_number("chunk_rows", chunk_rows, kind=Integral, low=1)
     if n_clients is not None:
         check_number("n_clients", n_clients, kind=Integral, low=1)
@@ -166,10 +167,11 @@ def read_ebird(
         _ordinals(pandas, start, end, freq),
         int(chunk_rows),
     )
-    found, common_name = files.reports(ebd_path, species, complete_only)
+    found, common_name, days = files.reports(ebd_path, species, complete_only)
     # Before any of them is left out: none of these checklists is a zero.
     reported = pandas.Index(pandas.concat([found["event"], found["group"]]).unique())
     reported = reported[reported != ""]
+    n_inside = found["event"].nunique()
     found = one_per_group(pandas, one_per_event(found[found["complete"]]))
     if values == "presence":
         found["value"] = ((found["value"] > 0) | found["uncounted"]).astype(float)
@@ -182,17 +184,29 @@ def read_ebird(
         n_zeros = len(absences)
         cells = np.concatenate([cells, absences])
     if not len(cells):
-        raise ValueError(
-            f"Expected observations of {common_name}, got none: of its checklists, {len(found)} "
-            "are between start and end, all with count 'X'. Check start and end, use "
-            "values='presence', or give sampling_path."
-        )
+        why = _why_none(n_inside, len(found), days, sampling_path)
+        raise ValueError(f"Expected observations of {common_name}, got none: {why}")
     return Bunch(
         **_federate(pandas, files, cells, n_clients, random_state),
         species=common_name,
         n_zeros=n_zeros,
         n_missing_counts=len(found) - len(counted),
     )
+
+
+def _why_none(n_inside, n_kept, days, sampling_path):
+    """Why checklists with the species gave no observation, and what to do."""
+    if not n_inside:
+        return (
+            f"its checklists are from {days[0]} to {days[1]}, and none is between start and end. "
+            "Check start and end."
+        )
+    if not n_kept:
+        found = _plural(n_inside, "checklist")
+        return f"{found} between start and end, none of them complete. Use complete_only=False."
+    found = _plural(n_kept, "checklist")
+    or_zeros = "" if sampling_path is not None else ", or give sampling_path"
+    return f"{found} between start and end, all with count 'X'. Use values='presence'{or_zeros}."
 
 
 def _import_pandas():
@@ -212,13 +226,16 @@ def _ordinals(pandas, start, end, freq):
         if value is None:
             continue
         try:
+            if not isinstance(value, str | date | np.datetime64 | pandas.Period):
+                raise TypeError(f"{type(value).__name__} is no date")
             # A string's own period first: the end "2020" is that of December.
             days = None if isinstance(value, str | pandas.Period) else "D"
             instant = getattr(pandas.Period(value, freq=days), moment)
             limits[name] = pandas.Period(instant, freq=freq).ordinal
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(
-                f"Expected {name} to be a date such as '2000-01', got {value!r}."
+                f"Expected {name} to be a date such as '2000-01', got {value!r}. Give a string, a "
+                "date or a Period."
             ) from error
     first, last = limits.values()
     if first is not None and last is not None and first > last:

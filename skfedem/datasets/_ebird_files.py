@@ -61,10 +61,14 @@ class EBirdFiles:
         self.members = _Numbers()
 
     def reports(self, path, species, complete_only):
-        """Rows with the species, a row of text and numbers each, and its common name."""
+        """Rows with the species within the periods, its common name, its first and last day.
+
+        A row holds text and numbers; the days are of all rows, whatever the periods are.
+        """
         flag = [_COMPLETE] if complete_only else []
         names: dict[str, str] = {}
         parts: list[Any] = []
+        days: list[str] = []
         common_name = None
         for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag]):
             _collect_names(frame, names, path, species)
@@ -72,7 +76,9 @@ class EBirdFiles:
                 frame = frame[_is_species(frame, species)]
             if len(frame):
                 common_name = common_name or _text(frame["COMMON NAME"].iloc[0])
+                given = frame[_DATE]
                 frame, part = self._checklists(frame, path)
+                days += [given.min(), given.max()]
                 part["value"], part["uncounted"] = _counts(frame, path)
                 part["complete"] = _flags(frame, path) if complete_only else True
                 if len(part) or not parts:
@@ -82,7 +88,8 @@ class EBirdFiles:
             raise ValueError(
                 f"Expected rows with {wanted} in {path}, got none. Species there: {_shown(names)}."
             )
-        return self.pandas.concat(parts, ignore_index=True), common_name
+        found = self.pandas.concat(parts, ignore_index=True)
+        return found, common_name, (min(days), max(days))
 
     def absences(self, path, reported):
         """Cells (site, period, member, 0) of the complete checklists that are not `reported`."""
@@ -108,7 +115,13 @@ class EBirdFiles:
         options = dict(sep="\t", quoting=csv.QUOTE_NONE, dtype=str, keep_default_na=False)
         # One character for each byte, so that any file can be read; _text() makes text of them.
         options.update(encoding="latin-1", index_col=False)
-        header = self.pandas.read_csv(path, nrows=0, **options).columns
+        try:
+            header = self.pandas.read_csv(path, nrows=0, **options).columns
+        except self.pandas.errors.EmptyDataError as error:
+            raise ValueError(
+                f"Expected a line with the names of the columns in {path}, got an empty file. Give "
+                "a file of the eBird Basic Dataset as it is shipped."
+            ) from error
         names = [_text(name).strip("\ufeff ") for name in header]
         missing = [name for name in dict.fromkeys(columns) if name not in names]
         if missing:
