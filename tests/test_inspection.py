@@ -533,6 +533,19 @@ def test_heat_maps_share_a_scale_with_room_for_zeros(pyplot, imputer):
     np.testing.assert_allclose(linear.images_[0].norm(highest / 2), 0.5, atol=0.1)
 
 
+@pytest.mark.parametrize("color_scale", ["log", "linear"])
+def test_zeros_and_means_next_to_zero_look_alike(pyplot, color_scale):
+    zeros = np.zeros((6, 4))
+    display = ImputationDisplay(
+        trend=zeros.sum(axis=0), fitted=zeros + 1e-11, n_rows=6, observed=zeros
+    ).plot(kind="heatmap", color_scale=color_scale)
+    display.figure_.canvas.draw()
+    observed, fitted = (image.get_facecolor() for image in display.images_)
+    np.testing.assert_array_equal(observed, fitted)
+    assert display.colorbars_[0].vmax == 1
+    assert {0, 1} <= set(display.colorbars_[0].get_ticks())
+
+
 def test_missing_cells_can_be_marked_in_one_map(pyplot, imputer):
     clients = counts_of_clients()
     display = ImputationDisplay.from_estimator(imputer, clients, kind="heatmap", mark_missing=True)

@@ -102,6 +102,8 @@ def _norm(display, color_scale):
     high = float(max(np.nanmax(values) for values in shown))
     if display.family == "bernoulli":
         low, high = 0.0, 1.0
+    elif display.family == "poisson":
+        high = max(high, 1.0)  # means that differ from 0 by rounding alone look like it
     if color_scale == "linear" or (color_scale == "auto" and display.family != "poisson"):
         return Normalize(low, high)
     if low < 0:
