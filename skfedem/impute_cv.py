@@ -412,6 +412,11 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             hint = "How many penalties, or an array of them."
             check_number("penalties", self.penalties, kind=Integral, low=1, hint=hint)
             check_number("eps", self.eps, low=0, low_open=True, high=1)
+            if self.eps == 1:
+                raise ValueError(
+                    "Expected eps to be a number > 0 and < 1, got 1: all penalties would be the "
+                    "largest. Use a smaller eps, or give the penalties as an array."
+                )
         else:
             _checked_penalties(self.penalties)
         check_number("n_splits", self.n_splits, kind=Integral, low=2)

@@ -378,6 +378,7 @@ def test_it_prints_what_it_tried(capsys):
         ({"penalties": [np.inf]}, ValueError, "finite numbers"),
         ({"penalties": "few"}, TypeError, "Expected penalties .* got 'few'"),
         ({"eps": 0}, ValueError, "Expected eps to be a number > 0"),
+        ({"eps": 1}, ValueError, "Expected eps to be a number > 0 and < 1, got 1: all penalties"),
         ({"n_splits": 1}, ValueError, "Expected n_splits to be an integer >= 2"),
         ({"n_splits": 10_000}, ValueError, "got none in .* Use a smaller n_splits"),
         ({"patience": 0}, ValueError, "Expected patience .* None follows"),
