@@ -589,6 +589,11 @@ def _one_table(estimator, X, reset):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
     _refuse_what_is_no_table(X)
     table = _stored(X) if issparse(X) else _numbers(X)
+    if not table.ndim:
+        raise TypeError(
+            f"Expected a table or a list of tables, got {X!r} of type {type(X).__name__}. Give a "
+            "matrix with missing cells, or a list with one for each client."
+        )
     _refuse_no_numbers(table)
     table = check_array(
         table,

@@ -519,6 +519,13 @@ def test_feature_names(fitted):
     assert not hasattr(named, "feature_names_in_")
 
 
+@pytest.mark.parametrize("X", [None, 3.0])
+def test_what_is_no_table_at_all(fitted, X):
+    for answer in (FederatedMatrixImputer().fit, fitted.transform, fitted.score):
+        with pytest.raises(TypeError, match=f"a table or a list of tables, got {X} of type .*Give"):
+            answer(X)
+
+
 COLUMN_LABELS = {
     "periods": pd.period_range("2000-01", periods=N_COLUMNS, freq="M"),
     "dates": pd.date_range("2000-01-01", periods=N_COLUMNS),
