@@ -407,7 +407,8 @@ class FederatedGaussianMixture(
             are repeated rows. See Notes.
         resume_from : path-like, default=None
             Checkpoint of the same run, with the same data and parameters (``max_iter`` and
-            ``max_epochs`` aside), to go on from bit for bit.
+            ``max_epochs`` aside), to go on from bit for bit, except that ``history_`` has an
+            evaluation where that run ended.
 
         Returns
         -------
