@@ -489,8 +489,9 @@ def fit_labels(X, rows):
     of_rows, of_columns = zip(*map(table_labels, tables), strict=True)
     if rows == "shared" or len(tables) == 1:
         return of_rows[0], of_columns[0]
-    known = all(labels is not None for labels in of_rows)
-    return [label for labels in of_rows for label in labels] if known else None, of_columns[0]
+    if any(labels is None for labels in of_rows):
+        return None, of_columns[0]
+    return of_rows[0].append(list(of_rows[1:])), of_columns[0]
 
 
 def _only_count(labels):

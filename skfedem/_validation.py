@@ -337,18 +337,18 @@ def check_weights(weights, of_whom=lambda row: "", first=lambda row: 0):
 
     ``of_whom`` and ``first`` tell of a row whose it is, and where that client's rows begin.
     """
-    fits = (weights >= 1 / _LARGEST) & (weights <= _LARGEST)
-    bad = np.flatnonzero(~(fits | (weights == 0)))
+    bad = np.flatnonzero(~((weights >= 0) & (weights <= _LARGEST)))
     if len(bad):
         row = bad[0]
         raise ValueError(
-            f"Expected sample_weight to be finite and not negative, 0 or from {1 / _LARGEST:g} to "
-            f"{_LARGEST:g}, got {weights[row]} in row {row - first(row)}{of_whom(row)}. Drop such "
-            "rows or give them weight 0; only ratios of weights matter."
+            f"Expected sample_weight to be not negative and at most {_LARGEST:g}, got "
+            f"{weights[row]} in row {row - first(row)}{of_whom(row)}. Drop such rows or give them "
+            "weight 0; only ratios of weights matter."
         )
-    if not weights.any():
+    if not weights.max() >= 1 / _LARGEST:
         raise ValueError(
-            "Expected a row with a positive sample_weight, got weights that are all zero."
+            "Expected a row with a positive sample_weight, got weights that are all zero, or below "
+            f"{1 / _LARGEST:g}. Only their ratios matter: multiply all of them."
         )
 
 

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._cells import (
+    _label,
     check_cells,
     check_matrix,
     check_triplets,
@@ -430,7 +431,7 @@ class FederatedMatrixImputer(
             objective, _ = evaluate(problem, result.server, workers)
         self._store(known, result, problem, data.ids, observers, objective)
         task.end()
-        self._warn(result, problem, data, observers)
+        self._warn(known, result, problem, data, observers)
         return self
 
     def transform(self, X: MatricesLike) -> Transformed:
@@ -620,7 +621,7 @@ class FederatedMatrixImputer(
         if self.warm_start:  # as large as the data
             self._memory = memory_of(ids[observers], problem, result.server, result.states)
 
-    def _warn(self, result, problem, data, observers):
+    def _warn(self, known, result, problem, data, observers):
         n_silent = len(data.ids) - len(observers)
         if n_silent:
             silent = np.setdiff1d(np.arange(len(data.ids)), observers)[:5]
@@ -633,7 +634,7 @@ class FederatedMatrixImputer(
         if self.family == "poisson":
             theta = result.server.statistics.iterate.theta
             _warn_of_guard(theta)
-            _warn_of_spread(problem.model.pooled.support, theta)
+            _warn_of_spread(problem.model.pooled.support, theta, known)
         automatic = isinstance(self.step_size, str)
         if not automatic:
             doubt = ', or use step_size="auto"'
@@ -792,20 +793,32 @@ def _warn_of_guard(theta):
         )
 
 
-def _warn_of_spread(support, theta):
+def _warn_of_spread(support, theta, known):
     """Say so if a Poisson mean is so large that its steps are too short for the others."""
     curvatures = support.counts * np.exp(np.minimum(theta, MAX_LOG_MEAN))
     top = int(np.argmax(curvatures))
     spread = curvatures[top] / max(1.0, float(np.median(curvatures)))
-    if spread > _LARGEST_SPREAD:
-        warn(
-            f"The fitted mean {np.exp(min(theta[top], MAX_LOG_MEAN)):.3g} in row "
-            f"{support.rows[top]}, column {support.columns[top]} is some {spread:.0e} times that "
-            "of other cells. Steps are as short as it needs, in which the others hardly move: the "
-            "fit may be far from the optimum, converged or not. Check the counts of this row and "
-            "column, or impute log1p of the counts with family='gaussian'.",
-            UserWarning,
-        )
+    if spread <= _LARGEST_SPREAD:
+        return
+    row, column, offsets = int(support.rows[top]), int(support.columns[top]), known["row_offsets_"]
+    own_row, whose = row, ""
+    if offsets is not None:
+        client = int(np.searchsorted(offsets, row, side="right")) - 1
+        own_row = row - int(offsets[client])
+        whose = f" of client {shown(known['client_ids_'][client])}"
+    warn(
+        f"The fitted mean {np.exp(min(theta[top], MAX_LOG_MEAN)):.3g} in row {own_row}"
+        f"{_name(known['_row_labels'], row)}, column {column}"
+        f"{_name(known['_column_labels'], column)}{whose} is some {spread:.0e} times that of other "
+        "cells. Steps are as short as it needs, in which the others hardly move: the fit may be "
+        "far from the optimum, converged or not. Check the counts of this row and column, or "
+        "impute log1p of the counts with family='gaussian'.",
+        UserWarning,
+    )
+
+
+def _name(labels, place):
+    return "" if labels is None else f" ({_label(labels[place])})"
 
 
 def _each_client(X, answer):

@@ -498,7 +498,8 @@ class FederatedGaussianMixture(
             warn(
                 f"Covariances of components {lost.tolist()} are smaller than second moments in "
                 "float64 can tell beside the distances between rows, and were widened. Look for "
-                "outliers, or fit rows that lie so far apart on their own.",
+                "outliers and for features that are constant within a component, increase "
+                "reg_covar, or fit rows that lie so far apart on their own.",
                 UserWarning,
             )
         return self

@@ -1354,3 +1354,11 @@ def test_a_huge_count_is_told_where_it_holds_the_others_up(count):
         return
     with pytest.warns(UserWarning, match=r"in row 3, column 4 is some .* Check the counts of this"):
         imputer.fit(counts)
+    months = [f"m{k}" for k in range(8)]
+    tables = [
+        pd.DataFrame(np.minimum(counts, 9), [f"a{k}" for k in range(10)], months),
+        pd.DataFrame(counts, [f"b{k}" for k in range(10)], months),
+    ]
+    says = r"in row 3 \('b3'\), column 4 \('m4'\) of client 1 is some"
+    with pytest.warns(UserWarning, match=says):
+        imputer.set_params(rows="disjoint").fit(tables)

@@ -11,7 +11,7 @@ import pytest
 from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.cluster import KMeans
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -969,3 +969,36 @@ def test_counts_have_whole_ticks(pyplot):
 def test_a_list_is_sent_to_from_estimators(pyplot, mixtures):
     with pytest.raises(TypeError, match="Use from_estimators"):
         ConvergenceDisplay.from_estimator(list(mixtures))
+
+
+@pytest.mark.parametrize("n_components", [10, 40, 400])
+def test_legends_of_many_components_leave_the_axes_their_room(n_components, pyplot):
+    rows = np.random.default_rng(0).normal(size=(800, 1))
+    gm = FederatedGaussianMixture(
+        n_components, init_params="random_from_data", max_iter=2, tol=0, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning):
+        gm.fit(rows)
+    display = ConvergenceDisplay.from_estimator(gm, y=["log_likelihood", "weights"])
+    display.figure_.draw_without_rendering()
+    axis = display.ax_[1]
+    assert axis.get_position().width > 0.55
+    assert axis.get_position().height > 0.35
+    legend = axis.get_legend()
+    assert legend.get_window_extent().y0 >= 0
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels[0] == "0"
+    assert len(labels) == min(n_components, 10) or 10 < len(labels) <= 24
+
+
+def test_formulas_in_legends_are_not_cut(pyplot):
+    rows = np.random.default_rng(0).normal(size=(60, 1))
+    runs = [FederatedGaussianMixture(2, random_state=k).fit(rows) for k in range(2)]
+    labels = [
+        rf"$\gamma = 0.0{k},\ \omega = {k},\ p = 0.5$ and some more words to be wide"
+        for k in (1, 2)
+    ]
+    display = ConvergenceDisplay.from_estimators(runs, labels=labels)
+    display.figure_.draw_without_rendering()
+    axis = np.ravel(display.ax_)[0]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == labels

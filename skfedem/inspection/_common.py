@@ -125,25 +125,24 @@ def legend_above(axis, *, ours, **options):
     """
     n_labels = len(axis.get_legend_handles_labels()[1])
     options = {"loc": "lower left", "ncols": min(n_labels, _MOST_LEGEND_COLUMNS), **options}
-    legend = fitting_legend(axis, 1.0, **options)
+    legend = fitting_legend(axis, 1.0, *axis.get_legend_handles_labels(), **options)
     if ours:
         figure = axis.figure
         height = legend.get_window_extent().height / figure.dpi
         figure.set_figheight(figure.get_figheight() + max(0.0, height - _LEGEND_HEIGHT))
 
 
-def fitting_legend(axis, share, *, ncols, **options):
+def fitting_legend(axis, share, handles, labels, *, ncols, **options):
     """Draw a legend no wider than a share of its axes.
 
     It has fewer columns than asked for, or else its labels are wrapped, where they are too wide: a
-    layout that makes room for the legend would take it from the axes.
+    layout that makes room for the legend would take it from the axes. Formulas are not cut.
     """
     lay_out(axis.figure)  # how wide the axes are
     room = share * axis.get_window_extent().width
-    handles, labels = axis.get_legend_handles_labels()
-    longest = max(map(len, labels))
+    longest = max((len(label) for label in labels if "$" not in label), default=1)
     while True:
-        wrapped = [fill(label, longest) if len(label) > longest else label for label in labels]
+        wrapped = [label if "$" in label else fill(label, longest) for label in labels]
         legend = axis.legend(handles, wrapped, ncols=ncols, **options)
         width = legend.get_window_extent().width
         if width <= room or ncols == longest == 1:

@@ -10,7 +10,8 @@ from ._common import fitting_legend, legend_above
 # With no more points than this, each is marked: it shows where a series was evaluated.
 _FEW_POINTS = 30
 _MOST_LEGEND_ROWS = 8
-_LEGEND_SHARE = 0.3  # of the width of the axes, for a legend beside them
+_MOST_LEGEND_ENTRIES = 24
+_LEGEND_SHARE = 0.36  # of the width of the axes, for a legend beside them
 _COMPONENTS = {"singular_values": "factor"}
 
 
@@ -44,20 +45,23 @@ def _component_labels(curve):
 def add_legends(axes, names, series, *, ours):
     """Legends: beside the data on our own figure, where they hide least on the user's axes."""
     for axis, name, curves in zip(axes, names, series, strict=True):
-        n_labels = len(axis.get_legend_handles_labels()[1])
-        if not n_labels:
+        handles, labels = axis.get_legend_handles_labels()
+        if not labels:
             continue
         if curves[0].per_component and len(curves) == 1:
+            # Of many components a few, evenly: their colours repeat anyway.
+            some = slice(None, None, ceil(len(labels) / _MOST_LEGEND_ENTRIES))
+            handles, labels = handles[some], labels[some]
             options: dict[str, Any] = {
                 "title": _COMPONENTS.get(name, "component"),
-                "ncols": ceil(n_labels / _MOST_LEGEND_ROWS),
+                "ncols": ceil(len(labels) / _MOST_LEGEND_ROWS),
                 "frameon": not ours,
             }
             if axis.figure.get_layout_engine() is None:
-                axis.legend(loc="best", **options)
+                axis.legend(handles, labels, loc="best", **options)
             else:  # it makes room beside the axes
                 options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
-                fitting_legend(axis, _LEGEND_SHARE, **options)
+                fitting_legend(axis, _LEGEND_SHARE, handles, labels, **options)
         elif not ours:
             axis.legend(loc="best")
         elif axis is axes[0] or series[0][0].per_component:  # else groups look the same everywhere

@@ -525,20 +525,26 @@ def precisions_cholesky(model, parameters):
 def lost_in_rounding(model, parameters):
     """Components with a variance that is little more than what rounding leaves, as indices.
 
-    Rows are so far apart, in units of this variance, that their second moments do not tell it.
+    Rows are so far apart, in units of this variance, that their second moments do not tell it; and
+    ``reg_covar`` is less than the rounding.
     """
     if model.reg_covar == 0 or model.fixed_covariance is not None:
         return np.empty(0, dtype=np.intp)  # no M-step, or one that refuses such variances
     _, means, covariances = parameters[:3]
     varies = slice(None) if model.units.varies is None else model.units.varies
-    least = _FAITHFUL * ROUNDING * (1 + means[:, varies] ** 2)
+    rounding = ROUNDING * (1 + means[:, varies] ** 2)
     if model.covariance_type == "diag":
-        is_lost = covariances[:, varies] < least
+        variances = covariances[:, varies]
+        given = (model.reg_covar / _squared_scale(model))[varies]
     elif model.covariance_type == "spherical":
-        is_lost = (covariances < least.mean(axis=1))[:, None]
+        variances, rounding = covariances[:, None], rounding.mean(axis=1, keepdims=True)
+        given = model.reg_covar / _squared_scale(model)
     else:
-        variances = np.linalg.eigvalsh(covariances[..., varies, :][..., varies])
-        is_lost = variances < least.max(axis=1, keepdims=True, initial=0)
+        rounding = rounding.max(axis=1, keepdims=True, initial=0)
+        variances, axes = np.linalg.eigh(covariances[..., varies, :][..., varies])
+        matrix = model._given_regularization[varies, :][:, varies]
+        given = np.einsum("...ij,ik,...kj->...j", axes, matrix, axes)
+    is_lost = (variances < _FAITHFUL * rounding) & (given < rounding)
     return np.flatnonzero(is_lost.any(axis=1))
 
 

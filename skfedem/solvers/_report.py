@@ -64,10 +64,11 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         return
     if not n_rounds:
         if e.max_iter != 0 and not result.converged:
+            without = ", or set control_init='zeros', which takes no pass over the data"
             warn(
                 f"No round was done: the start took {result.history['epoch'][0]:.2g} of "
-                f"max_epochs={e.max_epochs}. Increase max_epochs, or set control_init='zeros', "
-                "which takes no pass over the data.",
+                f"max_epochs={e.max_epochs}. Increase max_epochs"
+                f"{without if e.control_init == 'field' else ''}.",
                 ConvergenceWarning,
             )
         return
