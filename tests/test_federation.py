@@ -1,5 +1,6 @@
 """Rows, random streams, participation, minibatches, workers, stopping rules and the history."""
 
+import os
 import signal
 import threading
 import time
@@ -310,7 +311,7 @@ def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch):
         else:
             helped.set()
             time.sleep(0.1)  # the caller has done its group and waits
-            signal.raise_signal(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.1)
             done.append(number)
 
