@@ -301,7 +301,15 @@ def test_workers_go_on_after_an_error(fails_in_caller, monkeypatch):
         assert workers.map(str, range(50), "kind") == [str(k) for k in range(50)]
 
 
-def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch):
+@pytest.fixture
+def interruptible():
+    """SIGINT as Python has it: a shell's background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch, interruptible):
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
     helped, done = threading.Event(), []
 
