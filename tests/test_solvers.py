@@ -1,6 +1,7 @@
 """How the solvers behave: where they converge, what they count, and when they need help."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -591,3 +592,17 @@ def test_a_keyboard_interrupt_begins_no_other_start(monkeypatch):
         gm.fit(np.random.default_rng(0).normal(size=(50, 2)))
     assert n_rounds == 8
     assert gm.n_iter_ in (2, 5)
+
+
+@pytest.mark.parametrize("seed", [182, 199])
+def test_steps_that_nearly_leave_the_domain_do_not_add_up_to_one_that_does(seed):
+    # Twelve rows on a grid: each step was in order, and a covariance ended below zero.
+    rows = np.array([[k, j] for k in range(1, 4) for j in range(1, 5)], dtype=float)
+    gm = FederatedGaussianMixture(
+        2, solver="vr_fedem", batch_size=3, omega=1.0, participation=0.5, step_size=0.05, tol=10.0,
+        random_state=seed,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        gm.fit(rows, sample_weight=np.ones(12))
+    assert np.linalg.eigvalsh(gm.covariances_).min() > 0

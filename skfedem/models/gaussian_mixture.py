@@ -437,24 +437,23 @@ class GaussianMixtureModel(RowModel):
             return False
         if self.fixed_covariance is not None:
             return True
-        mass, means, second = self._split(proposal)
-        scatter = self._scatter(mass, means, second)
-        by_component = self.covariance_type != "tied"
-        if by_component:
-            scatter = _scale_components(scatter, mass)
+        scatter = self._scatter_to_keep(*self._split(proposal))
         if statistics is not None:
-            mass_before, *moments_before = self._split(statistics)
-            scatter_before = self._scatter(mass_before, *moments_before)
-            if by_component:
-                scatter_before = _scale_components(scatter_before, mass_before)
-            scatter = scatter - kept * scatter_before
+            scatter = scatter - kept * self._scatter_to_keep(*self._split(statistics))
         if self.covariance_type in ("diag", "spherical"):
             return bool((scatter + ROUNDING > 0).all())
-        # Constant features have no scatter at all: half of what T adds keeps them in.
-        slack = 0.5 * self.regularization(means)
-        if by_component:
-            slack = slack * table[:, 0, None, None]
-        return _cholesky(scatter + slack) is not None
+        return _cholesky(scatter) is not None
+
+    def _scatter_to_keep(self, mass, means, second):
+        """Scatter of each component times its mass; matrices with half of what T adds to them.
+
+        Constant features have no scatter at all: the half keeps them in. It belongs to both ends of
+        a step, so that steps which nearly leave the domain do not add up to one that does.
+        """
+        scatter = self._scatter(mass, means, second)
+        if self.covariance_type in ("full", "tied"):
+            scatter = scatter + 0.5 * self.regularization(means)
+        return scatter if self.covariance_type == "tied" else _scale_components(scatter, mass)
 
     def averaging_bound(self, federation):
         """Clients, or rows over q, as what few rows say of a client changes by leaps."""
