@@ -512,6 +512,17 @@ def unlike(want, got):
     return None
 
 
+def check_labels(axis, want, got, what_to_do):
+    """Raise for rows or columns that are labelled otherwise than in the fit."""
+    difference = unlike(want, got)
+    if difference is not None:
+        place, old, new = difference
+        raise ValueError(
+            f"Expected the {axis} labels of the fit, in that order: {old} for {axis} {place}, got "
+            f"{new}. {what_to_do}."
+        )
+
+
 def _differ(one, other):
     try:
         return one is not other and bool(one != other)

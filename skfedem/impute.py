@@ -17,13 +17,13 @@ from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._cells import (
     _label,
     check_cells,
+    check_labels,
     check_matrix,
     check_triplets,
     fit_labels,
     holds_clients,
     is_cell_list,
     table_labels,
-    unlike,
 )
 from ._federation import Federation
 from ._parallel import Workers
@@ -686,7 +686,7 @@ class FederatedMatrixImputer(
             return check_triplets(X, self._shape, self.missing_values, self._family())
         cells = check_matrix(self, X, self.missing_values, self._family())
         rows, columns = table_labels(X)
-        _check_labels("column", self._column_labels, columns)
+        check_labels("column", self._column_labels, columns, "Reindex it")
         if self._rows_are_sites:
             self._check_sites(rows, cells.n_rows)
         return cells
@@ -698,8 +698,8 @@ class FederatedMatrixImputer(
                 f"Expected the {self._shape[0]} rows of the fit, got {n_rows}. Give a matrix "
                 "alone, not in a list, to impute other rows."
             )
-        hint = ", or give it alone, not in a list, to impute other rows"
-        _check_labels("row", self._row_labels, labels, hint)
+        what_to_do = "Reindex it, or give it alone, not in a list, to impute other rows"
+        check_labels("row", self._row_labels, labels, what_to_do)
 
     def _solved_rows(self, cells):
         """θ of rows that are not those of the fit, from their observed cells."""
@@ -746,17 +746,6 @@ def _so_far(server, first_round):
         "n_iter_": server.round_index - first_round,
         "converged_": False,
     }
-
-
-def _check_labels(axis, want, got, hint=""):
-    """Raise for a table that is labelled otherwise than in the fit."""
-    difference = unlike(want, got)
-    if difference is not None:
-        place, old, new = difference
-        raise ValueError(
-            f"Expected the {axis} labels of the fit, in that order: {old} for {axis} {place}, got "
-            f"{new}. Reindex it{hint}."
-        )
 
 
 def cell_federation(data, observers, client_weights):

@@ -834,9 +834,12 @@ def test_components_of_a_run_with_a_long_name_leave_room_for_the_axes(pyplot, mi
 
 def test_a_part_of_a_figure(pyplot, mixtures, imputer):
     left, right = pyplot.figure(figsize=(9, 4), layout="constrained").subfigures(1, 2)
-    ConvergenceDisplay.from_estimator(mixtures[0], y="weights", ax=left.subplots())
+    curves = ConvergenceDisplay.from_estimator(mixtures[0], y="weights", ax=left.subplots())
     ImputationDisplay.from_estimator(imputer, ax=right.subplots())
     left.figure.canvas.draw()
+    # The legend beside the axes stays in its half.
+    legend = curves.ax_.get_legend().get_window_extent()
+    assert legend.x1 <= right.bbox.x0
 
 
 def test_legends_of_components_are_beside_the_axes(pyplot, mixtures):
@@ -925,7 +928,7 @@ def test_a_frame_alone_is_compared_with_the_sites_of_a_list(pyplot):
     table = pandas.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
     imputer = FederatedMatrixImputer(2, random_state=0).fit([table])
     assert ImputationDisplay.from_estimator(imputer, table).figure_ is not None
-    with pytest.raises(ValueError, match="rows of the fit"):
+    with pytest.raises(ValueError, match="row labels of the fit"):
         ImputationDisplay.from_estimator(imputer, table[::-1])
 
 

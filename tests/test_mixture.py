@@ -1426,9 +1426,8 @@ def test_polars_tables():
     assert_array_equal(gm.means_, plain.means_)
     # Names are scikit-learn's business, whose versions know other tables.
     theirs = StandardScaler().fit(frames[0])
-    assert getattr(gm, "feature_names_in_", None) is not None or not hasattr(
-        theirs, "feature_names_in_"
-    )
+    names = [getattr(fitted, "feature_names_in_", ()) for fitted in (gm, theirs)]
+    assert_array_equal(*names)
     assert_array_equal(gm.predict(frames)[1], plain.predict(CLIENTS)[1])
     pipeline = make_pipeline(FederatedStandardScaler(), FederatedGaussianMixture(3, random_state=0))
     outputs = pipeline.set_output(transform="polars").fit(frames).transform(frames)

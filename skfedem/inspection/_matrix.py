@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import clone
 
-from .._cells import check_cells, fit_labels, holds_clients, unlike
+from .._cells import check_cells, check_labels, fit_labels, holds_clients
 from ..models.families import FAMILIES
 
 # Cells whose fitted means are in memory at once.
@@ -77,14 +77,8 @@ def observed_cells(imputer, X):
 def _check_same_names(imputer, X, rows):
     """Raise if named rows or columns are not those of the fit, in that order."""
     of_fit = imputer._row_labels, imputer._column_labels
-    for what, want, got in zip(("rows", "columns"), of_fit, fit_labels(X, rows), strict=True):
-        difference = unlike(want, got)
-        if difference is not None:
-            place, old, new = difference
-            raise ValueError(
-                f"Expected the {what} of the fit, in that order: {old} at position {place}, got "
-                f"{new}. Give what fit was given."
-            )
+    for axis, want, got in zip(("row", "column"), of_fit, fit_labels(X, rows), strict=True):
+        check_labels(axis, want, got, "Give what fit was given")
 
 
 def totals(imputer):
