@@ -678,9 +678,9 @@ def test_other_data_than_those_of_the_fit_are_refused(pyplot, imputer):
     ]
     named = clone(imputer).fit(frames)
     ImputationDisplay.from_estimator(named, frames)
-    with pytest.raises(ValueError, match="rows of the fit.*'a' at position 0, got 'n'"):
+    with pytest.raises(ValueError, match="row labels of the fit.*'a' for row 0, got 'n'"):
         ImputationDisplay.from_estimator(named, [frame[::-1] for frame in frames])
-    with pytest.raises(ValueError, match="columns of the fit.*'2000-01' at position 0"):
+    with pytest.raises(ValueError, match="column labels of the fit.*'2000-01' for column 0"):
         ImputationDisplay.from_estimator(named, [frame[COLUMNS[::-1]] for frame in frames])
     triplets = [np.column_stack([*np.nonzero(t >= 0), t[t >= 0]]) for t in clients]
     numbered = clone(imputer).fit(triplets, shape=SHAPE)
@@ -939,7 +939,7 @@ def test_dates_of_columns_are_compared_with_those_of_the_fit(pyplot):
     imputer = FederatedMatrixImputer(1, family="poisson", penalty=2.0).fit(frames)
     assert ImputationDisplay.from_estimator(imputer, frames).figure_ is not None
     turned = [frame.iloc[:, ::-1] for frame in frames]
-    with pytest.raises(ValueError, match="columns of the fit.*2000-01 at position 0, got 2001-12"):
+    with pytest.raises(ValueError, match="labels of the fit.*2000-01 for column 0, got 2001-12"):
         ImputationDisplay.from_estimator(imputer, turned)
 
 
@@ -950,7 +950,7 @@ def test_rows_of_one_frame_are_compared_with_those_of_the_fit(pyplot):
     imputer = FederatedMatrixImputer(1, random_state=0).fit(table)
     assert ImputationDisplay.from_estimator(imputer, table).figure_ is not None
     for other in (table[::-1], [table[::-1]]):
-        with pytest.raises(ValueError, match="rows of the fit.*'site 0' at position 0"):
+        with pytest.raises(ValueError, match="row labels of the fit.*'site 0' for row 0"):
             ImputationDisplay.from_estimator(imputer, other)
     # Rows alone are taken one by one, in any order.
     np.testing.assert_array_equal(
@@ -958,7 +958,7 @@ def test_rows_of_one_frame_are_compared_with_those_of_the_fit(pyplot):
     )
     own = FederatedMatrixImputer(1, rows="disjoint", random_state=0).fit([table[:5], table[5:]])
     assert ImputationDisplay.from_estimator(own, [table[:5], table[5:]]).figure_ is not None
-    with pytest.raises(ValueError, match="rows of the fit.*'site 5' at position 5, got 'site 11'"):
+    with pytest.raises(ValueError, match="labels of the fit.*'site 5' for row 5, got 'site 11'"):
         ImputationDisplay.from_estimator(own, [table[:5], table[:4:-1]])
 
 
