@@ -100,6 +100,8 @@ def is_of(value, hint):
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is typing.Any:
         return True
+    if hasattr(origin, "__value__"):  # NumPy 2.5's NDArray is an alias made by a type statement
+        return is_of(value, origin.__value__[arguments])
     if origin in (typing.Union, types.UnionType):
         return any(is_of(value, argument) for argument in arguments)
     if origin is np.ndarray:
