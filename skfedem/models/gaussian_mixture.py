@@ -39,6 +39,8 @@ _CACHE_SIZE = 2**19
 _FAITHFUL = 10
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
+# Least log-odds against the likeliest component: exp is ten times slower where it underflows.
+_LEAST_LOG_ODDS = -500.0
 # A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
 # One that keeps less than half of that has left the statistics of any data.
 _KEPT_SHARE = 0.5
@@ -219,6 +221,7 @@ class GaussianMixtureModel(RowModel):
         log_joint = self._linear(natural, features, lengths)
         highest = log_joint.max(axis=0)
         log_joint -= highest
+        np.maximum(log_joint, _LEAST_LOG_ODDS, out=log_joint)
         posterior = np.exp(log_joint, out=log_joint)
         total = posterior.sum(axis=0)
         posterior *= (1 if sample_weight is None else sample_weight) / total
