@@ -25,7 +25,6 @@ from ._cells import (
     is_cell_list,
     table_labels,
 )
-from ._federation import Federation
 from ._parallel import Workers
 from ._typing import (
     ClientWeights,
@@ -45,8 +44,8 @@ from ._typing import (
 from ._validation import check_choice, check_number, check_switch, features_of, shown, warn
 from .compression import Compressor
 from .models.families import FAMILIES, MAX_LOG_MEAN
-from .models.low_rank import low_rank_model, start_again, start_run
-from .models.low_rank_theta import Cells, LowRank, Theta, at
+from .models.low_rank_start import cell_federation, low_rank_model, start_again, start_run
+from .models.low_rank_theta import LowRank, Theta, at
 from .models.main_effects import EFFECTS, LEAST_PENALTY
 from .models.row_regression import fit_rows
 from .solvers._loop import evaluate
@@ -746,17 +745,6 @@ def _so_far(server, first_round):
         "n_iter_": server.round_index - first_round,
         "converged_": False,
     }
-
-
-def cell_federation(data, observers, client_weights):
-    """Stack the cells of the clients who have some, with the clients' weights w_i."""
-    lengths = np.diff(data.offsets)[observers]
-    if client_weights == "n_samples":
-        weights = lengths / lengths.sum()
-    else:
-        weights = np.full(len(lengths), 1 / len(lengths))
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return Federation(Cells(*data[:4]), offsets, weights)
 
 
 def check_rank(name, rank, shape):

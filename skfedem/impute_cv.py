@@ -34,9 +34,9 @@ from ._typing import (
 )
 from ._validation import check_choice, check_number, take_features, warn
 from .compression import Compressor
-from .impute import FederatedMatrixImputer, cell_federation, check_rank
+from .impute import FederatedMatrixImputer, check_rank
 from .models.families import FAMILIES
-from .models.low_rank import low_rank_model, start_run
+from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
 from .models.main_effects import EFFECTS
 from .models.thresholding import threshold_singular_values

@@ -9,7 +9,7 @@ from skfedem._federation import Federation
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models.families import FAMILIES
-from skfedem.models.low_rank import low_rank_model, start_run
+from skfedem.models.low_rank_start import low_rank_model, start_run
 from skfedem.models.low_rank_theta import Cells, LowRank, at, low_rank_at, squared_distance
 from skfedem.models.main_effects import Effects, Margins, Support, fit_effects
 from skfedem.models.thresholding import threshold_singular_values

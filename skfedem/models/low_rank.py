@@ -17,27 +17,21 @@ from typing import NamedTuple
 import numpy as np
 
 from .._client_vectors import OnOwnRows
-from .._codec import FLOAT_BITS
-from ._base import Estimate, Model, Start, Step
-from .low_rank_theta import Cells, Theta, at, effects_of, low_rank_at, zero_low_rank
-from .main_effects import Effects, Margins, Support, ridge
+from ._base import Estimate, Model, Step
+from .low_rank_theta import Cells, Theta, at, effects_of
+from .main_effects import ridge
 from .proximal import (
     MAX_HALVINGS,
     Iterate,
-    Pooled,
     extrapolate,
     largest_curvature,
     moved,
     objective,
     proximal_step,
-    with_effects,
 )
 
 # An adaptive natural step grows by this factor a round, until the curvature forbids it.
 _GROWTH = 1.3
-# Poisson cells have no largest curvature; an adaptive step starts from this many times the
-# largest one at the start, as halving it is cheap.
-_FIRST_STEP = 4.0
 # An objective of fewer nats a cell is nothing: all cells are fitted.
 _NOTHING = 1e-6
 # Shares of the bounds of minibatch_bounds. On the oystercatcher counts, with 100 and 500 of 1,324
@@ -291,163 +285,3 @@ def _next_momentum(momentum):
 
 def _take(cells, index):
     return Cells(*(column[index] for column in cells))
-
-
-# -------------------------------------------------------------------- start
-
-
-def low_rank_model(
-    federation,
-    shape,
-    log_base_measures,
-    family,
-    rank,
-    penalty,
-    effects,
-    effects_penalty,
-    adaptive,
-):
-    """Model of some clients' cells: what they tell the server before the first round.
-
-    That is which cells they observed and how often, and the sums over rows and over columns of what
-    they saw there.
-
-    Parameters
-    ----------
-    federation : Federation
-        Its rows are ``Cells``.
-    shape : tuple of two int
-        Of the matrix.
-    log_base_measures : ndarray of shape (n_clients,)
-        Sum of ``log ρ(y)`` over each client's observations; nats.
-    family : Family
-    rank : int
-    penalty : float
-    effects : {"both", "rows", "columns", "none"}
-    effects_penalty : float
-    adaptive : bool
-
-    Returns
-    -------
-    model : LowRankModel
-    """
-    cells, lengths = federation.rows, federation.lengths
-    n_rows, n_columns = shape
-    # What a client's observation weighs in the pooled objective: 1 where w_i = m_i / N.
-    shares = federation.n_samples * federation.weights / lengths
-    counts = cells.counts * np.repeat(shares, lengths)
-    numbers, positions = np.unique(
-        cells.rows * np.int64(n_columns) + cells.columns, return_inverse=True
-    )
-    rows = (numbers // n_columns).astype(np.int32)
-    columns = (numbers % n_columns).astype(np.int32)
-    # Sparse arrays convert their indices to one type.
-    index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
-    support = Support(
-        rows=rows,
-        columns=columns,
-        counts=np.bincount(positions, counts),
-        row_starts=np.searchsorted(rows, np.arange(n_rows + 1)).astype(index_type),
-        is_observed=Margins(
-            np.bincount(rows, minlength=n_rows) > 0, np.bincount(columns, minlength=n_columns) > 0
-        ),
-        shape=shape,
-    )
-    margins = Margins(
-        np.bincount(cells.rows, counts * cells.values, minlength=n_rows),
-        np.bincount(cells.columns, counts * cells.values, minlength=n_columns),
-    )
-    pooled = Pooled(support, margins, family, rank, penalty, effects, effects_penalty)
-    return LowRankModel(pooled, positions, float(shares @ log_base_measures), adaptive)
-
-
-def start_run(model, federation, theta=None):
-    """θ from which a run begins: the given one, or the effects alone, which the margins determine.
-
-    Parameters
-    ----------
-    model : LowRankModel
-    federation : Federation
-    theta : Theta, default=None
-
-    Returns
-    -------
-    start : Start
-    """
-    pooled = model.pooled
-    support, family = pooled.support, pooled.family
-    if theta is None:
-        n_rows, n_columns = support.shape
-        # Half an observation more, for the link of all-zero counts.
-        mean = (pooled.margins.rows.sum() + 0.5) / (support.counts.sum() + 1)
-        intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
-        effects, low_rank = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns)), None
-    else:
-        effects, low_rank = effects_of(theta), theta.low_rank
-    low_rank = low_rank or zero_low_rank(support.shape)
-    values = low_rank_at(low_rank, support.rows, support.columns)
-    iterate = with_effects(pooled, low_rank, values, effects)
-    natural_step = 1 / largest_curvature(pooled, iterate.theta)
-    if family.max_variance is None:
-        natural_step *= _FIRST_STEP
-    point = Point(
-        iterate=iterate,
-        previous=iterate,
-        momentum=1.0,
-        natural_step=natural_step,
-        sums=support.counts * family.mean(iterate.theta),
-        block=None,
-    )
-    return Start(
-        point,
-        model.maximization(point),
-        uplink_bits=start_bits(federation, support.shape, pooled.effects),
-    )
-
-
-def start_again(model, federation, before, server, theta):
-    """Start from all that an earlier fit of the same cells left, or from its θ.
-
-    The server has been told of the cells.
-
-    Parameters
-    ----------
-    model, before : LowRankModel
-        Of this fit and of the earlier one.
-    federation : Federation
-    server : ServerState
-        Where the earlier fit ended.
-    theta : Theta
-        Its θ, without what the model no longer has.
-
-    Returns
-    -------
-    start : Start
-    """
-    if _same_steps(model, before):
-        return Start(server.statistics, server.parameters)
-    return start_run(model, federation, theta)._replace(uplink_bits=0)
-
-
-def _same_steps(one, other):
-    """Whether two models of the same observations take the same steps."""
-    given = {"support": None, "margins": None, "family": None}
-    return (
-        one.adaptive == other.adaptive
-        and one.pooled._replace(**given) == other.pooled._replace(**given)
-        and np.array_equal(one.pooled.support.counts, other.pooled.support.counts)
-    )
-
-
-def start_bits(federation, shape, effects):
-    """Bits of the first messages: cell numbers, counts in bytes of 7 bits, margins as doubles."""
-    n_rows, n_columns = shape
-    cells = federation.rows
-    bits = federation.n_samples * (n_rows * n_columns - 1).bit_length()
-    bits += 8 * int(np.ceil(np.log2(cells.counts + 1) / 7).sum())
-    owners = np.repeat(np.arange(federation.n_clients), federation.lengths)
-    if effects in ("both", "rows"):
-        bits += FLOAT_BITS * len(np.unique(owners * n_rows + cells.rows))
-    if effects in ("both", "columns"):
-        bits += FLOAT_BITS * len(np.unique(owners * n_columns + cells.columns))
-    return bits
