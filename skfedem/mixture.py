@@ -61,8 +61,8 @@ from .models.gaussian_mixture import (
     lost_in_rounding,
     precisions_cholesky,
 )
+from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_start import (
-    INIT_PARAMS,
     bits_of_units,
     check_start,
     standardise,

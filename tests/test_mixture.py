@@ -21,7 +21,7 @@ from problems import lower_bounds
 from skfedem import FederatedGaussianMixture, _parallel
 from skfedem._federation import Federation
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
-from skfedem.models import mixture_start
+from skfedem.models import mixture_assignment, mixture_start
 from skfedem.preprocessing import FederatedStandardScaler
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -700,7 +700,7 @@ def centroids_sent(client, n_clusters, center, seed):
     model, _ = mixture_start.standardise(
         FederatedGaussianMixture(n_clusters), federation, mixture_start.Given()
     )
-    centers, bits = mixture_start._CENTERS["kmeans"](model, federation, seed)
+    centers, bits = mixture_assignment._CENTERS["kmeans"](model, federation, seed)
     n_sent = bits // (64 * (client.shape[1] + 1))
     return centers[:n_sent], n_sent
 

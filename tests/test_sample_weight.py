@@ -22,7 +22,7 @@ from skfedem._federation import (
     sample_weight_of,
 )
 from skfedem._validation import check_clients, federation_of
-from skfedem.models import mixture_start
+from skfedem.models import mixture_assignment, mixture_start
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 LENGTHS = (31, 12, 25, 40)
@@ -105,10 +105,10 @@ def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():
             check_clients(estimator, data, sample_weight=weight), "n_samples"
         )
         model, _ = mixture_start.standardise(estimator, federation, mixture_start.Given())
-        centers.append(mixture_start._kmeans_centers(model, federation, 0)[0])
+        centers.append(mixture_assignment._kmeans_centers(model, federation, 0)[0])
     assert_allclose(centers[0], centers[1], rtol=1e-10)
     for rows, v, copies in zip(clients, weights, repeated, strict=True):
-        share = mixture_start._weighted_tol(rows, v) * rows.var(axis=0).mean()
+        share = mixture_assignment._weighted_tol(rows, v) * rows.var(axis=0).mean()
         assert share == pytest.approx(1e-4 * copies.var(axis=0).mean(), rel=1e-12)
 
 

@@ -16,7 +16,7 @@ from skfedem import FederatedGaussianMixture, _parallel, _validation
 from skfedem._federation import Federation, JoinedRows, ReorderedRows
 from skfedem._parallel import Workers, n_workers
 from skfedem._validation import check_clients
-from skfedem.models import mixture_start
+from skfedem.models import mixture_assignment
 from skfedem.models.mixture_start import moments
 from skfedem.preprocessing import FederatedStandardScaler
 
@@ -222,11 +222,11 @@ def test_a_constant_feature_has_itself_for_a_mean():
 
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++"])
 def test_starts_look_at_a_sample_of_many_rows(monkeypatch, init_params):
-    monkeypatch.setattr(mixture_start, "_LARGEST_SAMPLE", 500)
-    sample = mixture_start._sample(np.random.RandomState(0), 1000, 21_000)
+    monkeypatch.setattr(mixture_assignment, "_LARGEST_SAMPLE", 500)
+    sample = mixture_assignment._sample(np.random.RandomState(0), 1000, 21_000)
     assert (np.diff(sample) > 0).all() and sample[0] >= 1000 and sample[-1] < 21_000
     assert 450 < len(sample) <= 500  # of 500 draws from 20,000, six are expected to be repeats
-    assert_array_equal(mixture_start._sample(None, 7, 507), np.arange(7, 507))
+    assert_array_equal(mixture_assignment._sample(None, 7, 507), np.arange(7, 507))
     generator = np.random.default_rng(0)
     X = generator.normal(size=(20_000, 2)) + 50.0 * (np.arange(20_000) % 4 == 0)[:, None]
     mixture = fitted(X, init_params=init_params)

@@ -1,38 +1,24 @@
 """Where a federated mixture starts: the one-off messages before the first round.
 
-Means and second moments of the clients (for the standard units of the model), and a first
-assignment of rows to components. Counted in bits, as all that is sent.
+Means and second moments of the clients (for the standard units of the model), and statistics of a
+first assignment of rows to components, which ``mixture_assignment.py`` finds, or of what the user
+gave. Counted in bits, as all that is sent.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.cluster import KMeans, kmeans_plusplus
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.random import sample_without_replacement
 
-from .. import _random
 from .._codec import FLOAT_BITS
-from .._federation import read, take_rows
+from .._federation import read
 from .._validation import check_shape
 from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
+from .mixture_assignment import assign
 from .units import mean_of_rows, n_moments, rows_at_once, second_moment, standard_units
-
-# Clients that cluster their rows for init_params="kmeans"; more say little more.
-_LARGEST_COHORT = 128
-# Rows that k-means, or k-means++, looks at; of more, a random sample says as much.
-_LARGEST_SAMPLE = 2**17
-# k-means centroids of fewer rows than this would be, or nearly be, rows.
-_FEWEST_ROWS = 2
-# scikit-learn's default.
-_KMEANS_TOL = 1e-4
-# Share of every component given to the others where a component starts with no rows.
-_BLEND = 0.01
 
 
 class Moments(NamedTuple):
@@ -40,14 +26,6 @@ class Moments(NamedTuple):
 
     center: np.ndarray
     second_moment: np.ndarray
-    uplink_bits: int
-    downlink_bits: int
-
-
-class Assignment(NamedTuple):
-    """Statistics of a first assignment of rows to components, and what it cost in bits."""
-
-    statistics: np.ndarray
     uplink_bits: int
     downlink_bits: int
 
@@ -79,164 +57,6 @@ def bits_of_units(model, n_clients):
 
 def _bits_of_moments(n_clients, n_features, matrix):
     return FLOAT_BITS * n_clients * (n_features + n_moments(n_features, matrix))
-
-
-def assign(model, federation, init_params, seed):
-    """First assignment of rows to components.
-
-    Parameters
-    ----------
-    model : GaussianMixtureModel
-    federation : Federation
-    init_params : str or ndarray of shape (n_components, n_features)
-        How centres are found ("kmeans", "k-means++", "random_from_data"), each row then going to
-        the nearest; or "random" posterior probabilities; or the centres themselves, in the rows'
-        units.
-    seed : int
-
-    Returns
-    -------
-    assignment : Assignment
-    """
-    n, d, size = federation.n_clients, model.n_features, model.n_components
-    uplink = FLOAT_BITS * n * model.n_statistics
-    if isinstance(init_params, str) and init_params == "random":
-        statistics = _random_statistics(model, federation, seed)
-        return Assignment(_without_empty(model, statistics), uplink, 0)
-    if isinstance(init_params, str):
-        centers, bits = _CENTERS[init_params](model, federation, seed)
-    else:
-        centers, bits = init_params, 0
-    centers = model.units.means_to_standard(centers)
-    statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.totals
-    for run, rows, lengths, weights in read(federation, np.arange(n), model.block_rows):
-        sums = model.nearest(centers, model.features(rows), lengths, weights)
-        statistics += row_weights[run] @ sums
-    downlink = FLOAT_BITS * n * size * d
-    return Assignment(_without_empty(model, statistics), uplink + bits, downlink)
-
-
-def _without_empty(model, statistics):
-    """Blend the components a little where one has no rows, as posterior probabilities would."""
-    if model.in_domain(statistics):
-        return statistics
-    table = statistics.reshape(model.n_components, -1)
-    return ((1 - _BLEND) * table + _BLEND * table.mean(axis=0)).ravel()
-
-
-def _random_statistics(model, federation, seed):
-    """Statistics under posterior probabilities that each client draws for its own rows."""
-    statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.totals
-    size = model.n_components
-    for client in range(federation.n_clients):
-        stream = _random.generator(seed, _random.INITIALISATION, position=client << 32)
-        for _, rows, lengths, weights in read(federation, np.array([client]), model.block_rows):
-            posterior = stream.random((size, len(rows)))
-            posterior /= posterior.sum(axis=0)
-            sums = model.assigned(posterior, model.features(rows), lengths, weights)
-            statistics += row_weights[client] * sums[0]
-    return statistics
-
-
-def _kmeans_centers(model, federation, seed):
-    """One-shot federated k-means: clients send centroids and counts, the server clusters those.
-
-    No centroid of fewer than two rows is sent, whatever their weights. Where too few remain, the
-    missing centres are drawn from the normal distribution with the rows' mean and variances.
-    """
-    rng = np.random.RandomState(seed)
-    n, d, size = federation.n_clients, model.n_features, model.n_components
-    cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
-    weighted = federation.sample_weight
-    parts = [(np.empty((0, d)), np.empty(0))]
-    for client in cohort:
-        start, stop = federation.offsets[client : client + 2]
-        n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
-        if not n_clusters:
-            continue
-        sample = _sample(rng, start, stop)
-        weights = None if weighted is None else weighted.values[sample]
-        rows = take_rows(federation.rows, sample) - model.units.center
-        tol = _weighted_tol(rows, weights)
-        found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=weights, tol=tol)
-        members = np.bincount(found.labels_, minlength=n_clusters)
-        sent = members >= _FEWEST_ROWS
-        if weights is not None:
-            members = np.bincount(found.labels_, weights, minlength=n_clusters)
-        scale = federation.totals[client] / members.sum()
-        parts.append((found.cluster_centers_[sent], scale * members[sent]))
-    centroids, counts = map(np.concatenate, zip(*parts, strict=True))
-    bits = FLOAT_BITS * len(counts) * (d + 1)
-    n_found = min(size, len(np.unique(centroids, axis=0)))
-    drawn = rng.normal(size=(size - n_found, d)) * model.units.scale
-    if n_found:
-        found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=counts)
-        drawn = np.concatenate([found.cluster_centers_, drawn])
-    return drawn + model.units.center, bits
-
-
-def _sample(rng, start, stop):
-    """Increasing numbers of the rows from ``start`` to ``stop``, or of a sample of so many."""
-    if stop - start <= _LARGEST_SAMPLE:
-        return np.arange(start, stop)
-    return np.unique(rng.randint(start, stop, size=_LARGEST_SAMPLE))
-
-
-def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None, tol=_KMEANS_TOL):
-    kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed, tol=tol)
-    with warnings.catch_warnings():
-        # Fewer distinct rows than clusters: fewer centroids are sent, which is all there is.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return kmeans.fit(rows, sample_weight=sample_weight)
-
-
-def _weighted_tol(rows, weights):
-    """Tolerance of k-means, a share of the rows' plain variance, as repeated rows have it."""
-    if weights is None:
-        return _KMEANS_TOL
-    plain = rows.var(axis=0).mean()
-    if plain == 0:
-        return _KMEANS_TOL
-    mean = np.average(rows, axis=0, weights=weights)
-    return _KMEANS_TOL * np.average((rows - mean) ** 2, axis=0, weights=weights).mean() / plain
-
-
-def _plusplus_centers(model, federation, seed):
-    """k-means++ over the clients' rows: reveals ``n_components`` rows to the server."""
-    rng = np.random.RandomState(seed)
-    sample = _sample(rng, 0, federation.n_samples)
-    owners = np.searchsorted(federation.offsets, sample, side="right") - 1
-    row_weights = (federation.weights / federation.totals)[owners]
-    if federation.sample_weight is not None:
-        row_weights *= federation.sample_weight.values[sample]
-    centers, _ = kmeans_plusplus(
-        take_rows(federation.rows, sample) - model.units.center,
-        model.n_components,
-        sample_weight=row_weights,
-        random_state=rng,
-    )
-    sums_of_distances = model.n_components * federation.n_clients
-    bits = FLOAT_BITS * (centers.size + sums_of_distances)
-    return centers + model.units.center, bits
-
-
-def _rows_as_centers(model, federation, seed):
-    """Rows drawn at random: reveals ``n_components`` rows to the server."""
-    rng = np.random.RandomState(seed)
-    shares = None
-    if federation.sample_weight is not None:
-        # As rows that are repeated would be drawn, but for drawing one of them again.
-        shares = federation.sample_weight.values / federation.sample_weight.values.sum()
-    if shares is None:
-        drawn = sample_without_replacement(
-            federation.n_samples, model.n_components, random_state=rng
-        )
-    else:
-        drawn = rng.choice(federation.n_samples, model.n_components, replace=False, p=shares)
-    centers = take_rows(federation.rows, np.sort(drawn)).astype(np.float64)
-    return centers, FLOAT_BITS * centers.size
 
 
 def standardise(estimator, federation, given):
@@ -464,11 +284,3 @@ def expected_statistics(model, federation, parameters):
         sums = model.expectation(parameters.natural, model.features(rows), lengths, weights)
         statistics += row_weights[run] @ sums.statistics
     return statistics
-
-
-_CENTERS = {
-    "kmeans": _kmeans_centers,
-    "k-means++": _plusplus_centers,
-    "random_from_data": _rows_as_centers,
-}
-INIT_PARAMS = (*_CENTERS, "random")
