@@ -13,20 +13,19 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, validate_data
 
+from ._client_labels import client_codes
 from ._federation import runs
-from ._validation import (
-    _LARGEST,
-    _column_names,
-    _holds_tables,
-    _is_missing,
-    _n_dimensions,
-    _plural,
-    _refuse_uneven_rows,
-    _refuse_what_is_no_table,
-    check_choice,
-    client_codes,
+from ._messages import plural, shown
+from ._parameters import check_choice
+from ._tables import (
+    LARGEST,
+    column_names,
+    holds_tables,
     is_client_list,
-    shown,
+    is_missing,
+    n_dimensions,
+    refuse_uneven_rows,
+    refuse_what_is_no_table,
 )
 
 _HOW = (
@@ -181,7 +180,7 @@ def check_cells(
     if not len(observations.codes):
         raise ValueError(
             "Expected at least one observed cell, got none from "
-            f"{_plural(len(observations.offsets) - 1, 'client')}: all cells are missing. Check "
+            f"{plural(len(observations.offsets) - 1, 'client')}: all cells are missing. Check "
             "what marks missing cells (missing_values)."
         )
     return _merged(observations, family, keep_observations)
@@ -229,10 +228,10 @@ def check_triplets(X, shape, missing_values, family):
         There may be none.
     """
     missing = _marker(missing_values)
-    if _n_dimensions(X) != 2:
+    if n_dimensions(X) != 2:
         raise ValueError(
             "Expected an array of triplets (site, month, value), as `fit` was given, got a "
-            f"{type(X).__name__} with {_plural(_n_dimensions(X), 'dimension')}. Give an array of "
+            f"{type(X).__name__} with {plural(n_dimensions(X), 'dimension')}. Give an array of "
             "shape (n, 3)."
         )
     table = _client_table(X, "")
@@ -258,7 +257,7 @@ def _table_cells(codes, values, shape, given, missing, family):
 
 def _marker(missing_values):
     """What marks missing cells, as a float."""
-    if _is_missing(missing_values):
+    if is_missing(missing_values):
         return np.nan
     if isinstance(missing_values, bool | np.bool_) or not isinstance(missing_values, Real):
         raise TypeError(
@@ -313,7 +312,7 @@ def _from_list(estimator, X, shape, missing, rows):
         _check_alike(tables, rows)
         _check_labels(X, rows)
         shape, given = tables[0].shape[-2:], X
-        unnamed = _column_names(X[0], 0) is None
+        unnamed = column_names(X[0], 0) is None
         _set_features(estimator, np.empty((1, shape[1])) if unnamed else X[0])
         pieces = [_observed(table, missing) for table in tables]
         if rows == "disjoint":
@@ -333,13 +332,13 @@ def _client_table(table, whose):
     where = f" in the table{whose}"
     if issparse(table):
         return _stored(table, where)
-    if _holds_tables(table):
+    if holds_tables(table):
         raise ValueError(
             f"Expected numbers{where}, got entries that are tables or lists themselves. Give "
             "each of them as a client of its own, or a 3-D array if one client has them all."
         )
     if isinstance(table, list | tuple):
-        _refuse_uneven_rows(table, f" of the table{whose}")
+        refuse_uneven_rows(table, f" of the table{whose}")
     try:
         array = _numbers(table)
     except (TypeError, ValueError) as error:
@@ -348,7 +347,7 @@ def _client_table(table, whose):
         ) from error
     _refuse_no_numbers(array, where)
     if array.ndim not in (2, 3):
-        got = f"{_plural(array.ndim, 'dimension')} and shape {array.shape}"
+        got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
         if not array.ndim:
             got = f"no table, but a {type(table).__name__}"
         raise ValueError(
@@ -364,7 +363,7 @@ def _stored(matrix, where=""):
     kind = type(matrix).__name__
     if matrix.ndim != 2:
         raise ValueError(
-            f"Expected a 2-D sparse matrix, got {_plural(matrix.ndim, 'dimension')}{where}. {_HOW}"
+            f"Expected a 2-D sparse matrix, got {plural(matrix.ndim, 'dimension')}{where}. {_HOW}"
         )
     if matrix.format == "dia" or (matrix.format == "bsr" and matrix.blocksize != (1, 1)):
         stores = "diagonals" if matrix.format == "dia" else "blocks"
@@ -391,7 +390,7 @@ def _numbers(table):
     try:
         return array.astype(np.float64)
     except TypeError:
-        missing = np.frompyfunc(_is_missing, 1, 1)(array).astype(bool)
+        missing = np.frompyfunc(is_missing, 1, 1)(array).astype(bool)
         if not missing.any():
             raise
         return np.where(missing, np.nan, array).astype(np.float64)
@@ -421,13 +420,13 @@ def _check_alike(tables, rows):
             )
         if n_columns != first[1]:
             raise ValueError(
-                f"Expected {_plural(first[1], 'column')} for every client as for client 0, got "
+                f"Expected {plural(first[1], 'column')} for every client as for client 0, got "
                 f"{n_columns} for client {k} (shape {table.shape}). Give all clients the same "
                 "months."
             )
         if rows == "shared" and n_rows != first[0]:
             raise ValueError(
-                f"Expected {_plural(first[0], 'row')} for every client as for client 0, got "
+                f"Expected {plural(first[0], 'row')} for every client as for client 0, got "
                 f"{n_rows} for client {k} (shape {table.shape}). {_HOW_ROWS}"
             )
 
@@ -599,7 +598,7 @@ def _from_table(estimator, X, clients, missing):
 
 def _one_table(estimator, X, reset):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
-    _refuse_what_is_no_table(X)
+    refuse_what_is_no_table(X)
     table = _stored(X) if issparse(X) else _numbers(X)
     if not table.ndim:
         raise TypeError(
@@ -649,7 +648,7 @@ def _observed(table, missing):
 def _check_values(observations, family, missing):
     """Raise for observations that are no numbers, too large, or none of the family's."""
     values = observations.values
-    bad = ~family.is_valid(values) | ~(np.abs(values) <= _LARGEST) | (values == missing)
+    bad = ~family.is_valid(values) | ~(np.abs(values) <= LARGEST) | (values == missing)
     if not bad.any():
         return
     position = int(np.argmax(bad))
@@ -667,9 +666,9 @@ def _check_values(observations, family, missing):
             f"Input X contains infinity: expected finite numbers, {got}. Correct it, or mark the "
             "cell as missing."
         )
-    if abs(value) > _LARGEST:
+    if abs(value) > LARGEST:
         raise ValueError(
-            f"Expected numbers of at most {_LARGEST:g} in size, {got}: their squares are too "
+            f"Expected numbers of at most {LARGEST:g} in size, {got}: their squares are too "
             "large for a double. Rescale the data."
         )
     _, table = _giver(observations, position)

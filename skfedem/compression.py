@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike
 
 from . import _codec, _vectors
 from ._compat import divide_in_place
+from ._parameters import check_number
 from ._typing import FloatArray, IntArray
-from ._validation import check_number
 
 __all__ = ["BlockQuantizer", "Compressor", "Dithering", "Identity", "RandK"]
 

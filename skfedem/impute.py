@@ -25,7 +25,9 @@ from ._cells import (
     is_cell_list,
     table_labels,
 )
+from ._messages import shown, warn
 from ._parallel import Workers
+from ._parameters import check_choice, check_number, check_switch
 from ._typing import (
     ClientWeights,
     CompressorName,
@@ -41,7 +43,7 @@ from ._typing import (
     StepSize,
     Transformed,
 )
-from ._validation import check_choice, check_number, check_switch, features_of, shown, warn
+from ._validation import features_of
 from .compression import Compressor
 from .models.families import FAMILIES, MAX_LOG_MEAN
 from .models.low_rank_start import cell_federation, low_rank_model, start_again, start_run

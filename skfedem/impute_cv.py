@@ -18,6 +18,8 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._cells import check_cells
+from ._messages import warn
+from ._parameters import check_choice, check_number
 from ._random import VALIDATION, ragged_client_uniforms
 from ._typing import (
     ClientWeights,
@@ -32,7 +34,7 @@ from ._typing import (
     StepSize,
     Transformed,
 )
-from ._validation import check_choice, check_number, take_features, warn
+from ._validation import take_features
 from .compression import Compressor
 from .impute import FederatedMatrixImputer, check_rank
 from .models.families import FAMILIES

@@ -20,7 +20,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._history import History
+from ._messages import warn
 from ._parallel import Workers
+from ._parameters import check_choice, check_number, check_switch
+from ._sample_weight import check_row_weights
+from ._tables import is_client_list
 from ._typing import (
     ByClient,
     ClientsLike,
@@ -41,18 +45,12 @@ from ._typing import (
     available_if,
 )
 from ._validation import (
-    check_choice,
     check_clients,
     check_enough_rows,
-    check_number,
-    check_row_weights,
     check_rows,
-    check_switch,
     each_client,
     features_of,
     federation_of,
-    is_client_list,
-    warn,
 )
 from .compression import Compressor
 from .models.gaussian_mixture import (

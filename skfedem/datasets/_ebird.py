@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
+from .._messages import plural
+from .._parameters import check_choice, check_number, check_switch
 from .._typing import FilePath, Seed
-from .._validation import _plural, check_choice, check_number, check_switch
 from ._ebird_files import CELL, EBirdFiles, one_per_event, one_per_group
 
 if TYPE_CHECKING:
@@ -202,9 +203,9 @@ def _why_none(n_inside, n_kept, days, sampling_path):
             "Check start and end."
         )
     if not n_kept:
-        found = _plural(n_inside, "checklist")
+        found = plural(n_inside, "checklist")
         return f"{found} between start and end, none of them complete. Use complete_only=False."
-    found = _plural(n_kept, "checklist")
+    found = plural(n_kept, "checklist")
     or_zeros = "" if sampling_path is not None else ", or give sampling_path"
     return f"{found} between start and end, all with count 'X'. Use values='presence'{or_zeros}."
 

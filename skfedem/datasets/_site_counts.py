@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
+from .._parameters import check_choice, check_number
 from .._typing import FamilyName, Seed
-from .._validation import check_choice, check_number
 
 _FAMILIES = ("poisson", "gaussian", "bernoulli")
 _GROUPINGS = ("random", "region")

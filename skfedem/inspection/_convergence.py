@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validation import check_choice
+from .._parameters import check_choice
 from ._common import check_matplotlib, given_axes, last_step, new_axes, one_or_all
 from ._labels import series_label
 from ._lines import add_legends, draw_curves

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._parameters import check_choice, check_number, check_switch
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
-from .._validation import check_choice, check_number, check_switch
 from ..models.families import FAMILIES
 from ._columns import check_labels, furnish, known_labels, place
 from ._common import check_matplotlib, last_step, lay_out, one_or_all

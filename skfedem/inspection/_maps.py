@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._validation import check_choice
+from .._parameters import check_choice
 from ._columns import edges
 from ._common import given_axes, new_axes
 from ._matrix import band_edges

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._validation import check_choice
+from .._parameters import check_choice
 from ._columns import edges
 from ._common import given_axes, legend_above, new_axes
 from ._matrix import moving_mean

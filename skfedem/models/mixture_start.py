@@ -14,7 +14,7 @@ import numpy as np
 
 from .._codec import FLOAT_BITS
 from .._federation import read
-from .._validation import check_shape
+from .._parameters import check_shape
 from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
 from .mixture_assignment import assign

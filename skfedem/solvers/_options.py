@@ -9,14 +9,8 @@ from numbers import Integral
 
 import numpy as np
 
-from .._validation import (
-    check_choice,
-    check_n_jobs,
-    check_number,
-    check_switch,
-    check_verbose,
-    warn,
-)
+from .._messages import warn
+from .._parameters import check_choice, check_n_jobs, check_number, check_switch, check_verbose
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from . import fedem, vr_fedem
 from ._base import Problem

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from .._validation import warn
+from .._messages import warn
 
 # Steps that add up to less than this many whole steps are a likely reason not to have converged ...
 _FEW_STEPS = 10

@@ -12,7 +12,7 @@ import numpy as np
 from .. import _checkpoint
 from .._federation import fingerprint
 from .._history import History
-from .._validation import check_number
+from .._parameters import check_number
 from ._base import ServerState
 from ._loop import Progress, Saved
 from ._stopping import Sweep

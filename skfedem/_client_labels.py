@@ -1,0 +1,90 @@
+"""Labels that say which client a row belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._tables import is_missing
+
+
+def client_codes(labels, n_rows):
+    """Clients of labelled rows.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n_rows,)
+        Client label of each row.
+    n_rows : int
+
+    Returns
+    -------
+    ids : ndarray of shape (n_clients,)
+        The distinct labels, sorted.
+    codes : ndarray of int, shape (n_rows,)
+        Position in ``ids`` of each row's label.
+    """
+    ids, order, offsets = grouped(labels, n_rows)
+    in_order = np.repeat(np.arange(len(ids)), np.diff(offsets))
+    if order is None:
+        return ids, in_order
+    codes = np.empty_like(in_order)
+    codes[order] = in_order
+    return ids, codes
+
+
+def grouped(labels, n_rows):
+    """Bring the rows of each client together.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n_rows,)
+        Client label of each row.
+    n_rows : int
+
+    Returns
+    -------
+    ids : ndarray of shape (n_clients,)
+        The distinct labels, sorted.
+    order : ndarray of int, shape (n_rows,), or None
+        Row numbers, those of the first client first; None where the rows are in that order.
+    offsets : ndarray of int, shape (n_clients + 1,)
+        Client ``i`` owns ``order[offsets[i]:offsets[i + 1]]``.
+    """
+    array = _label_array(labels, n_rows)
+    order = None
+    try:
+        if not (array[1:] >= array[:-1]).all():
+            order = np.argsort(array, kind="stable")
+            array = array[order]
+    except TypeError as error:
+        kinds = sorted({type(label).__name__ for label in array})
+        raise TypeError(
+            f"Expected client labels of one type, got {', '.join(kinds)}, which cannot be sorted. "
+            "Convert them, for example with str."
+        ) from error
+    starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
+    ids = array[starts]
+    if not hasattr(labels, "dtype"):
+        ids = np.array(ids.tolist())
+    return ids, order, np.append(starts, n_rows)
+
+
+def _label_array(labels, n_rows):
+    """One label for each row, none missing; objects where no array was given."""
+    # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
+    array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
+    if array.ndim != 1 or len(array) != n_rows:
+        raise ValueError(
+            f"Expected `clients` to hold one label for each of the {n_rows} rows, got shape "
+            f"{array.shape}. Labels say who owns a row; lengths or lists of rows do not fit here."
+        )
+    if array.dtype != object:
+        missing = np.flatnonzero(array != array)
+    else:
+        missing = np.flatnonzero([is_missing(label) for label in array])
+    if len(missing):
+        raise ValueError(
+            f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "
+            "the row or give it to a client."
+        )
+    return array

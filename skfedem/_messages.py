@@ -1,0 +1,33 @@
+"""What messages to the user are made of, and warnings at the user's line."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+
+
+def plural(count, noun):
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def shown(label):
+    """A client's label as a person writes it."""
+    if not isinstance(label, np.generic):
+        return repr(label)
+    if label.dtype.kind in "mM":
+        return str(label)
+    return repr(label.item())
+
+
+def warn(message, category):
+    """Warn at the user's line: the nearest caller outside of this package and scikit-learn."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_ours(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(frame):
+    return frame.f_globals.get("__name__", "").partition(".")[0] in ("skfedem", "sklearn", "joblib")

@@ -1,0 +1,82 @@
+"""Checks of parameters: messages that say what was expected, what was got, and what to do."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+
+def check_number(name, value, *, kind=Real, low=None, high=None, low_open=False, hint=""):
+    """Raise if a parameter is not a number within its bounds.
+
+    Parameters
+    ----------
+    name : str
+    value : object
+    kind : {numbers.Real, numbers.Integral}
+    low, high : number, default=None
+        Bounds; included, but for ``low`` when ``low_open``.
+    hint : str
+        What to do, for the message.
+    """
+    expected = "an integer" if kind is Integral else "a number"
+    if low is not None:
+        expected += f" {'>' if low_open else '>='} {low}"
+    if high is not None:
+        expected += f" and <= {high}" if low is not None else f" <= {high}"
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(
+            (
+                f"Expected {name} to be {expected}, got {value!r} of type {type(value).__name__}. "
+                f"{hint}"
+            ).rstrip()
+        )
+    inside = value == value and abs(value) != np.inf
+    inside = inside and (low is None or value > low or (value == low and not low_open))
+    inside = inside and (high is None or value <= high)
+    if not inside:
+        raise ValueError(f"Expected {name} to be {expected}, got {value!r}. {hint}".rstrip())
+
+
+def check_choice(name, value, choices, *, hint=""):
+    """Raise if a parameter is not one of some strings."""
+    if not isinstance(value, str) or value not in choices:
+        names = ", ".join(map(repr, choices))
+        raise ValueError(f"Expected {name} to be one of {names}, got {value!r}. {hint}".rstrip())
+
+
+def check_shape(name, value, shape):
+    """Return a parameter as a finite float array of a shape."""
+    try:
+        array = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected {name} to be numbers of shape {shape}, got {value!r}."
+        ) from error
+    array = check_array(array, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name=name)
+    if array.shape != shape:
+        raise ValueError(f"Expected {name} to have shape {shape}, got {array.shape}.")
+    return array
+
+
+def check_switch(name, value):
+    """Raise if a parameter is neither True nor False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"Expected {name} to be True or False, got {value!r}.")
+
+
+def check_n_jobs(value):
+    """Raise if a number of threads is none that joblib knows."""
+    hint = "Give a number of threads, -1 for all processors, or None."
+    if value is not None:
+        check_number("n_jobs", value, kind=Integral, hint=hint)
+        if value == 0:
+            raise ValueError(f"Expected n_jobs to be an integer other than 0, got 0. {hint}")
+
+
+def check_verbose(value):
+    """Raise if how much to print is neither a number nor a switch."""
+    if not isinstance(value, bool | np.bool_):
+        check_number("verbose", value, low=0, hint="0 prints nothing.")

@@ -1,0 +1,85 @@
+"""Checks of the weights of rows."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from ._tables import LARGEST, is_client_list
+
+
+def check_row_weights(X, sample_weight):
+    """Weights of the rows of a table, or of a list of tables one after the other, for a mean."""
+    if is_client_list(X):
+        weights = weights_of_list(X, sample_weight)
+        offsets = np.cumsum([0] + [len(table) for table in X])
+        owners = partial(np.searchsorted, offsets, side="right")
+        check_weights(
+            weights,
+            lambda row: f" of client {owners(row) - 1}",
+            lambda row: offsets[owners(row) - 1],
+        )
+        return weights
+    weights = weights_of_table(sample_weight, _n_rows(X))
+    check_weights(weights)
+    return weights
+
+
+def _n_rows(X):
+    return X.shape[0] if hasattr(X, "shape") else len(X)
+
+
+def weights_of_list(X, sample_weight):
+    """Weights of the rows of a list of tables, stacked; None where there are none."""
+    if sample_weight is None:
+        return None
+    if not isinstance(sample_weight, list | tuple) or len(sample_weight) != len(X):
+        got = f"a {type(sample_weight).__name__}"
+        if isinstance(sample_weight, list | tuple):
+            got = f"a {type(sample_weight).__name__} of {len(sample_weight)}"
+        raise ValueError(
+            f"Expected sample_weight to be a list with one array for each of the {len(X)} clients "
+            f"of X, got {got}. Give it the form of X."
+        )
+    return np.concatenate(
+        [
+            weights_of_table(weights, len(table), f" of client {k}")
+            for k, (table, weights) in enumerate(zip(X, sample_weight, strict=True))
+        ]
+    )
+
+
+def weights_of_table(sample_weight, n_rows, whose=""):
+    """Weights of a table's rows as float64."""
+    try:
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected sample_weight to hold numbers{whose}, got {error}.") from error
+    if weights.shape != (n_rows,):
+        raise ValueError(
+            f"Expected sample_weight to hold one number for each of the {n_rows} rows{whose}, got "
+            f"shape {weights.shape}. Give it the form of X: an array with a table, a list with one "
+            "array for each client with a list."
+        )
+    return weights
+
+
+def check_weights(weights, of_whom=lambda row: "", first=lambda row: 0):
+    """Raise for weights that are negative, missing or infinite, or zero altogether.
+
+    ``of_whom`` and ``first`` tell of a row whose it is, and where that client's rows begin.
+    """
+    bad = np.flatnonzero(~((weights >= 0) & (weights <= LARGEST)))
+    if len(bad):
+        row = bad[0]
+        raise ValueError(
+            f"Expected sample_weight to be not negative and at most {LARGEST:g}, got "
+            f"{weights[row]} in row {row - first(row)}{of_whom(row)}. Drop such rows or give them "
+            "weight 0; only ratios of weights matter."
+        )
+    if not weights.max() >= 1 / LARGEST:
+        raise ValueError(
+            "Expected a row with a positive sample_weight, got weights that are all zero, or below "
+            f"{1 / LARGEST:g}. Only their ratios matter: multiply all of them."
+        )

@@ -1,0 +1,218 @@
+"""Checks of one table, whoever's it is: its form, its numbers and the names of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from mmap import mmap
+from typing import Any, TypeGuard
+
+import numpy as np
+from scipy.sparse import issparse
+
+from ._messages import plural
+
+GIVE_TABLES = (
+    "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
+    "(a client label for each row), or one 2-D array alone for a single client."
+)
+# Squares of larger numbers, and what EM divides by them, would leave the range of a double.
+LARGEST = 1e150
+# Numbers that are checked at once: 2 MB, a second-level cache.
+_BLOCK = 2**18
+
+
+def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
+    """Whether X is a list of clients' tables rather than one table.
+
+    A list of 2-D things is; a list of rows (1-D things or numbers) is a table written as a list.
+    """
+    if not isinstance(X, list | tuple):
+        return False
+    return not X or any(n_dimensions(table) != 1 for table in X if n_dimensions(table) > 0)
+
+
+def n_dimensions(table):
+    depth = 0
+    while isinstance(table, list | tuple):
+        depth, table = depth + 1, table[0] if table else None
+    return depth + len(getattr(table, "shape", ()))
+
+
+def is_mapped(X):
+    """Whether X is an array in a file, which may be larger than memory."""
+    while isinstance(X, np.ndarray):
+        if isinstance(X, np.memmap):
+            return True
+        X = X.base
+    return isinstance(X, mmap)
+
+
+def client_rows(table, k):
+    """One client's rows as a 2-D array of float32 or float64."""
+    if issparse(table):
+        raise TypeError(
+            f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "
+            "`.toarray()` if it fits in memory."
+        )
+    whose = f"the table of client {k}"
+    if holds_tables(table):
+        raise ValueError(
+            f"Expected numbers in {whose}, got entries that are tables or lists themselves. Give "
+            "each of them as a client of its own."
+        )
+    if isinstance(table, list | tuple):
+        refuse_uneven_rows(table, f" of {whose}")
+    try:
+        array = np.asarray(table)
+    except ValueError as error:
+        raise ValueError(
+            f"Expected a 2-D table for client {k}, got {error}. {GIVE_TABLES}"
+        ) from error
+    if array.ndim != 2:
+        got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
+        if not array.ndim:
+            got = f"no table, but a {type(table).__name__}"
+        raise ValueError(
+            f"Expected a 2-D table (rows by features) for client {k}, got {got}. {GIVE_TABLES}"
+        )
+    if array.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: client {k} has dtype {array.dtype}.")
+    if array.dtype not in (np.float32, np.float64):
+        try:
+            if array.dtype.kind in "USmM":
+                raise ValueError(f"dtype {array.dtype}")
+            if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
+                array = table.to_numpy(np.float64, na_value=np.nan)
+            elif not is_mapped(array):  # in a file, integers become floats when they are read
+                array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"Expected numbers in {whose}, got {error}. Encode or drop the columns that are "
+                "not numbers."
+            ) from error
+    if not array.shape[1]:
+        raise ValueError(
+            f"Expected at least one feature for every client, got 0 features for client {k} (shape "
+            f"{array.shape}). Give all clients the same columns."
+        )
+    if not len(array):
+        raise ValueError(
+            f"Expected at least one row for every client, got none for client {k} (shape "
+            f"{array.shape}). Leave clients without rows out of the list."
+        )
+    return array
+
+
+def refuse_what_is_no_table(X):
+    """Raise for what holds tables or rows but is neither a list of tables nor a table."""
+    kind = type(X).__name__
+    if issparse(X):
+        return  # scikit-learn says it
+    if isinstance(X, Mapping):
+        raise TypeError(
+            f"Expected a table or a list of tables, got a {kind}. Give list(X.values()) if it "
+            "holds the clients' tables."
+        )
+    is_table = any(hasattr(X, name) for name in ("__getitem__", "__array__", "shape"))
+    if isinstance(X, Iterable) and not is_table:
+        raise TypeError(
+            f"Expected a table or a list of tables, got a {kind}. Give a list, as list(X)."
+        )
+    if isinstance(X, list | tuple):
+        refuse_uneven_rows(X)
+    elif holds_tables(X):
+        raise ValueError(
+            f"Expected numbers, got an object {kind} of shape {X.shape} whose entries are tables "
+            "or lists. Give list(X) if they are the clients' tables."
+        )
+
+
+def refuse_uneven_rows(rows, of_whom=""):
+    """Raise if a table written as a list of rows has rows of several lengths."""
+    lengths = [_length(row) for row in rows]
+    for k, length in enumerate(lengths):
+        if length != lengths[0]:
+            raise ValueError(
+                f"Expected rows of one length, got {_counted(lengths[0])} in row 0 and "
+                f"{_counted(length)} in row {k}{of_whom}. Give every row the same columns"
+                + ("." if of_whom else ", or every client a 2-D table (rows by features).")
+            )
+
+
+def _length(row):
+    """Number of entries of a row, None for a number."""
+    return len(row) if n_dimensions(row) > 0 else None
+
+
+def _counted(length):
+    return "a bare number" if length is None else plural(length, "number")
+
+
+def holds_tables(table):
+    """Whether entries of a list are tables, or of an array or a pandas Series tables or lists."""
+    if isinstance(table, list | tuple):
+        return any(n_dimensions(entry) > 1 for entry in table)
+    if getattr(getattr(table, "dtype", None), "kind", None) != "O":
+        return False
+    return any(n_dimensions(entry) > 0 for entry in np.asarray(table, dtype=object).ravel())
+
+
+def is_missing(label):
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA: whether it equals itself is NA, too
+        return True
+
+
+def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
+    """Raise for numbers that are missing, infinite, or too large to be squared."""
+    n_rows = max(1, _BLOCK // rows.shape[1])
+    for start in range(0, len(rows), n_rows):
+        block = rows[start : start + n_rows]
+        if not (float(block.min()) >= -LARGEST and float(block.max()) <= LARGEST):
+            _check_each(block, start, of_whom, offsets, allow_nan)
+
+
+def _check_each(block, start, of_whom, offsets, allow_nan):
+    """Raise for the first number of a block, which begins with row ``start``, that does not fit."""
+    finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
+    bad = np.abs(block) > LARGEST if finite.all() else ~finite
+    if not bad.any():
+        return
+    row, column = np.argwhere(bad)[0]
+    value, row = block[row, column], row + start
+    within = (
+        row if offsets is None else row - offsets[np.searchsorted(offsets, row, side="right") - 1]
+    )
+    got = f"got {value} in row {within}, column {column}{of_whom(row)}"
+    if finite.all():
+        raise ValueError(
+            f"Expected numbers of at most {LARGEST:g} in size, {got}: their squares are too "
+            "large for a double. Divide such a feature by a power of ten."
+        )
+    what, wanted = ("", " or missing (NaN)") if allow_nan else ("NaN or ", "")
+    raise ValueError(
+        f"Input X contains {what}infinity: expected finite{wanted} numbers, {got}. Drop or impute "
+        "such rows."
+    )
+
+
+def column_names(table, k):
+    """Names of a table's columns as scikit-learn reads them: None unless they are strings."""
+    columns = getattr(table, "columns", None)
+    names = [] if columns is None else list(columns)
+    are_strings = [isinstance(name, str) for name in names]
+    if any(are_strings) and not all(are_strings):
+        raise TypeError(
+            f"Expected the column names of client {k} to be strings, all of them or none, got "
+            f"{shorten(names)}. Convert them with X.columns.astype(str)."
+        )
+    return names if any(are_strings) else None
+
+
+def shorten(names):
+    return (
+        "no string column names"
+        if names is None
+        else f"[{', '.join(map(repr, names[:8]))}" + (", ...]" if len(names) > 8 else "]")
+    )
