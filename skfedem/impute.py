@@ -14,20 +14,12 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
-from ._cells import (
-    _label,
-    check_cells,
-    check_labels,
-    check_matrix,
-    check_triplets,
-    fit_labels,
-    holds_clients,
-    is_cell_list,
-    table_labels,
-)
+from ._cells import check_cells, check_matrix, check_triplets
+from ._matrices import holds_clients, is_cell_list
 from ._messages import shown, warn
 from ._parallel import Workers
 from ._parameters import check_choice, check_number, check_switch
+from ._table_labels import check_labels, fit_labels, label_text, table_labels
 from ._typing import (
     ClientWeights,
     CompressorName,
@@ -797,7 +789,7 @@ def _warn_of_spread(support, theta, known):
 
 
 def _name(labels, place):
-    return "" if labels is None else f" ({_label(labels[place])})"
+    return "" if labels is None else f" ({label_text(labels[place])})"
 
 
 def _each_client(X, answer):

@@ -13,8 +13,9 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_is_fitted
 
-from skfedem import _cells
-from skfedem._cells import check_cells, check_matrix, is_cell_list
+from skfedem import _cells, _observations
+from skfedem._cells import check_cells, check_matrix
+from skfedem._matrices import is_cell_list
 from skfedem.models.families import BERNOULLI, GAUSSIAN, POISSON
 
 NAN = np.nan
@@ -251,7 +252,8 @@ def test_blocks_do_not_show(monkeypatch):
     ]
     want = cells_of(clients, shape=SHAPE)
     for block in (1, 7, 40):
-        monkeypatch.setattr(_cells, "_BLOCK", block)
+        for module in (_observations, _cells):
+            monkeypatch.setattr(module, "_BLOCK", block)
         assert_same(cells_of(clients, shape=SHAPE), want)
     clients[20] = np.array([[0, 0, 1], [4, 0, 1]])
     check_refused(ValueError, ["got 4.0 in triplet 1 of client 20"], clients, shape=SHAPE)

@@ -1,0 +1,73 @@
+"""Checks of observations: messages that name the cell as it is in what was given."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import issparse
+
+from ._messages import shown
+from ._table_labels import label_text, table_labels
+from ._tables import LARGEST
+
+
+def check_values(observations, family, missing):
+    """Raise for observations that are no numbers, too large, or none of the family's."""
+    values = observations.values
+    bad = ~family.is_valid(values) | ~(np.abs(values) <= LARGEST) | (values == missing)
+    if not bad.any():
+        return
+    position = int(np.argmax(bad))
+    value = float(values[position])
+    got = f"got {value} in {_place(observations, position)}"
+    if value != value or value == missing:
+        marked = "" if missing != missing else f"Mark cells as missing by {_bare(missing)} only. "
+        raise ValueError(
+            f"Input X contains {'NaN' if value != value else 'missing_values'}: expected a number "
+            f"in each observed cell, {got}. {marked}Leave missing cells out of sparse matrices and "
+            "triplets: what is stored there is observed."
+        )
+    if abs(value) == np.inf:
+        raise ValueError(
+            f"Input X contains infinity: expected finite numbers, {got}. Correct it, or mark the "
+            "cell as missing."
+        )
+    if abs(value) > LARGEST:
+        raise ValueError(
+            f"Expected numbers of at most {LARGEST:g} in size, {got}: their squares are too "
+            "large for a double. Rescale the data."
+        )
+    _, table = _giver(observations, position)
+    what_to_do = "Correct it, or choose another family."
+    if table is not None and not issparse(table) and value.is_integer():
+        what_to_do = (
+            "Correct it, choose another family, or give "
+            f"missing_values={_bare(value)} if this marks missing cells."
+        )
+    raise ValueError(f"Expected {family.domain} for family={family.name!r}, {got}. {what_to_do}")
+
+
+def _bare(number):
+    """An integer without its decimal point."""
+    return str(number).removesuffix(".0")
+
+
+def _giver(observations, position):
+    """The client of an observation, and its table; None for triplets."""
+    client = int(np.searchsorted(observations.offsets, position, side="right")) - 1
+    given = observations.given
+    return client, given[client] if isinstance(given, list) else given
+
+
+def _place(observations, position):
+    """An observation's cell and client, as a person finds them in what was given."""
+    cell = [int(n) for n in divmod(observations.codes[position], observations.shape[1])]
+    client, table = _giver(observations, position)
+    if observations.row_offsets is not None:
+        cell[0] -= int(observations.row_offsets[client])
+    place = ", ".join(
+        f"{axis} {n}" + ("" if labels is None else f" ({label_text(labels[n])})")
+        for axis, n, labels in zip(("row", "column"), cell, table_labels(table), strict=True)
+    )
+    if observations.ids is None:
+        return place
+    return f"{place} of client {shown(observations.ids[client])}"

@@ -1,0 +1,102 @@
+"""What the user gives to the imputer: a list or one table, and a table as numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import issparse
+
+from ._messages import plural
+from ._tables import holds_tables, is_client_list, is_missing, refuse_uneven_rows
+
+GIVE_MATRICES = (
+    "Give a list with one sites x months matrix for each client (an array or DataFrame with "
+    "missing cells, a sparse matrix of the observed ones, or a 3-D array of several observers), a "
+    "list of (site, month, value) triplets with `shape=`, or one matrix alone for a single client."
+)
+
+
+def is_cell_list(X):
+    """Whether X is a list of clients rather than one table."""
+    return is_client_list(X) or (isinstance(X, list | tuple) and any(map(issparse, X)))
+
+
+def holds_clients(X):
+    """Whether X is a list of clients, or a 3-D array of observers."""
+    return is_cell_list(X) or (not issparse(X) and getattr(X, "ndim", 2) == 3)
+
+
+def client_table(table, whose):
+    """One client's table as a COO array or matrix, or a 2-D or 3-D array of numbers."""
+    where = f" in the table{whose}"
+    if issparse(table):
+        return as_coo(table, where)
+    if holds_tables(table):
+        raise ValueError(
+            f"Expected numbers{where}, got entries that are tables or lists themselves. Give "
+            "each of them as a client of its own, or a 3-D array if one client has them all."
+        )
+    if isinstance(table, list | tuple):
+        refuse_uneven_rows(table, f" of the table{whose}")
+    try:
+        array = as_numbers(table)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected numbers{where}, got {error}. Encode or drop what is not a number."
+        ) from error
+    refuse_no_numbers(array, where)
+    if array.ndim not in (2, 3):
+        got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
+        if not array.ndim:
+            got = f"no table, but a {type(table).__name__}"
+        raise ValueError(
+            f"Expected a 2-D or 3-D table{whose}, got {got}. {GIVE_MATRICES}",
+        )
+    if array.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: the table{whose} has dtype {array.dtype}.")
+    return array
+
+
+def as_coo(matrix, where=""):
+    """A sparse matrix in COO format, entry for entry."""
+    kind = type(matrix).__name__
+    if matrix.ndim != 2:
+        raise ValueError(
+            f"Expected a 2-D sparse matrix, got {plural(matrix.ndim, 'dimension')}{where}. "
+            f"{GIVE_MATRICES}"
+        )
+    if matrix.format == "dia" or (matrix.format == "bsr" and matrix.blocksize != (1, 1)):
+        stores = "diagonals" if matrix.format == "dia" else "blocks"
+        raise TypeError(
+            "Expected a sparse format that stores single entries (COO, CSR, CSC, LIL, DOK), got a "
+            f"{kind}{where}: it stores whole {stores}, whose padding cannot be told from observed "
+            "zeros. Build a coo_array of the observed cells."
+        )
+    if matrix.dtype.kind not in "biuf":
+        raise ValueError(
+            f"Expected real numbers, got a {kind} of dtype {matrix.dtype}{where}. "
+            + ("Complex data not supported." if matrix.dtype.kind == "c" else "Convert them.")
+        )
+    return matrix.tocoo()
+
+
+def as_numbers(table):
+    """Array of whatever dimensions; None, pandas.NA and what a mask hides become NaN."""
+    if isinstance(table, np.ma.MaskedArray):
+        table = np.ma.filled(table.astype(np.float64), np.nan)
+    array = np.asarray(table)
+    if array.dtype != object:
+        return array
+    try:
+        return array.astype(np.float64)
+    except TypeError:
+        missing = np.frompyfunc(is_missing, 1, 1)(array).astype(bool)
+        if not missing.any():
+            raise
+        return np.where(missing, np.nan, array).astype(np.float64)
+
+
+def refuse_no_numbers(array, where=""):
+    if array.dtype.kind in "USmM":
+        raise ValueError(
+            f"Expected numbers{where}, got dtype {array.dtype}. Encode or drop what is no number."
+        )

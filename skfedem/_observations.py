@@ -1,0 +1,249 @@
+"""Matrices, sparse or with missing cells, and triplets, read as observations of cells.
+
+A cell (j, l) of a J x L matrix has the code ``j * L + l``, so that codes in increasing order are
+cells in row-major order.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.utils.validation import check_array, validate_data
+
+from ._client_labels import client_codes
+from ._federation import runs
+from ._matrices import GIVE_MATRICES, as_coo, as_numbers, client_table, refuse_no_numbers
+from ._messages import plural
+from ._table_labels import check_same_labels, is_frame
+from ._tables import column_names, is_missing, refuse_what_is_no_table
+
+_HOW_ROWS = (
+    "Give all clients the same sites and months. If each client has rows of its own, give "
+    "rows='disjoint'; if these are (site, month, value) triplets, give shape=(sites, months)."
+)
+# Rows and columns are int32. Products of two of them are codes, which stay within int64.
+_MOST_ROWS = 2**31 - 1
+# Triplets checked at once: beside what is given and what is returned, little is needed.
+_BLOCK = 2**20
+
+
+class Observations(NamedTuple):
+    """Observations, client after client, in any order within a client.
+
+    ``ids`` is None for the only client. ``given`` is for messages: one table, or a list of the
+    clients' tables, with None in place of triplets.
+    """
+
+    codes: np.ndarray
+    values: np.ndarray
+    offsets: np.ndarray
+    shape: tuple
+    ids: np.ndarray | None = None
+    row_offsets: np.ndarray | None = None
+    given: object = None
+
+
+def observations_of_list(estimator, X, shape, missing, rows):
+    if not len(X):
+        raise ValueError(f"Expected at least one client, got an empty list. {GIVE_MATRICES}")
+    shape = _checked_shape(shape, rows)
+    tables = [client_table(table, f" of client {k}") for k, table in enumerate(X)]
+    row_offsets = None
+    if shape is not None:
+        for k, table in enumerate(tables):
+            check_fits_shape(table, shape, f" of client {k}")
+        _set_features(estimator, np.empty((1, shape[1])))
+        pieces = from_triplets(tables, shape, missing)
+        given = [None if _is_triplets(table) else table for table in tables]
+    else:
+        _check_alike(tables, rows)
+        check_same_labels(X, rows)
+        shape, given = tables[0].shape[-2:], X
+        unnamed = column_names(X[0], 0) is None
+        _set_features(estimator, np.empty((1, shape[1])) if unnamed else X[0])
+        pieces = [observed(table, missing) for table in tables]
+        if rows == "disjoint":
+            row_offsets = np.cumsum([0] + [table.shape[-2] for table in tables])
+            shape = (int(row_offsets[-1]), shape[1])
+            for (codes, _), first in zip(pieces, row_offsets[:-1], strict=True):
+                codes += first * shape[1]
+    offsets = np.cumsum([0] + [len(codes) for codes, _ in pieces])
+    codes, values = map(np.concatenate, zip(*pieces, strict=True))
+    return Observations(
+        codes, values, offsets, _checked_size(shape), np.arange(len(X)), row_offsets, given
+    )
+
+
+def observations_of_table(estimator, X, clients, missing):
+    table = one_table(estimator, X, reset=True)
+    codes, values = observed(table, missing)
+    given = X if is_frame(X) else table
+    if clients is None:
+        return Observations(codes, values, np.array([0, len(codes)]), table.shape, given=given)
+    ids, row_owners = client_codes(clients, table.shape[0])
+    owners = row_owners[codes // table.shape[1]]
+    # Cells are sorted by client, the rows of the matrix stay where they are.
+    order = np.argsort(owners, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(ids)))])
+    return Observations(codes[order], values[order], offsets, table.shape, ids, given=given)
+
+
+def marker(missing_values):
+    """What marks missing cells, as a float."""
+    if is_missing(missing_values):
+        return np.nan
+    if isinstance(missing_values, bool | np.bool_) or not isinstance(missing_values, Real):
+        raise TypeError(
+            f"Expected missing_values to be a number or NaN, got {missing_values!r} of type "
+            f"{type(missing_values).__name__}. NaN stands for None and pandas.NA as well."
+        )
+    return float(missing_values)
+
+
+def _checked_shape(shape, rows):
+    """(J, L) of triplets as integers, or None."""
+    if shape is None:
+        return None
+    expected = f"Expected shape=(sites, months), two integers >= 1, got {shape!r}."
+    if not isinstance(shape, list | tuple | np.ndarray) or np.shape(shape) != (2,):
+        raise TypeError(f"{expected} Give the size of the matrix that the triplets number.")
+    if not all(isinstance(n, Integral) and not isinstance(n, bool) and int(n) >= 1 for n in shape):
+        raise ValueError(f"{expected} Give the size of the matrix that the triplets number.")
+    if rows == "disjoint":
+        raise ValueError(
+            "Expected rows='shared' with `shape`, got 'disjoint': triplets number the rows of one "
+            "matrix. Number each client's rows apart from the others'."
+        )
+    return _checked_size(tuple(map(int, shape)))
+
+
+def _checked_size(shape):
+    if max(shape) > _MOST_ROWS:
+        raise ValueError(
+            f"Expected at most {_MOST_ROWS} rows and columns, got shape {tuple(shape)}. Leave out "
+            "the ones that nobody observed."
+        )
+    return shape
+
+
+def _set_features(estimator, table, reset=True):
+    """Have scikit-learn keep, or compare, the number of the features and their names."""
+    validate_data(estimator, table, reset=reset, skip_check_array=True)
+
+
+def _check_alike(tables, rows):
+    """Raise unless all matrices have the same columns and, if they are shared, rows."""
+    first = tables[0].shape[-2:]
+    for k, table in enumerate(tables):
+        n_rows, n_columns = table.shape[-2:]
+        if not all(table.shape):
+            raise ValueError(
+                "Expected at least one row and one column for every client, got shape "
+                f"{table.shape} for client {k}. Leave clients without rows out of the list."
+            )
+        if n_columns != first[1]:
+            raise ValueError(
+                f"Expected {plural(first[1], 'column')} for every client as for client 0, got "
+                f"{n_columns} for client {k} (shape {table.shape}). Give all clients the same "
+                "months."
+            )
+        if rows == "shared" and n_rows != first[0]:
+            raise ValueError(
+                f"Expected {plural(first[0], 'row')} for every client as for client 0, got "
+                f"{n_rows} for client {k} (shape {table.shape}). {_HOW_ROWS}"
+            )
+
+
+def check_fits_shape(table, shape, whose):
+    """Raise unless a table is triplets or has the shape."""
+    if not _is_triplets(table):
+        if table.shape[-2:] != shape:
+            raise ValueError(
+                f"Expected matrices of shape {shape}, got {table.shape} in the table{whose}. Fit "
+                "with the shape that all of them have."
+            )
+    elif table.shape[1] != 3:
+        raise ValueError(
+            f"Expected triplets (site, month, value) of shape (n, 3), got shape {table.shape} in "
+            f"the table{whose}. If this is a matrix of sites x months, make it sparse, or fit "
+            "without `shape`."
+        )
+
+
+def _is_triplets(table):
+    return not issparse(table) and table.ndim == 2
+
+
+def from_triplets(tables, shape, missing, whose=" of client {}"):
+    """Codes and values of each client, who has triplets or else a matrix of the shape."""
+    pieces = [None if _is_triplets(table) else observed(table, missing) for table in tables]
+    clients = [k for k, piece in enumerate(pieces) if piece is None]
+    lengths = np.array([len(tables[k]) for k in clients], dtype=np.int64)
+    for run in runs(lengths, _BLOCK):
+        own = clients[run]
+        stacked = np.concatenate([tables[k] for k in own], dtype=np.float64)
+        numbers, ends = stacked[:, :2], np.cumsum(lengths[run])
+        bad = ~((numbers >= 0) & (numbers < shape) & (numbers == np.floor(numbers)))
+        if bad.any():
+            row, axis = np.argwhere(bad)[0]
+            which = int(np.searchsorted(ends, row, side="right"))
+            raise ValueError(
+                f"Expected {('site', 'month')[axis]} numbers to be integers from 0 to "
+                f"{shape[axis] - 1} for a matrix of shape {shape}, got {numbers[row, axis]} in "
+                f"triplet {row - ends[which] + lengths[run][which]}{whose.format(own[which])}. "
+                "Number sites and months from 0, or fit with a larger shape."
+            )
+        codes = stacked[:, 0].astype(np.int64) * shape[1] + stacked[:, 1].astype(np.int64)
+        values = np.ascontiguousarray(stacked[:, 2])
+        for k, start, end in zip(own, ends - lengths[run], ends, strict=True):
+            pieces[k] = codes[start:end], values[start:end]
+    return pieces
+
+
+def one_table(estimator, X, reset):
+    """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
+    refuse_what_is_no_table(X)
+    table = as_coo(X) if issparse(X) else as_numbers(X)
+    if not table.ndim:
+        raise TypeError(
+            f"Expected a table or a list of tables, got {X!r} of type {type(X).__name__}. Give a "
+            "matrix with missing cells, or a list with one for each client."
+        )
+    refuse_no_numbers(table)
+    table = check_array(
+        table,
+        accept_sparse=True,
+        dtype=[np.float64, np.float32],
+        ensure_all_finite=False,  # check_values names the cell
+        estimator=estimator,
+        input_name="X",
+    )
+    _set_features(estimator, X if is_frame(X) else table, reset)
+    _checked_size(table.shape)
+    return table
+
+
+def _missing_cells(table, missing):
+    if missing != missing:
+        return np.isnan(table)
+    if table.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            missing = table.dtype.type(missing)  # 1e20 is another number in float32
+    return table == missing
+
+
+def observed(table, missing):
+    """Codes and values of the observations in a sparse matrix, or in one with missing cells."""
+    n_rows, n_columns = table.shape[-2:]
+    if issparse(table):
+        rows, columns = table.row, table.col
+        codes = rows.astype(np.int64) * n_columns + columns
+        return codes, table.data.astype(np.float64, copy=False)
+    seen = ~_missing_cells(table, missing)
+    codes = np.flatnonzero(seen)
+    if table.ndim == 3:
+        codes %= n_rows * n_columns
+    return codes, table[seen].astype(np.float64, copy=False)

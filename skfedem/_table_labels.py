@@ -1,0 +1,109 @@
+"""Labels of the rows and the columns of DataFrames."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._matrices import is_cell_list
+
+
+def is_frame(table):
+    return hasattr(table, "columns")
+
+
+def table_labels(table):
+    """Labels of the rows and the columns of a DataFrame; None where they only count from 0."""
+    if not is_frame(table):
+        return None, None
+    axes = getattr(table, "index", None), table.columns
+    return tuple(None if labels is None or _only_count(labels) else labels for labels in axes)
+
+
+def fit_labels(X, rows):
+    """Labels of the rows and the columns of the matrix that checked matrices make up.
+
+    Parameters
+    ----------
+    X : list of clients, 3-D array, or one matrix
+    rows : {"shared", "disjoint"}
+
+    Returns
+    -------
+    row_labels, column_labels : sequence of labels, or None
+    """
+    tables = X if is_cell_list(X) else [X]
+    of_rows, of_columns = zip(*map(table_labels, tables), strict=True)
+    if rows == "shared" or len(tables) == 1:
+        return of_rows[0], of_columns[0]
+    if any(labels is None for labels in of_rows):
+        return None, of_columns[0]
+    return of_rows[0].append(list(of_rows[1:])), of_columns[0]
+
+
+def _only_count(labels):
+    kind = getattr(getattr(labels, "dtype", None), "kind", "O")
+    return kind in "iu" and np.array_equal(labels, np.arange(len(labels)))
+
+
+def check_same_labels(X, rows):
+    """Raise unless all DataFrames have the labels of client 0, as far as rows are the same."""
+    if not any(hasattr(table, "columns") for table in X):
+        return
+    first = table_labels(X[0])
+    for k, table in enumerate(X):
+        for axis, want, got in zip(("row", "column"), first, table_labels(table), strict=True):
+            if (axis == "row" and rows == "disjoint") or (want is None and got is None):
+                continue
+            if want is None or got is None:
+                of_first, of_other = (
+                    f"{axis} labels" if labels is not None else f"no {axis} labels"
+                    for labels in (want, got)
+                )
+                raise ValueError(
+                    f"Expected {of_first} for every client as for client 0, got {of_other} for "
+                    f"client {k}. Give all clients DataFrames with the same labels, or none."
+                )
+            difference = unlike(want, got)
+            if difference is None:
+                continue
+            place, old, new = difference
+            raise ValueError(
+                f"Expected the {axis} labels of client 0 for every client, in that order: {old} "
+                f"for {axis} {place}, got {new} for client {k}. Reindex it"
+                + (", or give rows='disjoint' if it has rows of its own." if axis == "row" else ".")
+            )
+
+
+def unlike(want, got):
+    """Position of the first labels that differ, and both for a message; None if none do.
+
+    What has no labels differs from nothing.
+    """
+    if want is None or got is None or (hasattr(want, "equals") and want.equals(got)):
+        return None
+    for place, (one, other) in enumerate(zip(want, got, strict=True)):
+        if _differ(one, other):
+            return place, label_text(one), label_text(other)
+    return None
+
+
+def check_labels(axis, want, got, what_to_do):
+    """Raise for rows or columns that are labelled otherwise than in the fit."""
+    difference = unlike(want, got)
+    if difference is not None:
+        place, old, new = difference
+        raise ValueError(
+            f"Expected the {axis} labels of the fit, in that order: {old} for {axis} {place}, got "
+            f"{new}. {what_to_do}."
+        )
+
+
+def _differ(one, other):
+    try:
+        return one is not other and bool(one != other)
+    except TypeError:  # pandas.NA beside a label
+        return True
+
+
+def label_text(label):
+    return repr(label) if isinstance(label, str) else str(label)
