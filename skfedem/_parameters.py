@@ -61,6 +61,17 @@ def check_shape(name, value, shape):
     return array
 
 
+def check_rank(name, rank, shape):
+    """Return a rank that a matrix of this shape can have."""
+    if rank is not None and rank > min(shape):
+        raise ValueError(
+            f"Expected {name} <= min(n_rows, n_columns), got {rank} for a matrix of shape {shape} "
+            f"(n_samples = {shape[0]}, n_features = {shape[1]}). Use a smaller rank, or None for "
+            "no bound."
+        )
+    return rank
+
+
 def check_switch(name, value):
     """Raise if a parameter is neither True nor False."""
     if not isinstance(value, bool | np.bool_):

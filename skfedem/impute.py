@@ -18,7 +18,7 @@ from ._cells import check_cells, check_matrix, check_triplets
 from ._matrices import holds_clients, is_cell_list
 from ._messages import shown, warn
 from ._parallel import Workers
-from ._parameters import check_choice, check_number, check_switch
+from ._parameters import check_choice, check_number, check_rank, check_switch
 from ._table_labels import check_labels, fit_labels, label_text, table_labels
 from ._typing import (
     ClientWeights,
@@ -739,17 +739,6 @@ def _so_far(server, first_round):
         "n_iter_": server.round_index - first_round,
         "converged_": False,
     }
-
-
-def check_rank(name, rank, shape):
-    """Return a rank that a matrix of this shape can have."""
-    if rank is not None and rank > min(shape):
-        raise ValueError(
-            f"Expected {name} <= min(n_rows, n_columns), got {rank} for a matrix of shape {shape} "
-            f"(n_samples = {shape[0]}, n_features = {shape[1]}). Use a smaller rank, or None for "
-            "no bound."
-        )
-    return rank
 
 
 def _warn_of_guard(theta):

@@ -6,21 +6,20 @@ import warnings
 from collections.abc import Iterable
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
-from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._cells import check_cells
+from ._held_out import check_folds, deal_cells, split_cells
 from ._messages import warn
-from ._parameters import check_choice, check_number
-from ._random import VALIDATION, ragged_client_uniforms
+from ._parameters import check_choice, check_number, check_rank
+from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
 from ._typing import (
     ClientWeights,
     CompressorName,
@@ -36,17 +35,13 @@ from ._typing import (
 )
 from ._validation import take_features
 from .compression import Compressor
-from .impute import FederatedMatrixImputer, check_rank
+from .impute import FederatedMatrixImputer
 from .models.families import FAMILIES
-from .models.low_rank_start import cell_federation, low_rank_model, start_run
-from .models.low_rank_theta import zero_low_rank
 from .models.main_effects import EFFECTS
-from .models.thresholding import threshold_singular_values
 from .solvers._options import check_federated_parameters
 
 # Parameters that the imputer does not have.
 _OF_THE_SEARCH = ("ranks", "penalties", "eps", "n_splits", "patience")
-_NEVER_HELD_OUT = -1
 
 
 class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -314,7 +309,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             )
             ranks = _checked_ranks(self.ranks, cells.shape)
             folds = deal_cells(np.diff(cells.offsets), self.n_splits, seed)
-            _check_folds(folds, self.n_splits)
+            check_folds(folds, self.n_splits)
             penalty_max = largest_penalty(
                 cells,
                 FAMILIES[self.family],
@@ -472,219 +467,6 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             )
 
 
-# -------------------------------------------------------------------- what clients hold out
-
-
-def split_cells(cells, held_out):
-    """Clients without the cells of a mask, and the clients with these cells alone.
-
-    Parameters
-    ----------
-    cells : CellData
-        With its observations.
-    held_out : ndarray of bool, shape (n_cells,)
-
-    Returns
-    -------
-    training, test : list of coo_array
-        One sparse matrix for each client; an entry is an observation.
-    """
-    return _tables(cells, ~held_out), _tables(cells, held_out)
-
-
-def _tables(cells, kept):
-    counts = cells.counts.astype(np.int64)
-    seen = np.repeat(kept, counts)
-    rows, columns = (np.repeat(index, counts)[seen] for index in (cells.rows, cells.columns))
-    values = cells.observations[seen]
-    ends = np.concatenate([[0], np.cumsum(counts * kept)])[cells.offsets]
-    return [
-        coo_array((values[own], (rows[own], columns[own])), shape=cells.shape)
-        for own in map(slice, ends[:-1], ends[1:])
-    ]
-
-
-def deal_cells(lengths, n_splits, seed):
-    """Fold of every cell, dealt by its client: at random, and as evenly as can be.
-
-    Parameters
-    ----------
-    lengths : ndarray of int, shape (n_clients,)
-        How many cells each client observed.
-    n_splits : int
-    seed : int
-
-    Returns
-    -------
-    folds : ndarray of int, shape (sum(lengths),)
-        -1 for the only cell of a client, which is never held out.
-    """
-    clients = np.arange(len(lengths))
-    owners = np.repeat(clients, lengths)
-    ends = np.cumsum(lengths + 1)
-    uniforms = ragged_client_uniforms(seed, VALIDATION, 0, clients, lengths + 1)
-    # A client's last number is the fold that it deals to first: small clients do not all begin
-    # with the same one.
-    first_folds = (uniforms[ends - 1] * n_splits).astype(np.int64)
-    order = np.lexsort((np.delete(uniforms, ends - 1), owners))
-    dealt = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    folds = np.empty(len(owners), dtype=np.int64)
-    folds[order] = (dealt + first_folds[owners]) % n_splits
-    folds[lengths[owners] == 1] = _NEVER_HELD_OUT
-    return folds
-
-
-# -------------------------------------------------------------------- the path
-
-
-def largest_penalty(cells, family, effects, effects_penalty, client_weights):
-    """Smallest penalty whose low-rank part is 0: the largest singular value of the residuals.
-
-    The residuals are those of the effects alone, summed over the clients, who each send theirs once
-    and uncompressed.
-
-    Parameters
-    ----------
-    cells : CellData
-    family : Family
-    effects : {"both", "rows", "columns", "none"}
-    effects_penalty : float
-    client_weights : {"n_samples", "uniform"}
-
-    Returns
-    -------
-    penalty : float
-    """
-    observers = np.flatnonzero(np.diff(cells.offsets))
-    federation = cell_federation(cells, observers, client_weights)
-    model = low_rank_model(
-        federation,
-        cells.shape,
-        cells.log_base_measure[observers],
-        family,
-        rank=1,
-        penalty=0.0,
-        effects=effects,
-        effects_penalty=effects_penalty,
-        adaptive=True,
-    )
-    every = np.arange(federation.n_clients)
-    theta = start_run(model, federation).parameters.natural
-    residuals = model.all_rows(federation, theta, every).statistics
-    vectors = model.vectors(federation)
-    field = vectors.total(every, [vectors.weighted(federation.weights, every, residuals)])
-    pull = model.pooled.support.matrix(federation.n_samples * field)
-    low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), pull, 0.0, 1)
-    return float(low_rank.singular_values.sum())
-
-
-class Trial(NamedTuple):
-    """A rank and a penalty; the arrays have one entry for each fold.
-
-    Attributes
-    ----------
-    rank : int or None
-    penalty : float
-    scores : ndarray
-        Mean log-likelihood per held-out observation; nats.
-    n_iter, n_factors, converged, uplink_bits : ndarray
-        Of the fits.
-    """
-
-    rank: int | None
-    penalty: float
-    scores: np.ndarray
-    n_iter: np.ndarray
-    n_factors: np.ndarray
-    converged: np.ndarray
-    uplink_bits: np.ndarray
-
-    @property
-    def score(self):
-        """Mean over the folds."""
-        return float(self.scores.mean())
-
-
-def path_trials(imputer, splits, penalties, patience):
-    """Go down the path, until so many penalties in a row were no better than the best.
-
-    Parameters
-    ----------
-    imputer : FederatedMatrixImputer
-        With ``warm_start=True``.
-    splits : list of (training, held_out)
-    penalties : ndarray
-        Decreasing.
-    patience : int or None
-
-    Yields
-    ------
-    trial : Trial
-    """
-    imputers = [clone(imputer) for _ in splits]
-    best, n_worse = -np.inf, 0
-    for penalty in penalties.tolist():
-        scores = []
-        for fold, (training, held_out) in enumerate(splits):
-            try:
-                fit_step(imputers[fold], penalty, training)
-                scores.append(imputers[fold].score(held_out))
-            except ValueError as error:
-                raise ValueError(f"Without the cells of fold {fold}: {error}") from error
-        trial = Trial(
-            imputer.rank,
-            penalty,
-            np.array(scores),
-            np.array([fit.n_iter_ for fit in imputers]),
-            np.array([len(fit.singular_values_) for fit in imputers]),
-            np.array([fit.converged_ for fit in imputers]),
-            np.array([fit.history_["uplink_bits"].sum() for fit in imputers]),
-        )
-        yield trial
-        n_worse = 0 if trial.score > best else n_worse + 1
-        best = max(best, trial.score)
-        if n_worse == patience:
-            return
-
-
-def follow_path(imputer, penalties, X, **data):
-    """Fit down a path, quietly, for the fit that comes after it to start from there."""
-    last = imputer.get_params()
-    imputer.set_params(eval_every=None, verbose=0)
-    for penalty in penalties.tolist():
-        fit_step(imputer, penalty, X, **data)
-    imputer.set_params(**last)
-
-
-def fit_step(imputer, penalty, X, **data):
-    """Fit a step of a path. A fit that was stopped from the keyboard stops the search."""
-    imputer.set_params(penalty=penalty).fit(X, **data)
-    if imputer._stopped_by == "keyboard":
-        raise KeyboardInterrupt
-
-
-def tabulated(trials):
-    """``cv_results_``, by the names that scikit-learn's GridSearchCV has for them."""
-    scores = np.array([trial.scores for trial in trials])
-    mean_scores = scores.mean(axis=1)
-    return {
-        "params": [{"rank": trial.rank, "penalty": trial.penalty} for trial in trials],
-        "param_rank": np.array([trial.rank for trial in trials], dtype=object),
-        "param_penalty": np.array([trial.penalty for trial in trials]),
-        **{f"split{fold}_test_score": column for fold, column in enumerate(scores.T)},
-        "mean_test_score": mean_scores,
-        "std_test_score": scores.std(axis=1),
-        "rank_test_score": rankdata(-mean_scores, method="min").astype(np.int32),
-        "mean_n_iter": np.array([trial.n_iter.mean() for trial in trials]),
-        "mean_n_factors": np.array([trial.n_factors.mean() for trial in trials]),
-        "n_converged": np.array([trial.converged.sum() for trial in trials]),
-        "uplink_bits": np.array([trial.uplink_bits.sum() for trial in trials]),
-    }
-
-
-# -------------------------------------------------------------------- checks
-
-
 @contextmanager
 def _muted():
     """Without the warnings of fits that are steps of the search."""
@@ -720,14 +502,3 @@ def _checked_penalties(penalties):
     if array.ndim != 1 or not len(array) or not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError(f"{expected}, got {penalties!r}. Give at least one.")
     return array
-
-
-def _check_folds(folds, n_splits):
-    empty = np.setdiff1d(np.arange(n_splits), folds)
-    if len(empty):
-        raise ValueError(
-            f"Expected cells to hold out in each of n_splits={n_splits} folds, got none in "
-            f"{len(empty)} of them: {len(folds)} observed cells (n_samples), of which "
-            f"{np.count_nonzero(folds == _NEVER_HELD_OUT)} are a client's only one, not held "
-            "out. Use a smaller n_splits or more cells."
-        )

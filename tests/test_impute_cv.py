@@ -14,7 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, impute_cv
 from skfedem._cells import check_cells
-from skfedem.impute_cv import deal_cells, largest_penalty, path_trials, split_cells
+from skfedem._held_out import deal_cells, split_cells
+from skfedem._penalty_path import largest_penalty, path_trials
 from skfedem.models.families import FAMILIES
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round

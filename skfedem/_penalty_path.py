@@ -1,0 +1,158 @@
+"""Fits down a path of penalties, from the smallest one whose low-rank part is 0."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+from sklearn.base import clone
+
+from .models.low_rank_start import cell_federation, low_rank_model, start_run
+from .models.low_rank_theta import zero_low_rank
+from .models.thresholding import threshold_singular_values
+
+
+def largest_penalty(cells, family, effects, effects_penalty, client_weights):
+    """Smallest penalty whose low-rank part is 0: the largest singular value of the residuals.
+
+    The residuals are those of the effects alone, summed over the clients, who each send theirs once
+    and uncompressed.
+
+    Parameters
+    ----------
+    cells : CellData
+    family : Family
+    effects : {"both", "rows", "columns", "none"}
+    effects_penalty : float
+    client_weights : {"n_samples", "uniform"}
+
+    Returns
+    -------
+    penalty : float
+    """
+    observers = np.flatnonzero(np.diff(cells.offsets))
+    federation = cell_federation(cells, observers, client_weights)
+    model = low_rank_model(
+        federation,
+        cells.shape,
+        cells.log_base_measure[observers],
+        family,
+        rank=1,
+        penalty=0.0,
+        effects=effects,
+        effects_penalty=effects_penalty,
+        adaptive=True,
+    )
+    every = np.arange(federation.n_clients)
+    theta = start_run(model, federation).parameters.natural
+    residuals = model.all_rows(federation, theta, every).statistics
+    vectors = model.vectors(federation)
+    field = vectors.total(every, [vectors.weighted(federation.weights, every, residuals)])
+    pull = model.pooled.support.matrix(federation.n_samples * field)
+    low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), pull, 0.0, 1)
+    return float(low_rank.singular_values.sum())
+
+
+class Trial(NamedTuple):
+    """A rank and a penalty; the arrays have one entry for each fold.
+
+    Attributes
+    ----------
+    rank : int or None
+    penalty : float
+    scores : ndarray
+        Mean log-likelihood per held-out observation; nats.
+    n_iter, n_factors, converged, uplink_bits : ndarray
+        Of the fits.
+    """
+
+    rank: int | None
+    penalty: float
+    scores: np.ndarray
+    n_iter: np.ndarray
+    n_factors: np.ndarray
+    converged: np.ndarray
+    uplink_bits: np.ndarray
+
+    @property
+    def score(self):
+        """Mean over the folds."""
+        return float(self.scores.mean())
+
+
+def path_trials(imputer, splits, penalties, patience):
+    """Go down the path, until so many penalties in a row were no better than the best.
+
+    Parameters
+    ----------
+    imputer : FederatedMatrixImputer
+        With ``warm_start=True``.
+    splits : list of (training, held_out)
+    penalties : ndarray
+        Decreasing.
+    patience : int or None
+
+    Yields
+    ------
+    trial : Trial
+    """
+    imputers = [clone(imputer) for _ in splits]
+    best, n_worse = -np.inf, 0
+    for penalty in penalties.tolist():
+        scores = []
+        for fold, (training, held_out) in enumerate(splits):
+            try:
+                fit_step(imputers[fold], penalty, training)
+                scores.append(imputers[fold].score(held_out))
+            except ValueError as error:
+                raise ValueError(f"Without the cells of fold {fold}: {error}") from error
+        trial = Trial(
+            imputer.rank,
+            penalty,
+            np.array(scores),
+            np.array([fit.n_iter_ for fit in imputers]),
+            np.array([len(fit.singular_values_) for fit in imputers]),
+            np.array([fit.converged_ for fit in imputers]),
+            np.array([fit.history_["uplink_bits"].sum() for fit in imputers]),
+        )
+        yield trial
+        n_worse = 0 if trial.score > best else n_worse + 1
+        best = max(best, trial.score)
+        if n_worse == patience:
+            return
+
+
+def follow_path(imputer, penalties, X, **data):
+    """Fit down a path, quietly, for the fit that comes after it to start from there."""
+    last = imputer.get_params()
+    imputer.set_params(eval_every=None, verbose=0)
+    for penalty in penalties.tolist():
+        fit_step(imputer, penalty, X, **data)
+    imputer.set_params(**last)
+
+
+def fit_step(imputer, penalty, X, **data):
+    """Fit a step of a path. A fit that was stopped from the keyboard stops the search."""
+    imputer.set_params(penalty=penalty).fit(X, **data)
+    if imputer._stopped_by == "keyboard":
+        raise KeyboardInterrupt
+
+
+def tabulated(trials):
+    """``cv_results_``, by the names that scikit-learn's GridSearchCV has for them."""
+    scores = np.array([trial.scores for trial in trials])
+    mean_scores = scores.mean(axis=1)
+    return {
+        "params": [{"rank": trial.rank, "penalty": trial.penalty} for trial in trials],
+        "param_rank": np.array([trial.rank for trial in trials], dtype=object),
+        "param_penalty": np.array([trial.penalty for trial in trials]),
+        **{f"split{fold}_test_score": column for fold, column in enumerate(scores.T)},
+        "mean_test_score": mean_scores,
+        "std_test_score": scores.std(axis=1),
+        "rank_test_score": rankdata(-mean_scores, method="min").astype(np.int32),
+        "mean_n_iter": np.array([trial.n_iter.mean() for trial in trials]),
+        "mean_n_factors": np.array([trial.n_factors.mean() for trial in trials]),
+        "n_converged": np.array([trial.converged.sum() for trial in trials]),
+        "uplink_bits": np.array([trial.uplink_bits.sum() for trial in trials]),
+    }
