@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from copy import copy
 from numbers import Integral
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.base import clone
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
-from ._cells import check_cells, check_matrix, check_triplets
-from ._matrices import holds_clients, is_cell_list
+from ._cells import check_cells
+from ._fitted_matrix import FittedMatrix
+from ._matrices import holds_clients
 from ._messages import shown, warn
 from ._parallel import Workers
 from ._parameters import check_choice, check_number, check_rank, check_switch
-from ._table_labels import check_labels, fit_labels, label_text, table_labels
+from ._poisson_means import warn_of_guard, warn_of_spread
+from ._table_labels import fit_labels
 from ._typing import (
     ClientWeights,
     CompressorName,
@@ -33,15 +32,13 @@ from ._typing import (
     Seed,
     SolverName,
     StepSize,
-    Transformed,
 )
 from ._validation import features_of
 from .compression import Compressor
-from .models.families import FAMILIES, MAX_LOG_MEAN
+from .models.families import FAMILIES
 from .models.low_rank_start import cell_federation, low_rank_model, start_again, start_run
-from .models.low_rank_theta import LowRank, Theta, at
-from .models.main_effects import EFFECTS, LEAST_PENALTY
-from .models.row_regression import fit_rows
+from .models.low_rank_theta import LowRank, Theta
+from .models.main_effects import EFFECTS
 from .solvers._loop import evaluate
 from .solvers._memory import go_on, memory_of, same_rows
 from .solvers._options import (
@@ -54,14 +51,8 @@ from .solvers._options import (
 from .solvers._report import warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
 
-# Poisson means whose curvature is so many times that of others leave these behind: 1e4 did not, 1e6
-# did.
-_LARGEST_SPREAD = 1e5
 
-
-class FederatedMatrixImputer(
-    CallbackSupportMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator
-):
+class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     """Low-rank model of a matrix whose cells several clients observed here and there.
 
     FedMissEM: counts (or presences, or measurements) of sites by months, of which every observer
@@ -258,9 +249,6 @@ class FederatedMatrixImputer(
     n_features_in_: int
     feature_names_in_: NDArray[Any]
 
-    # Set on the copy that answers for the tables of a list: whether they have the rows of the fit.
-    _rows_are_sites = False
-
     __metadata_request__fit = {"clients": True, "shape": True}
     # Pipeline.score asks for it, and fails where nobody knows it.
     __metadata_request__score = {"sample_weight": None}
@@ -427,97 +415,6 @@ class FederatedMatrixImputer(
         self._warn(known, result, problem, data, observers)
         return self
 
-    def transform(self, X: MatricesLike) -> Transformed:
-        """Fill the missing cells with their fitted means; observed cells are kept.
-
-        Parameters
-        ----------
-        X : list of clients, or array-like of shape (n_rows, n_columns)
-            In a list of clients who share their rows (``rows="shared"``), missing cells get
-            ``fitted_mean``. Rows of a matrix alone, and of clients with rows of their own, are
-            taken one by one: the row's effect and factor are solved for with the column side fixed,
-            so that new rows can be imputed, and a row is filled alike whichever others are there.
-            Columns that have labels are those of the fit, in that order; so are shared rows.
-
-        Returns
-        -------
-        filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
-            Of shape (n_observers, n_rows, n_columns) where a client is a 3-D array. Means, never
-            rounded. A cell with several observations by one client has their mean. A client
-            without an observed cell, and a row alone without one, are filled by the fit.
-        """
-        check_is_fitted(self)
-        if holds_clients(X):
-            # Table by table through this very method, so that set_output applies to each.
-            imputer = self._for_tables()
-            if self._has_sites and not self._rows_are_sites:
-                imputer._site_means = self.fitted_mean()
-
-            def answer(table):
-                if imputer._has_triplets and hasattr(table, "columns"):
-                    table = table.to_numpy()  # its index does not label sites
-                return _stacked(imputer.transform(table))
-
-            return tuple(_each_client(X, answer))
-        cells = self._cells(X)
-        if self._rows_are_sites:
-            filled = self._site_means.copy()
-        else:
-            filled = self._means(self._dense(self._solved_rows(cells)))
-        filled[cells.rows, cells.columns] = cells.values
-        return filled
-
-    def fitted_mean(
-        self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
-    ) -> FloatArray:
-        """Fitted means of the fitted rows, or of some of them.
-
-        Parameters
-        ----------
-        rows, columns : array-like of int, default=None
-            Which rows and columns, negative numbers from the end; None for all. Ask for some at a
-            time where all are too many.
-
-        Returns
-        -------
-        means : ndarray of shape (len(rows), len(columns))
-            Expected values, probabilities or counts, by the family.
-        """
-        check_is_fitted(self)
-        n_rows, n_columns = self._shape
-        rows = _checked_index("rows", rows, n_rows)
-        columns = _checked_index("columns", columns, n_columns)
-        return self._means(self._dense(self._theta(), rows, columns))
-
-    def score(self, X: MatricesLike, y: object = None) -> float:
-        """Mean log-likelihood per observation, in nats.
-
-        Parameters
-        ----------
-        X : list of clients, or array-like of shape (n_rows, n_columns)
-            Clients who share their rows are scored under the fitted model, so that held-out
-            observers can be. Other rows are solved for first, as in ``transform``, from the very
-            cells that are scored: such a score favours small penalties.
-        y : Ignored
-
-        Returns
-        -------
-        log_likelihood : float
-
-        Raises
-        ------
-        ValueError
-            Where there is no observed cell at all. A client without one does no harm.
-        """
-        check_is_fitted(self)
-        log_likelihood, n_observations = self._scored(X)
-        if not n_observations:
-            raise ValueError(
-                "Expected at least one observed cell to score, got none: all cells are missing. "
-                "Check what marks missing cells (missing_values)."
-            )
-        return float(log_likelihood / n_observations)
-
     def __sklearn_is_fitted__(self) -> bool:
         """Whether ``fit`` has succeeded."""
         return hasattr(self, "converged_")
@@ -626,8 +523,8 @@ class FederatedMatrixImputer(
             )
         if self.family == "poisson":
             theta = result.server.statistics.iterate.theta
-            _warn_of_guard(theta)
-            _warn_of_spread(problem.model.pooled.support, theta, known)
+            warn_of_guard(theta)
+            warn_of_spread(problem.model.pooled.support, theta, known)
         automatic = isinstance(self.step_size, str)
         if not automatic:
             doubt = ', or use step_size="auto"'
@@ -645,86 +542,6 @@ class FederatedMatrixImputer(
             doubt=doubt,
         )
 
-    # ---------------------------------------------------------------- prediction
-
-    def _family(self):
-        return FAMILIES[self._fitted_family]
-
-    def _theta(self):
-        low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
-        return Theta(self.intercept_, self.row_effects_, self.column_effects_, low_rank)
-
-    def _means(self, theta):
-        if self._fitted_family == "poisson":
-            _warn_of_guard(theta)
-        return self._family().mean(theta)
-
-    def _dense(self, theta, rows=slice(None), columns=slice(None)):
-        """θ of some rows and columns, as a matrix."""
-        low_rank = theta.low_rank
-        scaled = low_rank.left[rows] * low_rank.singular_values
-        effects = theta.row_effects[rows][:, None] + theta.column_effects[columns]
-        return theta.intercept + effects + scaled @ low_rank.right[columns].T
-
-    def _for_tables(self):
-        """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them."""
-        imputer = copy(self)
-        imputer._rows_are_sites = self._has_sites
-        imputer._has_triplets = self._has_triplets and not self._rows_are_sites
-        return imputer
-
-    def _cells(self, X):
-        """Cells of one table."""
-        if self._rows_are_sites and self._has_triplets and not issparse(X):
-            return check_triplets(X, self._shape, self.missing_values, self._family())
-        cells = check_matrix(self, X, self.missing_values, self._family())
-        rows, columns = table_labels(X)
-        check_labels("column", self._column_labels, columns, "Reindex it")
-        if self._rows_are_sites:
-            self._check_sites(rows, cells.n_rows)
-        return cells
-
-    def _check_sites(self, labels, n_rows):
-        """Raise unless a table has the rows of the fit."""
-        if n_rows != self._shape[0]:
-            raise ValueError(
-                f"Expected the {self._shape[0]} rows of the fit, got {n_rows}. Give a matrix "
-                "alone, not in a list, to impute other rows."
-            )
-        what_to_do = "Reindex it, or give it alone, not in a list, to impute other rows"
-        check_labels("row", self._row_labels, labels, what_to_do)
-
-    def _solved_rows(self, cells):
-        """θ of rows that are not those of the fit, from their observed cells."""
-        root = np.sqrt(self.singular_values_)
-        effects, factors = fit_rows(
-            cells,
-            cells.n_rows,
-            self.intercept_ + self.column_effects_,
-            self.column_factors_ * root,
-            self._fitted_penalty,
-            self._family(),
-            row_effects=self._fitted_effects in ("both", "rows"),
-            ridge=max(self._fitted_effects_penalty, LEAST_PENALTY),
-        )
-        low_rank = LowRank(factors, root, self.column_factors_)
-        return Theta(self.intercept_, effects, self.column_effects_, low_rank)
-
-    def _log_likelihood(self, theta, cells):
-        """Log-likelihood of all observations, without their base measure."""
-        natural = at(theta, cells.rows, cells.columns)
-        log_partition = self._family().log_partition(natural)
-        return float(cells.counts @ (cells.values * natural - log_partition))
-
-    def _scored(self, X):
-        """Log-likelihood and number of all observations; under the fit if the rows are sites."""
-        if holds_clients(X):
-            return np.sum(_each_client(X, self._for_tables()._scored), axis=0)
-        cells = self._cells(X)
-        theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
-        log_likelihood = self._log_likelihood(theta, cells) + cells.log_base_measure
-        return np.array([log_likelihood, cells.counts.sum()])
-
 
 def _so_far(server, first_round):
     """Fitted attributes that the server's state gives."""
@@ -739,93 +556,3 @@ def _so_far(server, first_round):
         "n_iter_": server.round_index - first_round,
         "converged_": False,
     }
-
-
-def _warn_of_guard(theta):
-    """Say so if Poisson means are cut before exp overflows."""
-    n_cut = np.count_nonzero(theta > MAX_LOG_MEAN)
-    if n_cut:
-        warn(
-            f"The fitted means of {n_cut} of {theta.size} cells are above "
-            f"{np.exp(MAX_LOG_MEAN):.3g} and were cut there, before exp overflows. Use a larger "
-            "penalty or a smaller rank.",
-            UserWarning,
-        )
-
-
-def _warn_of_spread(support, theta, known):
-    """Say so if a Poisson mean is so large that its steps are too short for the others."""
-    curvatures = support.counts * np.exp(np.minimum(theta, MAX_LOG_MEAN))
-    top = int(np.argmax(curvatures))
-    spread = curvatures[top] / max(1.0, float(np.median(curvatures)))
-    if spread <= _LARGEST_SPREAD:
-        return
-    row, column, offsets = int(support.rows[top]), int(support.columns[top]), known["row_offsets_"]
-    own_row, whose = row, ""
-    if offsets is not None:
-        client = int(np.searchsorted(offsets, row, side="right")) - 1
-        own_row = row - int(offsets[client])
-        whose = f" of client {shown(known['client_ids_'][client])}"
-    warn(
-        f"The fitted mean {np.exp(min(theta[top], MAX_LOG_MEAN)):.3g} in row {own_row}"
-        f"{_name(known['_row_labels'], row)}, column {column}"
-        f"{_name(known['_column_labels'], column)}{whose} is some {spread:.0e} times that of other "
-        "cells. Steps are as short as it needs, in which the others hardly move: the fit may be "
-        "far from the optimum, converged or not. Check the counts of this row and column, or "
-        "impute log1p of the counts with family='gaussian'.",
-        UserWarning,
-    )
-
-
-def _name(labels, place):
-    return "" if labels is None else f" ({label_text(labels[place])})"
-
-
-def _each_client(X, answer):
-    """Answers for the tables of a list, or of the observers of a 3-D array."""
-    if not len(X):
-        raise ValueError("Expected at least one client, got an empty list.")
-    whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
-    answers = []
-    for k, table in enumerate(X):
-        try:
-            if is_cell_list(table):
-                raise ValueError("expected one table, got a list of tables. Give a 3-D array.")
-            answers.append(answer(table))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"In the matrix of {whose} {k}: {error}") from error
-    return answers
-
-
-def _stacked(filled):
-    """One client's answer: a 3-D array if it has several matrices."""
-    if not isinstance(filled, tuple):
-        return filled
-    if not isinstance(filled[0], np.ndarray):
-        raise ValueError(
-            f"a 3-D array does not fit a {type(filled[0]).__name__}, as set_output asks for. Give "
-            "each of its matrices as a client."
-        )
-    return np.stack(filled)
-
-
-def _checked_index(name, index, size):
-    """Row or column numbers as an array."""
-    if index is None:
-        return np.arange(size)
-    index = np.atleast_1d(np.asarray(index))
-    if not index.size:
-        return np.empty(0, dtype=np.intp)
-    if index.ndim != 1 or index.dtype.kind not in "iu":
-        hint = " numpy.flatnonzero makes numbers of a mask." if index.dtype == bool else ""
-        raise TypeError(
-            f"Expected {name} to be a list of integers, the numbers of {name}, got an array of "
-            f"dtype {index.dtype} and shape {index.shape}.{hint}"
-        )
-    outside = index[(index < -size) | (index >= size)]
-    if len(outside):
-        raise IndexError(
-            f"Expected {name} from 0 to {size - 1}, or from -{size} to -1 to count from the end, "
-            f"got {outside[0]}."
-        )
-    return index

@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from skfedem import FederatedMatrixImputer, _parallel, impute
+from skfedem import FederatedMatrixImputer, _parallel, _poisson_means
 from skfedem.compression import Dithering, RandK
 from skfedem.datasets import make_site_counts
 
@@ -1179,7 +1179,7 @@ def test_counts_whose_means_would_overflow_are_refused(fitted):
 
 def test_means_that_reach_the_guard_are_said(monkeypatch):
     # No data short of 1e13 make a fit go there: the guard comes down to it.
-    monkeypatch.setattr(impute, "MAX_LOG_MEAN", 2.0)
+    monkeypatch.setattr(_poisson_means, "MAX_LOG_MEAN", 2.0)
     with pytest.warns(UserWarning, match="cells are above 7.39 and were cut there") as caught:
         imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
     assert [warning.filename for warning in caught] == [__file__]

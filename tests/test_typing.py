@@ -20,10 +20,11 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedM
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
 
 ROOT = Path(__file__).parents[1]
-# What users import, and what those who extend the package write against.
+# What users import or inherit with it, and what those who extend the package write against.
 PUBLIC = (
     "skfedem",
     "skfedem._client_vectors",
+    "skfedem._fitted_matrix",
     "skfedem.compression",
     "skfedem.datasets",
     "skfedem.inspection",
@@ -81,6 +82,7 @@ def test_everything_public_is_annotated():
     functions = dict(public_functions())
     assert {
         "skfedem.FederatedMatrixImputer.fit",
+        "skfedem._fitted_matrix.FittedMatrix.transform",
         "skfedem.compression.Dithering.levels_for",
         "skfedem.inspection.ConvergenceDisplay.from_estimator",
         "skfedem.models._base.Model.block_rows",

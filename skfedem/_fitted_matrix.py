@@ -1,0 +1,247 @@
+"""What a fitted matrix tells: filled cells, means and scores."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from ._cells import check_matrix, check_triplets
+from ._matrices import holds_clients, is_cell_list
+from ._poisson_means import warn_of_guard
+from ._table_labels import check_labels, table_labels
+from ._typing import FloatArray, MatricesLike, Transformed
+from .models.families import FAMILIES
+from .models.low_rank_theta import LowRank, Theta, at
+from .models.main_effects import LEAST_PENALTY
+from .models.row_regression import fit_rows
+
+
+class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Answers of a matrix imputer, from the attributes that ``fit`` has set."""
+
+    # Set on the copy that answers for the tables of a list: whether they have the rows of the fit.
+    _rows_are_sites = False
+
+    def transform(self, X: MatricesLike) -> Transformed:
+        """Fill the missing cells with their fitted means; observed cells are kept.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like of shape (n_rows, n_columns)
+            In a list of clients who share their rows (``rows="shared"``), missing cells get
+            ``fitted_mean``. Rows of a matrix alone, and of clients with rows of their own, are
+            taken one by one: the row's effect and factor are solved for with the column side fixed,
+            so that new rows can be imputed, and a row is filled alike whichever others are there.
+            Columns that have labels are those of the fit, in that order; so are shared rows.
+
+        Returns
+        -------
+        filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
+            Of shape (n_observers, n_rows, n_columns) where a client is a 3-D array. Means, never
+            rounded. A cell with several observations by one client has their mean. A client
+            without an observed cell, and a row alone without one, are filled by the fit.
+        """
+        check_is_fitted(self)
+        if holds_clients(X):
+            # Table by table through this very method, so that set_output applies to each.
+            imputer = self._for_tables()
+            if self._has_sites and not self._rows_are_sites:
+                imputer._site_means = self.fitted_mean()
+
+            def answer(table):
+                if imputer._has_triplets and hasattr(table, "columns"):
+                    table = table.to_numpy()  # its index does not label sites
+                return _stacked(imputer.transform(table))
+
+            return tuple(_each_client(X, answer))
+        cells = self._cells(X)
+        if self._rows_are_sites:
+            filled = self._site_means.copy()
+        else:
+            filled = self._means(self._dense(self._solved_rows(cells)))
+        filled[cells.rows, cells.columns] = cells.values
+        return filled
+
+    def fitted_mean(
+        self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
+    ) -> FloatArray:
+        """Fitted means of the fitted rows, or of some of them.
+
+        Parameters
+        ----------
+        rows, columns : array-like of int, default=None
+            Which rows and columns, negative numbers from the end; None for all. Ask for some at a
+            time where all are too many.
+
+        Returns
+        -------
+        means : ndarray of shape (len(rows), len(columns))
+            Expected values, probabilities or counts, by the family.
+        """
+        check_is_fitted(self)
+        n_rows, n_columns = self._shape
+        rows = _checked_index("rows", rows, n_rows)
+        columns = _checked_index("columns", columns, n_columns)
+        return self._means(self._dense(self._theta(), rows, columns))
+
+    def score(self, X: MatricesLike, y: object = None) -> float:
+        """Mean log-likelihood per observation, in nats.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like of shape (n_rows, n_columns)
+            Clients who share their rows are scored under the fitted model, so that held-out
+            observers can be. Other rows are solved for first, as in ``transform``, from the very
+            cells that are scored: such a score favours small penalties.
+        y : Ignored
+
+        Returns
+        -------
+        log_likelihood : float
+
+        Raises
+        ------
+        ValueError
+            Where there is no observed cell at all. A client without one does no harm.
+        """
+        check_is_fitted(self)
+        log_likelihood, n_observations = self._scored(X)
+        if not n_observations:
+            raise ValueError(
+                "Expected at least one observed cell to score, got none: all cells are missing. "
+                "Check what marks missing cells (missing_values)."
+            )
+        return float(log_likelihood / n_observations)
+
+    def _family(self):
+        return FAMILIES[self._fitted_family]
+
+    def _theta(self):
+        low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
+        return Theta(self.intercept_, self.row_effects_, self.column_effects_, low_rank)
+
+    def _means(self, theta):
+        if self._fitted_family == "poisson":
+            warn_of_guard(theta)
+        return self._family().mean(theta)
+
+    def _dense(self, theta, rows=slice(None), columns=slice(None)):
+        """θ of some rows and columns, as a matrix."""
+        low_rank = theta.low_rank
+        scaled = low_rank.left[rows] * low_rank.singular_values
+        effects = theta.row_effects[rows][:, None] + theta.column_effects[columns]
+        return theta.intercept + effects + scaled @ low_rank.right[columns].T
+
+    def _for_tables(self):
+        """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them."""
+        imputer = copy(self)
+        imputer._rows_are_sites = self._has_sites
+        imputer._has_triplets = self._has_triplets and not self._rows_are_sites
+        return imputer
+
+    def _cells(self, X):
+        """Cells of one table."""
+        if self._rows_are_sites and self._has_triplets and not issparse(X):
+            return check_triplets(X, self._shape, self.missing_values, self._family())
+        cells = check_matrix(self, X, self.missing_values, self._family())
+        rows, columns = table_labels(X)
+        check_labels("column", self._column_labels, columns, "Reindex it")
+        if self._rows_are_sites:
+            self._check_sites(rows, cells.n_rows)
+        return cells
+
+    def _check_sites(self, labels, n_rows):
+        """Raise unless a table has the rows of the fit."""
+        if n_rows != self._shape[0]:
+            raise ValueError(
+                f"Expected the {self._shape[0]} rows of the fit, got {n_rows}. Give a matrix "
+                "alone, not in a list, to impute other rows."
+            )
+        what_to_do = "Reindex it, or give it alone, not in a list, to impute other rows"
+        check_labels("row", self._row_labels, labels, what_to_do)
+
+    def _solved_rows(self, cells):
+        """θ of rows that are not those of the fit, from their observed cells."""
+        root = np.sqrt(self.singular_values_)
+        effects, factors = fit_rows(
+            cells,
+            cells.n_rows,
+            self.intercept_ + self.column_effects_,
+            self.column_factors_ * root,
+            self._fitted_penalty,
+            self._family(),
+            row_effects=self._fitted_effects in ("both", "rows"),
+            ridge=max(self._fitted_effects_penalty, LEAST_PENALTY),
+        )
+        low_rank = LowRank(factors, root, self.column_factors_)
+        return Theta(self.intercept_, effects, self.column_effects_, low_rank)
+
+    def _log_likelihood(self, theta, cells):
+        """Log-likelihood of all observations, without their base measure."""
+        natural = at(theta, cells.rows, cells.columns)
+        log_partition = self._family().log_partition(natural)
+        return float(cells.counts @ (cells.values * natural - log_partition))
+
+    def _scored(self, X):
+        """Log-likelihood and number of all observations; under the fit if the rows are sites."""
+        if holds_clients(X):
+            return np.sum(_each_client(X, self._for_tables()._scored), axis=0)
+        cells = self._cells(X)
+        theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
+        log_likelihood = self._log_likelihood(theta, cells) + cells.log_base_measure
+        return np.array([log_likelihood, cells.counts.sum()])
+
+
+def _each_client(X, answer):
+    """Answers for the tables of a list, or of the observers of a 3-D array."""
+    if not len(X):
+        raise ValueError("Expected at least one client, got an empty list.")
+    whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
+    answers = []
+    for k, table in enumerate(X):
+        try:
+            if is_cell_list(table):
+                raise ValueError("expected one table, got a list of tables. Give a 3-D array.")
+            answers.append(answer(table))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"In the matrix of {whose} {k}: {error}") from error
+    return answers
+
+
+def _stacked(filled):
+    """One client's answer: a 3-D array if it has several matrices."""
+    if not isinstance(filled, tuple):
+        return filled
+    if not isinstance(filled[0], np.ndarray):
+        raise ValueError(
+            f"a 3-D array does not fit a {type(filled[0]).__name__}, as set_output asks for. Give "
+            "each of its matrices as a client."
+        )
+    return np.stack(filled)
+
+
+def _checked_index(name, index, size):
+    """Row or column numbers as an array."""
+    if index is None:
+        return np.arange(size)
+    index = np.atleast_1d(np.asarray(index))
+    if not index.size:
+        return np.empty(0, dtype=np.intp)
+    if index.ndim != 1 or index.dtype.kind not in "iu":
+        hint = " numpy.flatnonzero makes numbers of a mask." if index.dtype == bool else ""
+        raise TypeError(
+            f"Expected {name} to be a list of integers, the numbers of {name}, got an array of "
+            f"dtype {index.dtype} and shape {index.shape}.{hint}"
+        )
+    outside = index[(index < -size) | (index >= size)]
+    if len(outside):
+        raise IndexError(
+            f"Expected {name} from 0 to {size - 1}, or from -{size} to -1 to count from the end, "
+            f"got {outside[0]}."
+        )
+    return index

@@ -1,0 +1,53 @@
+"""Warnings of fitted Poisson means that are too large: for exp, or beside the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._messages import shown, warn
+from ._table_labels import label_text
+from .models.families import MAX_LOG_MEAN
+
+# Poisson means whose curvature is so many times that of others leave these behind: 1e4 did not, 1e6
+# did.
+_LARGEST_SPREAD = 1e5
+
+
+def warn_of_guard(theta):
+    """Say so if Poisson means are cut before exp overflows."""
+    n_cut = np.count_nonzero(theta > MAX_LOG_MEAN)
+    if n_cut:
+        warn(
+            f"The fitted means of {n_cut} of {theta.size} cells are above "
+            f"{np.exp(MAX_LOG_MEAN):.3g} and were cut there, before exp overflows. Use a larger "
+            "penalty or a smaller rank.",
+            UserWarning,
+        )
+
+
+def warn_of_spread(support, theta, known):
+    """Say so if a Poisson mean is so large that its steps are too short for the others."""
+    curvatures = support.counts * np.exp(np.minimum(theta, MAX_LOG_MEAN))
+    top = int(np.argmax(curvatures))
+    spread = curvatures[top] / max(1.0, float(np.median(curvatures)))
+    if spread <= _LARGEST_SPREAD:
+        return
+    row, column, offsets = int(support.rows[top]), int(support.columns[top]), known["row_offsets_"]
+    own_row, whose = row, ""
+    if offsets is not None:
+        client = int(np.searchsorted(offsets, row, side="right")) - 1
+        own_row = row - int(offsets[client])
+        whose = f" of client {shown(known['client_ids_'][client])}"
+    warn(
+        f"The fitted mean {np.exp(min(theta[top], MAX_LOG_MEAN)):.3g} in row {own_row}"
+        f"{_name(known['_row_labels'], row)}, column {column}"
+        f"{_name(known['_column_labels'], column)}{whose} is some {spread:.0e} times that of other "
+        "cells. Steps are as short as it needs, in which the others hardly move: the fit may be "
+        "far from the optimum, converged or not. Check the counts of this row and column, or "
+        "impute log1p of the counts with family='gaussian'.",
+        UserWarning,
+    )
+
+
+def _name(labels, place):
+    return "" if labels is None else f" ({label_text(labels[place])})"
