@@ -25,6 +25,7 @@ PUBLIC = (
     "skfedem",
     "skfedem._client_vectors",
     "skfedem._fitted_matrix",
+    "skfedem._fitted_mixture",
     "skfedem.compression",
     "skfedem.datasets",
     "skfedem.inspection",
@@ -83,6 +84,7 @@ def test_everything_public_is_annotated():
     assert {
         "skfedem.FederatedMatrixImputer.fit",
         "skfedem._fitted_matrix.FittedMatrix.transform",
+        "skfedem._fitted_mixture.FittedMixture.predict",
         "skfedem.compression.Dithering.levels_for",
         "skfedem.inspection.ConvergenceDisplay.from_estimator",
         "skfedem.models._base.Model.block_rows",

@@ -1,0 +1,213 @@
+"""What a fitted mixture tells: components of rows, likelihoods and criteria, and draws."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    DensityMixin,
+    TransformerMixin,
+)
+from sklearn.mixture import GaussianMixture
+from sklearn.utils.validation import check_is_fitted
+
+from ._parameters import check_number
+from ._sample_weight import check_row_weights
+from ._tables import is_client_list
+from ._typing import (
+    ByClient,
+    ClientsLike,
+    FloatArray,
+    IntArray,
+    LabelsByClient,
+    RowWeights,
+    Transformed,
+)
+from ._validation import check_rows, each_client
+
+
+class FittedMixture(
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    DensityMixin,
+    BaseEstimator,
+):
+    """Answers of a mixture, from the attributes that ``fit`` has set."""
+
+    @overload
+    def predict(self, X: NDArray[Any]) -> IntArray: ...
+    @overload
+    def predict(self, X: ClientsLike) -> LabelsByClient: ...
+    def predict(self, X: ClientsLike) -> LabelsByClient:
+        """Most probable component of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        labels : ndarray of int, shape (n_samples,), or a tuple with one for each client
+        """
+        return self._by_client(X, "predict")
+
+    @overload
+    def predict_proba(self, X: NDArray[Any]) -> FloatArray: ...
+    @overload
+    def predict_proba(self, X: ClientsLike) -> ByClient: ...
+    def predict_proba(self, X: ClientsLike) -> ByClient:
+        """Posterior probability of each component for each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+        """
+        return self._by_client(X, "predict_proba")
+
+    def transform(self, X: ClientsLike) -> Transformed:
+        """Posterior probabilities, as ``predict_proba``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+        """
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, self.transform)
+        return self.predict_proba(X)
+
+    @overload
+    def score_samples(self, X: NDArray[Any]) -> FloatArray: ...
+    @overload
+    def score_samples(self, X: ClientsLike) -> ByClient: ...
+    def score_samples(self, X: ClientsLike) -> ByClient:
+        """Log-likelihood of each row, in nats.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        log_likelihood : ndarray of shape (n_samples,), or a tuple with one for each client
+        """
+        return self._by_client(X, "score_samples")
+
+    def score(
+        self, X: ClientsLike, y: object = None, sample_weight: RowWeights | None = None
+    ) -> float:
+        """Mean log-likelihood per row, in nats.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+            The rows of a list count alike, whoever has them.
+        y : Ignored
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+            What each row counts in the mean, in the form of X.
+
+        Returns
+        -------
+        log_likelihood : float
+        """
+        log_likelihoods = self._all_log_likelihoods(X)
+        if sample_weight is None:
+            return float(np.mean(log_likelihoods))
+        return float(np.average(log_likelihoods, weights=check_row_weights(X, sample_weight)))
+
+    def aic(self, X: ClientsLike) -> float:
+        """Akaike information criterion on X (the lower the better).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        aic : float
+            ``-2 * log_likelihood + 2 * n_parameters``.
+        """
+        return float(-2 * self._all_log_likelihoods(X).sum() + 2 * self._n_parameters())
+
+    def bic(self, X: ClientsLike) -> float:
+        """Bayesian information criterion on X (the lower the better).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        bic : float
+            ``-2 * log_likelihood + log(n_samples) * n_parameters``.
+        """
+        log_likelihoods = self._all_log_likelihoods(X)
+        penalty = np.log(len(log_likelihoods)) * self._n_parameters()
+        return float(-2 * log_likelihoods.sum() + penalty)
+
+    def sample(self, n_samples: int = 1) -> tuple[FloatArray, IntArray]:
+        """Draw rows from the fitted mixture.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        y : ndarray of int, shape (n_samples,)
+            Component of each row.
+        """
+        check_is_fitted(self)
+        check_number("n_samples", n_samples, kind=Integral, low=1)
+        return self._pooled(np.zeros(self.n_features_in_)).sample(n_samples)
+
+    def _by_client(self, X, method):
+        """Apply a method of scikit-learn's mixture to one table, or to each of a list."""
+        check_is_fitted(self)
+        if is_client_list(X):
+            return each_client(X, lambda table: self._by_client(table, method))
+        rows = check_rows(self, X)
+        # Near its own rows the mixture loses no digits, however far they are from the origin.
+        shift = self.weights_ @ self.means_
+        return getattr(self._pooled(shift), method)(rows - shift)
+
+    def _pooled(self, shift):
+        """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""
+        pooled = GaussianMixture(
+            len(self.weights_),
+            covariance_type=self._fitted_type,
+            random_state=self.random_state,
+        )
+        pooled.weights_, pooled.means_ = self.weights_, self.means_ - shift
+        pooled.covariances_, pooled.precisions_ = self.covariances_, self.precisions_
+        pooled.precisions_cholesky_ = self.precisions_cholesky_
+        return pooled
+
+    def _all_log_likelihoods(self, X):
+        values = self.score_samples(X)
+        return np.concatenate(values) if isinstance(values, tuple) else values
+
+    def _n_parameters(self):
+        """Number of free parameters."""
+        n_components, d = self.means_.shape
+        covariance = {
+            "full": n_components * d * (d + 1) // 2,
+            "tied": 0 if self._covariance_is_known else d * (d + 1) // 2,
+            "diag": n_components * d,
+            "spherical": n_components,
+        }
+        return n_components - 1 + n_components * d + covariance[self._fitted_type]
