@@ -10,10 +10,10 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ._cells import check_matrix, check_triplets
-from ._matrices import holds_clients, is_cell_list
+from ._input.cells import check_matrix, check_triplets
+from ._input.matrices import holds_clients, is_cell_list
+from ._input.table_labels import check_labels, table_labels
 from ._poisson_means import warn_of_guard
-from ._table_labels import check_labels, table_labels
 from ._typing import FloatArray, MatricesLike, Transformed
 from .models.families import FAMILIES
 from .models.low_rank_theta import LowRank, Theta, at

@@ -16,9 +16,10 @@ from sklearn.base import (
 from sklearn.mixture import GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 
+from ._input.clients import check_rows, each_client
+from ._input.sample_weight import check_row_weights
+from ._input.tables import is_client_list
 from ._parameters import check_number
-from ._sample_weight import check_row_weights
-from ._tables import is_client_list
 from ._typing import (
     ByClient,
     ClientsLike,
@@ -28,7 +29,6 @@ from ._typing import (
     RowWeights,
     Transformed,
 )
-from ._validation import check_rows, each_client
 
 
 class FittedMixture(

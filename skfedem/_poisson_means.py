@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._input.table_labels import label_text
 from ._messages import shown, warn
-from ._table_labels import label_text
 from .models.families import MAX_LOG_MEAN
 
 # Poisson means whose curvature is so many times that of others leave these behind: 1e4 did not, 1e6

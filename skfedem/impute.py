@@ -11,14 +11,15 @@ from sklearn.base import clone
 from sklearn.utils import Tags, check_random_state
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
-from ._cells import check_cells
 from ._fitted_matrix import FittedMatrix
-from ._matrices import holds_clients
+from ._input.cells import check_cells
+from ._input.clients import features_of
+from ._input.matrices import holds_clients
+from ._input.table_labels import fit_labels
 from ._messages import shown, warn
 from ._parallel import Workers
 from ._parameters import check_choice, check_number, check_rank, check_switch
 from ._poisson_means import warn_of_guard, warn_of_spread
-from ._table_labels import fit_labels
 from ._typing import (
     ClientWeights,
     CompressorName,
@@ -33,7 +34,6 @@ from ._typing import (
     SolverName,
     StepSize,
 )
-from ._validation import features_of
 from .compression import Compressor
 from .models.families import FAMILIES
 from .models.low_rank_start import cell_federation, low_rank_model, start_again, start_run

@@ -15,8 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ._cells import check_cells
 from ._held_out import check_folds, deal_cells, split_cells
+from ._input.cells import check_cells
+from ._input.clients import take_features
 from ._messages import warn
 from ._parameters import check_choice, check_number, check_rank
 from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
@@ -33,7 +34,6 @@ from ._typing import (
     StepSize,
     Transformed,
 )
-from ._validation import take_features
 from .compression import Compressor
 from .impute import FederatedMatrixImputer
 from .models.families import FAMILIES

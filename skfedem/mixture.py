@@ -14,10 +14,11 @@ from sklearn.utils.validation import validate_data
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._fitted_mixture import FittedMixture
 from ._history import History
+from ._input.clients import check_clients, check_enough_rows, features_of, federation_of
+from ._input.tables import is_client_list
 from ._messages import warn
 from ._parallel import Workers
 from ._parameters import check_choice, check_number, check_switch
-from ._tables import is_client_list
 from ._typing import (
     ClientsLike,
     ClientWeights,
@@ -34,7 +35,6 @@ from ._typing import (
     StepSize,
     available_if,
 )
-from ._validation import check_clients, check_enough_rows, features_of, federation_of
 from .compression import Compressor
 from .models.gaussian_mixture import (
     COVARIANCE_TYPES,

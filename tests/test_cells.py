@@ -13,9 +13,10 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_is_fitted
 
-from skfedem import _cells, _observations
-from skfedem._cells import check_cells, check_matrix
-from skfedem._matrices import is_cell_list
+from skfedem._input import cells as input_cells
+from skfedem._input import observations as input_observations
+from skfedem._input.cells import check_cells, check_matrix
+from skfedem._input.matrices import is_cell_list
 from skfedem.models.families import BERNOULLI, GAUSSIAN, POISSON
 
 NAN = np.nan
@@ -252,7 +253,7 @@ def test_blocks_do_not_show(monkeypatch):
     ]
     want = cells_of(clients, shape=SHAPE)
     for block in (1, 7, 40):
-        for module in (_observations, _cells):
+        for module in (input_observations, input_cells):
             monkeypatch.setattr(module, "_BLOCK", block)
         assert_same(cells_of(clients, shape=SHAPE), want)
     clients[20] = np.array([[0, 0, 1], [4, 0, 1]])

@@ -13,8 +13,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, impute_cv
-from skfedem._cells import check_cells
 from skfedem._held_out import deal_cells, split_cells
+from skfedem._input.cells import check_cells
 from skfedem._penalty_path import largest_penalty, path_trials
 from skfedem.models.families import FAMILIES
 from skfedem.solvers import _loop

@@ -21,7 +21,7 @@ from skfedem._federation import (
     draw_weighted_minibatches,
     sample_weight_of,
 )
-from skfedem._validation import check_clients, federation_of
+from skfedem._input.clients import check_clients, federation_of
 from skfedem.models import mixture_assignment, mixture_start
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")

@@ -12,10 +12,11 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 from numpy.testing import assert_array_equal
 from sklearn.base import BaseEstimator
 
-from skfedem import FederatedGaussianMixture, _parallel, _validation
+from skfedem import FederatedGaussianMixture, _parallel
 from skfedem._federation import Federation, JoinedRows, ReorderedRows
+from skfedem._input import clients as input_clients
+from skfedem._input.clients import check_clients
 from skfedem._parallel import Workers, n_workers
-from skfedem._validation import check_clients
 from skfedem.models import mixture_assignment
 from skfedem.models.mixture_start import moments
 from skfedem.preprocessing import FederatedStandardScaler
@@ -140,7 +141,7 @@ def test_a_large_shuffled_array_is_not_held_twice(monkeypatch):
     order = np.random.default_rng(4).permutation(len(LABELS))
     X, labels = np.concatenate(tables())[order], LABELS[order]
     copied = fitted(X, labels, **FITS["minibatch"])
-    monkeypatch.setattr(_validation, "_LARGEST_COPY", X.nbytes - 1)
+    monkeypatch.setattr(input_clients, "_LARGEST_COPY", X.nbytes - 1)
     rows = check_clients(BaseEstimator(), X, labels).rows
     assert isinstance(rows, ReorderedRows) and np.shares_memory(rows.table, X)
     assert_same_fit(fitted(X, labels, **FITS["minibatch"]), copied)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import clone
 
-from .._cells import check_cells
-from .._matrices import holds_clients
-from .._table_labels import check_labels, fit_labels
+from .._input.cells import check_cells
+from .._input.matrices import holds_clients
+from .._input.table_labels import check_labels, fit_labels
 from ..models.families import FAMILIES
 
 # Cells whose fitted means are in memory at once.

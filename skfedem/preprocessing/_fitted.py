@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
-from .._validation import check_clients, features_of, federation_of
+from .._input.clients import check_clients, features_of, federation_of
 
 
 def read_clients(estimator, X, clients, *, allow_nan=False):

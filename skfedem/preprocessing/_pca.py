@@ -13,10 +13,10 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._codec import FLOAT_BITS
+from .._input.clients import check_rows, each_client
+from .._input.tables import is_client_list
 from .._parameters import check_number, check_switch
-from .._tables import is_client_list
 from .._typing import ByClient, ClientsLike, FloatArray, Transformed
-from .._validation import check_rows, each_client
 from ._fitted import check_transformed, read_clients, store
 from ._moments import pooled_moments
 

@@ -14,11 +14,11 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags, _safe_indexing, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .._client_labels import client_codes
+from .._input.client_labels import client_codes
+from .._input.clients import check_columns, each_client, refuse_labels_of_a_list
+from .._input.tables import is_client_list
 from .._messages import shown
-from .._tables import is_client_list
 from .._typing import ClientsLike, Transformed, available_if
-from .._validation import check_columns, each_client, refuse_labels_of_a_list
 from ._fitted import describe, store
 
 

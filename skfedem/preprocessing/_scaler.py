@@ -11,11 +11,11 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._codec import FLOAT_BITS
+from .._input.clients import check_rows, each_client
+from .._input.tables import is_client_list
 from .._messages import warn
 from .._parameters import check_switch
-from .._tables import is_client_list
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
-from .._validation import check_rows, each_client
 from ._fitted import check_transformed, read_clients, store
 from ._moments import only_counts, pooled_moments
 

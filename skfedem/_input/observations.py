@@ -13,12 +13,12 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, validate_data
 
-from ._client_labels import client_codes
-from ._federation import runs
-from ._matrices import GIVE_MATRICES, as_coo, as_numbers, client_table, refuse_no_numbers
-from ._messages import plural
-from ._table_labels import check_same_labels, is_frame
-from ._tables import column_names, is_missing, refuse_what_is_no_table
+from .._federation import runs
+from .._messages import plural
+from .client_labels import client_codes
+from .matrices import GIVE_MATRICES, as_coo, as_numbers, client_table, refuse_no_numbers
+from .table_labels import check_same_labels, is_frame
+from .tables import column_names, is_missing, refuse_what_is_no_table
 
 _HOW_ROWS = (
     "Give all clients the same sites and months. If each client has rows of its own, give "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import issparse
 
-from ._messages import shown
-from ._table_labels import label_text, table_labels
-from ._tables import LARGEST
+from .._messages import shown
+from .table_labels import label_text, table_labels
+from .tables import LARGEST
 
 
 def check_values(observations, family, missing):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import issparse
 
-from ._messages import plural
-from ._tables import holds_tables, is_client_list, is_missing, refuse_uneven_rows
+from .._messages import plural
+from .tables import holds_tables, is_client_list, is_missing, refuse_uneven_rows
 
 GIVE_MATRICES = (
     "Give a list with one sites x months matrix for each client (an array or DataFrame with "

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from ._client_labels import grouped
-from ._federation import Federation, JoinedRows, ReorderedRows, sample_weight_of
-from ._messages import shown
-from ._sample_weight import check_weights, weights_of_list, weights_of_table
-from ._tables import (
+from .._federation import Federation, JoinedRows, ReorderedRows, sample_weight_of
+from .._messages import shown
+from .client_labels import grouped
+from .sample_weight import check_weights, weights_of_list, weights_of_table
+from .tables import (
     GIVE_TABLES,
     check_finite,
     client_rows,

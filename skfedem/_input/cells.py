@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._cell_values import check_values
-from ._federation import runs
-from ._matrices import GIVE_MATRICES, client_table, holds_clients, is_cell_list
-from ._messages import plural
-from ._observations import (
+from .._federation import runs
+from .._messages import plural
+from .._parameters import check_choice
+from .cell_values import check_values
+from .matrices import GIVE_MATRICES, client_table, holds_clients, is_cell_list
+from .observations import (
     Observations,
     check_fits_shape,
     from_triplets,
@@ -20,9 +21,8 @@ from ._observations import (
     observed,
     one_table,
 )
-from ._parameters import check_choice
-from ._table_labels import is_frame
-from ._tables import n_dimensions
+from .table_labels import is_frame
+from .tables import n_dimensions
 
 # Observations sorted at once: beside what is given and what is returned, little is needed.
 _BLOCK = 2**20

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from ._tables import LARGEST, is_client_list
+from .tables import LARGEST, is_client_list
 
 
 def check_row_weights(X, sample_weight):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._matrices import is_cell_list
+from .matrices import is_cell_list
 
 
 def is_frame(table):

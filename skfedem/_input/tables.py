@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from scipy.sparse import issparse
 
-from ._messages import plural
+from .._messages import plural
 
 GIVE_TABLES = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._tables import is_missing
+from .tables import is_missing
 
 
 def client_codes(labels, n_rows):

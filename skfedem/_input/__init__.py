@@ -1,0 +1,1 @@
+"""What users give: tables, matrices, who has which row, and weights; checked, and made one."""
