@@ -36,13 +36,9 @@ from ._typing import (
     available_if,
 )
 from .compression import Compressor
-from .models.gaussian_mixture import (
-    COVARIANCE_TYPES,
-    in_row_units,
-    lost_in_rounding,
-    precisions_cholesky,
-)
+from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
+from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
 from .models.mixture_start import (
     bits_of_units,
     check_start,

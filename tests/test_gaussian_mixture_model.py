@@ -21,7 +21,8 @@ from problems import (
 )
 from skfedem import FederatedGaussianMixture
 from skfedem.models import gaussian_mixture
-from skfedem.models.gaussian_mixture import in_row_units, in_standard_units, whiten
+from skfedem.models.covariances import whiten
+from skfedem.models.mixture_parameters import in_row_units, in_standard_units
 
 every_covariance_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 

@@ -26,17 +26,17 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack
 
 from ._base import ClientSums, RowModel, Step
+from .client_runs import by_client, equally_long, segment_sums
+from .covariances import COLLAPSED, cholesky, scale_components, unpack, whiten
+from .mixture_parameters import squared_scale
 from .units import ROUNDING, Units, n_moments, rows_at_once, second_moment
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 # Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
 # ones threads wait for each other's calls to begin and end.
 _CACHE_SIZE = 2**19
-# Variances below this many roundings of a second moment have lost their digits.
-_FAITHFUL = 10
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
 # Least log-odds against the likeliest component: exp is ten times slower where it underflows.
@@ -50,11 +50,6 @@ _MAX_HALVINGS = 20
 # Steps of γ that each take a random share δ build up a deviation of δ / √(2 γ). It may be this much
 # of a component's mass and scatter.
 _LARGEST_DEVIATION = 0.6
-_COLLAPSED = (
-    "Expected positive definite covariances, got one that is not: a feature is constant, or a "
-    "component has collapsed on too few or too similar rows. Increase reg_covar or decrease "
-    "n_components."
-)
 
 # Shares of n / ω_p and N / (q ω_p): averages over so many clients and rows hold although control
 # variates lag behind. 0.02 failed with 30 and 100 clients; 0.1 with 6 to 18 rows a client, 1 to 3
@@ -152,20 +147,20 @@ class GaussianMixtureModel(RowModel):
         rounding = ROUNDING * (1 + means**2)
         if self.covariance_type == "full":
             # On top: the least eigenvalue of reg_covar may be far below its diagonal here.
-            return self._given_regularization + rounding[:, :, None] * np.eye(self.n_features)
+            return self.given_regularization + rounding[:, :, None] * np.eye(self.n_features)
         if self.covariance_type == "spherical":
             rounding = rounding.mean(axis=1)
-        return np.maximum(self.reg_covar / _squared_scale(self), rounding)
+        return np.maximum(self.reg_covar / squared_scale(self), rounding)
 
     @cached_property
-    def _given_regularization(self):
+    def given_regularization(self):
         """``reg_covar`` times the identity of the rows' units, in standard units."""
         return self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
 
     @cached_property
     def _shared_regularization(self):
         """What is added to a covariance that all components share."""
-        return self._given_regularization + ROUNDING * np.eye(self.n_features)
+        return self.given_regularization + ROUNDING * np.eye(self.n_features)
 
     # ---------------------------------------------------------------- E-step
 
@@ -205,7 +200,7 @@ class GaussianMixtureModel(RowModel):
             log_likelihood *= sample_weight
         return ClientSums(
             statistics=self._segment_products(posterior, features, lengths),
-            log_likelihood=_segment_sums(log_likelihood, lengths),
+            log_likelihood=segment_sums(log_likelihood, lengths),
         )
 
     def expected_statistics(self, natural, features, lengths):
@@ -256,8 +251,8 @@ class GaussianMixtureModel(RowModel):
         if len(coefficients) == 1:
             return coefficients[0] @ features
         product = np.empty((self.n_components, features.shape[1]))
-        for clients, rows in _equally_long(lengths):
-            columns = _by_client(features[:, rows], len(coefficients[clients]))
+        for clients, rows in equally_long(lengths):
+            columns = by_client(features[:, rows], len(coefficients[clients]))
             part = np.matmul(coefficients[clients], columns.transpose(1, 0, 2))
             product[:, rows] = part.transpose(1, 0, 2).reshape(self.n_components, -1)
         return product
@@ -268,11 +263,11 @@ class GaussianMixtureModel(RowModel):
         if len(lengths) == 1:
             # For a small result, matmul keeps other threads from running.
             return np.dot(posterior, features.T).reshape(1, -1)
-        for clients, rows in _equally_long(lengths):
+        for clients, rows in equally_long(lengths):
             n_clients = len(lengths[clients])
             sums[clients] = np.matmul(
-                _by_client(posterior[:, rows], n_clients).transpose(1, 0, 2),
-                _by_client(features[:, rows], n_clients).transpose(1, 2, 0),
+                by_client(posterior[:, rows], n_clients).transpose(1, 0, 2),
+                by_client(features[:, rows], n_clients).transpose(1, 2, 0),
             )
         return sums.reshape(len(lengths), -1)
 
@@ -337,7 +332,7 @@ class GaussianMixtureModel(RowModel):
         """Covariances without regularisation, of scikit-learn's shape."""
         d = self.n_features
         if self.covariance_type == "full":
-            return _unpack(second, d) - means[:, :, None] * means[:, None, :]
+            return unpack(second, d) - means[:, :, None] * means[:, None, :]
         if self.covariance_type == "tied":
             return self.second_moment - (mass[:, None] * means).T @ means
         if self.covariance_type == "diag":
@@ -349,7 +344,7 @@ class GaussianMixtureModel(RowModel):
         if self.covariance_type in ("full", "tied"):
             scatter = np.linalg.eigvalsh(scatter)
         if scatter.min() <= ROUNDING * (1 + (means**2).max()):
-            raise ValueError(_COLLAPSED)
+            raise ValueError(COLLAPSED)
 
     def _regularize(self, scatter, means):
         """Add the regularisation to the variances."""
@@ -445,7 +440,7 @@ class GaussianMixtureModel(RowModel):
             scatter = scatter - kept * self._scatter_to_keep(*self._split(statistics))
         if self.covariance_type in ("diag", "spherical"):
             return bool((scatter + ROUNDING > 0).all())
-        return _cholesky(scatter) is not None
+        return cholesky(scatter) is not None
 
     def _scatter_to_keep(self, mass, means, second):
         """Scatter of each component times its mass; matrices with half of what T adds to them.
@@ -456,7 +451,7 @@ class GaussianMixtureModel(RowModel):
         scatter = self._scatter(mass, means, second)
         if self.covariance_type in ("full", "tied"):
             scatter = scatter + 0.5 * self.regularization(means)
-        return scatter if self.covariance_type == "tied" else _scale_components(scatter, mass)
+        return scatter if self.covariance_type == "tied" else scale_components(scatter, mass)
 
     def averaging_bound(self, federation):
         """Clients, or rows over q, as what few rows say of a client changes by leaps."""
@@ -497,142 +492,3 @@ class GaussianMixtureModel(RowModel):
     def trace(self, parameters):
         """Component weights."""
         return parameters.weights
-
-
-def in_row_units(model, parameters):
-    """Weights, means and covariances in the rows' own units."""
-    weights, means, covariances = parameters[:3]
-    means = model.units.means_to_rows(means)
-    if model.covariance_type in ("full", "tied"):
-        return weights, means, model.units.matrices_to_rows(covariances)
-    return weights, means, covariances * _squared_scale(model)
-
-
-def precisions_cholesky(model, parameters):
-    """Square roots of the precisions in the rows' own units, of scikit-learn's shape.
-
-    Upper-triangular P with P Pᵀ = Σ⁻¹ for "full" and "tied", else inverse standard deviations.
-    Taken from the standard units, where no feature is large or small: in the rows' own units, a
-    covariance may be singular to rounding.
-    """
-    if model.covariance_type not in ("full", "tied"):
-        return 1 / np.sqrt(parameters.covariances * _squared_scale(model))
-    roots = model.units.unmixing @ np.swapaxes(whiten(parameters.covariances), -1, -2)
-    # roots = P Q with Q orthogonal: the QR decomposition of the transpose, read backwards.
-    triangles = np.linalg.qr(np.swapaxes(roots[..., ::-1, :], -1, -2), mode="r")
-    upper = np.swapaxes(triangles, -1, -2)[..., ::-1, ::-1]
-    return upper * np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
-
-
-def lost_in_rounding(model, parameters):
-    """Components with a variance that is little more than what rounding leaves, as indices.
-
-    Rows are so far apart, in units of this variance, that their second moments do not tell it; and
-    ``reg_covar`` is less than the rounding.
-    """
-    if model.reg_covar == 0 or model.fixed_covariance is not None:
-        return np.empty(0, dtype=np.intp)  # no M-step, or one that refuses such variances
-    _, means, covariances = parameters[:3]
-    varies = slice(None) if model.units.varies is None else model.units.varies
-    rounding = ROUNDING * (1 + means[:, varies] ** 2)
-    if model.covariance_type == "diag":
-        variances = covariances[:, varies]
-        given = (model.reg_covar / _squared_scale(model))[varies]
-    elif model.covariance_type == "spherical":
-        variances, rounding = covariances[:, None], rounding.mean(axis=1, keepdims=True)
-        given = model.reg_covar / _squared_scale(model)
-    else:
-        rounding = rounding.max(axis=1, keepdims=True, initial=0)
-        variances, axes = np.linalg.eigh(covariances[..., varies, :][..., varies])
-        matrix = model._given_regularization[varies, :][:, varies]
-        given = np.einsum("...ij,ik,...kj->...j", axes, matrix, axes)
-    is_lost = (variances < _FAITHFUL * rounding) & (given < rounding)
-    return np.flatnonzero(is_lost.any(axis=1))
-
-
-def in_standard_units(model, weights, means, covariances):
-    """Weights, means and covariances in standard units; what is None stays so."""
-    if means is not None:
-        means = model.units.means_to_standard(means)
-    if covariances is None:
-        return weights, means, None
-    if model.covariance_type in ("full", "tied"):
-        return weights, means, model.units.matrices_to_standard(covariances)
-    return weights, means, covariances / _squared_scale(model)
-
-
-def _squared_scale(model):
-    squares = model.units.scale**2
-    return squares if model.covariance_type == "diag" else squares[0]
-
-
-def whiten(covariances):
-    """Lower-triangular W with W Σ Wᵀ = I, for one covariance (d, d) or several (..., d, d).
-
-    Raises
-    ------
-    ValueError
-        If a covariance is not positive definite.
-    """
-    roots = _cholesky(covariances)
-    if roots is None:
-        raise ValueError(_COLLAPSED)
-    inverses = [lapack.dtrtri(root, lower=True)[0] for root in roots]
-    return np.array(inverses).reshape(covariances.shape)
-
-
-def _cholesky(matrices):
-    """Lower-triangular Cholesky factors of matrices (..., d, d), as a list; None if one has none.
-
-    LAPACK itself: the checks of ``numpy.linalg`` take longer than a small matrix.
-    """
-    factors = [lapack.dpotrf(matrix, lower=True) for matrix in _as_stack(matrices)]
-    if any(info != 0 for _, info in factors):
-        return None
-    return [factor for factor, _ in factors]
-
-
-def _as_stack(matrices):
-    return matrices.reshape(-1, *matrices.shape[-2:])
-
-
-def _equally_long(lengths):
-    """Clients with equally many rows and the positions of these rows, group by group.
-
-    Matrix products are batched over such a group. Where all clients have as many, or a group is one
-    client, positions are slices, which copy nothing.
-    """
-    if (lengths == lengths[0]).all():
-        yield slice(None), slice(None)
-        return
-    starts = np.cumsum(lengths) - lengths
-    for length in np.unique(lengths):
-        clients = np.flatnonzero(lengths == length)
-        if len(clients) == 1:
-            yield clients, slice(starts[clients[0]], starts[clients[0]] + length)
-        else:
-            yield clients, (starts[clients, None] + np.arange(length)).ravel()
-
-
-def _by_client(columns, n_clients):
-    """Split the columns of clients with equally many rows: (n, rows) to (n, n_clients, rows)."""
-    return columns.reshape(len(columns), n_clients, -1)
-
-
-def _segment_sums(values, lengths):
-    """Sum of each client's run of values; clients have at least one."""
-    return np.add.reduceat(values, np.cumsum(lengths) - lengths)
-
-
-def _unpack(upper, d):
-    """Symmetric (n, d, d) matrices from their upper triangles, row by row."""
-    matrices = np.empty((len(upper), d, d))
-    rows, columns = np.triu_indices(d)
-    matrices[:, rows, columns] = upper
-    matrices[:, columns, rows] = upper
-    return matrices
-
-
-def _scale_components(covariances, mass):
-    """Each component's covariance times its mass."""
-    return covariances * mass.reshape(-1, *[1] * (covariances.ndim - 1))

@@ -16,8 +16,10 @@ from .._codec import FLOAT_BITS
 from .._federation import read
 from .._parameters import check_shape
 from ._base import Start
-from .gaussian_mixture import GaussianMixtureModel, in_standard_units, whiten
+from .covariances import whiten
+from .gaussian_mixture import GaussianMixtureModel
 from .mixture_assignment import assign
+from .mixture_parameters import in_standard_units
 from .units import mean_of_rows, n_moments, rows_at_once, second_moment, standard_units
 
 

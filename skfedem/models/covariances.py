@@ -1,0 +1,53 @@
+"""Covariance matrices, one or several: their roots and their packed form."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import lapack
+
+COLLAPSED = (
+    "Expected positive definite covariances, got one that is not: a feature is constant, or a "
+    "component has collapsed on too few or too similar rows. Increase reg_covar or decrease "
+    "n_components."
+)
+
+
+def whiten(covariances):
+    """Lower-triangular W with W Σ Wᵀ = I, for one covariance (d, d) or several (..., d, d).
+
+    Raises
+    ------
+    ValueError
+        If a covariance is not positive definite.
+    """
+    roots = cholesky(covariances)
+    if roots is None:
+        raise ValueError(COLLAPSED)
+    inverses = [lapack.dtrtri(root, lower=True)[0] for root in roots]
+    return np.array(inverses).reshape(covariances.shape)
+
+
+def cholesky(matrices):
+    """Lower-triangular Cholesky factors of matrices (..., d, d), as a list; None if one has none.
+
+    LAPACK itself: the checks of ``numpy.linalg`` take longer than a small matrix.
+    """
+    stack = matrices.reshape(-1, *matrices.shape[-2:])
+    factors = [lapack.dpotrf(matrix, lower=True) for matrix in stack]
+    if any(info != 0 for _, info in factors):
+        return None
+    return [factor for factor, _ in factors]
+
+
+def unpack(upper, d):
+    """Symmetric (n, d, d) matrices from their upper triangles, row by row."""
+    matrices = np.empty((len(upper), d, d))
+    rows, columns = np.triu_indices(d)
+    matrices[:, rows, columns] = upper
+    matrices[:, columns, rows] = upper
+    return matrices
+
+
+def scale_components(covariances, mass):
+    """Each component's covariance times its mass."""
+    return covariances * mass.reshape(-1, *[1] * (covariances.ndim - 1))

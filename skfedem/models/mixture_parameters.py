@@ -1,0 +1,79 @@
+"""Parameters of a mixture in standard units and in the rows' own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .covariances import whiten
+from .units import ROUNDING
+
+# Variances below this many roundings of a second moment have lost their digits.
+_FAITHFUL = 10
+
+
+def in_row_units(model, parameters):
+    """Weights, means and covariances in the rows' own units."""
+    weights, means, covariances = parameters[:3]
+    means = model.units.means_to_rows(means)
+    if model.covariance_type in ("full", "tied"):
+        return weights, means, model.units.matrices_to_rows(covariances)
+    return weights, means, covariances * squared_scale(model)
+
+
+def precisions_cholesky(model, parameters):
+    """Square roots of the precisions in the rows' own units, of scikit-learn's shape.
+
+    Upper-triangular P with P Pᵀ = Σ⁻¹ for "full" and "tied", else inverse standard deviations.
+    Taken from the standard units, where no feature is large or small: in the rows' own units, a
+    covariance may be singular to rounding.
+    """
+    if model.covariance_type not in ("full", "tied"):
+        return 1 / np.sqrt(parameters.covariances * squared_scale(model))
+    roots = model.units.unmixing @ np.swapaxes(whiten(parameters.covariances), -1, -2)
+    # roots = P Q with Q orthogonal: the QR decomposition of the transpose, read backwards.
+    triangles = np.linalg.qr(np.swapaxes(roots[..., ::-1, :], -1, -2), mode="r")
+    upper = np.swapaxes(triangles, -1, -2)[..., ::-1, ::-1]
+    return upper * np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
+
+
+def lost_in_rounding(model, parameters):
+    """Components with a variance that is little more than what rounding leaves, as indices.
+
+    Rows are so far apart, in units of this variance, that their second moments do not tell it; and
+    ``reg_covar`` is less than the rounding.
+    """
+    if model.reg_covar == 0 or model.fixed_covariance is not None:
+        return np.empty(0, dtype=np.intp)  # no M-step, or one that refuses such variances
+    _, means, covariances = parameters[:3]
+    varies = slice(None) if model.units.varies is None else model.units.varies
+    rounding = ROUNDING * (1 + means[:, varies] ** 2)
+    if model.covariance_type == "diag":
+        variances = covariances[:, varies]
+        given = (model.reg_covar / squared_scale(model))[varies]
+    elif model.covariance_type == "spherical":
+        variances, rounding = covariances[:, None], rounding.mean(axis=1, keepdims=True)
+        given = model.reg_covar / squared_scale(model)
+    else:
+        rounding = rounding.max(axis=1, keepdims=True, initial=0)
+        variances, axes = np.linalg.eigh(covariances[..., varies, :][..., varies])
+        matrix = model.given_regularization[varies, :][:, varies]
+        given = np.einsum("...ij,ik,...kj->...j", axes, matrix, axes)
+    is_lost = (variances < _FAITHFUL * rounding) & (given < rounding)
+    return np.flatnonzero(is_lost.any(axis=1))
+
+
+def in_standard_units(model, weights, means, covariances):
+    """Weights, means and covariances in standard units; what is None stays so."""
+    if means is not None:
+        means = model.units.means_to_standard(means)
+    if covariances is None:
+        return weights, means, None
+    if model.covariance_type in ("full", "tied"):
+        return weights, means, model.units.matrices_to_standard(covariances)
+    return weights, means, covariances / squared_scale(model)
+
+
+def squared_scale(model):
+    """Variances in the rows' own units over those in standard units: of each feature, or of all."""
+    squares = model.units.scale**2
+    return squares if model.covariance_type == "diag" else squares[0]
