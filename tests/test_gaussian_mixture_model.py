@@ -263,17 +263,23 @@ def test_correlations_beyond_one_are_outside():
 
 
 @every_covariance_type
-def test_a_step_is_halved_until_it_stays(covariance_type):
+@pytest.mark.parametrize(
+    "step_size, losses",
+    [
+        # Component 0 keeps at least half of 1 - γ, here 0.45, of its mass m: it may lose 0.55 m.
+        (0.1, [(0.5, 0), (0.6, 1), (1.2, 2), (40.0, 7)]),
+        # It keeps a quarter whatever γ is.
+        (1.0, [(0.7, 0), (0.8, 1), (1.6, 2)]),
+    ],
+)
+def test_a_step_is_halved_until_it_stays(covariance_type, step_size, losses):
     model, statistics = at_rows(covariance_type)
-    field = np.zeros_like(statistics)
-    # Component 0 keeps at least half of 1 - γ, here 0.45, of its mass m: it may lose 0.55 m.
     mass = statistics[0]
-    for loss, halvings in ((0.5, 0), (0.6, 1), (1.2, 2), (40.0, 7)):
-        field[0 :: model.n_functions] = 0.0
-        field = -(loss / 0.1) * table(model, statistics) * [[1.0], [0.0], [0.0]]
+    for loss, halvings in losses:
+        field = -(loss / step_size) * table(model, statistics) * [[1.0], [0.0], [0.0]]
         # The lost rows go to component 1, so that every moment stays that of some rows.
         field[1] = -field[0]
-        after, _, found, *_ = model.server_step(statistics, field.ravel(), 0.1, exact=False)
+        after, _, found, *_ = model.server_step(statistics, field.ravel(), step_size, exact=False)
         assert found == halvings
         kept = 1 - loss / 2**halvings
         assert_allclose(after[0], kept * mass, rtol=1e-12)
