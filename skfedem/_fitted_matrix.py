@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from ._input.cells import check_matrix, check_triplets
 from ._input.matrices import holds_clients, is_cell_list
 from ._input.table_labels import check_labels, table_labels
+from ._messages import naming
 from ._poisson_means import warn_of_guard
 from ._typing import FloatArray, MatricesLike, Transformed
 from .models.families import FAMILIES
@@ -204,12 +205,10 @@ def _each_client(X, answer):
     whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
     answers = []
     for k, table in enumerate(X):
-        try:
+        with naming(f"In the matrix of {whose} {k}"):
             if is_cell_list(table):
                 raise ValueError("expected one table, got a list of tables. Give a 3-D array.")
             answers.append(answer(table))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"In the matrix of {whose} {k}: {error}") from error
     return answers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -19,6 +20,17 @@ def shown(label):
     if label.dtype.kind in "mM":
         return str(label)
     return repr(label.item())
+
+
+@contextmanager
+def naming(where):
+    """Errors begin with whose data they are about."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        # Not the error's own type: that of a user's transformer may not take one text.
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{where}: {error}") from error
 
 
 def warn(message, category):

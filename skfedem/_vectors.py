@@ -171,4 +171,4 @@ def check_finite(values, hint=""):
     """Refuse NaN and infinite numbers."""
     if not np.isfinite(values).all():
         bad = values[~np.isfinite(values)]
-        raise ValueError(f"values must be finite {hint}: got {len(bad)} NaN or inf, first {bad[0]}")
+        raise ValueError(f"values must be finite{hint}: got {len(bad)} NaN or inf, first {bad[0]}")

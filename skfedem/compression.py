@@ -227,6 +227,7 @@ class Identity(_Operator):
         return x + 0.0  # turns -0.0 into 0.0
 
     def _variance(self, x: FloatArray) -> FloatArray:
+        _vectors.check_finite(x)
         return np.zeros(len(x))
 
     def _code(self, q: int) -> _codec.Plain:
@@ -513,12 +514,13 @@ class RandK(_Operator):
         k = self._level(x.shape[1])
         with np.errstate(over="ignore"):
             compressed = x * (x.shape[1] / max(k, 1))
-        _vectors.check_finite(compressed, "times q / k; rescale them")
+        _vectors.check_finite(compressed, " times q / k; rescale them")
         compressed *= _vectors.smallest(uniforms, k)
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
 
     def _variance(self, x: FloatArray) -> FloatArray:
+        _vectors.check_finite(x)
         return self.omega_for(x.shape[1]) * (x * x).sum(axis=1)
 
     def _code(self, q: int) -> _codec.Sparse:

@@ -17,7 +17,12 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
 
 __all__ = [
     "control_step",
@@ -33,6 +38,32 @@ __all__ = [
 ]
 
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result", int, float)
+
+
+def _in_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Compute in Python's numbers: NumPy's integers wrap around, and its float32 has few digits."""
+
+    @wraps(function)
+    def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        numbers: list[Any] = list(map(_plain, args))
+        named: dict[str, Any] = {name: _plain(value) for name, value in kwargs.items()}
+        try:
+            result = function(*numbers, **named)
+            if math.isinf(result):
+                raise OverflowError("a constant is infinite")
+        except ArithmeticError as error:
+            given = ", ".join(map(str, (*numbers, *named.values())))
+            raise ValueError(
+                f"{function.__name__} of {given} is out of the range of a double."
+            ) from error
+        return result
+
+    return computed
+
+
+@_in_python_numbers
 def control_step(omega: float) -> float:
     """Step of the control variates, the largest one that the theorems allow.
 
@@ -67,6 +98,7 @@ def control_step(omega: float) -> float:
     return 1 / (1 + omega)
 
 
+@_in_python_numbers
 def participation_omega(omega: float, participation: float) -> float:
     """Relative variance of a message that is compressed and also lost with some probability.
 
@@ -105,6 +137,7 @@ def participation_omega(omega: float, participation: float) -> float:
     return omega + (1 - participation) * (1 + omega) / participation
 
 
+@_in_python_numbers
 def max_step_size_full_participation(
     n_clients: int, omega: float, *, v_min: float, gradient_lipschitz: float, field_lipschitz: float
 ) -> float:
@@ -172,6 +205,7 @@ def max_step_size_full_participation(
     return min(curvature_bound, compression_bound)
 
 
+@_in_python_numbers
 def max_step_size(
     n_clients: int,
     omega: float,
@@ -247,6 +281,7 @@ def max_step_size(
     return min(curvature_bound, message_bound)
 
 
+@_in_python_numbers
 def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> float:
     """Factor by which the clients' sampling variance enters FedEM's limiting error.
 
@@ -289,6 +324,7 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     return (1 + 5 * participation_omega(omega, participation)) / n_clients
 
 
+@_in_python_numbers
 def optimal_step_size(
     n_clients: int,
     omega: float,
@@ -362,6 +398,7 @@ def optimal_step_size(
     return min(math.sqrt(initial_gap / (n_rounds * noise)), max_step)
 
 
+@_in_python_numbers
 def vr_batch_size(n_inner: int, omega: float) -> int:
     """Rows per client and inner round of VR-FedEM.
 
@@ -402,6 +439,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     return math.ceil(n_inner / (1 + omega) ** 2)
 
 
+@_in_python_numbers
 def vr_step_size(
     n_clients: int,
     omega: float,
@@ -479,6 +517,7 @@ def vr_step_size(
     return (v_min / gradient_lipschitz) / (1 + message_term)
 
 
+@_in_python_numbers
 def vr_cost(
     n_clients: int, n_samples: float, batch_size: float, n_inner: int, n_outer: int
 ) -> float:
@@ -529,6 +568,7 @@ def vr_cost(
     return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
 
 
+@_in_python_numbers
 def vr_n_inner(n_samples: float, omega: float) -> int:
     """Inner rounds per outer loop of VR-FedEM for which an accuracy costs least.
 
@@ -573,6 +613,11 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     below = math.floor(math.sqrt(square))
     # m/k + c k is equal at k and k + 1 where k (k + 1) = m/c, the square of its real minimiser.
     return max(1, below if square <= below * (below + 1) else below + 1)
+
+
+def _plain(value: Any) -> Any:
+    """Python's number for one of NumPy's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_omega(omega: float) -> None:

@@ -518,6 +518,8 @@ def test_non_finite_values_are_refused(operator, bad):
     x = np.array([[1.0, 0.0, 2.0], [1.0, bad, 1.0]])
     with pytest.raises(ValueError, match="finite"):
         operator.compress(x, draws(2, 3))
+    with pytest.raises(ValueError, match="values must be finite"):
+        operator.variance(x)
     with pytest.raises(ValueError, match="finite|whole multiples"):
         operator.encode(x[1])
     with pytest.raises(ValueError, match="finite|whole multiples"):

@@ -303,6 +303,8 @@ def test_start_and_end(tmp_path):
         data = read_ebird(ebd, start="2020", end="2020", freq=freq)
         assert_array_equal(data.clients[0][:, 2], [1, 1, 1])
         assert data.shape == (1, {"D": 366, "M": 12, "Q": 4, "Y": 1}[freq])
+    for january in (pd.Period("2020-01", "M"), np.datetime64("2020-01")):
+        assert read_ebird(ebd, end=january, freq="D").months[-1] == pd.Period("2020-01-31", "D")
     data = read_ebird(ebd, end=pd.Period("2020-01", "M"), freq="D")
     assert (str(data.months[0]), str(data.months[-1])) == ("2019-12-31", "2020-01-31")
     with pytest.raises(ValueError, match="its checklists are from 2019-12-31 to 2020-04-01, and"):
@@ -573,6 +575,13 @@ def test_bad_parameters(tmp_path, kwargs, error, message):
     ebd = write_ebd(tmp_path, [seen("S1")])
     with pytest.raises(error, match=message):
         read_ebird(ebd, **kwargs)
+
+
+def test_reports_are_no_checklists(tmp_path):
+    # One checklist, of three species: three zeros for the Mallard otherwise.
+    ebd = write_ebd(tmp_path, [seen("S1")])
+    with pytest.raises(ValueError, match=r"one a row, in .*ebd\.txt, got .*'OBSERVATION COUNT'"):
+        read_ebird(ebd, ebd)
 
 
 def test_without_pandas():

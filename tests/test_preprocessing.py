@@ -290,6 +290,31 @@ def test_linearly_dependent_columns():
     assert_allclose(got.singular_values_, want.singular_values_, atol=1e-8)
 
 
+@pytest.mark.parametrize("n_components", [None, 4, 5])
+def test_rows_of_dependent_features_have_no_likelihood(n_components):
+    rows = np.c_[X[:, :4], X[:, 0] + X[:, 1]]
+    pca = FederatedPCA(n_components).fit([rows])
+    for ask in (lambda: pca.score([rows]), lambda: pca.score_samples(rows), pca.get_precision):
+        with pytest.raises(ValueError, match=r"n_components < 4, the rank .* 5 features, got"):
+            ask()
+    # Noise makes up for what is missing, and every axis of full rank is a likelihood, too.
+    for likely, data in ((FederatedPCA(3), rows), (FederatedPCA(), X)):
+        want = PCA(likely.n_components, svd_solver="full").fit(data)
+        got = likely.fit([data])
+        assert_allclose(got.score([data]), want.score(data), rtol=1e-9)
+        assert_allclose(got.get_precision(), want.get_precision(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [lambda rows: rows, lambda rows: np.split(rows, [40, 90])])
+def test_what_a_mask_hides_is_missing(make):
+    hidden = np.random.default_rng(3).random(X.shape) < 0.2
+    masked = np.ma.array(np.where(hidden, 999.0, X), mask=hidden)
+    plain = np.where(hidden, np.nan, X)
+    for transformer in (FederatedStandardScaler(), PerClient(MinMaxScaler())):
+        got, want = clone(transformer).fit(make(masked)), clone(transformer).fit(make(plain))
+        assert_array_equal(got.transform(masked), want.transform(plain))
+
+
 def test_missing_values_are_left_out():
     rows = X.copy()
     generator = np.random.default_rng(2)
@@ -409,6 +434,15 @@ def test_what_is_no_transformer(transformer):
 def test_an_unfitted_frozen_transformer_is_refused():
     with pytest.raises(NotFittedError):
         PerClient(FrozenEstimator(MinMaxScaler())).fit(CLIENTS)
+
+
+def test_a_frozen_transformer_is_for_the_features_it_was_fitted_to():
+    with pytest.raises(ValueError, match="At client 0: X has 5 features, but FrozenEstimator is"):
+        PerClient(FrozenEstimator(MinMaxScaler().fit(X[:, :2]))).fit(CLIENTS)
+    of_frames = PerClient(FrozenEstimator(MinMaxScaler().fit(FRAMES[0])))
+    assert of_frames.fit(FRAMES).transform(FRAMES[0]).shape == FRAMES[0].shape
+    with pytest.raises(ValueError, match="At client 0: The feature names should match"):
+        of_frames.fit([frame.rename(columns=str.upper) for frame in FRAMES])
 
 
 def test_inverse_transform_is_where_the_transformer_has_it():
@@ -771,6 +805,36 @@ def test_bad_tables_to_transform(transformer):
         fitted.transform([])
     with pytest.raises(NotFittedError):
         clone(transformer).transform(CLIENTS)
+
+
+@every_transformer
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (None, (TypeError, ValueError), "array|NoneType"),
+        ("abc", ValueError, "array|str"),
+        (X[0], ValueError, "2-?D"),
+        (np.stack([X, X]), ValueError, "2-?D"),
+        (X[:0], ValueError, "rows|sample"),
+        ((rows for rows in CLIENTS), TypeError, r"list\(X\)"),
+        ({"east": X}, TypeError, r"list\(X.values\(\)\)"),
+        ([[1.0, 2.0], [3.0]], ValueError, "2 numbers in row 0 and 1 number in row 1"),
+        ([X, [[1.0, 2.0], [3.0]]], ValueError, "1 number in row 1 of the table .*client 1"),
+        ([X, None], ValueError, "for client 1, got .*NoneType"),
+    ],
+)
+def test_what_is_no_table(transformer, data, error, message):
+    with pytest.raises(error, match=message):
+        clone(transformer).fit(data)
+
+
+def test_an_error_of_any_type_names_the_client():
+    def decode(rows):
+        return b"\xff".decode()  # its error takes five arguments
+
+    fitted = PerClient(FunctionTransformer(decode)).fit(CLIENTS)
+    with pytest.raises(ValueError, match="In the table of client 0: 'utf-8' codec can't decode"):
+        fitted.transform(CLIENTS)
 
 
 @pytest.mark.parametrize("transformer", [FederatedStandardScaler(), FederatedPCA(2)])

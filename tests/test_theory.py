@@ -251,6 +251,31 @@ def test_other_types_are_refused(function, name, value):
         function(**VALID[function] | {name: value})
 
 
+@pytest.mark.parametrize("function", VALID, ids=lambda function: function.__name__)
+def test_numbers_of_numpy_are_computed_with_in_full(function):
+    # A product of these leaves 8 bits; 0.3 and its reciprocal are rounded to 24.
+    small = {name: np.int8(100) if name in COUNTS else np.float32(0.3) for name in VALID[function]}
+    got = function(**small)
+    assert got == function(**{name: number.item() for name, number in small.items()})
+    assert type(got) in (int, float)
+
+
+TINY = {"v_min": 1.0, "gradient_lipschitz": 5e-324, "field_lipschitz": 5e-324}
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (theory.vr_batch_size, {"n_inner": 20, "omega": 1e200}, r"vr_batch_size of 20, 1e\+200 is"),
+        (theory.vr_n_inner, {"n_samples": 200, "omega": 1e200}, r"vr_n_inner of 200, 1e\+200 is"),
+        (theory.max_step_size, {"n_clients": 3, "omega": 1.0, "participation": 1.0} | TINY, "of 3"),
+    ],
+)
+def test_what_leaves_the_range_of_a_double_is_a_value_error(function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        function(**arguments)
+
+
 @pytest.mark.parametrize(("function", "name"), ARGUMENTS)
 def test_zero_is_accepted_only_where_it_means_something(function, name):
     arguments = VALID[function] | {name: 0}

@@ -201,6 +201,26 @@ BAD_TABLES = {
         ValueError,
         ["Expected numbers", "client 1", "datetime64"],
     ),
+    "dates in a column": (
+        [NAMED[0], NAMED[1].assign(b=pd.Timestamp("2020-01-01")), NAMED[2]],
+        ValueError,
+        ["Expected numbers", "client 1", "datetime64.* in column 'b'", "Encode or drop"],
+    ),
+    "dates in one table": (
+        pd.DataFrame({"a": pd.to_datetime(["2020", "2021"]), "b": [1.0, 2.0]}),
+        ValueError,
+        ["Expected numbers", "datetime64.* in column 'a'", "Encode or drop"],
+    ),
+    "nothing but durations": (
+        pd.DataFrame({"a": pd.to_timedelta([1, 2], unit="D")}),
+        ValueError,
+        ["Expected numbers", "timedelta64.* in column 'a'"],
+    ),
+    "masked numbers": (
+        [CLIENTS[0], np.ma.masked_less(np.ma.array([[7.0, 1.0], [2.0, 0.0]]), 1.0)],
+        ValueError,
+        ["contains NaN", "row 1, column 1 of client 1", "Drop or impute"],
+    ),
     "complex numbers": ([CLIENTS[0], CLIENTS[1] + 1j], ValueError, ["[Cc]omplex", "client 1"]),
     "uneven rows": (
         [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]]],

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from .._federation import Federation, JoinedRows, ReorderedRows, sample_weight_of
-from .._messages import shown
+from .._messages import naming, shown
 from .client_labels import grouped
 from .sample_weight import check_weights, weights_of_list, weights_of_table
 from .tables import (
@@ -19,8 +19,10 @@ from .tables import (
     column_names,
     is_client_list,
     is_mapped,
+    refuse_dates,
     refuse_what_is_no_table,
     shorten,
+    unmasked,
 )
 
 # Tables whose rows are in no order are sorted by client, and are faster to read then, up to so many
@@ -83,6 +85,8 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
             f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
             "numbers."
         )
+    refuse_dates(X)
+    X = unmasked(X)
     mapped = is_mapped(X)
     # Mapped integers become floats when they are read, not here, all at once.
     dtype = "numeric" if mapped else [np.float64, np.float32]
@@ -210,9 +214,10 @@ def check_columns(estimator, X, shapes):
 def check_rows(estimator, X, *, allow_nan=False):
     """Validate one table against the fitted estimator."""
     refuse_what_is_no_table(X)
+    refuse_dates(X)
     rows = validate_data(
         estimator,
-        X,
+        unmasked(X),
         dtype=[np.float64, np.float32],
         reset=False,
         ensure_all_finite="allow-nan" if allow_nan else True,
@@ -247,10 +252,8 @@ def each_client(X, answer):
                 f"Expected a 2-D table (rows by features) for client {k}, got a list of "
                 f"{len(table)} tables. Give one list with all tables."
             )
-        try:
+        with naming(f"In the table of client {k}"):
             answers.append(answer(table))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"In the table of client {k}: {error}") from error
     return tuple(answers)
 
 

@@ -47,8 +47,28 @@ def is_mapped(X):
     return isinstance(X, mmap)
 
 
+def unmasked(table):
+    """A table; of a masked array, what its mask hides is missing, where NumPy would read it."""
+    if np.ma.is_masked(table) and table.dtype.kind in "biufO":
+        return np.ma.filled(table.astype(np.float64), np.nan)
+    return table
+
+
+def refuse_dates(table, where=""):
+    """Raise for a DataFrame with dates or durations, which NumPy takes for numbers."""
+    names, dtypes = getattr(table, "columns", ()), getattr(table, "dtypes", ())
+    for name, dtype in zip(names, dtypes, strict=False):  # other tables may have one of them only
+        is_polars_date = hasattr(dtype, "is_temporal") and dtype.is_temporal()
+        if is_polars_date or getattr(dtype, "kind", "O") in "mM":
+            raise ValueError(
+                f"Expected numbers{where}, got dtype {dtype} in column {name!r}. Encode or drop "
+                "the columns that are not numbers."
+            )
+
+
 def client_rows(table, k):
     """One client's rows as a 2-D array of float32 or float64."""
+    table = unmasked(table)
     if issparse(table):
         raise TypeError(
             f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "
@@ -62,6 +82,7 @@ def client_rows(table, k):
         )
     if isinstance(table, list | tuple):
         refuse_uneven_rows(table, f" of {whose}")
+    refuse_dates(table, f" in {whose}")
     try:
         array = np.asarray(table)
     except ValueError as error:

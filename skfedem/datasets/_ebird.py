@@ -229,8 +229,10 @@ def _ordinals(pandas, start, end, freq):
         try:
             if not isinstance(value, str | date | np.datetime64 | pandas.Period):
                 raise TypeError(f"{type(value).__name__} is no date")
-            # A string's own period first: the end "2020" is that of December.
-            days = None if isinstance(value, str | pandas.Period) else "D"
+            # The value's own period first: the end "2020" is that of December.
+            if isinstance(value, np.datetime64):
+                value = str(value)
+            days = "D" if isinstance(value, date) else None
             instant = getattr(pandas.Period(value, freq=days), moment)
             limits[name] = pandas.Period(instant, freq=freq).ordinal
         except (TypeError, ValueError, AttributeError) as error:

@@ -94,7 +94,7 @@ class EBirdFiles:
     def absences(self, path, reported):
         """Cells (site, period, member, 0) of the complete checklists that are not `reported`."""
         alone, shared = [np.empty((0, len(CELL)))], []
-        for frame in self._chunks(path, [_COMPLETE]):
+        for frame in self._chunks(path, [_COMPLETE], refused=_COUNT):
             frame = frame[_flags(frame, path)]
             known = [reported.get_indexer(frame[column]) >= 0 for column in (_EVENT, _GROUP)]
             _, part = self._checklists(frame[~np.any(known, axis=0)], path)
@@ -110,7 +110,7 @@ class EBirdFiles:
             alone.append(shared[CELL].to_numpy(dtype=np.float64))
         return np.concatenate(alone)
 
-    def _chunks(self, path, more_columns):
+    def _chunks(self, path, more_columns, refused=None):
         columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
         options = dict(sep="\t", quoting=csv.QUOTE_NONE, dtype=str, keep_default_na=False)
         # One character for each byte, so that any file can be read; _text() makes text of them.
@@ -128,6 +128,11 @@ class EBirdFiles:
             raise ValueError(
                 f"Expected {', '.join(map(repr, missing))} among the columns of {path}, got "
                 f"{', '.join(names)}."
+            )
+        if refused in names:
+            raise ValueError(
+                f"Expected checklists, one a row, in {path}, got the column {refused!r}: these are "
+                "reports of species. Give the file of sampling events that comes with them."
             )
         used = sorted({names.index(name) for name in columns})
         frames = self.pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **options)

@@ -7,10 +7,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import Bunch, check_random_state, check_scalar
+from sklearn.utils import Bunch, check_random_state
 
+from .._parameters import check_choice, check_number
 from .._typing import CovarianceType, Seed
-from ._splits import check_choice, check_real, client_labels, equal_sizes, fill_up, split_by
+from ._splits import client_labels, equal_sizes, fill_up, split_by
 
 _COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _N_MEANS_DRAWN = 20
@@ -259,9 +260,9 @@ class _Mixture(NamedTuple):
 
 
 def _draw_mixture(n_features, n_components, covariance_type, separation, weights, random_state):
-    check_scalar(n_features, "n_features", Integral, min_val=1)
-    check_real(separation, "separation", at_least=0)
-    check_choice(covariance_type, "covariance_type", _COVARIANCE_TYPES)
+    check_number("n_features", n_features, kind=Integral, low=1)
+    check_number("separation", separation, low=0)
+    check_choice("covariance_type", covariance_type, _COVARIANCE_TYPES)
     weights = _check_weights(weights, n_components)
     means = _draw_means(n_components, n_features, separation, random_state)
     covariances = _draw_covariances(covariance_type, n_components, n_features, random_state)
@@ -348,7 +349,7 @@ def _dealer(heterogeneity, n_clients, n_components):
     """Who gets which row, by its component: "iid", "one_component" or a Dirichlet split."""
     _check_sizes(n_clients, n_components)
     if not isinstance(heterogeneity, str):
-        check_real(heterogeneity, "heterogeneity", above=0)
+        check_number("heterogeneity", heterogeneity, low=0, low_open=True)
         return lambda components, random_state: client_labels(
             components,
             n_clients,
@@ -357,7 +358,7 @@ def _dealer(heterogeneity, n_clients, n_components):
             alpha=heterogeneity,
             random_state=random_state,
         )
-    check_choice(heterogeneity, "heterogeneity", ("iid", "one_component"))
+    check_choice("heterogeneity", heterogeneity, ("iid", "one_component"))
     if heterogeneity == "iid":
         return lambda components, random_state: client_labels(
             components, n_clients, random_state=random_state
@@ -371,12 +372,8 @@ def _dealer(heterogeneity, n_clients, n_components):
 def _mixing_dealer(heterogeneity, n_clients, n_components):
     """Who gets which row: a share of them by its component, the others at random."""
     _check_sizes(n_clients, n_components)
-    check_real(heterogeneity, "heterogeneity", at_least=0)
-    if heterogeneity > 1:
-        raise ValueError(
-            f"heterogeneity == {heterogeneity}, must be <= 1: the share of the rows that go to "
-            "clients of one component."
-        )
+    hint = "It is the share of the rows that go to clients of one component."
+    check_number("heterogeneity", heterogeneity, low=0, high=1, hint=hint)
     if heterogeneity > 0:
         _check_enough_clients(heterogeneity, n_clients, n_components)
 
@@ -392,8 +389,8 @@ def _mixing_dealer(heterogeneity, n_clients, n_components):
 
 
 def _check_sizes(n_clients, n_components):
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
-    check_scalar(n_components, "n_components", Integral, min_val=1)
+    check_number("n_clients", n_clients, kind=Integral, low=1)
+    check_number("n_components", n_components, kind=Integral, low=1)
 
 
 def _check_enough_clients(heterogeneity, n_clients, n_components):
@@ -405,7 +402,7 @@ def _check_enough_clients(heterogeneity, n_clients, n_components):
 
 
 def _simulate(n_clients, n_samples, mixture, deal, random_state):
-    check_scalar(n_samples, "n_samples", Integral, min_val=1)
+    check_number("n_samples", n_samples, kind=Integral, low=1)
     weights, means, covariances, covariance_type = mixture
     n_components, n_features = means.shape
     n_rows = n_clients * n_samples

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import _safe_indexing, check_random_state, check_scalar, column_or_1d
+from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
 
+from .._parameters import check_choice, check_number
 from .._typing import IntArray, Seed
 
 _SCHEMES = ("iid", "label", "dirichlet", "size")
@@ -96,9 +97,9 @@ def client_labels(
     >>> bool(np.all(labels[:3] == labels[3:]))  # one label, one client
     True
     """
-    check_choice(scheme, "scheme", _SCHEMES)
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
-    check_scalar(min_rows, "min_rows", Integral, min_val=1)
+    check_choice("scheme", scheme, _SCHEMES)
+    check_number("n_clients", n_clients, kind=Integral, low=1)
+    check_number("min_rows", min_rows, kind=Integral, low=1)
     n_samples = np.shape(_check_rows(X))[0]
     if n_samples < n_clients * min_rows:
         raise ValueError(
@@ -115,7 +116,7 @@ def client_labels(
     else:
         codes = _label_codes(y, n_samples, scheme)
     if scheme == "label":
-        check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1)
+        check_number("shards_per_client", shards_per_client, kind=Integral, low=1)
         if n_samples < n_clients * shards_per_client:
             raise ValueError(
                 f"Expected at least n_clients * shards_per_client = {n_clients} * "
@@ -126,7 +127,7 @@ def client_labels(
         rows = shuffled[np.argsort(codes[shuffled], kind="stable")]
         return _deal_shards(rows, n_clients, shards_per_client, generator)
 
-    check_real(alpha, "alpha", above=0)
+    check_number("alpha", alpha, low=0, low_open=True)
     labels = _dirichlet_labels(codes, n_clients, alpha, generator)
     return fill_up(labels, n_clients, min_rows, generator)
 
@@ -189,26 +190,6 @@ def split_clients(
         random_state=random_state,
     )
     return split_by(X, labels, n_clients)
-
-
-def check_choice(value, name, choices):
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
-
-
-def check_real(value, name, *, above=None, at_least=None):
-    """Check a finite number: check_scalar's comparisons let NaN and infinity pass."""
-    boundaries = "neither" if at_least is None else "left"
-    check_scalar(
-        value,
-        name,
-        Real,
-        min_val=above if at_least is None else at_least,
-        max_val=np.inf,
-        include_boundaries=boundaries,
-    )
-    if np.isnan(value):
-        raise ValueError(f"{name} must be a finite number; got {value!r}.")
 
 
 def _check_rows(X):

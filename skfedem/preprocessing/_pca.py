@@ -29,8 +29,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     ``transformed = (rows - mean_) @ components_.T``. The components are the eigenvectors of the
     covariance of all rows, which is a sum over clients: this is scikit-learn's ``PCA`` of the
-    pooled rows, signs included. Clients send sums and second moments, not rows; but those of a
-    client with one or two rows give these rows away.
+    pooled rows, signs included unless the largest entries of an axis tie. Clients send sums and
+    second moments, not rows; but those of a client with one or two rows give these rows away.
 
     A client's message holds ``n_features * (n_features + 1) / 2`` second moments: with 1,000
     features that is 4 MB. Rows are read once for the sums, once for the second moments.
@@ -246,11 +246,19 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         log_likelihood : ndarray of shape (n_samples,), or a tuple with one for each client
+
+        Raises
+        ------
+        ValueError
+            For a covariance without an inverse: features depend on each other and ``n_components``
+            leaves nothing for the noise.
         """
         check_is_fitted(self)
         if is_client_list(X):
             return each_client(X, self.score_samples)
-        return self._centered_pca().score_samples(self._centered(check_rows(self, X)))
+        rows = check_rows(self, X)
+        self._check_invertible()
+        return self._centered_pca().score_samples(self._centered(rows))
 
     def score(self, X: ClientsLike, y: object = None) -> float:
         """Mean log-likelihood per row under probabilistic PCA, in nats.
@@ -264,6 +272,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         log_likelihood : float
+
+        Raises
+        ------
+        ValueError
+            For a covariance without an inverse: features depend on each other and ``n_components``
+            leaves nothing for the noise.
         """
         values = self.score_samples(X)
         return float(np.mean(np.concatenate(values) if isinstance(values, tuple) else values))
@@ -284,8 +298,15 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         precision : ndarray of shape (n_features, n_features)
+
+        Raises
+        ------
+        ValueError
+            For a covariance without an inverse: features depend on each other and ``n_components``
+            leaves nothing for the noise.
         """
         check_is_fitted(self)
+        self._check_invertible()
         return self._centered_pca().get_precision()
 
     @property
@@ -294,6 +315,17 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _centered(self, rows: NDArray[Any]) -> FloatArray:
         return (rows - self.mean_) - self._mean_rest
+
+    def _check_invertible(self) -> None:
+        """Raise if the covariance under probabilistic PCA has no inverse."""
+        rank = int(np.count_nonzero(self.explained_variance_))
+        if rank < self.n_features_in_ and self.noise_variance_ == 0:
+            raise ValueError(
+                f"Expected n_components < {rank}, the rank of the covariance of the "
+                f"{self.n_features_in_} features, got {self.n_components!r}: nothing is left for "
+                "the noise, and along some axis rows have no density. Use fewer components or more "
+                "rows, or drop features that are constant or follow from others."
+            )
 
     def _centered_pca(self) -> PCA:
         """scikit-learn's PCA with the fitted parameters, for rows minus their mean."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -16,8 +16,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._input.client_labels import client_codes
 from .._input.clients import check_columns, each_client, refuse_labels_of_a_list
-from .._input.tables import is_client_list
-from .._messages import shown
+from .._input.tables import (
+    GIVE_TABLES,
+    is_client_list,
+    refuse_uneven_rows,
+    refuse_what_is_no_table,
+    unmasked,
+)
+from .._messages import naming, shown
 from .._typing import ClientsLike, Transformed, available_if
 from ._fitted import describe, store
 
@@ -59,7 +65,8 @@ class PerClient(
     Parameters
     ----------
     transformer : estimator
-        Transformer of scikit-learn, or like it. It is cloned, not changed.
+        Transformer of scikit-learn, or like it. ``fit`` fits a clone; ``set_output`` sets its
+        output, too.
 
     Attributes
     ----------
@@ -141,6 +148,10 @@ class PerClient(
         if travels:
             uplink, downlink = _travel(transformer, tables, ids)
         else:
+            if isinstance(transformer, FrozenEstimator):
+                # Its features are those of the rows that it was fitted to.
+                with _naming(ids[0], len(tables)):
+                    validate_data(transformer, tables[0], skip_check_array=True, reset=False)
             # Nothing is learnt but what the features are. The first client comes last.
             for label, table in [*zip(ids, tables, strict=True)][::-1]:
                 with _naming(label, len(tables)):
@@ -168,6 +179,7 @@ class PerClient(
         check_is_fitted(self)
         if is_client_list(X):
             return each_client(X, self.transform)
+        X = unmasked(X)
         if len(getattr(X, "shape", (0, 0))) == 2:  # else the transformer says what is wrong
             validate_data(self, X, skip_check_array=True, reset=False)
         new = self.transformer_.transform(X)
@@ -271,15 +283,13 @@ def _tables(
         refuse_labels_of_a_list(clients)
         if not len(X):
             raise ValueError("Expected at least one client, got an empty list. Give a table each.")
-        shapes = [np.shape(table) for table in X]
-        for k, shape in enumerate(shapes):
-            if len(shape) != 2 or not shape[0]:
-                raise ValueError(
-                    f"Expected a 2-D table (rows by features) with rows for client {k}, got shape "
-                    f"{shape}. Leave clients without rows out of the list."
-                )
-        check_columns(checked, X, shapes)
-        return list(X), np.arange(len(X))
+        tables = [unmasked(table) for table in X]
+        shapes = [_shape(table, f" for client {k}") for k, table in enumerate(tables)]
+        check_columns(checked, tables, shapes)
+        return tables, np.arange(len(X))
+    refuse_what_is_no_table(X)
+    X = unmasked(X)
+    _shape(X)
     validate_data(checked, X, skip_check_array=True)
     if clients is None:
         return [X], np.arange(1)
@@ -287,6 +297,19 @@ def _tables(
     ids, codes = client_codes(clients, n_rows)
     rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
     return [_safe_indexing(X, own) for own in rows], ids
+
+
+def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
+    """Shape of a table; raise for what is none, or has no rows."""
+    if isinstance(table, list | tuple):
+        refuse_uneven_rows(table, f" of the table{whose}")
+    shape = table.shape if hasattr(table, "shape") else np.asarray(table).shape
+    if len(shape) != 2 or not shape[0]:
+        got = f"shape {shape}" if shape else f"a {type(table).__name__}"
+        raise ValueError(
+            f"Expected a 2-D table (rows by features) with rows{whose}, got {got}. {GIVE_TABLES}"
+        )
+    return shape
 
 
 def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
@@ -301,15 +324,9 @@ def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int
     return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
 
 
-@contextmanager
-def _naming(label: Any, n_clients: int) -> Iterator[None]:
+def _naming(label: Any, n_clients: int) -> AbstractContextManager[None]:
     """Errors name the client, where there are several."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        if n_clients == 1:
-            raise
-        raise type(error)(f"At client {shown(label)}: {error}") from error
+    return nullcontext() if n_clients == 1 else naming(f"At client {shown(label)}")
 
 
 def _check_state(transformer: Any, label: Any) -> None:
