@@ -614,6 +614,42 @@ def test_columns_of_a_data_frame_are_dates(pyplot):
     np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
 
 
+@pytest.mark.parametrize("hold", ["index", "list", "to_numpy", "Series"])
+@pytest.mark.parametrize("freq", ["M", "Q", "Y", "W"])
+def test_a_period_is_drawn_where_it_begins(pyplot, imputer, hold, freq):
+    pandas = pytest.importorskip("pandas")
+    periods = pandas.period_range("2000-01", periods=SHAPE[1], freq=freq)
+    holders = {
+        "index": periods,
+        "list": list(periods),
+        "to_numpy": periods.to_numpy(),
+        "Series": pandas.Series(periods),
+    }
+    display = ImputationDisplay.from_estimator(imputer, column_labels=holders[hold])
+    from matplotlib.dates import date2num
+
+    expected = date2num(periods.to_timestamp(how="start").to_numpy())
+    np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "America/Lima"])
+def test_times_are_those_of_the_clock_where_they_are(pyplot, imputer, zone):
+    pandas = pytest.importorskip("pandas")
+    from matplotlib.dates import date2num
+
+    days = pandas.date_range("2000-01-01", periods=SHAPE[1], freq="D")
+    local = days.tz_localize(zone)
+    for labels in (
+        local,
+        list(local),
+        [day.to_pydatetime() for day in local],
+        pandas.Series(local, index=range(100, 100 + SHAPE[1])),
+        pandas.CategoricalIndex(local),
+    ):
+        display = ImputationDisplay.from_estimator(imputer, column_labels=labels)
+        np.testing.assert_array_equal(points(display.lines_[0])[0], date2num(days.to_numpy()))
+
+
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
@@ -633,6 +669,13 @@ def test_other_column_labels(pyplot, imputer, labels, expected):
         shown = [text.get_text() for text in display.ax_.get_xticklabels()]
         assert labels[0] in shown
         assert set(shown) <= {*labels, ""}
+
+
+def test_names_may_be_in_a_series(pyplot, imputer):
+    pandas = pytest.importorskip("pandas")
+    names = [f"item {k}" for k in range(SHAPE[1])]
+    display = ImputationDisplay.from_estimator(imputer, column_labels=pandas.Series(names))
+    assert display.column_labels.tolist() == names
 
 
 def test_pipelines_transform_the_data_on_the_way(pyplot):

@@ -43,6 +43,8 @@ def known_labels(estimator, X):
 def check_labels(labels, n_columns):
     """Labels of the columns as an array; positions where there are none.
 
+    Periods are the times at which they begin, and times are those of the clock where they are.
+
     Raises
     ------
     ValueError
@@ -50,16 +52,20 @@ def check_labels(labels, n_columns):
     """
     if labels is None:
         return np.arange(n_columns)
-    # What pandas calls periods are, on an axis, the times at which they begin.
-    labels = labels.to_timestamp() if hasattr(labels, "to_timestamp") else labels
-    labels = labels.tz_localize(None) if getattr(labels, "tz", None) is not None else labels
+    # Whatever holds them, an array has pandas's periods and times with a zone as objects.
     array = np.asarray(labels)
     if array.shape != (n_columns,):
         raise ValueError(
             f"Expected column_labels to hold one label for each of the {n_columns} columns, got "
             f"shape {array.shape}."
         )
-    return array
+    return np.frompyfunc(_moment, 1, 1)(array) if array.dtype.kind == "O" else array
+
+
+def _moment(label):
+    """A date without its time zone, of a period that at which it begins; else the label itself."""
+    label = label.to_timestamp() if hasattr(label, "to_timestamp") else label
+    return label.replace(tzinfo=None) if getattr(label, "tzinfo", None) is not None else label
 
 
 def place(labels):
