@@ -232,6 +232,48 @@ def test_line_options(pyplot, mixtures):
     assert (line.get_color(), line.get_linewidth()) == ("red", 3)
 
 
+@pytest.mark.parametrize(
+    ("options", "attribute", "value"),
+    [
+        ({"c": "red"}, "color", "red"),
+        ({"ls": ":"}, "linestyle", ":"),
+        ({"lw": 3}, "linewidth", 3),
+        ({"mec": "red"}, "markeredgecolor", "red"),
+    ],
+)
+def test_short_names_of_options_are_matplotlibs(
+    pyplot, mixtures, imputer, options, attribute, value
+):
+    runs = ConvergenceDisplay.from_estimators(
+        mixtures, labels=["a", "b", "b"], y="weights", line_kw=options
+    )
+    trend = ImputationDisplay.from_estimator(imputer, window=3, line_kw=options)
+    for line in [*runs.lines_["weights"], trend.lines_[0]]:
+        assert pyplot.getp(line, attribute) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "face", "edge", "width"),
+    [
+        ({"lw": 2}, "C0", "C0", 2),
+        ({"facecolor": "red"}, "red", "C0", 0),
+        ({"edgecolor": "red", "linewidth": 1}, "C0", "red", 1),
+        ({"facecolors": "red"}, "red", "C0", 0),
+        ({"color": "red"}, "red", "red", 0),
+    ],
+)
+def test_options_of_bands(pyplot, mixtures, options, face, edge, width):
+    from matplotlib.colors import to_rgba
+
+    display = ConvergenceDisplay.from_estimators(
+        mixtures, y="step_size", line_kw={"color": "C0"}, fill_between_kw=options
+    )
+    (band,) = display.fill_between_["step_size"]
+    np.testing.assert_array_equal(band.get_facecolor(), [to_rgba(face, 0.2)])
+    np.testing.assert_array_equal(band.get_edgecolor(), [to_rgba(edge, 0.2)])
+    assert band.get_linewidth() == width
+
+
 # ---- convergence: several runs
 
 

@@ -106,6 +106,27 @@ def given_axes(ax, n_axes, what):
     return axes
 
 
+def with_options(style, options, artist):
+    """Our style of an artist, overruled by the user's options under any of their names.
+
+    Parameters
+    ----------
+    style : dict
+        Under the full names of the options.
+    options : dict
+        Under these, or aliases: lw for linewidth.
+    artist : type
+        matplotlib's class of what is drawn, which knows the aliases.
+
+    Returns
+    -------
+    options : dict
+    """
+    from matplotlib.cbook import normalize_kwargs
+
+    return style | normalize_kwargs(options, artist)
+
+
 def one_or_all(axes):
     """The only one of some axes, or all of them as an array."""
     return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from ._common import fitting_legend, legend_above
+from ._common import fitting_legend, legend_above, with_options
 
 # With no more points than this, each is marked: it shows where a series was evaluated.
 _FEW_POINTS = 30
@@ -17,20 +17,25 @@ _COMPONENTS = {"singular_values": "factor"}
 
 def draw_curves(axis, curves, line_kw, fill_between_kw):
     """Lines and bands of all groups; the components of one of several groups look alike."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.lines import Line2D
+
     lines, bands = [], []
     for curve in curves:
         style: dict[str, Any] = {"marker": "."} if len(curve.x) <= _FEW_POINTS else {}
         labels = _component_labels(curve) if len(curves) == 1 else [curve.label]
         for component, middle in enumerate(curve.middle.T):
             label = labels[component] if component < len(labels) else None
-            (line,) = axis.plot(curve.x, middle, **{"label": label, **style, **line_kw})
+            options = with_options({"label": label, **style}, line_kw, Line2D)
+            (line,) = axis.plot(curve.x, middle, **options)
             lines.append(line)
             if len(curves) > 1:
                 style |= {"color": line.get_color(), "linestyle": line.get_linestyle()}
             if curve.low is not None:
-                options = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+                band_style = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+                options = with_options(band_style, fill_between_kw, PolyCollection)
                 low, high = curve.low[:, component], curve.high[:, component]
-                bands.append(axis.fill_between(curve.x, low, high, **options | fill_between_kw))
+                bands.append(axis.fill_between(curve.x, low, high, **options))
     return lines, bands
 
 

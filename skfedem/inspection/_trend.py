@@ -9,7 +9,7 @@ import numpy as np
 
 from .._parameters import check_choice
 from ._columns import edges
-from ._common import given_axes, legend_above, new_axes
+from ._common import given_axes, legend_above, new_axes, with_options
 from ._matrix import moving_mean
 
 _TOTALS = {
@@ -81,11 +81,13 @@ def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_k
 
 def _draw_total(axis, positions, trend, window, unit, line_kw):
     """Sum of the fitted means, thin beneath its moving mean if there is one."""
+    from matplotlib.lines import Line2D
+
     style: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
     style |= {"linewidth": 0.8, "alpha": 0.6} if window else {"linewidth": 1.5}
     if len(positions) <= _FEW_COLUMNS:
         style["marker"] = "."
-    lines = axis.plot(positions, trend, **style | line_kw)
+    lines = axis.plot(positions, trend, **with_options(style, line_kw, Line2D))
     if window:
         style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
         smooth = moving_mean(trend, window)
