@@ -549,6 +549,18 @@ def test_moving_mean(pyplot, imputer, window):
     assert display.lines_[1].get_label() == f"mean over {window} months"
 
 
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 4])
+def test_every_window_that_is_drawn_has_a_mean(pyplot, n_columns):
+    display = ImputationDisplay(trend=np.ones(n_columns), fitted=np.ones((1, n_columns)), n_rows=1)
+    for window in range(1, n_columns + 1):
+        if window == n_columns and window % 2 == 0:
+            with pytest.raises(ValueError, match="Expected window to be odd"):
+                display.plot(window=window)
+        else:
+            _, smooth = points(display.plot(window=window).lines_[1])
+            assert np.isfinite(smooth).any()
+
+
 def test_a_window_takes_the_season_out():
     months = np.arange(60)
     season = 100 + 2 * months + 30 * np.cos(2 * np.pi * months / 12)
@@ -785,6 +797,7 @@ def test_what_is_no_imputer_is_refused(pyplot, mixtures, imputer):
     for options, error, match in (
         ({"kind": "pie"}, ValueError, "kind to be one of 'trend', 'heatmap'"),
         ({"window": 25}, ValueError, "window to be an integer >= 1 and <= 24"),
+        ({"window": 24}, ValueError, "odd, or less than the 24 columns, got 24: .* Use 23"),
         ({"window": 2.5}, TypeError, "window to be an integer"),
         ({"max_rows": 0}, ValueError, "max_rows to be an integer >= 1"),
         ({"yscale": "auto"}, ValueError, "yscale to be one of"),

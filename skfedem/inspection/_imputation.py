@@ -16,7 +16,7 @@ from ._columns import check_labels, furnish, known_labels, place
 from ._common import check_matplotlib, last_step, lay_out, one_or_all
 from ._maps import draw_maps
 from ._matrix import band_edges, fitted_bands, observed_bands, observed_cells, totals
-from ._trend import draw_trend
+from ._trend import check_window, draw_trend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -268,7 +268,7 @@ class ImputationDisplay:
         check_choice("kind", kind, _KINDS)
         check_switch("mark_missing", mark_missing)
         if window is not None:
-            check_number("window", window, kind=Integral, low=1, high=len(self.trend))
+            check_window(window, len(self.trend))
         columns = place(self.column_labels)
         self.lines_, self.effort_, self.images_, self.colorbars_ = [], None, [], []
         if kind == "trend":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 
-from .._parameters import check_choice
+from .._parameters import check_choice, check_number
 from ._columns import edges
 from ._common import given_axes, legend_above, new_axes, with_options
 from ._matrix import moving_mean
@@ -30,6 +31,17 @@ _LEGEND: dict[str, Any] = {
     "handlelength": 1.2,
     "columnspacing": 1.2,
 }
+
+
+def check_window(window, n_columns):
+    """Raise unless a moving mean over this many columns has a value in one of them at least."""
+    check_number("window", window, kind=Integral, low=1, high=n_columns)
+    if window == n_columns and window % 2 == 0:
+        raise ValueError(
+            f"Expected window to be odd, or less than the {n_columns} columns, got {window}: an "
+            "even one takes half a column at either end, so that it is centred. Use "
+            f"{n_columns - 1}."
+        )
 
 
 def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_kw):
