@@ -289,6 +289,8 @@ def test_mean_and_band_over_seeds(pyplot, mixtures):
     np.testing.assert_allclose(corners[:, 1].min(), low.min(), **ROUNDING)
     np.testing.assert_allclose(corners[:, 1].max(), high.max(), **ROUNDING)
     assert band.get_alpha() == 0.5
+    again = display.plot(quantiles=np.array([0.25, 0.75])).fill_between_["step_size"][0]
+    np.testing.assert_array_equal(again.get_paths()[0].vertices, corners)
 
 
 def test_band_is_between_the_quantiles_at_every_point():
@@ -383,6 +385,8 @@ def test_unknown_series_are_answered_by_what_the_history_has(pyplot, mixtures, i
         ConvergenceDisplay.from_estimator(mixtures[0], x="time")
     with pytest.raises(ValueError, match="at least one series, got none. The history has 'round'"):
         ConvergenceDisplay.from_estimator(mixtures[0], y=[])
+    with pytest.raises(ValueError, match="y to name series of the history, got 5. It has 'round'"):
+        ConvergenceDisplay.from_estimator(mixtures[0], y=5)
 
 
 def test_what_is_no_fitted_estimator_is_refused(pyplot):
@@ -418,10 +422,12 @@ def test_bad_options_draw_nothing(pyplot, mixtures):
     display = ConvergenceDisplay([gm.history_ for gm in mixtures])
     for options, match in (
         ({"yscale": "cubic"}, "yscale to be one of"),
+        ({"yscale": 5}, "yscale to be one of .* got 5"),
         ({"yscale": ["log"]}, "one for each of the 2 series, got 1"),
         ({"xscale": "auto"}, "xscale to be one of 'linear', 'log'"),
         ({"quantiles": (0.9, 0.1)}, "quantiles to be two numbers"),
         ({"quantiles": 0.9}, "quantiles to be two numbers"),
+        ({"quantiles": np.array([0.9, 0.1])}, "quantiles to be two numbers"),
     ):
         with pytest.raises(ValueError, match=match):
             display.plot(**options)
@@ -436,6 +442,8 @@ def test_bad_options_draw_nothing(pyplot, mixtures):
 def test_runs_that_do_not_fit_together_are_refused(pyplot, mixtures):
     with pytest.raises(ValueError, match="a label for each of the 3 runs, got 2"):
         ConvergenceDisplay.from_estimators(mixtures, labels=["a", "b"])
+    with pytest.raises(ValueError, match="a label for each of the 3 runs, got 1"):
+        ConvergenceDisplay.from_estimators(mixtures, labels=5)
     other = FederatedGaussianMixture(2, random_state=0).fit(rows_of_clients())
     with pytest.raises(ValueError, match=r"as many components in 'weights', got 3 and 2"):
         ConvergenceDisplay.from_estimators([mixtures[0], other], y="weights")
@@ -799,6 +807,8 @@ def test_what_is_no_imputer_is_refused(pyplot, mixtures, imputer):
         ({"window": 25}, ValueError, "window to be an integer >= 1 and <= 24"),
         ({"window": 24}, ValueError, "odd, or less than the 24 columns, got 24: .* Use 23"),
         ({"window": 2.5}, TypeError, "window to be an integer"),
+        ({"row_name": 3}, TypeError, "row_name to be a string, got 3 of type int"),
+        ({"column_name": 3}, TypeError, "column_name to be a string, got 3 of type int"),
         ({"max_rows": 0}, ValueError, "max_rows to be an integer >= 1"),
         ({"yscale": "auto"}, ValueError, "yscale to be one of"),
         ({"mark_missing": "grey"}, TypeError, "mark_missing to be True or False"),

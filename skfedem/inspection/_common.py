@@ -106,6 +106,21 @@ def given_axes(ax, n_axes, what):
     return axes
 
 
+def as_list(value, times=1):
+    """Several things as a list; one, such as a string, so many times."""
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    return list(value) if several else [value] * times
+
+
+def check_text(name, value):
+    """Raise if what is to be written is not a string."""
+    if not isinstance(value, str):
+        raise TypeError(
+            f"Expected {name} to be a string, got {value!r} of type {type(value).__name__}. Give "
+            "what to write, in the plural, as 'sites'."
+        )
+
+
 def with_options(style, options, artist):
     """Our style of an artist, overruled by the user's options under any of their names.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._parameters import check_choice
-from ._common import check_matplotlib, given_axes, last_step, new_axes, one_or_all
+from ._common import as_list, check_matplotlib, given_axes, last_step, new_axes, one_or_all
 from ._labels import series_label
 from ._lines import add_legends, draw_curves
 from ._runs import X_AXES, check_names, evaluated, group_curve
@@ -108,21 +108,20 @@ class ConvergenceDisplay:
             usual = (criterion, "mean_field_sq_norm")
             y = [name for name in usual if np.isfinite(histories[0].get(name, np.nan)).any()]
             y = y or usual
-        self.y = [y] if isinstance(y, str) else list(y)
+        self.y = as_list(y)
         if not self.y:
             raise ValueError(
                 f"Expected y to name at least one series, got none. The history has "
                 f"{', '.join(map(repr, histories[0]))}."
             )
         check_names(histories, self.y)
-        if labels is not None:
-            labels = [labels] if isinstance(labels, str) else list(labels)
-            if len(labels) != len(histories):
-                raise ValueError(
-                    f"Expected a label for each of the {len(histories)} runs, got {len(labels)}. "
-                    "Runs of one setting have the same label."
-                )
-        self.histories, self.x, self.labels = histories, x, labels
+        self.labels = None if labels is None else as_list(labels)
+        if self.labels is not None and len(self.labels) != len(histories):
+            raise ValueError(
+                f"Expected a label for each of the {len(histories)} runs, got {len(self.labels)}. "
+                "Runs of one setting have the same label."
+            )
+        self.histories, self.x = histories, x
 
     @classmethod
     def from_estimator(
@@ -321,7 +320,7 @@ class ConvergenceDisplay:
         return [_positive(curve) for curve in curves] if log_y else curves
 
     def _scales(self, yscale):
-        scales = [yscale] * len(self.y) if isinstance(yscale, str) else list(yscale)
+        scales = as_list(yscale, len(self.y))
         if len(scales) != len(self.y):
             raise ValueError(
                 f"Expected yscale to be one scale, or one for each of the {len(self.y)} series, "

@@ -13,7 +13,7 @@ from .._parameters import check_choice, check_number, check_switch
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from ..models.families import FAMILIES
 from ._columns import check_labels, furnish, known_labels, place
-from ._common import check_matplotlib, last_step, lay_out, one_or_all
+from ._common import check_matplotlib, check_text, last_step, lay_out, one_or_all
 from ._maps import draw_maps
 from ._matrix import band_edges, fitted_bands, observed_bands, observed_cells, totals
 from ._trend import check_window, draw_trend
@@ -267,6 +267,9 @@ class ImputationDisplay:
         check_matplotlib(f"{type(self).__name__}.plot")
         check_choice("kind", kind, _KINDS)
         check_switch("mark_missing", mark_missing)
+        check_text("row_name", row_name)
+        if column_name is not None:
+            check_text("column_name", column_name)
         if window is not None:
             check_window(window, len(self.trend))
         columns = place(self.column_labels)

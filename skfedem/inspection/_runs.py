@@ -91,7 +91,7 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
     grid = _common_grid(runs, label, x, y)
     # Components of one run need not be those of another: the largest is compared to the largest.
     values = np.stack([_on_grid(grid, _by_final_size(*run), log_y) for run in runs])
-    low, high = np.quantile(values, quantiles, axis=0) if quantiles else (None, None)
+    low, high = (None, None) if quantiles is None else np.quantile(values, quantiles, axis=0)
     return Curve(label, grid, values.mean(axis=0), low, high, per_component)
 
 
