@@ -524,6 +524,9 @@ def test_rows_are_ordered_by_their_totals_and_put_into_bands(pyplot, imputer):
         seen = by_two[band, :, column][~np.isnan(by_two[band, :, column])]
         expected = seen.mean() if len(seen) else NAN
         np.testing.assert_allclose(banded.observed[band, column], expected, **ROUNDING)
+    share = (~np.isnan(by_two)).mean(axis=1)
+    np.testing.assert_array_equal(banded.band_observed_share, share)
+    assert set(np.unique(share)) == {0, 0.5, 1}
     assert len(_matrix.band_edges(1000, 300)) == 301
     assert set(np.diff(_matrix.band_edges(1000, 300))) == {3, 4}
 
@@ -616,6 +619,80 @@ def test_missing_cells_can_be_marked_in_one_map(pyplot, imputer):
     np.testing.assert_array_equal(observed, np.isnan(display.observed))
     assert len(display.colorbars_) == 2
     assert not isinstance(display.ax_, np.ndarray)
+
+
+@pytest.mark.parametrize("max_rows", [1, 4, 7, 13, 14])
+def test_a_band_is_marked_as_observed_by_the_share_that_was(pyplot, imputer, max_rows):
+    clients = counts_of_clients()
+    display = ImputationDisplay.from_estimator(
+        imputer, clients, kind="heatmap", mark_missing=True, max_rows=max_rows
+    )
+    observed, missing = display.images_
+    share = display.band_observed_share
+    np.testing.assert_array_equal(np.ma.getmaskarray(observed.get_array()), share == 0)
+    np.testing.assert_array_equal(np.ma.getmaskarray(missing.get_array()), share == 1)
+    np.testing.assert_array_equal(observed.get_alpha(), share)
+    # As much of the map as of the matrix, and on top.
+    heights = np.diff(_matrix.band_edges(SHAPE[0], max_rows))
+    area = np.average(observed.get_alpha().mean(axis=1), weights=heights)
+    np.testing.assert_allclose(area, (~np.isnan(pooled_means(clients))).mean(), **ROUNDING)
+    drawn = list(display.ax_.collections)
+    assert drawn.index(missing) < drawn.index(observed)
+
+
+def test_a_band_fades_from_observed_to_missing(pyplot):
+    shares = np.array([[0.0, 0.25, 1.0]])
+    display = ImputationDisplay(
+        trend=[20.0] * 3,
+        fitted=np.full((1, 3), 5.0),
+        n_rows=4,
+        observed=np.array([[NAN, 5.0, 5.0]]),
+        band_observed_share=shares,
+    ).plot(kind="heatmap", mark_missing=True)
+    display.figure_.canvas.draw()
+    pixels = np.asarray(display.figure_.canvas.buffer_rgba())[::-1, :, :3].astype(float)
+    x, y = display.ax_.transData.transform([[0, 1.5], [1, 1.5], [2, 1.5]]).astype(int).T
+    none, some, every = pixels[y, x]
+    assert np.abs(none - every).max() > 50
+    # Colours are whole numbers up to 255, rounded at every step.
+    np.testing.assert_allclose(some, 0.75 * none + 0.25 * every, atol=2)
+
+
+def test_a_display_of_ones_own_needs_no_shares(pyplot):
+    observed = np.array([[1.0, NAN]])
+    display = ImputationDisplay(trend=[4.0, 4.0], fitted=[[1.0, 1.0]], n_rows=4, observed=observed)
+    display.plot(kind="heatmap", mark_missing=True)
+    np.testing.assert_array_equal(display.images_[0].get_alpha(), [[1, 0]])
+
+
+def test_maps_say_what_a_band_shows(pyplot, imputer):
+    options = {"kind": "heatmap", "max_rows": 4, "row_name": "sites"}
+    display = ImputationDisplay.from_estimator(imputer, counts_of_clients(), **options)
+    titles = [axis.get_title() for axis in display.ax_]
+    assert titles == ["mean over observed (grey: none)", "fitted mean over all"]
+    sizes = "sites in bands of 3 or 4"
+    assert display.ax_[0].get_ylabel() == f"{sizes},\nlargest total on top"
+    marked = display.plot(kind="heatmap", mark_missing=True)
+    labels = [bar.ax.get_ylabel() for bar in marked.colorbars_]
+    assert labels[0].startswith("fitted where all observed: count")
+    assert labels[1] == "fitted where none observed"
+    alone = ImputationDisplay.from_estimator(imputer, row_order="given", **options).ax_
+    assert (alone.get_title(), alone.get_ylabel()) == ("fitted mean", sizes)
+    rows = ImputationDisplay.from_estimator(imputer, **options | {"max_rows": 14}).ax_
+    assert rows.get_ylabel() == "sites, largest total on top"
+
+
+@pytest.mark.parametrize("height", [2.4, 4.2])
+def test_labels_of_colors_are_no_longer_than_the_figure_is_high(pyplot, imputer, height):
+    figure, axis = pyplot.subplots(figsize=(4, height), layout="constrained")
+    display = ImputationDisplay.from_estimator(
+        imputer, counts_of_clients(), kind="heatmap", mark_missing=True, max_rows=4, ax=axis
+    )
+    figure.canvas.draw()
+    for bar in display.colorbars_:
+        box = bar.ax.yaxis.label.get_window_extent()
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
+    assert ("\n" in display.colorbars_[0].ax.get_ylabel()) == (height < 3)
 
 
 def test_without_data_there_are_only_fitted_means(pyplot, imputer):

@@ -35,7 +35,9 @@ class ImputationDisplay:
     Use ``from_estimator`` to make one. The *trend* is the sum of the fitted means over all rows
     (sites), column by column (months): the national total, as if every site had been visited.
     Underneath is the effort, the share of cells that somebody observed. The *heat map* has the
-    observed cells and the fitted means, in the same colours.
+    observed cells and the fitted means, in the same colours. Where rows are put together into
+    bands, the former are means over those rows of a band that were observed, the latter over all
+    its rows: they differ by who was observed, however good the fit.
 
     Parameters
     ----------
@@ -47,6 +49,9 @@ class ImputationDisplay:
         Number of rows of the matrix.
     observed : ndarray of shape (n_bands, n_columns), default=None
         Means of the observed cells, NaN where there are none. None: not known.
+    band_observed_share : ndarray of shape (n_bands, n_columns), default=None
+        Share of the rows of a band that were observed, 0 to 1. None: all of them where ``observed``
+        has a value, as if bands were single rows.
     observed_share : ndarray of shape (n_columns,), default=None
         Share of the rows that were observed, 0 to 1.
     observed_total : ndarray of shape (n_columns,), default=None
@@ -70,7 +75,7 @@ class ImputationDisplay:
         Of the trend: the share of observed cells.
     images_ : list of QuadMesh
         Of the heat map: observed cells and fitted means; or fitted means of observed and of missing
-        cells.
+        cells, the former as opaque as the share of their band that was observed.
     colorbars_ : list of Colorbar
 
     See Also
@@ -108,6 +113,7 @@ class ImputationDisplay:
         fitted: ArrayLike,
         n_rows: int,
         observed: FloatArray | None = None,
+        band_observed_share: FloatArray | None = None,
         observed_share: FloatArray | None = None,
         observed_total: FloatArray | None = None,
         unobserved_columns: IntArray | None = None,
@@ -119,6 +125,7 @@ class ImputationDisplay:
         self.fitted = np.asarray(fitted)
         self.n_rows = n_rows
         self.observed = observed
+        self.band_observed_share = band_observed_share
         self.observed_share = observed_share
         self.observed_total = observed_total
         self.unobserved_columns = unobserved_columns
@@ -162,7 +169,7 @@ class ImputationDisplay:
             or as they are.
         max_rows : int, default=300
             The heat map has no more lines than this. More rows are put together with their
-            neighbours into bands, which show means.
+            neighbours into bands, which show means; see the class.
         column_labels : array-like of shape (n_columns,), default=None
             Dates, numbers or names. None: the columns of X or, where these have no names, of the
             fit. Text like 1995-01 is a date.
@@ -242,7 +249,8 @@ class ImputationDisplay:
             Of the trend.
         mark_missing : bool, default=False
             Of the heat map: one map of the fitted means, with missing cells in paler colours, in
-            place of the observed cells beside the fitted means.
+            place of the observed cells beside the fitted means. Bands of rows are the paler, the
+            fewer of their rows were observed.
         color_scale : {"auto", "linear", "log"}, default="auto"
             Of the heat map. "log" is log(1 + value), in which zeros have their place; "auto" takes
             it for counts.
@@ -319,7 +327,8 @@ def _drawn(imputer, X, row_order, max_rows):
     }
     if X is not None:
         cells = observed_cells(imputer, X)
-        data["observed"] = observed_bands(cells, order, bands, n_columns)
+        means, share = observed_bands(cells, order, bands, n_columns)
+        data["observed"], data["band_observed_share"] = means, share
         data["observed_share"] = np.bincount(cells.columns, minlength=n_columns) / n_rows
         total = np.bincount(cells.columns, cells.values, minlength=n_columns)
         data["observed_total"] = np.where(data["observed_share"] > 0, total, np.nan)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 import numpy as np
 
 from .._parameters import check_choice
 from ._columns import edges
-from ._common import given_axes, new_axes
+from ._common import given_axes, lay_out, new_axes
 from ._matrix import band_edges
 
 _QUANTITIES = {"poisson": "count", "bernoulli": "probability", "gaussian": "value"}
 _MISSING = "0.88"
 _COLORS = "viridis"
+_CHARACTERS_PER_INCH = 14
 
 
 def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
@@ -38,49 +41,80 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
             "imputer was fitted to, to from_estimator."
         )
     norm = _norm(display, color_scale)
-    maps = _marked(display) if mark_missing else _beside(display)
-    axes = _axes(ax, 1 if mark_missing else len(maps), display.fitted.shape)
+    n_maps = 1 if mark_missing or display.observed is None else 2
+    axes = _axes(ax, n_maps, display.fitted.shape)
     # Row k of the matrix lies around k.
     rows = band_edges(display.n_rows, len(display.fitted)) - 0.5
     for axis in axes:
         axis.set_facecolor(_MISSING)
-        order = ", largest total on top" if display.row_order == "total" else ""
-        axis.set(ylim=(rows[-1], rows[0]), ylabel=row_name + order)
+        axis.set(ylim=(rows[-1], rows[0]), ylabel=_row_label(display, row_name, np.diff(rows)))
         if display.n_rows >= 1000:
             axis.yaxis.set_major_formatter("{x:,.0f}")
-    images = []
-    for number, (title, color_map, values) in enumerate(maps):
-        axis = axes[min(number, len(axes) - 1)]
-        shown, options = np.ma.masked_invalid(values), {"cmap": color_map, "rasterized": True}
-        images.append(axis.pcolormesh(edges(positions), rows, shown, norm=norm, **options))
-        if not mark_missing:
-            axis.set_title(title, fontsize="medium")
+    grid = edges(positions), rows
     if not mark_missing:
+        images = _draw_beside(display, axes, grid, norm)
         return axes, images, [_colorbar(images[-1], axes, norm, _quantity(display, norm))]
-    # Both have the same scale, written beside the first, which is farther out.
-    observed = _colorbar(
-        images[0], axes, norm, f"fitted where observed: {_quantity(display, norm)}"
+    images = _draw_marked(display, axes[0], grid, norm)
+    where_observed, where_missing = (
+        ("all observed", "none observed") if _has_bands(display) else ("observed", "missing")
     )
-    missing = _colorbar(images[1], axes, norm, "fitted where missing")
+    # Both have the same scale, written beside the first, which is farther out.
+    label = f"fitted where {where_observed}: {_quantity(display, norm)}"
+    observed = _colorbar(images[0], axes, norm, label)
+    missing = _colorbar(images[1], axes, norm, f"fitted where {where_missing}")
     missing.set_ticks([])
     return axes, images, [observed, missing]
 
 
-def _beside(display):
-    """Title, colours and values of two maps, or of one where observed cells are not known."""
-    fitted = [("fitted mean", _COLORS, display.fitted)]
+def _draw_beside(display, axes, grid, norm):
+    """Observed cells, where they are known, and fitted means, each on axes of their own."""
+    observed, fitted = "observed (grey: missing)", "fitted mean"
+    if _has_bands(display):
+        observed, fitted = "mean over observed (grey: none)", "fitted mean over all"
+    maps = {observed: display.observed, fitted: display.fitted}
     if display.observed is None:
-        return fitted
-    return [("observed (grey: missing)", _COLORS, display.observed), *fitted]
+        maps = {"fitted mean": display.fitted}
+    images = []
+    for axis, (title, values) in zip(axes, maps.items(), strict=True):
+        axis.set_title(title, fontsize="medium")
+        images.append(_draw_map(axis, grid, values, norm, _COLORS))
+    return images
 
 
-def _marked(display):
-    """Fitted means of observed and of missing cells."""
-    missing = np.isnan(display.observed)
-    return [
-        ("observed", _COLORS, np.where(missing, np.nan, display.fitted)),
-        ("missing", _pale(_COLORS), np.where(missing, display.fitted, np.nan)),
-    ]
+def _draw_marked(display, axis, grid, norm):
+    """Fitted means of observed cells over the paler ones of missing cells.
+
+    Where a part of a band was observed, so opaque is the former.
+    """
+    share = display.band_observed_share
+    if share is None:
+        share = np.where(np.isnan(display.observed), 0.0, 1.0)
+    of_missing = np.where(share < 1, display.fitted, np.nan)
+    of_observed = np.where(share > 0, display.fitted, np.nan)
+    missing = _draw_map(axis, grid, of_missing, norm, _pale(_COLORS))
+    observed = _draw_map(axis, grid, of_observed, norm, _COLORS, alpha=share)
+    return [observed, missing]
+
+
+def _draw_map(axis, grid, values, norm, colors, alpha=None):
+    """Cells of a grid, but for NaNs."""
+    shown = np.ma.masked_invalid(values)
+    return axis.pcolormesh(*grid, shown, norm=norm, cmap=colors, alpha=alpha, rasterized=True)
+
+
+def _has_bands(display):
+    """Whether rows are put together."""
+    return len(display.fitted) < display.n_rows
+
+
+def _row_label(display, row_name, sizes):
+    """Label of the rows: what they are, how many are a band, and their order."""
+    label, order = row_name, "largest total on top"
+    if _has_bands(display):
+        label += f" in bands of {' or '.join(f'{size:,.0f}' for size in np.unique(sizes))}"
+    if display.row_order == "given":
+        return label
+    return f"{label},\n{order}" if _has_bands(display) else f"{label}, {order}"
 
 
 def _axes(ax, n_panels, shape):
@@ -129,7 +163,10 @@ def _is_logarithmic(norm):
 def _colorbar(image, axes, norm, label):
     from matplotlib.ticker import FixedLocator
 
-    bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02, label=label)
+    bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
+    lay_out(axes[0].figure)  # how high the bar is
+    height = bar.ax.get_window_extent().height / axes[0].figure.dpi  # inches
+    bar.set_label(fill(label, max(1, int(_CHARACTERS_PER_INCH * height))))
     if _is_logarithmic(norm):
         powers = 10.0 ** np.arange(17)
         bar.ax.yaxis.set_major_locator(FixedLocator([0, *powers[powers <= max(norm.vmax, 1)]]))

@@ -122,7 +122,15 @@ def fitted_bands(imputer, order, edges):
 
 
 def observed_bands(observed, order, edges, n_columns):
-    """Means over the observed cells of each band in each column; NaN where there are none."""
+    """Observed cells of each band in each column.
+
+    Returns
+    -------
+    means : ndarray of shape (n_bands, n_columns)
+        Means over the observed cells; NaN where there are none.
+    share : ndarray of shape (n_bands, n_columns)
+        Share of the band's rows that were observed, 0 to 1.
+    """
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     band = np.searchsorted(edges, place[observed.rows], side="right") - 1
@@ -131,7 +139,8 @@ def observed_bands(observed, order, edges, n_columns):
     count = np.bincount(code, minlength=size)
     total = np.bincount(code, observed.values, minlength=size)
     means = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
-    return means.reshape(-1, n_columns)
+    share = count.reshape(-1, n_columns) / np.diff(edges)[:, None]
+    return means.reshape(-1, n_columns), share
 
 
 def moving_mean(values, window):
