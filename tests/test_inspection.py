@@ -961,6 +961,32 @@ def test_ticks_and_legends_do_not_collide(pyplot, options, n_rows):
     assert n_texts >= 3
 
 
+@pytest.mark.parametrize("name", ["column", "a long name of column", "wide" * 50])
+@pytest.mark.parametrize("options", [{}, {"kind": "heatmap"}])
+@pytest.mark.parametrize("width", [5, 6.4])
+def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(pyplot, name, options, width):
+    names = [f"{name} {k}" for k in range(48)]
+    values = np.random.default_rng(0).poisson(30, (60, 48)).astype(float)
+    display = ImputationDisplay(
+        trend=values.sum(axis=0), fitted=values, n_rows=60, observed=values, column_labels=names
+    )
+    figure, axes = pyplot.subplots(1, 2 if options else 1, figsize=(width, 4), layout="constrained")
+    display.plot(ax=axes, **options)
+    figure.canvas.draw()
+    for axis in np.atleast_1d(axes):
+        assert axis.get_position().width > (0.25 if options else 0.7)  # of the figure's
+        labels = [label for label in axis.get_xticklabels() if label.get_text()]
+        assert len(labels) >= 4
+        for label in labels:
+            text, whole = label.get_text(), names[round(label.get_position()[0])]
+            assert len(text) <= 13
+            assert text == whole or (text[:6], text[6], text[7:]) == (whole[:6], "…", whole[-6:])
+        places = axis.transData.transform([(label.get_position()[0], 0) for label in labels])
+        # Lines of text at an angle are apart if they are farther apart than they are high.
+        apart = np.diff(places[:, 0]).min() * np.sin(np.radians(labels[0].get_rotation()))
+        assert apart > labels[0].get_fontsize() / 72 * figure.dpi
+
+
 @pytest.mark.parametrize("names", ["sites months", "monitoring_localities calendar_months"])
 @pytest.mark.parametrize("window", [None, 12])
 def test_a_trend_keeps_its_width_whatever_its_legend_says(pyplot, imputer, window, names):

@@ -12,6 +12,7 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
+_MOST_CHARACTERS = 13  # of a name
 
 
 class Columns(NamedTuple):
@@ -100,6 +101,14 @@ def edges(positions):
     )
 
 
+def _shortened(name):
+    """A name with its middle left out, if it is long: those of columns differ at their ends."""
+    if len(name) <= _MOST_CHARACTERS:
+        return name
+    half = (_MOST_CHARACTERS - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
 def furnish(axis, columns, name):
     """Ticks and label of an x axis."""
     from matplotlib import dates, ticker
@@ -115,7 +124,7 @@ def furnish(axis, columns, name):
         whole = bool((columns.positions == np.round(columns.positions)).all())
         line.set_major_locator(ticker.MaxNLocator(nbins=most, integer=whole))
     else:
-        names = columns.names
+        names = [_shortened(name) for name in columns.names]
         are_long = max(map(len, names)) > _LONG_LABEL
         most = int((2 if are_long else 1) * _NAMES_PER_INCH * width)
         line.set_major_locator(ticker.MaxNLocator(nbins=max(most, 2), integer=True))

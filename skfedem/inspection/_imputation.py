@@ -303,13 +303,14 @@ class ImputationDisplay:
                 row_name=row_name,
             )
         self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
-        lay_out(self.figure_)  # how many ticks there is room for
         if column_name is None:
             column_name = "date" if columns.kind == "dates" else "columns"
-        for axis in axes:
-            furnish(axis, columns, column_name)
-            if ax is None:
-                axis.label_outer()
+        for _ in range(2):  # names at the ticks can take room from the axes: fewer fit then
+            lay_out(self.figure_)  # how many ticks there is room for
+            for axis in axes:
+                furnish(axis, columns, column_name)
+                if ax is None:
+                    axis.label_outer()
         return self
 
 
