@@ -190,10 +190,11 @@ class ConvergenceDisplay:
     ) -> Self:
         """Draw the mean and a band of series over several fits, group by group.
 
-        The mean extends as far as all runs of the group do. Where they were evaluated at different
-        positions, each is interpolated linearly, on the scale that is drawn. The components of
-        runs in a group are ordered by their last values, the largest first, since component 0 of
-        one run need not be that of another.
+        The mean is arithmetic, on a logarithmic axis too, where one run far above the others takes
+        it out of the band. It extends as far as all runs of the group do. Where they were evaluated
+        at different positions, each is interpolated linearly, on the scale that is drawn. The
+        components of runs in a group are ordered by their last values, the largest first, since
+        component 0 of one run need not be that of another.
 
         Parameters
         ----------
