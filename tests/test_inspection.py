@@ -825,6 +825,22 @@ def test_pipelines_transform_the_data_on_the_way(pyplot):
     np.testing.assert_allclose(display.observed, np.log1p(pooled), **ROUNDING)
 
 
+def test_a_pipeline_keeps_names_of_columns_that_are_text(pyplot):
+    pandas = pytest.importorskip("pandas")
+    days = pandas.to_datetime(COLUMNS)
+    for columns, kept in ((COLUMNS, "date"), (days, "columns"), (days.to_period("M"), "columns")):
+        table = pandas.DataFrame(pooled_means(counts_of_clients()), columns=columns)
+        table = table.drop(columns=columns[5])  # of nothing there is no standard deviation
+        pipeline = make_pipeline(StandardScaler(), FederatedMatrixImputer(1, random_state=0))
+        display = ImputationDisplay.from_estimator(pipeline.fit(table), table)
+        assert display.ax_[1].get_xlabel() == "columns"
+        display = ImputationDisplay.from_estimator(pipeline, table, column_labels=table.columns)
+        assert display.ax_[1].get_xlabel() == "date"
+        pipeline.set_output(transform="pandas").fit(table)
+        display = ImputationDisplay.from_estimator(pipeline, table)
+        assert display.ax_[1].get_xlabel() == kept
+
+
 def test_axes_of_ones_own(pyplot, imputer):
     clients = counts_of_clients()
     figure, axes = pyplot.subplots(2)

@@ -172,7 +172,8 @@ class ImputationDisplay:
             neighbours into bands, which show means; see the class.
         column_labels : array-like of shape (n_columns,), default=None
             Dates, numbers or names. None: the columns of X or, where these have no names, of the
-            fit. Text like 1995-01 is a date.
+            fit. Text like 1995-01 is a date. The steps of a Pipeline before the imputer lose the
+            names of columns, unless they are text and ``set_output(transform="pandas")`` was used.
         window, yscale, mark_missing, color_scale, row_name, column_name, ax, line_kw
             See ``plot``.
 
