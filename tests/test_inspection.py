@@ -810,6 +810,17 @@ def test_other_column_labels(pyplot, imputer, labels, expected):
         assert set(shown) <= {*labels, ""}
 
 
+def test_dates_that_do_not_increase_are_written_without_midnight(pyplot, imputer):
+    pandas = pytest.importorskip("pandas")
+    days = pandas.date_range("2000-01-01", periods=SHAPE[1], freq="D")[::-1]
+    expected = [str(day.date()) for day in days]
+    for labels in (days, list(days), days.tz_localize("UTC"), days.to_period("D"), days.to_numpy()):
+        display = ImputationDisplay.from_estimator(imputer, column_labels=labels)
+        shown = [text.get_text() for text in display.ax_.get_xticklabels()]
+        assert expected[0] in shown
+        assert set(shown) <= {*expected, ""}
+
+
 def test_names_may_be_in_a_series(pyplot, imputer):
     pandas = pytest.importorskip("pandas")
     names = [f"item {k}" for k in range(SHAPE[1])]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
+_MIDNIGHT = re.compile(r"(?<=\d)[T ]00:00(:00(\.0+)?)?$")
 _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
@@ -77,7 +78,6 @@ def place(labels):
     """
     from matplotlib.dates import date2num
 
-    texts = [str(label) for label in labels]
     dated = all(isinstance(label, date) or _ISO_DATE.fullmatch(str(label)) for label in labels)
     if labels.dtype.kind == "M" or dated:
         try:
@@ -88,7 +88,9 @@ def place(labels):
             return Columns(days, "dates", [])
     if labels.dtype.kind in "iuf" and np.isfinite(labels).all() and (np.diff(labels) > 0).all():
         return Columns(labels.astype(np.float64), "numbers", [])
-    return Columns(np.arange(len(labels), dtype=np.float64), "names", texts)
+    # Of days that come one after another, the time of day says nothing.
+    names = [_MIDNIGHT.sub("", str(label)) for label in labels]
+    return Columns(np.arange(len(labels), dtype=np.float64), "names", names)
 
 
 def edges(positions):
