@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from numbers import Integral, Real
 
 import numpy as np
@@ -47,10 +48,29 @@ def check_choice(name, value, choices, *, hint=""):
         raise ValueError(f"Expected {name} to be one of {names}, got {value!r}. {hint}".rstrip())
 
 
+def python_number(value):
+    """An int or float for any other number; what is no number, as it is.
+
+    NumPy's integers wrap around, its short floats have few digits; fractions do not fit in arrays.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def in_python_numbers(estimator):
+    """A copy of an estimator whose parameters are Python's numbers."""
+    parameters = estimator.get_params(deep=False)
+    return copy(estimator).set_params(
+        **{name: python_number(value) for name, value in parameters.items()}
+    )
+
+
 def check_shape(name, value, shape):
     """Return a parameter as a finite float array of a shape."""
     try:
-        array = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        hidden_as_nan = np.ma.filled(np.ma.asarray(value, dtype=np.float64), np.nan)
+        array = np.atleast_1d(hidden_as_nan)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"Expected {name} to be numbers of shape {shape}, got {value!r}."

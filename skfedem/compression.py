@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from itertools import count
 from math import ceil, sqrt
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from . import _codec, _vectors
 from ._compat import divide_in_place
-from ._parameters import check_number
+from ._parameters import check_number, python_number
 from ._typing import FloatArray, IntArray
 
 __all__ = ["BlockQuantizer", "Compressor", "Dithering", "Identity", "RandK"]
@@ -133,8 +133,10 @@ class _Operator(Compressor):
         else:
             check_number(name, level, kind=Integral, low=1, high=self._most_levels)
         norm = getattr(self, "norm", 2)
-        if norm not in (2, np.inf):
+        if not isinstance(norm, Real) or norm not in (2, np.inf):
             raise ValueError(f"norm must be 2 or numpy.inf, got {norm!r}")
+        for given, value in list(vars(self).items()):
+            object.__setattr__(self, given, python_number(value))
 
     @abstractmethod
     def _level(self, q: int) -> Any:

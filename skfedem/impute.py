@@ -15,10 +15,10 @@ from ._fitted_matrix import FittedMatrix
 from ._input.cells import check_cells
 from ._input.clients import features_of
 from ._input.matrices import holds_clients
-from ._input.table_labels import fit_labels
+from ._input.table_labels import check_labels, fit_labels
 from ._messages import shown, warn
 from ._parallel import Workers
-from ._parameters import check_choice, check_number, check_rank, check_switch
+from ._parameters import check_choice, check_number, check_rank, check_switch, in_python_numbers
 from ._poisson_means import warn_of_guard, warn_of_spread
 from ._typing import (
     ClientWeights,
@@ -193,8 +193,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Label of each client: sorted labels with ``clients=``, else positions in the list.
     client_drift_ : ndarray of shape (`n_clients_`,)
         sqrt(m_i) ||V_i||, the root mean square of the residuals that a client's control variate
-        remembers: how badly the common fit suits it. 0 without observed cells, or with
-        ``control_step=0``.
+        remembers: how badly the common fit suits it. 0 without observed cells. With
+        ``control_step=0`` it stays that of the start, 0 with ``control_init="zeros"``.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -368,7 +368,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             that were cut before exp overflows, or are too large beside the others.
         """
         self._check_parameters()
-        checked, family = clone(self), FAMILIES[self.family]
+        checked, e, family = clone(self), in_python_numbers(self), FAMILIES[self.family]
         data = check_cells(
             checked,
             X,
@@ -378,16 +378,16 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             missing_values=self.missing_values,
             rows=self.rows,
         )
-        rank = check_rank("rank", self.rank, data.shape) or min(data.shape)
+        rank = check_rank("rank", e.rank, data.shape) or min(data.shape)
         observers = np.flatnonzero(np.diff(data.offsets))
         federation = cell_federation(data, observers, self.client_weights)
         self._check_batches(federation, data.ids[observers])
-        theta = self._warm_theta(data.shape)
+        known = self._known(X, shape, data, checked)
+        theta = self._warm_theta(data.shape, known)
         memory = None if theta is None else getattr(self, "_memory", None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         seed = seed_of(self, seed, resume_from)
-        known = self._known(X, shape, data, checked)
-        task = FitTask(self, X, y, self.max_iter)
+        task = FitTask(self, X, y, e.max_iter)
         with Workers(self.n_jobs) as workers:
             model = low_rank_model(
                 federation,
@@ -395,12 +395,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 data.log_base_measure[observers],
                 family,
                 rank,
-                self.penalty,
-                self.effects,
-                self.effects_penalty,
+                e.penalty,
+                e.effects,
+                e.effects_penalty,
                 adaptive=isinstance(self.step_size, str),
             )
-            problem = federated_problem(self, model, federation, seed)
+            problem = federated_problem(e, model, federation, seed)
             if memory and same_rows(memory, federation, data.ids[observers]):
                 start = start_again(model, federation, memory.model, memory.server, theta)
                 start = go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
@@ -408,7 +408,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             else:
                 start, first_round = start_run(model, federation, theta), 0
             tasks = task.rounds(lambda server: {**known, **_so_far(server, first_round)})
-            result = run_solver(self, problem, start, workers, resume_from, tasks)
+            result = run_solver(e, problem, start, workers, resume_from, tasks)
             objective, _ = evaluate(problem, result.server, workers)
         self._store(known, result, problem, data.ids, observers, objective)
         task.end()
@@ -453,7 +453,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 f"{shown(ids[short[0]])}. Use a smaller batch_size or replacement=True."
             )
 
-    def _warm_theta(self, shape):
+    def _warm_theta(self, shape, known):
         """θ of the last fit, if that is where to start."""
         if not (self.warm_start and hasattr(self, "converged_")):
             return None
@@ -463,6 +463,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 f"in the last fit with warm_start=True, got shape {shape} and "
                 f"family={self.family!r}. Fit with warm_start=False."
             )
+        for axis in ("row", "column"):
+            labels = f"_{axis}_labels"
+            what_to_do = "Reindex the tables, or fit with warm_start=False"
+            check_labels(axis, getattr(self, labels), known[labels], what_to_do)
         theta, rank = self._theta(), self.rank
         left, singular_values, right = theta.low_rank
         return Theta(
@@ -486,8 +490,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             # What the attributes are, whatever set_params makes of the parameters later.
             "_fitted_family": self.family,
             "_fitted_effects": self.effects,
-            "_fitted_penalty": self.penalty,
-            "_fitted_effects_penalty": self.effects_penalty,
+            "_fitted_penalty": float(self.penalty),
+            "_fitted_effects_penalty": float(self.effects_penalty),
             "_shape": data.shape,
             "_has_triplets": shape is not None,
             "_has_sites": has_sites,
@@ -535,7 +539,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         warn_outcome(
             self,
             result,
-            step_schedule(self, problem),
+            step_schedule(in_python_numbers(self), problem),
             iteration="natural steps",
             left="were too long for the curvature",
             remedy="" if automatic else '; or use step_size="auto"',

@@ -314,7 +314,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
                 cells,
                 FAMILIES[self.family],
                 self.effects,
-                self.effects_penalty,
+                float(self.effects_penalty),
                 self.client_weights,
             )
             penalties = self._path(penalty_max)

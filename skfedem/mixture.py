@@ -14,11 +14,17 @@ from sklearn.utils.validation import validate_data
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._fitted_mixture import FittedMixture
 from ._history import History
-from ._input.clients import check_clients, check_enough_rows, features_of, federation_of
+from ._input.clients import (
+    check_clients,
+    check_enough_rows,
+    check_features_of_fit,
+    features_of,
+    federation_of,
+)
 from ._input.tables import is_client_list
 from ._messages import warn
 from ._parallel import Workers
-from ._parameters import check_choice, check_number, check_switch
+from ._parameters import check_choice, check_number, check_switch, in_python_numbers
 from ._typing import (
     ClientsLike,
     ClientWeights,
@@ -412,15 +418,16 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         count distinct rows.
         """
         self._check_parameters()
-        checked = clone(self)
+        checked, e = clone(self), in_python_numbers(self)
         data = check_clients(checked, X, clients, sample_weight)
-        check_enough_rows(data, self.n_components, self.batch_size, self.replacement)
+        check_enough_rows(data, e.n_components, e.batch_size, e.replacement)
         federation = federation_of(data, self.client_weights)
         memory = self._memory if self._warm() else None
         first_round = memory.server.round_index if memory else 0
         if memory:
             self._check_type_of_fit("warm_start=True")
-        given = check_start(self, checked.n_features_in_, warm=self._warm())
+            check_features_of_fit(self, checked)
+        given = check_start(e, checked.n_features_in_, warm=self._warm())
         seeds = self._seeds(1 if memory else self.n_init)
         if (self.checkpoint or resume_from) and len(seeds) > 1:
             raise ValueError(
@@ -428,13 +435,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 "run. Fit the starts one by one."
             )
         best: Any = None
-        task = FitTask(self, X, y, self.max_iter, sample_weight, len(seeds))
+        task = FitTask(self, X, y, e.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
             if memory:
-                model, cost = standardised_again(self, memory.model, federation, given)
+                model, cost = standardised_again(e, memory.model, federation, given)
             else:
-                model, cost = standardise(self, federation, given)
-            problem = federated_problem(self, model, federation, seed=0)
+                model, cost = standardise(e, federation, given)
+            problem = federated_problem(e, model, federation, seed=0)
             for number, seed in enumerate(seeds):
                 self._print(f"Start {number}")
                 seed = seed_of(self, seed, resume_from)
@@ -447,7 +454,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 tasks = task.rounds(
                     lambda server: self._so_far(server, model, checked, first_round)
                 )
-                result = run_solver(self, problem, start, workers, resume_from, tasks)
+                result = run_solver(e, problem, start, workers, resume_from, tasks)
                 if best is None or result.criteria[-1] > best.criteria[-1]:
                     best = result
                 if result.stopped_by == "keyboard":
@@ -458,7 +465,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         warn_outcome(
             self,
             best,
-            step_schedule(self, problem),
+            step_schedule(e, problem),
             iteration="EM iterations",
             left="left the domain of the M-step",
             remedy=", or drop linearly dependent features",
@@ -544,29 +551,30 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         array([-4.,  4.])
         """
         self._check_parameters()
-        checked, memory = clone(self), getattr(self, "_memory", None)
+        checked, e = clone(self), in_python_numbers(self)
+        memory = getattr(self, "_memory", None)
         data = check_clients(checked, X, clients, sample_weight)
         if memory is None:
-            check_enough_rows(data, self.n_components, None, True)
+            check_enough_rows(data, e.n_components, None, True)
         else:
             table = X[0] if is_client_list(X) else X
             validate_data(self, table, reset=False, skip_check_array=True)
             self._check_type_of_fit("partial_fit")
-        given = check_start(self, data.rows.shape[1], warm=memory is not None)
+        given = check_start(e, data.rows.shape[1], warm=memory is not None)
         federation = federation_of(data, self.client_weights)
         uniform, old = self.client_weights == "uniform", memory and self.history_
         with Workers(self.n_jobs) as workers:
             if memory is None:
-                problem, memory, old = self._first_of_stream(data, federation, given, workers)
+                problem, memory, old = self._first_of_stream(e, data, federation, given, workers)
             else:
-                model = with_parameters(memory.model, self.reg_covar, given.fixed_covariance)
-                problem = federated_problem(self, model, federation, self._seeds(1)[0])
+                model = with_parameters(memory.model, e.reg_covar, given.fixed_covariance)
+                problem = federated_problem(e, model, federation, self._seeds(1)[0])
                 memory = memory._replace(model=model)
             n_known = len(memory.ids)
             if n_known and memory.totals.any():
                 memory = weighing(memory, uniform=uniform)
             memory, at = join(memory, data.ids, uniform=uniform)
-            schedule = None if isinstance(self.step_size, str) else step_schedule(self, problem)
+            schedule = None if isinstance(e.step_size, str) else step_schedule(e, problem)
             stepping = Stepping(schedule, not uniform)
             memory, controls, history, trace = stream(fedem, problem, memory, at, stepping, workers)
         bits = history.row(0)["downlink_bits"]
@@ -579,10 +587,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         self._store_stream(memory, at, controls, appended(old, history, trace), new_ids, checked)
         return self
 
-    def _first_of_stream(self, data, federation, given, workers):
+    def _first_of_stream(self, e, data, federation, given, workers):
         """Problem of a stream's first call, what is known before its rounds, and its history."""
-        model, cost = standardise(self, federation, given)
-        problem = federated_problem(self, model, federation, seed=0)._replace(batch_size=None)
+        model, cost = standardise(e, federation, given)
+        problem = federated_problem(e, model, federation, seed=0)._replace(batch_size=None)
         seeds = self._seeds(self.n_init)
         best: Any = None
         for seed in seeds:
@@ -600,7 +608,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}
         memory = memory_of(data.ids, problem, server, states)
         memory = memory._replace(totals=np.zeros(len(data.ids)))
-        return problem._replace(batch_size=self.batch_size), memory, history
+        return problem._replace(batch_size=e.batch_size), memory, history
 
     def fit_predict(
         self,

@@ -22,7 +22,7 @@ from functools import wraps
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
+from ._parameters import python_number
 
 __all__ = [
     "control_step",
@@ -43,12 +43,12 @@ _Result = TypeVar("_Result", int, float)
 
 
 def _in_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Compute in Python's numbers: NumPy's integers wrap around, and its float32 has few digits."""
+    """Compute in Python's numbers, and refuse what leaves their range."""
 
     @wraps(function)
     def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        numbers: list[Any] = list(map(_plain, args))
-        named: dict[str, Any] = {name: _plain(value) for name, value in kwargs.items()}
+        numbers: list[Any] = list(map(python_number, args))
+        named: dict[str, Any] = {name: python_number(value) for name, value in kwargs.items()}
         try:
             result = function(*numbers, **named)
             if math.isinf(result):
@@ -613,11 +613,6 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     below = math.floor(math.sqrt(square))
     # m/k + c k is equal at k and k + 1 where k (k + 1) = m/c, the square of its real minimiser.
     return max(1, below if square <= below * (below + 1) else below + 1)
-
-
-def _plain(value: Any) -> Any:
-    """Python's number for one of NumPy's."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_omega(omega: float) -> None:

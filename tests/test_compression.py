@@ -613,3 +613,14 @@ def test_subclasses_send_what_their_own_compress_returns(operator):
     plain, n_bytes = operator(omega=1.0).send(values, uniforms)
     np.testing.assert_array_equal(Doubled(omega=1.0).send(values, uniforms)[0], 2 * plain)
     np.testing.assert_array_equal(Longer(omega=1.0).send(values, uniforms)[1], n_bytes + 1)
+
+
+@pytest.mark.parametrize("number", [np.int8, np.uint8, np.int64])
+def test_levels_of_any_integer_type_are_used_as_pythons(number):
+    # 4 * 100**2 leaves 8 bits.
+    for make in (lambda n: Dithering(levels=n), lambda n: RandK(k=n)):
+        got, want = make(number(100)), make(100)
+        assert got == want and repr(got) == repr(want)
+        assert got.omega_for(300) == want.omega_for(300)
+        x, uniforms = np.linspace(-1, 1, 300), np.linspace(0, 0.99, 300)
+        assert got.encode(got.compress(x, uniforms)) == want.encode(want.compress(x, uniforms))

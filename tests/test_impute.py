@@ -1,6 +1,7 @@
 import pickle
 import tracemalloc
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -282,6 +283,28 @@ def test_the_objective_is_that_of_the_docstring(family, effects_penalty):
     squares = (imputer.row_effects_**2).sum() + (imputer.column_effects_**2).sum()
     assert_allclose(imputer.objective_, want + max(effects_penalty, 1e-7) / 2 * squares, rtol=1e-12)
     assert_allclose(imputer.history_["objective"][-1], imputer.objective_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("number", [np.int8, np.float16, np.longdouble, Fraction])
+def test_numbers_of_any_type_are_used_as_pythons(number):
+    # 2**9 squared, summed over cells, leaves 16 bits; bits and epochs leave 8.
+    if number is np.int8:
+        plain = {"rank": 3, "batch_size": 5, "max_iter": 4}
+    else:
+        plain = {"penalty": 512.0, "effects_penalty": 0.5, "step_size": 0.25, "omega": 1.5}
+    rest = {"family": "gaussian", "omega": 1.0, "tol": 0, "random_state": 0, "max_iter": 4}
+    odd = {name: number(value) for name, value in plain.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        got, want = (
+            FederatedMatrixImputer(**rest | parameters).fit(CLIENTS) for parameters in (odd, plain)
+        )
+    for name in FITTED:
+        assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+    for name, column in want.history_.items():
+        assert_array_equal(got.history_[name], column, err_msg=name)
+    assert type(got.objective_) is float
+    assert got.score(CLIENTS) == want.score(CLIENTS)
 
 
 @every_family

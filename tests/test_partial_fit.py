@@ -188,6 +188,17 @@ def test_new_clients_join_and_absent_ones_keep_what_they_have():
     assert_array_equal(gm.history_["n_active"][1:], [5, 2, 5])
 
 
+@pytest.mark.parametrize("unit", ["h", "us", "ns"])
+def test_clients_are_known_by_their_date_in_any_unit(unit):
+    days = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], dtype="M8[D]")[np.arange(200) % 3]
+    gm = FederatedGaussianMixture(2, random_state=0).partial_fit(X[:200], clients=days)
+    some = np.arange(200) % 3 < 2
+    gm.partial_fit(X[:200][some], clients=days[some].astype(f"M8[{unit}]"))
+    assert gm.n_clients_ == 3
+    assert len(gm.new_client_ids_) == 0
+    assert_array_equal(gm.history_["n_active"][1:], [3, 2])
+
+
 @pytest.mark.parametrize("control_step", [1.0, 0.3])
 def test_the_sum_is_divided_by_the_share_that_is_present(control_step):
     gm = FederatedGaussianMixture(**GIVEN, step_size=0.2, control_step=control_step)

@@ -348,6 +348,7 @@ def bad(position, value):
         (3.0, r"got shape \(\)"),
         (WEIGHTS, "hold numbers|got shape"),
         (["much"] * len(X), "hold numbers"),
+        (np.ma.masked_equal(bad(33, 9e9), 9e9), "sample_weight without masked entries, got 1"),
     ],
 )
 def test_bad_weights_of_a_table(weight, says):

@@ -1,6 +1,7 @@
 import copy
 import re
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -376,6 +377,16 @@ BAD_LABELS = {
         ValueError,
         ["missing", "row 27"],
     ),
+    "a masked label": (
+        np.ma.array(OWNERS, mask=np.arange(N_SAMPLES) == 4),
+        ValueError,
+        ["Expected clients without masked entries, got 1", "fill the entries in"],
+    ),
+    "labels of a partial order": (
+        np.array([frozenset([owner]) for owner in np.tile(["ash", "birch"], 14)], dtype=object),
+        TypeError,
+        ["can be sorted", "frozenset", "with str"],
+    ),
     "mixed types": (labels_with(3), TypeError, ["one type", "int, str", "with str"]),
     "mixed types in a list": (
         labels_with(3).tolist(),
@@ -545,6 +556,47 @@ def test_something_must_bound_the_fit():
 def test_compression_without_a_compressor():
     says = ["omega=0 with compressor=None", "omega=1.5", "dithering"]
     check_refused(ValueError, says, CLIENTS, compressor=None, omega=1.5)
+
+
+def test_large_integers_in_a_list_stay_what_they_are():
+    # As floats, the last two would be the same client.
+    labels = [[1, 2**63 + 5, 2**63 + 6][k % 3] for k in range(N_SAMPLES)]
+    gm = FederatedGaussianMixture(**GOOD).fit(X, clients=labels)
+    assert gm.client_ids_.tolist() == [1, 2**63 + 5, 2**63 + 6]
+
+
+@pytest.mark.parametrize(
+    "number", [np.int8, np.uint8, np.int16, np.float32, np.longdouble, Fraction]
+)
+def test_numbers_of_any_type_are_used_as_pythons(number):
+    # 100 * 3 clients leaves 8 bits, 2**19 doubles 16: only counts of these types, and no others.
+    is_count = issubclass(number, np.integer)
+    counts = {"n_components": 2, "batch_size": 100, "max_iter": 7}
+    shares = {"step_size": 0.25, "participation": 0.5, "omega": 1.5, "reg_covar": 2.0**-20}
+    odd = {name: number(value) for name, value in (counts if is_count else shares).items()}
+    got, want = (
+        FederatedGaussianMixture(**{**counts, **shares, **parameters}, tol=0, random_state=0)
+        for parameters in (odd, {})
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        got.fit(CLIENTS), want.fit(CLIENTS)
+        assert_unchanged(fitted_attributes(got), fitted_attributes(want))
+        got.partial_fit(CLIENTS), want.partial_fit(CLIENTS)
+    assert_unchanged(fitted_attributes(got), fitted_attributes(want))
+    assert all(type(got.get_params()[name]) is number for name in odd)
+
+
+def test_a_compressor_of_what_is_no_number():
+    class Wrong(RandK):
+        def compress(self, values, uniforms, lengths=None):
+            return np.full_like(values, NAN)
+
+        def n_bytes(self, values, lengths=None):
+            return np.full(3, 100)
+
+    says = ["finite values", "compress and n_bytes", r"Wrong\(k=3", "Correct this class"]
+    check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
 
 
 @pytest.mark.parametrize("omega", [NAN, INFINITY, -1.0])

@@ -107,6 +107,17 @@ def test_known_clients_keep_their_control_variates():
     assert_memory_is_the_mean(gm)
 
 
+def test_columns_are_those_of_the_last_fit():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(X, columns=["a", "b"])
+    gm = fit(FederatedGaussianMixture(2, warm_start=True, random_state=0), table, clients=OWNERS)
+    before = pickle.dumps(gm)
+    with pytest.raises(ValueError, match=r"columns of the last fit, \['a', 'b'\], in that order"):
+        fit(gm, table[["b", "a"]], clients=OWNERS)
+    assert pickle.dumps(gm) == before
+    fit(gm, X, clients=OWNERS)  # an array has no names to compare
+
+
 def test_it_converges_to_the_same_fit_with_other_rows_of_other_clients():
     gm = FederatedGaussianMixture(**{**GIVEN, "tol": 1e-9}, covariance_type="tied", max_iter=500)
     gm.set_params(warm_start=True).fit(make_clients((50, 60), seed=3))
@@ -260,6 +271,19 @@ def test_imputers_begin_from_the_parameters_with_other_observations():
     # Control variates and cells are sent anew.
     assert imputer.history_["epoch"][0] == 1
     assert imputer.history_["uplink_bits"][0] > 0
+
+
+def test_rows_and_columns_of_imputers_are_those_of_the_last_fit():
+    pandas = pytest.importorskip("pandas")
+    sites = [f"site {k}" for k in range(MATRICES[0].shape[0])]
+    months = [f"month {k}" for k in range(MATRICES[0].shape[1])]
+    tables = [pandas.DataFrame(matrix, sites, months) for matrix in MATRICES]
+    imputer = fit(FederatedMatrixImputer(**COUNTS, max_iter=3, warm_start=True), tables)
+    with pytest.raises(ValueError, match="row labels of the fit, in that order: 'site 0' for row"):
+        fit(imputer, [table[::-1] for table in tables])
+    with pytest.raises(ValueError, match="column labels of the fit.*warm_start=False"):
+        fit(imputer, [table[months[::-1]] for table in tables])
+    fit(imputer, tables)
 
 
 def test_a_warm_imputation_is_resumed_bit_for_bit(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .tables import is_missing
+from .tables import is_missing, refuse_masked
 
 
 def client_codes(labels, n_rows):
@@ -64,13 +64,22 @@ def grouped(labels, n_rows):
         ) from error
     starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
     ids = array[starts]
+    if array.dtype == object and len(set(ids.tolist())) < len(ids):
+        raise TypeError(
+            f"Expected client labels that can be sorted, got {type(ids[0]).__name__} labels, of "
+            "which some are neither smaller nor larger than others. Convert them, for example "
+            "with str."
+        )
     if not hasattr(labels, "dtype"):
-        ids = np.array(ids.tolist())
+        plain = np.array(ids.tolist())
+        # As floats, large integers would be others, or the same.
+        ids = plain if (plain == ids).all() else ids
     return ids, order, np.append(starts, n_rows)
 
 
 def _label_array(labels, n_rows):
     """One label for each row, none missing; objects where no array was given."""
+    refuse_masked("clients", labels)
     # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
     if array.ndim != 1 or len(array) != n_rows:

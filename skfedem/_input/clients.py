@@ -232,6 +232,17 @@ def features_of(estimator):
     return {name: vars(estimator)[name] for name in names if name in vars(estimator)}
 
 
+def check_features_of_fit(estimator, checked):
+    """Raise for columns that are named otherwise than in the last fit, which goes on."""
+    want, got = (list(getattr(e, "feature_names_in_", ())) for e in (estimator, checked))
+    if want and got and want != got:
+        raise ValueError(
+            f"Expected the columns of the last fit, {shorten(want)}, in that order, with "
+            f"warm_start=True, got {shorten(got)}. Rename or reorder them, or fit with "
+            "warm_start=False."
+        )
+
+
 def take_features(estimator, checked):
     """Set ``n_features_in_`` and ``feature_names_in_`` as another has them."""
     vars(estimator).pop("feature_names_in_", None)

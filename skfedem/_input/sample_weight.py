@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from .tables import LARGEST, is_client_list
+from .tables import LARGEST, is_client_list, refuse_masked
 
 
 def check_row_weights(X, sample_weight):
@@ -52,6 +52,7 @@ def weights_of_list(X, sample_weight):
 
 def weights_of_table(sample_weight, n_rows, whose=""):
     """Weights of a table's rows as float64."""
+    refuse_masked(f"sample_weight{whose}", sample_weight)
     try:
         weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -54,6 +54,15 @@ def unmasked(table):
     return table
 
 
+def refuse_masked(name, values):
+    """Raise for a masked array that hides labels or weights, which NumPy would read."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"Expected {name} without masked entries, got {np.ma.count_masked(values)} of them. "
+            "Leave these rows out, or fill the entries in."
+        )
+
+
 def refuse_dates(table, where=""):
     """Raise for a DataFrame with dates or durations, which NumPy takes for numbers."""
     names, dtypes = getattr(table, "columns", ()), getattr(table, "dtypes", ())

@@ -405,7 +405,7 @@ def _simulate(n_clients, n_samples, mixture, deal, random_state):
     check_number("n_samples", n_samples, kind=Integral, low=1)
     weights, means, covariances, covariance_type = mixture
     n_components, n_features = means.shape
-    n_rows = n_clients * n_samples
+    n_rows = int(n_clients) * int(n_samples)
     components = random_state.choice(n_components, size=n_rows, p=weights)
     factors = _component_factors(covariances, covariance_type, n_components, n_features)
     rows = random_state.standard_normal((n_rows, n_features))

@@ -100,6 +100,7 @@ def client_labels(
     check_choice("scheme", scheme, _SCHEMES)
     check_number("n_clients", n_clients, kind=Integral, low=1)
     check_number("min_rows", min_rows, kind=Integral, low=1)
+    n_clients, min_rows = int(n_clients), int(min_rows)
     n_samples = np.shape(_check_rows(X))[0]
     if n_samples < n_clients * min_rows:
         raise ValueError(
@@ -117,6 +118,7 @@ def client_labels(
         codes = _label_codes(y, n_samples, scheme)
     if scheme == "label":
         check_number("shards_per_client", shards_per_client, kind=Integral, low=1)
+        shards_per_client = int(shards_per_client)
         if n_samples < n_clients * shards_per_client:
             raise ValueError(
                 f"Expected at least n_clients * shards_per_client = {n_clients} * "

@@ -182,6 +182,11 @@ def compress(
             f"{innovations.shape} and {(len(clients),)}, got {shapes[0]} and {shapes[1]}. Correct "
             "this class."
         )
+    if not (np.isfinite(quantized).all() and (n_bytes >= 0).all()):
+        raise ValueError(
+            f"Expected finite values and lengths >= 0 from compress and n_bytes of "
+            f"{problem.compressor!r}, got others. Correct this class."
+        )
     return quantized, n_bytes
 
 

@@ -205,6 +205,9 @@ def positions(known, ids):
     """
     if len(known) == len(ids) and np.array_equal(known, ids):
         return np.arange(len(ids))
+    if known.dtype.kind in "mM" and known.dtype.kind == ids.dtype.kind:
+        # Of one unit: else lists of them have dates beside integers.
+        known, ids = (labels.astype(np.result_type(known, ids)) for labels in (known, ids))
     if not (known.dtype.kind in "iu" and ids.dtype.kind in "iu"):
         where = {label: k for k, label in enumerate(known.tolist())}
         return np.array([where.get(label, -1) for label in ids.tolist()])
