@@ -287,9 +287,9 @@ def test_the_objective_is_that_of_the_docstring(family, effects_penalty):
 
 @pytest.mark.parametrize("number", [np.int8, np.float16, np.longdouble, Fraction])
 def test_numbers_of_any_type_are_used_as_pythons(number):
-    # 2**9 squared, summed over cells, leaves 16 bits; bits and epochs leave 8.
+    # The numbers of 8 factors leave 8 bits, 2**9 squared and summed over cells 16.
     if number is np.int8:
-        plain = {"rank": 3, "batch_size": 5, "max_iter": 4}
+        plain = {"rank": 8, "batch_size": 5, "max_iter": 4}
     else:
         plain = {"penalty": 512.0, "effects_penalty": 0.5, "step_size": 0.25, "omega": 1.5}
     rest = {"family": "gaussian", "omega": 1.0, "tol": 0, "random_state": 0, "max_iter": 4}

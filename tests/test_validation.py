@@ -254,6 +254,7 @@ BAD_TABLES = {
         ValueError,
         [r"object ndarray of shape \(3,\)", r"list\(X\)"],
     ),
+    "a series of numbers": (pd.Series([1.0, 2.0]), ValueError, ["2D|2-dimensional", "Series|1D"]),
     "a series of lists": (
         pd.Series([[1.0, 2.0], [3.0, 4.0]]),
         ValueError,

@@ -65,8 +65,9 @@ def refuse_masked(name, values):
 
 def refuse_dates(table, where=""):
     """Raise for a DataFrame with dates or durations, which NumPy takes for numbers."""
-    names, dtypes = getattr(table, "columns", ()), getattr(table, "dtypes", ())
-    for name, dtype in zip(names, dtypes, strict=False):  # other tables may have one of them only
+    if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
+        return
+    for name, dtype in zip(table.columns, table.dtypes, strict=True):
         is_polars_date = hasattr(dtype, "is_temporal") and dtype.is_temporal()
         if is_polars_date or getattr(dtype, "kind", "O") in "mM":
             raise ValueError(
