@@ -82,13 +82,24 @@ def load(path, identity, template):
         If the file is damaged, no checkpoint, of another version, or of another run.
     """
     found, arrays = _read(path)
-    _check_identity(path, found, json.loads(json.dumps(identity)))
+    check_identity(path, found, json.loads(json.dumps(identity)))
     return _rebuilt("state", template, arrays)
 
 
 def identity_of(path):
     """Whose run a checkpoint is; errors as in ``load``."""
     return _read(path)[0]
+
+
+def check_identity(path, found, expected):
+    """Raise ValueError if a checkpoint is of another run, naming the first thing that differs."""
+    for name in [*expected, *(found.keys() - expected.keys())]:
+        if found.get(name) != expected.get(name):
+            raise ValueError(
+                f"Expected a checkpoint of this run at {path}, got one with {name}="
+                f"{found.get(name)!r} where this fit has {name}={expected.get(name)!r}. Resume "
+                "with the parameters and the data of the run, or fit without resume_from."
+            )
 
 
 def _read(path):
@@ -133,17 +144,6 @@ def _read(path):
             f"{header['version']}. Resume with the version of skfedem that wrote it."
         )
     return header["identity"], arrays
-
-
-def _check_identity(path, found, expected):
-    """Raise if a checkpoint is of another run, naming what differs."""
-    for name in [*expected, *(found.keys() - expected.keys())]:
-        if found.get(name) != expected.get(name):
-            raise ValueError(
-                f"Expected a checkpoint of this run at {path}, got one with {name}="
-                f"{found.get(name)!r} where this fit has {name}={expected.get(name)!r}. Resume "
-                "with the parameters and the data of the run, or fit without resume_from."
-            )
 
 
 def _leaves(name, node):

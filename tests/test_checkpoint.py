@@ -1,5 +1,6 @@
 """Runs that are saved, killed and resumed."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _checkpoint
+from skfedem.compression import Compressor, RandK
 
 pytestmark = pytest.mark.filterwarnings("ignore:Not converged")
 NAN = np.nan
@@ -201,6 +203,124 @@ def test_bad_parameters(parameters, error, says, tmp_path, monkeypatch):
     with pytest.raises(error, match=says):
         FederatedGaussianMixture(**parameters).fit(make_clients())
     assert not list(tmp_path.iterdir())
+
+
+# ---- functions and objects as parameters
+
+
+def decay(k, a):
+    return 1 / (1 + k) ** a
+
+
+class Decay:
+    def __init__(self, a):
+        self.a = a
+
+    def __call__(self, k):
+        return decay(k, self.a)
+
+    def step(self, k):
+        return decay(k, self.a)
+
+
+class Keep(Compressor):
+    """RandK of a user's, without a repr."""
+
+    def __init__(self, k):
+        self._operator = RandK(k)
+
+    def omega_for(self, length):
+        return self._operator.omega_for(length)
+
+    def with_omega(self, omega):
+        return self._operator.with_omega(omega)
+
+    def compress(self, values, uniforms, lengths=None):
+        return self._operator.compress(values, uniforms, lengths)
+
+    def variance(self, values, lengths=None):
+        return self._operator.variance(values, lengths)
+
+    def n_bytes(self, values, lengths=None):
+        return self._operator.n_bytes(values, lengths)
+
+    def encode(self, values):
+        return self._operator.encode(values)
+
+    def decode(self, data):
+        return self._operator.decode(data)
+
+
+SCHEDULES = {
+    "lambda": lambda a: lambda k: decay(k, a),
+    "partial": lambda a: functools.partial(decay, a=a),
+    "partial-of-object": lambda a: functools.partial(Decay(a)),
+    "object": Decay,
+    "method": lambda a: Decay(a).step,
+}
+
+
+def rough_mixture(**parameters):
+    return FederatedGaussianMixture(
+        2, **{**ROUGH, "omega": 9.0, "max_iter": 6, "random_state": 0, **parameters}
+    )
+
+
+@pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES)
+def test_a_function_is_known_by_its_name_and_its_steps(make, tmp_path):
+    path = tmp_path / "run.npz"
+    # All of them are alive, and none is where another was.
+    schedules = [make(0.5) for _ in range(3)]
+    whole = rough_mixture(step_size=schedules[0]).fit(make_clients())
+    first = rough_mixture(step_size=schedules[1], max_iter=4, checkpoint=path)
+    first.fit(make_clients())
+    resumed = rough_mixture(step_size=schedules[2]).fit(make_clients(), resume_from=path)
+    assert_array_equal(resumed.means_, whole.means_)
+    other = rough_mixture(step_size=make(0.9))
+    with pytest.raises(ValueError, match=r"Expected a checkpoint of this run .* got one with step"):
+        other.fit(make_clients(), resume_from=path)
+    assert not hasattr(other, "n_iter_")
+
+
+def test_steps_are_compared_at_the_rounds_they_were_taken(tmp_path):
+    path = tmp_path / "run.npz"
+    gm = rough_mixture(step_size=lambda k: 1 / k, warm_start=True).fit(make_clients())
+    gm.set_params(checkpoint=path).fit(make_clients())  # rounds 7 to 12
+    steps = np.concatenate([np.full(7, np.nan), 1 / np.arange(7, 13)])
+    resumed = rough_mixture(step_size=lambda k: steps[k])
+    assert resumed.fit(make_clients(), resume_from=path).n_iter_ == 6
+    steps[9] = 0.2
+    with pytest.raises(ValueError, match=r"step_size\(9\)=0\.1\d* where .* step_size\(9\)=0\.2\."):
+        resumed.fit(make_clients(), resume_from=path)
+    with pytest.raises(TypeError, match=r"Expected step_size\(7\) to be a number .* got None"):
+        rough_mixture(step_size=lambda k: None).fit(make_clients(), resume_from=path)
+
+
+def test_a_compressor_without_a_repr_is_known_by_its_class_and_its_omega(tmp_path):
+    path = tmp_path / "run.npz"
+    operators = [Keep(4) for _ in range(3)]
+    whole = rough_mixture(compressor=operators[0]).fit(make_clients())
+    rough_mixture(compressor=operators[1], max_iter=4, checkpoint=path).fit(make_clients())
+    resumed = rough_mixture(compressor=operators[2]).fit(make_clients(), resume_from=path)
+    assert_array_equal(resumed.means_, whole.means_)
+    for other, name in ((Keep(5), "omega of the compressor"), (RandK(4), "compressor='Keep'")):
+        with pytest.raises(ValueError, match=f"got one with {name}"):
+            rough_mixture(compressor=other).fit(make_clients(), resume_from=path)
+    rough_mixture(compressor=RandK(4), checkpoint=path).fit(make_clients())
+    with pytest.raises(ValueError, match=r"RandK\(k=4, omega=None\)' where .*='RandK\(k=5"):
+        rough_mixture(compressor=RandK(5)).fit(make_clients(), resume_from=path)
+
+
+def test_a_start_is_known_by_its_numbers(tmp_path):
+    path = tmp_path / "run.npz"
+    means = [[0, 0, 0], [3, 3, 3]]
+    rough_mixture(means_init=means, checkpoint=path).fit(make_clients())
+    array = np.array(means)
+    for same in (array, array.astype(float), array.astype(np.float32), array.astype(object)):
+        gm = rough_mixture(means_init=same)
+        assert gm.fit(make_clients(), resume_from=path).n_iter_ == 6
+    with pytest.raises(ValueError, match="got one with means_init="):
+        rough_mixture(means_init=array + 1).fit(make_clients(), resume_from=path)
 
 
 # ---- killed

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Callable
+from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +34,8 @@ _FREE = frozenset(
         "warm_start",
     )
 )
+# It differs between two processes that run the same script.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Checkpoint(NamedTuple):
@@ -46,12 +51,15 @@ class Checkpoint(NamedTuple):
         Rounds between two savings; the last round is saved as well.
     resume_from : path-like or None
         Where to go on from; None for the beginning.
+    step_function : callable or None
+        The user's function from the round to γ, if γ is one.
     """
 
     identity: dict
     path: object
     every: int
     resume_from: object
+    step_function: Callable | None
 
     def after_round(self, saved, over):
         """Save what stands after a round, if it is time."""
@@ -70,9 +78,12 @@ class Checkpoint(NamedTuple):
         state = _checkpoint.load(self.resume_from, self.identity, template)
         parameters = problem.model.maximization(state["server"]["statistics"])
         server = ServerState(parameters=parameters, **state["server"])
-        n_rounds = len(state["history"]["round"]) - 1
+        first_round = server.round_index - (len(state["history"]["round"]) - 1)
+        if self.step_function:
+            steps = state["history"]["step_size"][1:].tolist()
+            _check_steps(self.resume_from, self.step_function, steps, first_round)
         return Saved(
-            Progress(server, state["epoch"], state["converged"], server.round_index - n_rounds),
+            Progress(server, state["epoch"], state["converged"], first_round),
             state["states"],
             History.of_dict(state["history"]),
             list(state["trace"]),
@@ -115,8 +126,16 @@ def checkpoint_of(estimator, problem, resume_from):
         "data": fingerprint(federation),
         "constants of the model": _digest(problem.model.constants()),
         **parameters,
+        # Of an operator whose class is all that is known of it.
+        "omega of the compressor": problem.omega,
     }
-    return Checkpoint(identity, estimator.checkpoint, estimator.checkpoint_every, resume_from)
+    return Checkpoint(
+        identity,
+        estimator.checkpoint,
+        estimator.checkpoint_every,
+        resume_from,
+        estimator.step_size if callable(estimator.step_size) else None,
+    )
 
 
 def seed_of(estimator, seed, resume_from):
@@ -159,19 +178,38 @@ def as_state(saved):
     }
 
 
+def _check_steps(path, step_function, steps, first_round):
+    """Raise if a function of the round is not the one that gave the saved steps."""
+    found, given = {}, {}
+    for number, saved in enumerate(steps, start=first_round + 1):
+        name = f"step_size({number})"
+        step_size = step_function(number)
+        check_number(name, step_size, low=0, low_open=True, high=1)
+        found[name], given[name] = saved, float(step_size)
+    _checkpoint.check_identity(path, found, given)
+
+
 def _described(value):
-    """A parameter as JSON has it: arrays by their digests, functions by their names."""
+    """A parameter as JSON has it: arrays by their digests, objects by names without addresses."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value != value:
         return "nan"  # which is not equal to itself
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if callable(value):
-        return getattr(value, "__qualname__", repr(value))
-    if isinstance(value, np.ndarray | list | tuple):
-        return _digest(np.asarray(value))
-    return repr(value)
+    if isinstance(value, list | tuple) or hasattr(value, "__array__"):
+        with suppress(TypeError, ValueError):  # a subclass may have a list of names
+            return _digest(np.asarray(value, dtype=np.float64))
+    return _named(value)
+
+
+def _named(value):
+    """Name of a function; of an object its repr, or its class where that is all a repr tells."""
+    if hasattr(value, "__qualname__"):
+        return value.__qualname__
+    if repr(value) == object.__repr__(value):
+        return type(value).__qualname__
+    return _ADDRESS.sub("", repr(value))
 
 
 def _digest(array):
