@@ -151,7 +151,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
         save before stays beside it, with ``.previous`` appended.
     checkpoint_every : int, default=100
-        Rounds between two saves; the last round is saved as well.
+        Rounds between two saves; the last round is saved as well, unless the fit was stopped from
+        the keyboard: the file is then that of the save before, if there was one.
     verbose : int, default=0
         1 prints every tenth round, 2 every round.
 

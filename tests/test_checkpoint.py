@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _checkpoint
 from skfedem.compression import Compressor, RandK
+from skfedem.solvers import _loop
+from skfedem.solvers._loop import client_round
 
 pytestmark = pytest.mark.filterwarnings("ignore:Not converged")
 NAN = np.nan
@@ -203,6 +206,41 @@ def test_bad_parameters(parameters, error, says, tmp_path, monkeypatch):
     with pytest.raises(error, match=says):
         FederatedGaussianMixture(**parameters).fit(make_clients())
     assert not list(tmp_path.iterdir())
+
+
+# ---- stopped from the keyboard
+
+
+@every_case
+@pytest.mark.parametrize("n_rounds", [2, 7])
+def test_a_fit_stopped_from_the_keyboard_leaves_the_save_before(
+    estimator, data, n_rounds, tmp_path, monkeypatch
+):
+    path = tmp_path / "run.npz"
+    clients = data()
+    whole = clone(estimator).set_params(random_state=0, eval_every=None).fit(clients)
+    n_calls = 0
+
+    def interrupted(*args):
+        nonlocal n_calls
+        n_calls += 1
+        received = client_round(*args)
+        if n_calls == n_rounds + 1:
+            raise KeyboardInterrupt  # clients have moved their control variates
+        return received
+
+    stopped = clone(whole).set_params(checkpoint=path, checkpoint_every=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(_loop, "client_round", interrupted)
+        with pytest.warns(ConvergenceWarning, match=f"keyboard after {n_rounds} rounds"):
+            stopped.fit(clients)
+    assert stopped.n_iter_ == n_rounds
+    if n_rounds < 3:
+        assert not list(tmp_path.iterdir())
+        return
+    with np.load(path) as file:
+        assert file["state.server.round_index"] == 6
+    assert_same_fit(clone(whole).fit(clients, resume_from=path), whole)
 
 
 # ---- functions and objects as parameters
