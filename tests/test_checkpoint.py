@@ -453,3 +453,15 @@ def test_a_folder_is_no_file(tmp_path):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path)
     with pytest.raises(TypeError, match="Expected resume_from to be a path or None, got True"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=True)
+
+
+# ---- what is said before the first round, and after the last
+
+
+@pytest.mark.parametrize("step_size", [5e-324, 1e-300])
+def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
+    gm = FederatedGaussianMixture(2, step_size=step_size, omega=1.0, max_iter=3, max_epochs=9)
+    with pytest.warns(ConvergenceWarning, match="No number of rounds .* use a larger step_size, "):
+        gm.fit(make_clients())
+    with pytest.warns(ConvergenceWarning, match="set max_iter to about 50000 and max_epochs"):
+        gm.set_params(step_size=1e-3).fit(make_clients())

@@ -13,6 +13,8 @@ from .._messages import warn
 _FEW_STEPS = 10
 # ... and this many may well be needed.
 _ENOUGH_STEPS = 50
+# No computer does so many rounds.
+_MOST_ROUNDS = 10**12
 # Automatic steps cut to less than this share of the first are worth a word.
 _SMALL_SHARE = 0.1
 
@@ -103,9 +105,14 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
             first, last = result.history["epoch"][[0, -1]]
             epochs = ceil(first + enough * (last - first) / n_rounds)
             bounds.append(f"max_epochs to about {epochs}")
+        advice = (
+            f"With this step set {' and '.join(bounds)}"
+            if enough < _MOST_ROUNDS
+            else "No number of rounds is enough with this step: use a larger step_size"
+        )
         text += (
-            f": the steps added up to only {travelled:.2g} {iteration}. With this step set "
-            f"{' and '.join(bounds)}, increase tol{doubt}."
+            f": the steps added up to only {travelled:.2g} {iteration}. {advice}, "
+            f"increase tol{doubt}."
         )
     else:
         text += (
@@ -120,11 +127,12 @@ def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
     # What a function of the user's would give for later rounds is not asked.
     follows = isinstance(estimator.step_size, str)
     unit = last_step / schedule(n_rounds) if follows else last_step
-    while travelled < _ENOUGH_STEPS and n_rounds < 1e12:
+    while travelled < _ENOUGH_STEPS and n_rounds < _MOST_ROUNDS:
         some = max(1, n_rounds // 50)
         step_size = unit * schedule(n_rounds + 1) if follows else unit
-        missing = ceil((_ENOUGH_STEPS - travelled) / step_size)
-        some = min(some, missing)
+        missing = _ENOUGH_STEPS - travelled
+        if some * step_size > missing:  # else the quotient may be infinite
+            some = ceil(missing / step_size)
         travelled, n_rounds = travelled + some * step_size, n_rounds + some
     return int(float(f"{n_rounds:.2g}"))
 
