@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, MappingView
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -480,6 +480,8 @@ def _checked_ranks(ranks, shape=None):
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
     if isinstance(ranks, str) or not isinstance(ranks, Iterable):
         raise TypeError(f"{expected}, got {ranks!r}. Give [{ranks!r}] for a single one.")
+    if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
+        raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
     ranks = list(ranks)
     if not ranks:
         raise ValueError(f"{expected}, got none. Give (None,) to choose the penalty only.")
