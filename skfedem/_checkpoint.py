@@ -42,7 +42,7 @@ def save(path, identity, state):
     header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
     arrays[_HEADER] = np.array(json.dumps(header))
     arrays[_DIGEST] = np.array(_digest(arrays))
-    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
+    handle, temporary = _temporary(path)
     try:
         with os.fdopen(handle, "wb") as file:
             np.savez(file, **arrays)
@@ -56,6 +56,13 @@ def save(path, identity, state):
             os.unlink(temporary)
         raise
     _sync_directory(path.parent)
+
+
+def try_out(path):
+    """Raise OSError or ValueError where ``save`` could not begin a file; none is left there."""
+    handle, temporary = _temporary(Path(path))
+    os.close(handle)
+    os.unlink(temporary)
 
 
 def load(path, identity, template):
@@ -182,6 +189,11 @@ def _digest(arrays):
         digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
         digest.update(array.view(np.uint8).data if array.size and array.ndim else array.tobytes())
     return digest.hexdigest()
+
+
+def _temporary(path):
+    """Open a new file beside a path; of all the names there its name is the longest."""
+    return tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
 
 
 def _keep(path):

@@ -1,6 +1,7 @@
 """Runs that are saved, killed and resumed."""
 
 import functools
+import os
 import signal
 import subprocess
 import sys
@@ -458,6 +459,22 @@ def test_a_folder_is_no_file(tmp_path):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path)
     with pytest.raises(TypeError, match="Expected resume_from to be a path or None, got True"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=True)
+
+
+@pytest.mark.parametrize("name", ["a" * 250, "a" * 300, "run\0.npz"], ids=["long", "longer", "NUL"])
+def test_a_name_that_no_file_can_have_is_said_before_the_first_round(name, tmp_path):
+    gm = FederatedGaussianMixture(2, checkpoint=tmp_path / name, max_iter=3)
+    with pytest.raises(ValueError, match="Expected checkpoint to be a file that can be written"):
+        gm.fit(make_clients())
+    assert not hasattr(gm, "n_iter_")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_longest_name_that_is_accepted_is_saved_twice(tmp_path):
+    longest = os.pathconf(tmp_path, "PC_NAME_MAX") - len("12345678.tmp")
+    gm = FederatedGaussianMixture(2, checkpoint=tmp_path / ("a" * longest), checkpoint_every=1)
+    gm.set_params(max_iter=2).fit(make_clients())
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 # ---- what is said before the first round, and after the last

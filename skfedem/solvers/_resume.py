@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -147,18 +148,30 @@ def seed_of(estimator, seed, resume_from):
 
 def check_checkpoint_parameters(estimator):
     """Raise TypeError or ValueError for parameters of checkpoints that do not fit."""
-    path = estimator.checkpoint
-    if path is not None and not (isinstance(path, str) or hasattr(path, "__fspath__")):
+    if estimator.checkpoint is not None:
+        _check_path(estimator.checkpoint)
+    check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1)
+
+
+def _check_path(path):
+    if not (isinstance(path, str) or hasattr(path, "__fspath__")):
         raise TypeError(f"Expected checkpoint to be a path or None, got {path!r}.")
-    if path is not None and not Path(path).absolute().parent.is_dir():
+    # These functions of os.path say no, where those of Path may raise.
+    if not os.path.isdir(Path(path).absolute().parent):
         raise ValueError(
             f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
         )
-    if path is not None and Path(path).is_dir():
+    if os.path.isdir(path):
         raise ValueError(
             f"Expected checkpoint to be a file, got the folder {path!r}. Name a file in it."
         )
-    check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1)
+    try:
+        _checkpoint.try_out(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"Expected checkpoint to be a file that can be written, got {path!r} ({error}). Use "
+            "a shorter name, or a folder that can be written to."
+        ) from error
 
 
 def as_state(saved):
