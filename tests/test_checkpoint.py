@@ -453,8 +453,9 @@ def test_a_folder_that_does_not_exist_is_said_before_the_first_round(tmp_path):
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(ValueError, match="to be a file, got the folder .* Name a file in it"):
-        FederatedMatrixImputer(checkpoint=tmp_path, max_iter=3).fit(matrices())
+    for folder in (tmp_path, ""):
+        with pytest.raises(ValueError, match="to be a file, got the folder .* Name a file in it"):
+            FederatedMatrixImputer(checkpoint=folder, max_iter=3).fit(matrices())
     with pytest.raises(ValueError, match="got a folder. Name the file in it"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path)
     with pytest.raises(TypeError, match="Expected resume_from to be a path or None, got True"):

@@ -936,6 +936,19 @@ def test_smallest_pictures(pyplot):
     assert one.lines_["loss"][0].get_marker() == "."
 
 
+@pytest.mark.parametrize("n_months", [2, 14, 23, 24, 25, 400])
+def test_narrow_axes_have_ticks_for_any_span_of_dates(pyplot, n_months):
+    months = (np.datetime64("2000-01") + np.arange(n_months)).astype("M8[D]")
+    values = np.ones((3, n_months))
+    display = ImputationDisplay(
+        trend=values.sum(axis=0), fitted=values, n_rows=3, column_labels=months
+    )
+    figure, axis = pyplot.subplots(figsize=(1.8, 2), layout="constrained")
+    display.plot(kind="heatmap", ax=axis)  # matplotlib warns where it finds no ticks
+    figure.canvas.draw()
+    assert len(drawn_texts(axis, figure.canvas.get_renderer())) >= 1
+
+
 # ---- readable, at the size of the documentation
 
 

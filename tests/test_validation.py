@@ -388,6 +388,11 @@ BAD_LABELS = {
         TypeError,
         ["can be sorted", "frozenset", "with str"],
     ),
+    "a missing label of pandas": (
+        pd.array([1] * (N_SAMPLES - 1) + [None], dtype="Int64"),
+        ValueError,
+        ["missing one at row 27"],
+    ),
     "mixed types": (labels_with(3), TypeError, ["one type", "int, str", "with str"]),
     "mixed types in a list": (
         labels_with(3).tolist(),
@@ -559,6 +564,14 @@ def test_compression_without_a_compressor():
     check_refused(ValueError, says, CLIENTS, compressor=None, omega=1.5)
 
 
+def test_a_column_may_be_called_mask():
+    # NumPy takes an attribute of this name for the mask of an array.
+    table = pd.DataFrame(X, columns=["a", "_mask"])
+    gm = FederatedGaussianMixture(**GOOD).fit(table, clients=OWNERS)
+    assert_array_equal(gm.means_, FederatedGaussianMixture(**GOOD).fit(X, clients=OWNERS).means_)
+    assert gm.predict([table, table])[0].shape == (N_SAMPLES,)
+
+
 def test_large_integers_in_a_list_stay_what_they_are():
     # As floats, the last two would be the same client.
     labels = [[1, 2**63 + 5, 2**63 + 6][k % 3] for k in range(N_SAMPLES)]
@@ -596,7 +609,7 @@ def test_a_compressor_of_what_is_no_number():
         def n_bytes(self, values, lengths=None):
             return np.full(3, 100)
 
-    says = ["finite values", "compress and n_bytes", r"Wrong\(k=3", "Correct this class"]
+    says = ["finite values from compress", r"Wrong\(k=3", "Correct this class"]
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from .._messages import plural
-from .tables import holds_tables, is_client_list, is_missing, refuse_uneven_rows, unmasked
+from .tables import holds_tables, is_client_list, is_missing, refuse_uneven_rows
 
 GIVE_MATRICES = (
     "Give a list with one sites x months matrix for each client (an array or DataFrame with "
@@ -81,7 +81,9 @@ def as_coo(matrix, where=""):
 
 def as_numbers(table):
     """Array of whatever dimensions; None, pandas.NA and what a mask hides become NaN."""
-    array = np.asarray(unmasked(table))
+    if isinstance(table, np.ma.MaskedArray):
+        table = np.ma.filled(table.astype(np.float64), np.nan)
+    array = np.asarray(table)
     if array.dtype != object:
         return array
     try:

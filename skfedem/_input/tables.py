@@ -49,14 +49,19 @@ def is_mapped(X):
 
 def unmasked(table):
     """A table; of a masked array, what its mask hides is missing, where NumPy would read it."""
-    if np.ma.is_masked(table) and table.dtype.kind in "biufO":
+    if _is_masked(table) and table.dtype.kind in "biufO":
         return np.ma.filled(table.astype(np.float64), np.nan)
     return table
 
 
+def _is_masked(values):
+    # NumPy alone takes a DataFrame's column called "_mask" for a mask.
+    return isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values)
+
+
 def refuse_masked(name, values):
     """Raise for a masked array that hides labels or weights, which NumPy would read."""
-    if np.ma.is_masked(values):
+    if _is_masked(values):
         raise ValueError(
             f"Expected {name} without masked entries, got {np.ma.count_masked(values)} of them. "
             "Leave these rows out, or fill the entries in."
@@ -92,13 +97,15 @@ def client_rows(table, k):
         )
     if isinstance(table, list | tuple):
         refuse_uneven_rows(table, f" of {whose}")
-    refuse_dates(table, f" in {whose}")
     try:
         array = np.asarray(table)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
+        refuse_dates(table, f" in {whose}")
         raise ValueError(
             f"Expected a 2-D table for client {k}, got {error}. {GIVE_TABLES}"
         ) from error
+    if array.dtype.kind in "mMO":
+        refuse_dates(table, f" in {whose}")
     if array.ndim != 2:
         got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
         if not array.ndim:

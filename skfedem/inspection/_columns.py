@@ -119,7 +119,8 @@ def furnish(axis, columns, name):
     width = axis.get_window_extent().width / axis.figure.dpi  # inches
     most = int(np.clip(_TICKS_PER_INCH * width, 2, 10))
     if columns.kind == "dates":
-        locator = dates.AutoDateLocator(minticks=2, maxticks=most)
+        # With fewer than five, no interval is right for a little less than two years.
+        locator = dates.AutoDateLocator(minticks=2, maxticks=max(most, 5))
         line.set_major_locator(locator)
         line.set_major_formatter(dates.ConciseDateFormatter(locator))
     elif columns.kind == "numbers":

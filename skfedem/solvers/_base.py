@@ -182,10 +182,15 @@ def compress(
             f"{innovations.shape} and {(len(clients),)}, got {shapes[0]} and {shapes[1]}. Correct "
             "this class."
         )
-    if not (np.isfinite(quantized).all() and (n_bytes >= 0).all()):
+    if not np.isfinite(quantized).all():
         raise ValueError(
-            f"Expected finite values and lengths >= 0 from compress and n_bytes of "
-            f"{problem.compressor!r}, got others. Correct this class."
+            f"Expected finite values from compress of {problem.compressor!r}, got NaN or inf. "
+            "Correct this class."
+        )
+    if not (n_bytes >= 0).all():
+        raise ValueError(
+            f"Expected lengths >= 0 from n_bytes of {problem.compressor!r}, got {n_bytes.min()}. "
+            "Correct this class."
         )
     return quantized, n_bytes
 

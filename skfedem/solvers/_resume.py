@@ -161,7 +161,7 @@ def _check_path(path):
         raise ValueError(
             f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
         )
-    if os.path.isdir(path):
+    if os.path.isdir(Path(path)):
         raise ValueError(
             f"Expected checkpoint to be a file, got the folder {path!r}. Name a file in it."
         )
