@@ -190,6 +190,6 @@ def run_solver(estimator, problem, start, workers, resume_from, tasks):
         tol=estimator.tol,
         eval_every=estimator.eval_every,
     )
-    checkpoint = checkpoint_of(estimator, problem, resume_from)
+    checkpoint = checkpoint_of(estimator, problem, options.step_size, resume_from)
     solver = SOLVERS[estimator.solver]
     return run(solver, problem, start, options, workers, printer(estimator), checkpoint, tasks)

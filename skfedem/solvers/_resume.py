@@ -92,7 +92,7 @@ class Checkpoint(NamedTuple):
         )
 
 
-def checkpoint_of(estimator, problem, resume_from):
+def checkpoint_of(estimator, problem, schedule, resume_from):
     """Checkpoint of an estimator's fit; None if nothing is saved or resumed.
 
     Parameters
@@ -100,6 +100,8 @@ def checkpoint_of(estimator, problem, resume_from):
     estimator : estimator
         Its parameters, ``checkpoint`` and ``checkpoint_every`` among them.
     problem : Problem
+    schedule : callable
+        From the round to γ.
     resume_from : path-like or None
 
     Returns
@@ -135,7 +137,7 @@ def checkpoint_of(estimator, problem, resume_from):
         estimator.checkpoint,
         estimator.checkpoint_every,
         resume_from,
-        estimator.step_size if callable(estimator.step_size) else None,
+        schedule if callable(estimator.step_size) else None,
     )
 
 
@@ -196,9 +198,7 @@ def _check_steps(path, step_function, steps, first_round):
     found, given = {}, {}
     for number, saved in enumerate(steps, start=first_round + 1):
         name = f"step_size({number})"
-        step_size = step_function(number)
-        check_number(name, step_size, low=0, low_open=True, high=1)
-        found[name], given[name] = saved, float(step_size)
+        found[name], given[name] = saved, step_function(number)
     _checkpoint.check_identity(path, found, given)
 
 
