@@ -16,7 +16,6 @@ from sklearn.exceptions import ConvergenceWarning
 from skfedem import (
     FederatedGaussianMixture,
     FederatedMatrixImputer,
-    FederatedMatrixImputerCV,
     _checkpoint,
 )
 from skfedem.compression import Compressor, RandK
@@ -478,7 +477,7 @@ def test_the_longest_name_that_is_accepted_is_saved_twice(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-# ---- what is said before the first round, and after the last
+# ---- what is said after the last round
 
 
 @pytest.mark.parametrize("step_size", [5e-324, 1e-300])
@@ -488,22 +487,3 @@ def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
         gm.fit(make_clients())
     with pytest.warns(ConvergenceWarning, match="set max_iter to about 50000 and max_epochs"):
         gm.set_params(step_size=1e-3).fit(make_clients())
-
-
-@pytest.mark.parametrize(
-    "ranks",
-    [(rank for rank in (1, 2)), map(int, "12"), {1: 2}.keys()],
-    ids=lambda r: type(r).__name__,
-)
-def test_ranks_that_cannot_be_copied_are_refused(ranks):
-    search = FederatedMatrixImputerCV(ranks, penalties=2, n_splits=2)
-    message = f"Expected ranks to be a list .* got a {type(ranks).__name__}. Give a list"
-    for _ in range(2):
-        with pytest.raises(TypeError, match=message):
-            search.fit(matrices())
-
-
-def test_ranks_may_be_any_collection():
-    for ranks in (range(1, 3), np.array([1, 2]), {1, 2}):
-        search = FederatedMatrixImputerCV(ranks, penalties=2, n_splits=2, tol=0.1)
-        assert set(search.fit(matrices()).cv_results_["param_rank"]) == {1, 2}

@@ -448,3 +448,22 @@ def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
     assert n_rounds == 12  # no other fit was begun
     with pytest.raises(NotFittedError):
         imputer.transform(clients_of("gaussian"))
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [(rank for rank in (1, 2)), map(int, "12"), {1: 2}.keys()],
+    ids=lambda r: type(r).__name__,
+)
+def test_ranks_that_cannot_be_copied_are_refused(ranks):
+    search = FederatedMatrixImputerCV(ranks, penalties=2, n_splits=2)
+    message = f"Expected ranks to be a list .* got a {type(ranks).__name__}. Give a list"
+    for _ in range(2):
+        with pytest.raises(TypeError, match=message):
+            search.fit(clients_of("gaussian"))
+
+
+def test_ranks_may_be_any_collection():
+    for ranks in (range(1, 3), np.array([1, 2]), {1, 2}):
+        search = FederatedMatrixImputerCV(ranks, penalties=2, n_splits=2, tol=0.1)
+        assert set(search.fit(clients_of("gaussian")).cv_results_["param_rank"]) == {1, 2}
