@@ -14,17 +14,22 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy.sparse import coo_array
+from sklearn.exceptions import ConvergenceWarning
 
 import test_contracts as contracts
 from problems import MODELS, SETTINGS
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem.compression import RandK
 from skfedem.solvers import _options
+from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted((ROOT / "doc").glob("*.rst")), ROOT / "README.md"]
@@ -243,6 +248,39 @@ def test_the_readme_shows_what_the_quickstart_prints(tmp_path):
     pooled, federated, without_controls = map(float, got)
     assert [pooled, federated] == pytest.approx([float(number) for number in want[:2]], rel=0.01)
     assert without_controls < federated - 0.1
+
+
+# ---- formulas of doc/step_sizes.rst
+
+
+@pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
+@pytest.mark.parametrize("estimator", ["mixture", "imputer"])
+def test_minibatches_step_as_the_page_says(estimator, solver):
+    b, k_in, p, lengths = 2, 5, 0.5, np.array([30, 40, 60, 70])
+    n_w = lengths.sum() ** 2 / (lengths**2).sum()
+    settings = {"solver": solver, "batch_size": b, "n_inner": k_in, "participation": p}
+    settings |= {"compressor": RandK(omega=1.0), "omega": 1.0, "eval_every": None, "max_iter": 1}
+    rng = np.random.default_rng(0)
+    if estimator == "mixture":
+        q = 3 * (1 + 2 + 3)  # half of it is kept: ω is 1
+        gm = FederatedGaussianMixture(3, **settings, random_state=0)
+        fit = partial(gm.fit, [rng.normal(size=(length, 2)) for length in lengths])
+        noise, spider = 0.02 * n_w * b / q, 0.1 * np.sqrt(n_w * b)
+    else:
+        cells = [np.divmod(rng.choice(100, length, replace=False), 10) for length in lengths]
+        clients = [coo_array((rng.normal(size=len(j)), (j, k)), shape=(10, 10)) for j, k in cells]
+        fit = partial(FederatedMatrixImputer(**settings, random_state=0).fit, clients)
+        m = (lengths**2).sum() / lengths.sum()
+        noise, spider = 2 * b / m, 2 * np.sqrt(b / m)
+    with pytest.warns(ConvergenceWarning):  # a single round
+        step_size = fit().history_["step_size"][1]
+    omega_p = participation_omega(1.0, p)
+    followed = noise / (1 + 5 * omega_p)
+    if solver == "vr_fedem":
+        followed = spider * np.sqrt(p / (k_in * (1 + omega_p)))
+    # The first bound of the page is met by both.
+    assert followed < 0.5 * p / 2
+    assert step_size == pytest.approx(followed, rel=1e-12)
 
 
 # ---- the files that the pages on extending show: what is asked of the shipped ones
