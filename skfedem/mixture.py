@@ -156,8 +156,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         sizes add up to 1.
     reg_covar : float, default=1e-6
         Added to every variance, in the features' units squared; with the rounding of second
-        moments, in standard units 64 eps, where that may be more. 0 adds nothing, and features
-        that are constant or linearly dependent then raise ValueError.
+        moments, in standard units 64 eps, where that may be more. 0 adds nothing, and covariances
+        that are singular then raise ValueError: of constant features (but with "spherical") and,
+        with "full" and "tied", of linearly dependent ones.
     n_init : int, default=1
         Number of starts; the fit with the largest log-likelihood is kept, and ``history_``, bits
         included, is that of this start alone.
@@ -536,8 +537,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
         seen, and an epoch is a call. Not used are ``n_init`` (but for the start), ``max_iter``,
-        ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``checkpoint``, ``n_jobs`` and
-        ``verbose``.
+        ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``checkpoint`` and ``verbose``.
 
         Examples
         --------
