@@ -101,9 +101,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     step_size : float in (0, 1], "auto" or callable, default="auto"
         γ. "auto": the natural step η follows the curvature of the objective; where rounds are exact
         γ is 1 and steps have momentum, else γ follows from ``omega``, ``participation`` and
-        ``batch_size``. A number multiplies the safe natural step, 1 over the largest count of
-        observations in a cell times the largest curvature, without momentum. A callable maps the
-        round to such a number.
+        ``batch_size``. A number multiplies the safe natural step, 1 over the largest curvature of
+        the loss in a cell (its count of observations times ψ'', for Poisson cells at the current
+        θ), without momentum. A callable maps the round to such a number.
     control_step : float in [0, 1], or "auto", default="auto"
         Step α of the control variates; "auto" is 1 / (1 + ω).
     control_init : {"field", "zeros"}, default="field"
@@ -332,10 +332,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         X : list of clients, or array-like of shape (n_rows, n_columns)
             In a list, a client is a matrix or DataFrame (sites by months) with missing cells, a 3-D
             array (observers, sites, months), a scipy.sparse matrix whose stored entries, zeros too,
-            are the observed cells, or with ``shape`` an array of triplets (site, month, value). A
-            3-D array alone has a client for each observer. A matrix alone is one client, or with
-            ``clients`` a client for each label of its rows. Several observations of a cell all
-            count.
+            are the observed cells, or with ``shape`` an array of triplets (site, month, value),
+            sites and months numbered from 0. A 3-D array alone has a client for each observer. A
+            matrix alone is one client, or with ``clients`` a client for each label of its rows.
+            Several observations of a cell all count.
         y : Ignored
             By scikit-learn's convention.
         clients : array-like of shape (n_rows,), default=None
@@ -344,7 +344,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             Sites and months; dense 2-D arrays in the list are triplets then, here and in
             ``transform`` and ``score``. (scikit-learn's searches would split it like rows where
             there are two clients: give those sparse matrices.)
-
         resume_from : path-like, default=None
             Checkpoint of the same run, with the same data and parameters (``max_iter`` and
             ``max_epochs`` aside), to go on from bit for bit, except that ``history_`` has an

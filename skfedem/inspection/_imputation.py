@@ -255,9 +255,10 @@ class ImputationDisplay:
         color_scale : {"auto", "linear", "log"}, default="auto"
             Of the heat map. "log" is log(1 + value), in which zeros have their place; "auto" takes
             it for counts.
-        row_name, column_name : str, default="rows" and None
-            What rows and columns are, in the plural, for the labels: sites, months. None: "date"
-            for dates, else "columns".
+        row_name : str, default="rows"
+            What rows are, in the plural, for the labels: sites.
+        column_name : str, default=None
+            What columns are, likewise: months. None: "date" for dates, else "columns".
         line_kw : dict, default=None
             Options for matplotlib's ``plot``, for the line of the trend.
 

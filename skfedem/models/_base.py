@@ -38,7 +38,7 @@ class ClientSums(NamedTuple):
     statistics : ndarray of shape (n_clients, n_statistics)
         Sum over the rows of E[s(y, Z) given y; θ].
     log_likelihood : ndarray of shape (n_clients,)
-        Sum over the rows of log p(y; θ), up to what ``Model.log_likelihood`` adds; nats.
+        Sum over the rows of log p(y; θ), up to what ``Model.evaluated`` adds; nats.
     """
 
     statistics: FloatArray

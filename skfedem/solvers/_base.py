@@ -205,7 +205,7 @@ def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
 def server_half(
     problem: Problem, server: ServerState, received: Received, step_size: float
 ) -> tuple[ServerState, RoundInfo]:
-    """Server's half of a round: H, Ŝ, V (lines 13-16 of Algorithm 1, 13-16 of Algorithm 2).
+    """Server's half of a round: H, Ŝ, V, T(Ŝ) (lines 14-17 of Algorithm 1, 13-16 of Algorithm 2).
 
     Parameters
     ----------
