@@ -362,10 +362,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Warns
         -----
         ConvergenceWarning
-            When ``tol`` was not reached.
+            When ``tol`` was not reached, when steps given by numbers still had to be halved in the
+            last tenth of the rounds, or when the fit was stopped from the keyboard.
         UserWarning
-            For clients without an observed cell, which contribute nothing, and for Poisson means
-            that were cut before exp overflows, or are too large beside the others.
+            For clients without an observed cell, which contribute nothing; for a ``Compressor``
+            object that is not used, or is coarser than ``omega``; and for Poisson means that were
+            cut before exp overflows, or are too large beside the others.
         """
         self._check_parameters()
         checked, e, family = clone(self), in_python_numbers(self), FAMILIES[self.family]

@@ -291,7 +291,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         ConvergenceWarning
             When ``tol`` was not reached, in the search or at its end.
         UserWarning
-            For clients without an observed cell, which contribute nothing.
+            As of :meth:`FederatedMatrixImputer.fit`.
         """
         # What there is to say of parameters and data, the last fit says.
         with _muted():

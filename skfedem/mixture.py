@@ -402,8 +402,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Warns
         -----
         ConvergenceWarning
-            When ``tol`` was not reached, or when steps still left the domain of the M-step in the
-            last tenth of the rounds.
+            When ``tol`` was not reached, when steps still left the domain of the M-step in the last
+            tenth of the rounds, when automatic steps were cut to less than a tenth of the first, or
+            when the fit was stopped from the keyboard.
         UserWarning
             For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
             covariances that rounding has widened, as rows lie too far apart for them.
