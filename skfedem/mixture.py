@@ -92,7 +92,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     Clients are simulated on this machine. What a client would send is computed, encoded length and
     all. It is statistics, not rows, unless ``init_params`` says so; but the statistics of one row
     are that row. A client with a single row sends it as its mean, before the first round, and so
-    does a client of which a component gets a single row in the first assignment.
+    does a client of which a component gets a single row in the first assignment. The estimator, and
+    so a pickle of it, keeps the clients' control variates, which are statistics of each client.
 
     Parameters
     ----------
