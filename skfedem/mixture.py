@@ -112,8 +112,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         γ of ``statistics += step_size * field``. A callable maps the round, counted from 1, to γ.
         "auto" is 1 where a round is exact (``omega=0``, ``participation=1``, all rows), else it
         follows from ``omega``, ``participation``, ``batch_size`` and the number of clients by a
-        rule that was established by measurement (see the user guide), and gets shorter where rounds
-        prove too random for it.
+        rule that was established by measurement (in the documentation under "Automatic step
+        sizes"). It decreases from round to round with FedEM's minibatches, and gets shorter where
+        rounds prove too random for it.
     control_step : float in [0, 1], or "auto", default="auto"
         Step α of the control variates; "auto" is 1 / (1 + ω), with the operator's own ω for the
         length of the messages, often less than the parameter ``omega``. With 0 and

@@ -51,7 +51,8 @@ def read_ebird(
     ebd_path : str or path-like
         The observations ("EBD"), a file with the columns ``COMMON NAME``, ``SCIENTIFIC NAME``,
         ``OBSERVATION COUNT``, ``LOCALITY ID``, ``OBSERVATION DATE``, ``GROUP IDENTIFIER``,
-        ``SAMPLING EVENT IDENTIFIER`` and the one of `by`, in any order and among any others.
+        ``SAMPLING EVENT IDENTIFIER`` and the one of `by`, with `complete_only` also ``ALL SPECIES
+        REPORTED``, in any order and among any others.
     sampling_path : str or path-like, default=None
         The sampling event data that come with `ebd_path`: one row for each checklist, whatever was
         seen. A complete checklist (``ALL SPECIES REPORTED`` is 1) without the species is an
