@@ -120,6 +120,29 @@ def test_a_callback_may_end_a_fit(estimator, clients):
 
 
 @not_converged
+@every_estimator
+@pytest.mark.parametrize("settings", [{}, {"participation": 0.5, "eval_every": 100}])
+def test_what_a_callback_ended_is_evaluated_like_any_fit(estimator, clients, settings):
+    estimator = clone(estimator).set_params(tol=0, **settings)
+    stopped = clone(estimator).set_callbacks(Recorder(stop_after=3)).fit(clients)
+    shorter = clone(estimator).set_params(max_iter=3).fit(clients)
+    for name, column in shorter.history_.items():
+        assert_array_equal(stopped.history_[name], column, err_msg=name)
+    if isinstance(estimator, FederatedGaussianMixture):
+        assert stopped.lower_bounds_ == shorter.lower_bounds_
+
+
+@not_converged
+def test_the_best_of_several_starts_that_a_callback_ended_is_kept(clients):
+    gm = FederatedGaussianMixture(
+        3, init_params="random", participation=0.5, eval_every=100, n_init=4, tol=0, random_state=0
+    )
+    stopped = clone(gm).set_callbacks(Recorder(stop_after=20)).fit(clients)
+    shorter = clone(gm).set_params(max_iter=20).fit(clients)
+    assert_array_equal(stopped.means_, shorter.means_)
+
+
+@not_converged
 def test_starts_are_tasks_where_there_are_several(clients):
     recorder = Recorder()
     gm = FederatedGaussianMixture(2, n_init=2, max_iter=3, tol=0, random_state=0)

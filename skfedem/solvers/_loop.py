@@ -139,8 +139,9 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         tasks.close(progress.server)
 
     watched = options.eval_every is not None
-    if watched and problem.exact and not progress.n_rounds:
-        history.update(0, **evaluated(model, *judged(problem, progress.server, workers)))
+    # As yet without, if the run was stopped, or exact and no round of it was done.
+    if watched and np.isnan(history.row(-1)[model.criterion]):
+        history.update(-1, **evaluated(model, *judged(problem, progress.server, workers)))
     if problem.exact:
         criteria = list(stopping.state)
     else:
