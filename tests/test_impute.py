@@ -399,6 +399,30 @@ def test_rank_none_is_no_bound_and_rank_is_one():
     assert free.objective_ < bound.objective_
 
 
+@pytest.mark.parametrize("rank", [3, 8])
+def test_a_rank_that_does_not_bind_loses_no_client_with_sites_and_months_of_its_own(rank):
+    generator = np.random.default_rng(0)
+
+    def signs(*shape):
+        return generator.choice([-1.0, 1.0], size=shape)
+
+    # At the start the few cells of the large pattern have many singular values above those of the
+    # small one; in the end they have one.
+    X = np.full((120, 80), np.nan)
+    X[:60, :40] = np.where(generator.random((60, 40)) < 0.12, 5 * signs(60, 1) * signs(40), np.nan)
+    small = 0.8 * signs(60, 1) * signs(40)
+    X[60:, 40:] = np.where(generator.random((60, 40)) < 0.3, small, np.nan)
+    first, second = X.copy(), X.copy()
+    first[60:], second[:60] = np.nan, np.nan
+    bounded, unbounded = (
+        FederatedMatrixImputer(rank, effects="none", penalty=9.0).fit([first, second])
+        for rank in (rank, None)
+    )
+    assert len(bounded.singular_values_) == len(unbounded.singular_values_) == 2
+    # tol leaves an objective up to a hundred times 1e-6 above its minimum.
+    assert_allclose(bounded.objective_, unbounded.objective_, rtol=1e-4)
+
+
 def test_no_penalty():
     imputer = FederatedMatrixImputer(2, family="poisson", penalty=0.0, max_iter=1000)
     imputer.fit(CLIENTS)

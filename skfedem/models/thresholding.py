@@ -10,6 +10,8 @@ from .low_rank_theta import LowRank, zero_low_rank
 
 # Columns beyond the rank wanted: they catch what may enter next.
 _SPARE = 5
+# Share of any other direction that is added to these.
+_STIRRED = 0.01
 _ROUNDING = 1e-12
 _POWER_ITERATIONS = 30
 
@@ -54,7 +56,19 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     block, singular_values, turned = np.linalg.svd(transposed_times(left), full_matrices=False)
     shrunk = singular_values[:rank] - threshold
     kept = np.flatnonzero(shrunk > 0)
-    return LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept]), block
+    thresholded = LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept])
+    return thresholded, with_spares_stirred(block, rank)
+
+
+def with_spares_stirred(block, rank):
+    """Singular vectors whose spare columns have a little of every direction.
+
+    Power iteration keeps to the parts of a matrix where its vectors are: where parts share neither
+    rows nor columns, it would never find what has become dominant in another one.
+    """
+    spare = block[:, rank:]
+    noise = np.random.default_rng(0).standard_normal(spare.shape)
+    return np.hstack([block[:, :rank], spare + _STIRRED / np.sqrt(len(block)) * noise])
 
 
 def dominant_directions(matrix, size):
