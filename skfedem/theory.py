@@ -19,10 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import wraps
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
-from ._parameters import python_number
+from ._parameters import check_number, python_number
 
 __all__ = [
     "control_step",
@@ -390,7 +390,7 @@ def optimal_step_size(
         gradient_lipschitz=gradient_lipschitz,
         field_lipschitz=field_lipschitz,
     )
-    _check_count(n_rounds, "n_rounds")
+    _check_count(n_rounds=n_rounds)
     _check_not_negative(initial_gap=initial_gap, noise_variance=noise_variance)
     if noise_variance == 0:
         return max_step
@@ -434,7 +434,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     >>> vr_batch_size(20, 0.0), vr_batch_size(20, 1.0)
     (20, 5)
     """
-    _check_count(n_inner, "n_inner")
+    _check_count(n_inner=n_inner)
     _check_omega(omega)
     return math.ceil(n_inner / (1 + omega) ** 2)
 
@@ -505,7 +505,7 @@ def vr_step_size(
         field_lipschitz=field_lipschitz,
     )
     if v_max < v_min:
-        raise ValueError(f"v_max must be at least v_min, got v_max={v_max!r}, v_min={v_min!r}.")
+        raise ValueError(f"Expected v_max >= v_min, got v_max={v_max!r} and v_min={v_min!r}.")
     message_term = (
         4
         * math.sqrt(2)
@@ -563,8 +563,7 @@ def vr_cost(
     """
     _check_n_clients(n_clients)
     _check_positive(n_samples=n_samples, batch_size=batch_size)
-    _check_count(n_inner, "n_inner")
-    _check_count(n_outer, "n_outer")
+    _check_count(n_inner=n_inner, n_outer=n_outer)
     return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
 
 
@@ -620,41 +619,24 @@ def _check_omega(omega: float) -> None:
 
 
 def _check_n_clients(n_clients: int) -> None:
-    _check_count(n_clients, "n_clients")
+    _check_count(n_clients=n_clients)
 
 
 def _check_participation(participation: float) -> None:
-    _check_number(participation, "participation", "a probability in (0, 1]")
-    if not 0 < participation <= 1:
-        raise ValueError(
-            f"participation must be a probability in (0, 1], got {participation!r}: it is the "
-            "share of rounds in which a client takes part."
-        )
+    hint = "It is the share of rounds in which a client takes part."
+    check_number("participation", participation, low=0, low_open=True, high=1, hint=hint)
 
 
-def _check_count(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer >= 1, got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {value!r}.")
+def _check_count(**values: int) -> None:
+    for name, value in values.items():
+        check_number(name, value, kind=Integral, low=1)
 
 
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
-        _check_number(value, name, "a finite number > 0")
-        if value <= 0:
-            raise ValueError(f"{name} must be a finite number > 0, got {value!r}.")
+        check_number(name, value, low=0, low_open=True)
 
 
 def _check_not_negative(**values: float) -> None:
     for name, value in values.items():
-        _check_number(value, name, "a finite number >= 0")
-        if value < 0:
-            raise ValueError(f"{name} must be a finite number >= 0, got {value!r}.")
-
-
-def _check_number(value: float, name: str, domain: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be {domain}, got {value!r}.")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be {domain}, got {value!r}.")
+        check_number(name, value, low=0)

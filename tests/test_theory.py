@@ -240,14 +240,14 @@ def test_every_public_function_is_in_the_list_of_valid_calls():
 def test_values_outside_the_domain_are_refused(function, name, value):
     # NaN and infinity are floats: where a count is expected they are of the wrong type.
     error = TypeError if name in COUNTS and value != -1 else ValueError
-    with pytest.raises(error, match=f"^{name} must be .*got {value}"):
+    with pytest.raises(error, match=f"^Expected {name} to be .*got {value}"):
         function(**VALID[function] | {name: value})
 
 
 @pytest.mark.parametrize(("function", "name"), ARGUMENTS)
 @pytest.mark.parametrize("value", ["1", None, True, 1j])
 def test_other_types_are_refused(function, name, value):
-    with pytest.raises(TypeError, match=f"^{name} must be "):
+    with pytest.raises(TypeError, match=f"^Expected {name} to be "):
         function(**VALID[function] | {name: value})
 
 
@@ -282,17 +282,17 @@ def test_zero_is_accepted_only_where_it_means_something(function, name):
     if name in MAY_BE_ZERO:
         assert math.isfinite(function(**arguments))
     else:
-        with pytest.raises(ValueError, match=f"^{name} must be "):
+        with pytest.raises(ValueError, match=f"^Expected {name} to be "):
             function(**arguments)
 
 
 def test_participation_above_one_is_refused():
-    with pytest.raises(ValueError, match="probability in"):
+    with pytest.raises(ValueError, match="<= 1, got 1.01. It is the share of rounds"):
         theory.participation_omega(1.0, 1.01)
 
 
 def test_v_max_below_v_min_is_refused():
-    with pytest.raises(ValueError, match="at least v_min"):
+    with pytest.raises(ValueError, match="Expected v_max >= v_min"):
         theory.vr_step_size(4, 1.0, v_max=0.1, **CONSTANTS)
 
 
