@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._input.cells import check_matrix, check_triplets
 from ._input.matrices import holds_clients, is_cell_list
-from ._input.table_labels import check_labels, table_labels
+from ._input.table_labels import check_labels, is_frame, table_labels
 from ._messages import naming
 from ._poisson_means import warn_of_guard
 from ._typing import FloatArray, MatricesLike, Transformed
@@ -55,7 +55,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 imputer._site_means = self.fitted_mean()
 
             def answer(table):
-                if imputer._has_triplets and hasattr(table, "columns"):
+                if imputer._has_triplets and is_frame(table):
                     table = table.to_numpy()  # its index does not label sites
                 return _stacked(imputer.transform(table))
 

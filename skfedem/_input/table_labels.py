@@ -47,7 +47,7 @@ def _only_count(labels):
 
 def check_same_labels(X, rows):
     """Raise unless all DataFrames have the labels of client 0, as far as rows are the same."""
-    if not any(hasattr(table, "columns") for table in X):
+    if not any(map(is_frame, X)):
         return
     first = table_labels(X[0])
     for k, table in enumerate(X):

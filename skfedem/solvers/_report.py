@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from .._messages import warn
+from .._messages import plural, warn
 
 # Steps that add up to less than this many whole steps are a likely reason not to have converged ...
 _FEW_STEPS = 10
@@ -59,8 +59,8 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         return
     if result.stopped_by == "keyboard":
         warn(
-            f"Interrupted from the keyboard after {_rounds(n_rounds)}: the fit is what had been "
-            "reached. With warm_start=True the next fit starts from it.",
+            f"Interrupted from the keyboard after {plural(n_rounds, 'round')}: the fit is what had "
+            "been reached. With warm_start=True the next fit starts from it.",
             ConvergenceWarning,
         )
         return
@@ -79,8 +79,9 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
     if last_tenth.any():
         warn(
             f"Steps {left} in {np.count_nonzero(last_tenth)} of the last "
-            f"{_rounds(len(last_tenth))} and were shortened. Use a smaller step_size (it was "
-            f"{last_step:.3g}), a larger batch_size or participation, or a smaller omega{remedy}.",
+            f"{plural(len(last_tenth), 'round')} and were shortened. Use a smaller step_size (it "
+            f"was {last_step:.3g}), a larger batch_size or participation, or a smaller omega"
+            f"{remedy}.",
             ConvergenceWarning,
         )
     elif isinstance(e.step_size, str) and limit < _SMALL_SHARE * schedule(1):
@@ -92,7 +93,7 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         )
     if result.converged:
         return
-    text = f"Not converged to tol={e.tol} after {_rounds(n_rounds)}"
+    text = f"Not converged to tol={e.tol} after {plural(n_rounds, 'round')}"
     travelled = result.history["step_size"][1:].sum()
     if travelled < min(_FEW_STEPS, n_rounds):
         enough = _rounds_enough(
@@ -135,7 +136,3 @@ def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
             some = ceil(missing / step_size)
         travelled, n_rounds = travelled + some * step_size, n_rounds + some
     return int(float(f"{n_rounds:.2g}"))
-
-
-def _rounds(count):
-    return f"{count} round{'' if count == 1 else 's'}"
