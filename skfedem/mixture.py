@@ -702,9 +702,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         self.history_ = {**result.history, "weights": result.trace}
         self.n_clients_ = len(data.ids)
         self.client_ids_ = data.ids
-        # The norms, without the squares of a million vectors in memory.
-        controls = result.states.controls
-        self.client_drift_ = np.sqrt(np.einsum("ij,ij->i", controls, controls))
+        self.client_drift_ = problem.vectors.norms(result.states.controls)
         self.__dict__.pop("new_client_ids_", None)
         self._memory = memory_of(data.ids, problem, result.server, result.states)
 
