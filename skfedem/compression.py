@@ -132,9 +132,6 @@ class _Operator(Compressor):
             _check_omega(self.omega)
         else:
             check_number(name, level, kind=Integral, low=1, high=self._most_levels)
-        norm = getattr(self, "norm", 2)
-        if not isinstance(norm, Real) or norm not in (2, np.inf):
-            raise ValueError(f"norm must be 2 or numpy.inf, got {norm!r}")
         for given, value in list(vars(self).items()):
             object.__setattr__(self, given, python_number(value))
 
@@ -243,6 +240,12 @@ class _Stepped(_Operator):
     """
 
     norm: float
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        super().__post_init__()
+        if not isinstance(self.norm, Real) or self.norm not in (2, np.inf):
+            raise ValueError(f"norm must be 2 or numpy.inf, got {self.norm!r}")
 
     @abstractmethod
     def _cut(self) -> int | None:
