@@ -259,10 +259,10 @@ class GaussianMixtureModel(RowModel):
 
     def _segment_products(self, posterior, features, lengths):
         """``r f(y)ᵀ`` summed over each client's rows, shape (n_clients, n_statistics)."""
-        sums = np.empty((len(lengths), self.n_components, self.n_functions))
         if len(lengths) == 1:
             # For a small result, matmul keeps other threads from running.
             return np.dot(posterior, features.T).reshape(1, -1)
+        sums = np.empty((len(lengths), self.n_components, self.n_functions))
         for clients, rows in equally_long(lengths):
             n_clients = len(lengths[clients])
             sums[clients] = np.matmul(
