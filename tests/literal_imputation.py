@@ -143,19 +143,6 @@ def objective(rows, columns, values, low_rank, effects, penalty, family):
     return penalty * nuclear_norm(low_rank) - log_likelihood(rows, columns, values, theta, family)
 
 
-def deviance(values, means, family):
-    """Mean over the observations of 2 (log p(y; y) - log p(y; mean))."""
-    values, means = np.asarray(values, dtype=float), np.asarray(means, dtype=float)
-    if family == "gaussian":
-        return float(np.mean((values - means) ** 2))
-    if family == "bernoulli":
-        return float(-2 * np.mean(np.log(np.where(values == 1, means, 1 - means))))
-    if family == "poisson":
-        ratio = np.where(values > 0, values, means) / means
-        return float(2 * np.mean(values * np.log(ratio) - values + means))
-    raise ValueError(f"unknown family {family!r}")
-
-
 def threshold_singular_values(matrix, threshold, rank=None):
     """argmin ½‖X - matrix‖² + threshold ‖X‖_* over the X of at most this rank."""
     left, singular_values, right = np.linalg.svd(matrix, full_matrices=False)

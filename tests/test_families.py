@@ -169,38 +169,6 @@ def test_poisson_is_convex_and_smooth_beyond_the_guard():
     assert POISSON.variance(np.array([1e6])) == np.exp(MAX_LOG_MEAN)
 
 
-# ---- deviance
-
-
-@each_family
-def test_deviance_is_twice_the_lost_log_likelihood(family):
-    values, theta = np.meshgrid(some_values(family), np.linspace(-5, 5, 21))
-    means = family.mean(theta)
-    with np.errstate(invalid="ignore"):
-        best = log_density(family, values, family.link(values))
-    # At y = 0 and 1 the best θ is infinite, where the likelihood of what was seen is 1.
-    best = np.where(np.isnan(best), 0.0, best)
-    lost = 2 * (best - log_density(family, values, theta))
-    scale = 1 + np.abs(values * theta) + family.log_partition(theta)
-    scale += np.abs(family.log_base_measure(values)) + np.abs(best)
-    assert np.all(np.abs(family.deviance(values, means) - lost) <= 64 * ROUNDING * scale)
-
-
-@each_family
-def test_deviance_is_zero_only_at_the_observation(family):
-    values = some_values(family)
-    assert_array_equal(family.deviance(values, values), 0.0)
-    elsewhere = {"gaussian": values + 0.1, "bernoulli": 0.9 * values + 0.05}
-    means = elsewhere.get(family.name, 1.1 * values + 0.1)
-    assert np.all(family.deviance(values, means) > 0)
-
-
-def test_deviance_on_the_boundary():
-    assert_allclose(POISSON.deviance(np.array([0.0]), np.array([3.0])), 6.0)
-    assert POISSON.deviance(np.array([2.0]), np.array([0.0])) == np.inf
-    assert BERNOULLI.deviance(np.array([1.0]), np.array([0.0])) == np.inf
-
-
 # ---- domains
 
 

@@ -90,16 +90,6 @@ def test_mean_and_variance_are_the_derivatives_of_the_potential(family):
     assert_allclose(oracle.variance(theta, family), slope, atol=1e-8)
 
 
-@pytest.mark.parametrize("family", oracle.FAMILIES)
-def test_deviance_is_twice_the_loss_of_log_density(family):
-    values = np.array([0.0, 1.0, 1.0, 0.0] if family == "bernoulli" else [0.0, 2.0, 1.0, 7.0])
-    theta = np.array([-1.3, 0.0, 0.4, 2.1])
-    worse = theta + np.array([0.3, -0.2, 0.5, 0.1])
-    deviances = [oracle.deviance(values, oracle.mean(t, family), family) for t in (theta, worse)]
-    densities = [oracle.log_density(values, t, family).mean() for t in (theta, worse)]
-    assert_allclose(deviances[1] - deviances[0], 2 * (densities[0] - densities[1]), rtol=1e-10)
-
-
 def test_every_observation_of_a_cell_counts():
     rows, columns, values = np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([3.0, 5.0, 2.0])
     theta = np.array([[0.0, 1.2], [0.7, 0.0]])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, gammaln, kl_div, log_expit, logit
+from scipy.special import expit, gammaln, log_expit, logit
 
 MAX_LOG_MEAN = 30.0
 """Poisson's guard. A mean of exp(30), 1e13, is past anything that is counted: beyond it ψ goes on
@@ -40,9 +40,6 @@ class Family(NamedTuple):
         log ρ(y) of observations in the domain.
     link : callable
         The θ of a mean: the inverse of ψ'. Infinite on the boundary of the means.
-    deviance : callable
-        ``deviance(values, means)``: twice the log-likelihood that is lost, per observation, when
-        the mean is this rather than the observation itself.
     is_valid : callable
         Whether observations lie in the domain.
     max_variance : float or None
@@ -56,7 +53,6 @@ class Family(NamedTuple):
     variance: Callable
     log_base_measure: Callable
     link: Callable
-    deviance: Callable
     is_valid: Callable
     max_variance: float | None
 
@@ -78,11 +74,6 @@ def _gaussian_log_base_measure(values):
     return -0.5 * np.square(values) - 0.5 * np.log(2 * np.pi)
 
 
-@np.errstate(over="ignore")
-def _gaussian_deviance(values, means):
-    return np.square(values - means)
-
-
 def _bernoulli_log_partition(theta):
     return -log_expit(-theta)
 
@@ -94,10 +85,6 @@ def _bernoulli_variance(theta):
 
 def _bernoulli_log_base_measure(values):
     return np.zeros(np.shape(values))
-
-
-def _bernoulli_deviance(values, means):
-    return 2 * (kl_div(values, means) + kl_div(1 - values, 1 - means))
 
 
 def _is_zero_or_one(values):
@@ -122,10 +109,6 @@ def _poisson_link(means):
     return np.log(means)
 
 
-def _poisson_deviance(values, means):
-    return 2 * kl_div(values, means)
-
-
 def _is_count(values):
     return (values >= 0) & (values == np.floor(values)) & (values <= LARGEST_COUNT)
 
@@ -138,13 +121,12 @@ GAUSSIAN = Family(
     variance=_gaussian_variance,
     log_base_measure=_gaussian_log_base_measure,
     link=np.positive,
-    deviance=_gaussian_deviance,
     is_valid=np.isfinite,
     max_variance=1.0,
 )
 """Normal with mean θ and variance 1.
 
-Domain: real numbers. Link: identity. ψ(θ) = θ²/2, log ρ(y) = -y²/2 - log(2π)/2, deviance (y - μ)².
+Domain: real numbers. Link: identity. ψ(θ) = θ²/2, log ρ(y) = -y²/2 - log(2π)/2.
 """
 
 
@@ -156,14 +138,12 @@ BERNOULLI = Family(
     variance=_bernoulli_variance,
     log_base_measure=_bernoulli_log_base_measure,
     link=logit,
-    deviance=_bernoulli_deviance,
     is_valid=_is_zero_or_one,
     max_variance=0.25,
 )
 """Presence with log-odds θ.
 
-Domain: 0 and 1. Link: logit. ψ(θ) = log(1 + exp θ), log ρ(y) = 0, deviance
-2 (y log(y/μ) + (1 - y) log((1 - y)/(1 - μ))).
+Domain: 0 and 1. Link: logit. ψ(θ) = log(1 + exp θ), log ρ(y) = 0.
 """
 
 
@@ -175,14 +155,12 @@ POISSON = Family(
     variance=_poisson_mean,
     log_base_measure=_poisson_log_base_measure,
     link=_poisson_link,
-    deviance=_poisson_deviance,
     is_valid=_is_count,
     max_variance=None,
 )
 """Count with log-mean θ.
 
-Domain: 0, 1, 2, ... Link: log. ψ(θ) = exp θ up to ``MAX_LOG_MEAN``, log ρ(y) = -log y!, deviance
-2 (y log(y/μ) - (y - μ)).
+Domain: 0, 1, 2, ... Link: log. ψ(θ) = exp θ up to ``MAX_LOG_MEAN``, log ρ(y) = -log y!.
 """
 
 
