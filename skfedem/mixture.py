@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +34,7 @@ from ._typing import (
     FilePath,
     FloatArray,
     InitParams,
+    IntArray,
     LabelsByClient,
     RowWeights,
     Seed,
@@ -614,6 +615,24 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         memory = memory._replace(totals=np.zeros(len(data.ids)))
         return problem._replace(batch_size=e.batch_size), memory, history
 
+    @overload
+    def fit_predict(
+        self,
+        X: NDArray[Any],
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+    ) -> IntArray: ...
+    @overload
+    def fit_predict(
+        self,
+        X: ClientsLike,
+        y: object = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+    ) -> LabelsByClient: ...
     def fit_predict(
         self,
         X: ClientsLike,
