@@ -8,8 +8,6 @@ where they are.
 The caller's arrays are never changed; every client gets a copy of its rows.
 """
 
-from __future__ import annotations
-
 from ._ebird import read_ebird
 from ._simulators import make_fedem_mixture, make_federated_mixture, make_gaussian_mixture
 from ._site_counts import make_site_counts
