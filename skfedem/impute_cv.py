@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, MappingView
 from contextlib import contextmanager
+from copy import copy
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -352,7 +353,10 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             As :meth:`FederatedMatrixImputer.transform` of ``best_estimator_`` gives it.
         """
         check_is_fitted(self)
-        return self.best_estimator_.transform(X)
+        # Of a tuple, scikit-learn applies our set_output to the first client's table alone.
+        imputer = copy(self.best_estimator_)
+        imputer._sklearn_output_config = getattr(self, "_sklearn_output_config", {})
+        return imputer.transform(X)
 
     def fitted_mean(
         self, rows: ArrayLike | None = None, columns: ArrayLike | None = None

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import coo_array
@@ -262,6 +263,19 @@ def test_the_best_estimator_is_fitted_to_all_cells(family):
     for filled, table in zip(search.transform(clients), clients, strict=True):
         assert_array_equal(filled, np.where(np.isnan(table), search.fitted_mean(), table))
     assert search.score(clients) == search.best_estimator_.score(clients)
+
+
+def test_set_output_makes_every_client_a_frame():
+    clients = clients_of()
+    search = FederatedMatrixImputerCV(penalties=[1.0], n_splits=2).set_output(transform="pandas")
+    filled = search.fit(clients).transform(clients)
+    assert [type(table) for table in filled] == [pd.DataFrame] * len(clients)
+    # It is the search that was asked, not the best estimator.
+    for table, plain in zip(filled, search.best_estimator_.transform(clients), strict=True):
+        assert_array_equal(table.to_numpy(), plain)
+        assert isinstance(plain, np.ndarray)
+    search.set_output(transform="default")
+    assert all(isinstance(table, np.ndarray) for table in search.transform(clients))
 
 
 def test_every_fit_is_federated_as_asked(recorded):
