@@ -475,15 +475,3 @@ def test_the_longest_name_that_is_accepted_is_saved_twice(tmp_path):
     gm = FederatedGaussianMixture(2, checkpoint=tmp_path / ("a" * longest), checkpoint_every=1)
     gm.set_params(max_iter=2).fit(make_clients())
     assert len(list(tmp_path.iterdir())) == 2
-
-
-# ---- what is said after the last round
-
-
-@pytest.mark.parametrize("step_size", [5e-324, 1e-300])
-def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
-    gm = FederatedGaussianMixture(2, step_size=step_size, omega=1.0, max_iter=3, max_epochs=9)
-    with pytest.warns(ConvergenceWarning, match="No number of rounds .* use a larger step_size, "):
-        gm.fit(make_clients())
-    with pytest.warns(ConvergenceWarning, match="set max_iter to about 50000 and max_epochs"):
-        gm.set_params(step_size=1e-3).fit(make_clients())

@@ -958,6 +958,16 @@ def test_rounds_of_steps_that_decrease_by_themselves():
     assert n_rounds > 0.95 * (30 + (50 - np.nansum(steps)) / steps[-1])
 
 
+@pytest.mark.parametrize("step_size", [5e-324, 1e-300])
+def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
+    gm = FederatedGaussianMixture(**EXACT, step_size=step_size, omega=1.0, max_iter=3, max_epochs=9)
+    with pytest.warns(ConvergenceWarning, match="No number of rounds .* use a larger step_size, "):
+        gm.fit(CLIENTS)
+    # Fifty whole steps, as above.
+    with pytest.warns(ConvergenceWarning, match="set max_iter to about 50000 and max_epochs"):
+        gm.set_params(step_size=1e-3).fit(CLIENTS)
+
+
 @pytest.mark.parametrize("method", ["fit", "fit_predict", "fit_transform"])
 def test_warnings_show_the_line_of_the_user(method):
     gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 3})
