@@ -13,7 +13,7 @@ from sklearn.utils import Tags, check_random_state
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._fitted_matrix import FittedMatrix
 from ._input.cells import check_cells
-from ._input.clients import features_of
+from ._input.clients import check_minibatches, features_of
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
 from ._messages import shown, warn
@@ -383,7 +383,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         rank = check_rank("rank", e.rank, data.shape) or min(data.shape)
         observers = np.flatnonzero(np.diff(data.offsets))
         federation = cell_federation(data, observers, self.client_weights)
-        self._check_batches(federation, data.ids[observers])
+        check_minibatches(e, federation.lengths, data.ids[observers], "observed cells")
         known = self._known(X, shape, data, checked)
         theta = self._warm_theta(data.shape, known)
         memory = None if theta is None else getattr(self, "_memory", None)
@@ -443,17 +443,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
-
-    def _check_batches(self, federation, ids):
-        if self.batch_size is None or self.replacement:
-            return
-        short = np.flatnonzero(federation.lengths < self.batch_size)
-        if len(short):
-            raise ValueError(
-                f"Expected batch_size={self.batch_size} observed cells for every client with "
-                f"replacement=False, got {federation.lengths[short[0]]} for client "
-                f"{shown(ids[short[0]])}. Use a smaller batch_size or replacement=True."
-            )
 
     def _warm_theta(self, shape, known):
         """θ of the last fit, if that is where to start."""

@@ -18,6 +18,7 @@ from ._input.clients import (
     check_clients,
     check_enough_rows,
     check_features_of_fit,
+    check_minibatches,
     features_of,
     federation_of,
 )
@@ -426,7 +427,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         self._check_parameters()
         checked, e = clone(self), in_python_numbers(self)
         data = check_clients(checked, X, clients, sample_weight)
-        check_enough_rows(data, e.n_components, e.batch_size, e.replacement)
+        check_enough_rows(data, e.n_components)
+        lengths = np.diff(data.offsets)
+        check_minibatches(e, lengths, data.ids, "rows", data.sample_weight)
         federation = federation_of(data, self.client_weights)
         memory = self._memory if self._warm() else None
         first_round = memory.server.round_index if memory else 0
@@ -560,7 +563,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         memory = getattr(self, "_memory", None)
         data = check_clients(checked, X, clients, sample_weight)
         if memory is None:
-            check_enough_rows(data, e.n_components, None, True)
+            check_enough_rows(data, e.n_components)
         else:
             table = X[0] if is_client_list(X) else X
             validate_data(self, table, reset=False, skip_check_array=True)

@@ -286,28 +286,35 @@ def federation_of(data, client_weights):
     return Federation(data.rows, data.offsets, weights, sample_weight)
 
 
-def check_enough_rows(data, n_components, batch_size, replacement):
-    """Raise if there are fewer rows than components, or than a minibatch without replacement."""
+def check_enough_rows(data, n_components):
+    """Raise if there are fewer rows than components."""
     n_samples = int(data.offsets[-1])
     if n_samples < n_components:
         raise ValueError(
             f"Expected n_samples >= n_components, got n_samples = {n_samples} and n_components = "
             f"{n_components}. Use fewer components or more rows."
         )
-    if batch_size is not None and not replacement:
-        if data.sample_weight is not None:
-            raise ValueError(
-                f"Expected replacement=True with batch_size={batch_size} and a sample_weight: rows "
-                "are drawn in proportion to their weights, which without replacement cannot be "
-                "had. Use replacement=True, or batch_size=None."
-            )
-        short = np.flatnonzero(np.diff(data.offsets) < batch_size)
-        if len(short):
-            client = short[0]
-            raise ValueError(
-                f"Expected batch_size={batch_size} rows for every client with replacement=False, "
-                f"got {data.offsets[client + 1] - data.offsets[client]} for client "
-                f"{shown(data.ids[client])}"
-                f"{f' and {len(short) - 1} more with too few' if len(short) > 1 else ''}. Use a "
-                "smaller batch_size or replacement=True."
-            )
+
+
+def check_minibatches(estimator, lengths, ids, what, sample_weight=None):
+    """Raise if minibatches without replacement cannot be had of every client.
+
+    ``what`` says of what each client has ``lengths``, in the plural.
+    """
+    batch_size = estimator.batch_size
+    if batch_size is None or estimator.replacement:
+        return
+    if sample_weight is not None:
+        raise ValueError(
+            f"Expected replacement=True with batch_size={batch_size} and a sample_weight: {what} "
+            "are drawn in proportion to their weights, which without replacement cannot be had. "
+            "Use replacement=True, or batch_size=None."
+        )
+    short = np.flatnonzero(lengths < batch_size)
+    if len(short):
+        others = f" and {len(short) - 1} more with too few" if len(short) > 1 else ""
+        raise ValueError(
+            f"Expected batch_size={batch_size} {what} for every client with replacement=False, "
+            f"got {lengths[short[0]]} for client {shown(ids[short[0]])}{others}. Use a smaller "
+            "batch_size or replacement=True."
+        )
