@@ -64,8 +64,12 @@ def test_there_and_back(covariance_type):
 
 @pytest.mark.parametrize(
     "axes",
-    [np.array([[1.0, 1.0], [1.0, -1.0]]), np.linalg.qr(correlated_rows()[:3])[0]],
-    ids=["of equal entries", "any"],
+    [
+        np.array([[1.0, 1.0], [1.0, -1.0]]),
+        np.linalg.qr(correlated_rows()[:3])[0],
+        np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0],
+    ],
+    ids=["of equal entries", "of correlated rows", "any"],
 )
 def test_signs_of_axes_are_not_lapacks(axes):
     kept = axes.copy()
@@ -77,6 +81,9 @@ def test_signs_of_axes_are_not_lapacks(axes):
             assert_allclose(got, want, rtol=1e-14)
     assert_array_equal(axes, kept)
     assert_array_equal(np.abs(want), np.abs(axes))
+    for axis in want.T:
+        large = np.abs(axis) > 0.5 * np.abs(axis).max()
+        assert axis[large][0] > 0
 
 
 def test_directions_without_variance_keep_their_units():
