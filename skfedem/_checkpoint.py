@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 import zipfile
 import zlib
 from contextlib import suppress
@@ -42,9 +42,9 @@ def save(path, identity, state):
     header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
     arrays[_HEADER] = np.array(json.dumps(header))
     arrays[_DIGEST] = np.array(_digest(arrays))
-    handle, temporary = _temporary(path)
+    file, temporary = _temporary(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
@@ -60,8 +60,8 @@ def save(path, identity, state):
 
 def try_out(path):
     """Raise OSError or ValueError where ``save`` could not begin a file; none is left there."""
-    handle, temporary = _temporary(Path(path))
-    os.close(handle)
+    file, temporary = _temporary(Path(path))
+    file.close()
     os.unlink(temporary)
 
 
@@ -193,7 +193,9 @@ def _digest(arrays):
 
 def _temporary(path):
     """Open a new file beside a path; of all the names there its name is the longest."""
-    return tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
+    # Not by tempfile, whose files nobody else may ever read, whatever the umask allows.
+    temporary = path.with_name(f"{path.name}{secrets.token_hex(4)}.tmp")
+    return temporary.open("xb"), temporary
 
 
 def _keep(path):

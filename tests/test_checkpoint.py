@@ -112,6 +112,19 @@ def test_the_last_two_saves_are_kept(tmp_path):
             assert file["state.server.round_index"] == n_rounds
 
 
+def test_who_may_read_a_checkpoint_is_who_may_read_any_file(tmp_path):
+    path, any_file = tmp_path / "run.npz", tmp_path / "any"
+    umask = os.umask(0o027)
+    try:
+        gm = FederatedGaussianMixture(2, checkpoint=path, checkpoint_every=1, max_iter=2)
+        gm.fit(make_clients())
+        any_file.touch()
+    finally:
+        os.umask(umask)
+    modes = {os.stat(file).st_mode for file in (path, f"{path}.previous", any_file)}
+    assert len(modes) == 1
+
+
 def test_a_converged_run_does_not_go_on(tmp_path):
     path = tmp_path / "run.npz"
     saved = FederatedGaussianMixture(2, checkpoint=path, random_state=0).fit(make_clients())
