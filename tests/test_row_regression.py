@@ -336,6 +336,28 @@ def test_each_step_decreases_the_objective(family):
     assert_allclose(objectives(100), objectives(200), rtol=1e-12)
 
 
+@pytest.mark.parametrize("penalty", [0.3, 1.0, 3.0])
+def test_a_step_that_only_the_penalty_forbids_is_shortened(penalty):
+    # One cell a row: of many values, some have steps that gain of the likelihood and lose more by
+    # the penalty.
+    values = np.linspace(1.0, 400.0, 4000)
+    rows, family = np.arange(len(values)), FAMILIES["poisson"]
+    cells = Cells(rows, np.zeros_like(rows), values, np.ones(len(values)))
+    options = {"penalty": penalty, "family": family, "row_effects": False, "ridge": 0.0}
+
+    def objectives(max_iter):
+        _, factors = fit_rows(
+            cells, len(rows), np.array([-1.0]), np.ones((1, 1)), max_iter=max_iter, **options
+        )
+        theta = factors[:, 0] - 1
+        loss = family.log_partition(theta) - values * theta
+        return loss + 0.5 * penalty * factors[:, 0] ** 2
+
+    course = np.array([objectives(max_iter) for max_iter in range(5)])
+    # A sum of three terms, no larger than at the start or the end: a few roundings.
+    assert (np.diff(course, axis=0) <= 1e-14 * np.abs(course).max(axis=0)).all()
+
+
 def test_a_flat_start():
     # exp(-60) has no curvature: the first Newton step is 1e11 too long, and halving is too slow.
     cells, (offsets, factors) = constant_rows(1.0), column_side()
