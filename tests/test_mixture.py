@@ -126,6 +126,15 @@ def test_tables_of_any_kind_give_the_fit_of_a_list_of_arrays(tables):
     assert got.client_ids_.tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_the_layout_of_tables_in_memory_changes_no_digit(covariance_type):
+    # Columns of a DataFrame lie one after the other, rows of an array do.
+    given = {**STOCHASTIC, "covariance_type": covariance_type}
+    want = FederatedGaussianMixture(**given).fit(CLIENTS)
+    columns = [np.asfortranarray(client) for client in CLIENTS]
+    assert_same_fit(FederatedGaussianMixture(**given).fit(columns), want)
+
+
 NAMES = np.array(["ash", "birch", "cedar", "elm", "fir", "oak"])
 DAYS = pd.to_datetime("2024-02-27") + pd.to_timedelta(np.arange(N_CLIENTS), "D")
 

@@ -127,7 +127,8 @@ def second_moment(federation, center, block_rows, *, matrix, clients=None):
     clients = np.arange(federation.n_clients) if clients is None else clients
     shares = (federation.weights / federation.totals)[clients]
     for reading in read(federation, clients, block_rows):
-        y = (reading.rows - center) * np.sqrt(_row_weights(shares, reading))[:, None]
+        y = np.subtract(reading.rows, center, order="C")  # as in ``mean_of_rows``
+        y *= np.sqrt(_row_weights(shares, reading))[:, None]
         second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)
     return second
 
