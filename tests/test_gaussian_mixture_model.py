@@ -387,6 +387,15 @@ def test_a_constant_feature_changes_no_other(covariance_type, constant):
     assert_allclose(got, 1e-6, rtol=1e-8 if covariance_type == "diag" else 1.5e-8)
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_rows_that_are_all_the_same_have_reg_covar(covariance_type):
+    clients = [np.full((4, 2), 7.0), np.full((1, 2), 7.0)]
+    gm = FederatedGaussianMixture(covariance_type=covariance_type).fit(clients)  # warns nothing
+    assert_allclose(gm.means_, 7.0, rtol=1e-15)
+    # -1/2 log det(2π Σ), with the rounding of unit second moments beside reg_covar.
+    assert gm.score(clients) == pytest.approx(-np.log(2 * np.pi * 1e-6), abs=1e-7)
+
+
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
 def test_a_constant_feature_without_regularisation_is_refused(covariance_type, constant):

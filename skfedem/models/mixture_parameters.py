@@ -51,7 +51,9 @@ def lost_in_rounding(model, parameters):
         variances = covariances[:, varies]
         given = (model.reg_covar / squared_scale(model))[varies]
     elif model.covariance_type == "spherical":
-        variances, rounding = covariances[:, None], rounding.mean(axis=1, keepdims=True)
+        # The mean over the features: all of them vary, or none does.
+        rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
+        variances = covariances[:, None]
         given = model.reg_covar / squared_scale(model)
     else:
         rounding = rounding.max(axis=1, keepdims=True, initial=0)
