@@ -444,6 +444,19 @@ def test_what_was_copied_before_a_call_is_left_alone():
     assert_array_equal(before, kept)
 
 
+# ---- the domain of the M-step
+
+
+@pytest.mark.parametrize("noise", [{"participation": 0.5}, {"step_size": 0.3}, NOISY])
+def test_a_shared_covariance_stands_noise_and_small_batches(noise):
+    # Ŝ and the second moment of the rows, from which the covariance is taken, go one step.
+    given = {**GIVEN, **noise, "covariance_type": "tied"}
+    gm = FederatedGaussianMixture(**given).partial_fit(X[:150], clients=OWNERS[:150])
+    streamed(gm, 3)
+    assert (np.linalg.eigvalsh(gm.covariances_) > 0).all()
+    assert np.isfinite(gm.score(X))
+
+
 # ---- bits to the clients
 
 

@@ -215,25 +215,25 @@ class Model(ABC):
     def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
         """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
 
-    def learn(
-        self,
-        federation: Federation,
-        clients: IntArray,
-        parameters: Parameters,
-        step_size: float,
+    def told(
+        self, federation: Federation, clients: IntArray, parameters: Parameters
     ) -> tuple[Model, Parameters, int]:
-        """What the server was told once of rows that do not change, moved towards a batch's.
+        """What the server was told once of rows that do not change, told anew of a batch.
 
         Returns
         -------
         model : Model
-            After a step of this size; by default the model itself, which was told nothing.
+            Knows both; by default the model itself, which was told nothing.
         parameters : NamedTuple
             Those given, for ``evaluated`` on the batch alone.
         n_numbers : int
             How many numbers each client sent for it, and is told of the result.
         """
         return self, parameters, 0
+
+    def learned(self, step_size: float) -> Model:
+        """Model after a step of γ from what the server knew towards what it was told."""
+        return self
 
     def constants(self) -> FloatArray:
         """Numbers that a saved statistic depends on, as an array; none by default."""

@@ -103,6 +103,8 @@ class GaussianMixtureModel(RowModel):
         Σ_i w_i mean of y yᵀ over client i's rows, in standard units; for ``"tied"``.
     fixed_covariance : ndarray of shape (n_features, n_features), default=None
         A known shared covariance in standard units; with ``"tied"`` only.
+    batch_moment : ndarray of shape (n_features, n_features), default=None
+        Second moment of a batch of a stream, towards which the server's moves with Ŝ.
     """
 
     n_components: int
@@ -111,6 +113,7 @@ class GaussianMixtureModel(RowModel):
     reg_covar: float = 0.0
     second_moment: np.ndarray | None = None
     fixed_covariance: np.ndarray | None = None
+    batch_moment: np.ndarray | None = None
 
     @cached_property
     def n_features(self):
@@ -404,16 +407,16 @@ class GaussianMixtureModel(RowModel):
         kept = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
         calm = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
         proposal = statistics + step_size * field
-        if calm > kept and self.in_domain(proposal, statistics, calm):
+        if calm > kept and self.in_domain(proposal, statistics, calm, step_size):
             return Step(proposal, field_sq_norm, 0, step_size)
         for halvings in range(_MAX_HALVINGS):
             proposal = statistics + step_size * field
-            if self.in_domain(proposal, statistics, kept):
+            if self.in_domain(proposal, statistics, kept, step_size):
                 return Step(proposal, field_sq_norm, halvings, step_size, noisy=calm > kept)
             step_size = step_size / 2
         return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
 
-    def in_domain(self, proposal, statistics=None, kept=0.0):
+    def in_domain(self, proposal, statistics=None, kept=0.0, step_size=0.0):
         """Whether data could have this statistic, coming from ``statistics`` by one step.
 
         Mass and scatter of a component are concave in the statistic, so that a step of size γ
@@ -426,6 +429,8 @@ class GaussianMixtureModel(RowModel):
         statistics : ndarray of shape (n_statistics,), default=None
             Where the step came from; None asks for the domain of T alone.
         kept : float in [0, 1), default=0
+        step_size : float, default=0
+            γ of the step.
         """
         before = np.zeros(self.n_statistics) if statistics is None else statistics
         table, table_before = (
@@ -435,7 +440,7 @@ class GaussianMixtureModel(RowModel):
             return False
         if self.fixed_covariance is not None:
             return True
-        scatter = self._scatter_to_keep(*self._split(proposal))
+        scatter = self.learned(step_size)._scatter_to_keep(*self._split(proposal))
         if statistics is not None:
             scatter = scatter - kept * self._scatter_to_keep(*self._split(statistics))
         if self.covariance_type in ("diag", "spherical"):
@@ -471,17 +476,23 @@ class GaussianMixtureModel(RowModel):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def learn(self, federation, clients, parameters, step_size):
-        """Second moment of a stream's rows, for "tied" covariances."""
+    def told(self, federation, clients, parameters):
+        """Second moment of a batch's rows, for "tied" covariances."""
         if self.second_moment is None or not len(clients):
             return self, parameters, 0
         block_rows = rows_at_once(self.n_features)
         center, share = self.units.center, federation.weights[clients].sum()
         batch = second_moment(federation, center, block_rows, matrix=True, clients=clients) / share
         batch = self.units.matrices_to_standard(batch)
-        second = self.second_moment + step_size * (batch - self.second_moment)
         alone = replace(self, second_moment=batch).parameters(*parameters[:3])
-        return replace(self, second_moment=second), alone, n_moments(self.n_features, True)
+        return replace(self, batch_moment=batch), alone, n_moments(self.n_features, True)
+
+    def learned(self, step_size):
+        """Second moment after the step that Ŝ takes: a variance is taken from both."""
+        if self.batch_moment is None:
+            return self
+        second = self.second_moment + step_size * (self.batch_moment - self.second_moment)
+        return replace(self, second_moment=second, batch_moment=None)
 
     def constants(self):
         """The units, to six digits: rounding differs from one machine to the next."""

@@ -232,7 +232,7 @@ def server_half(
     server = ServerState(
         round_index=server.round_index + 1,
         statistics=step.statistics,
-        parameters=model.maximization(step.statistics),
+        parameters=model.learned(step.step_taken).maximization(step.statistics),
         control=server.control + problem.control_step * received.innovation,
         step_limit=step_limit,
     )

@@ -118,8 +118,9 @@ def stream(solver, problem, memory, at, stepping, workers):
         active = active_clients(now, server.round_index)
         received = client_round(solver, now, server, states, active, workers)
         controls[clients] = states.controls
-        model, before, n_numbers = model.learn(federation, active, before, step_size)
-        server, info = server_half(now._replace(model=model), server, received, step_size)
+        told, before, n_numbers = model.told(federation, active, before)
+        server, info = server_half(now._replace(model=told), server, received, step_size)
+        model = told.learned(info.step_taken)
         criterion = np.nan
         if len(active):
             mean = received.log_likelihood / weights[active].sum()
