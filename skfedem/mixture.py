@@ -54,6 +54,7 @@ from .models.mixture_start import (
     standardised_again,
     start_again,
     start_run,
+    with_axes_of,
     with_parameters,
 )
 from .solvers import fedem
@@ -195,9 +196,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Go on from the last fit: from its statistics Ŝ, its parameters and, for clients that are
         known by their label (by their position in a list), their control variates V_i, in its
         standard units. Clients that are new begin with V_i = 0, and those that have left are
-        forgotten. Nothing is read of the rows for this, but for "tied" covariances the second
-        moment. The rounds are counted on for ``step_size`` and all that is random, so that with the
-        same data and ``random_state``, an integer, two fits of k rounds are one of 2k.
+        forgotten. Nothing is read of the rows for this, but for "tied" covariances, and where
+        features were constant or linearly dependent, the second moment. The rounds are counted on
+        for ``step_size`` and all that is random, so that with the same data and ``random_state``,
+        an integer, two fits of k rounds are one of 2k.
     n_jobs : int, default=None
         Threads that simulate clients, as in joblib, where rounds are long enough to pay for them;
         one inside of a parallel search. The fit does not depend on it.
@@ -570,12 +572,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             self._check_type_of_fit("partial_fit")
         given = check_start(e, data.rows.shape[1], warm=memory is not None)
         federation = federation_of(data, self.client_weights)
-        uniform, old = self.client_weights == "uniform", memory and self.history_
+        uniform, old, bits = self.client_weights == "uniform", memory and self.history_, 0
         with Workers(self.n_jobs) as workers:
             if memory is None:
                 problem, memory, old = self._first_of_stream(e, data, federation, given, workers)
             else:
-                model = with_parameters(memory.model, e.reg_covar, given.fixed_covariance)
+                model, bits = with_axes_of(memory.model, federation)
+                model = with_parameters(model, e.reg_covar, given.fixed_covariance)
                 problem = federated_problem(e, model, federation, self._seeds(1)[0])
                 memory = memory._replace(model=model)
             n_known = len(memory.ids)
@@ -585,9 +588,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             schedule = None if isinstance(e.step_size, str) else step_schedule(e, problem)
             stepping = Stepping(schedule, not uniform)
             memory, controls, history, trace = stream(fedem, problem, memory, at, stepping, workers)
-        bits = history.row(0)["downlink_bits"]
-        bits += bits_of_units(memory.model, len(memory.ids) - n_known)
-        history.update(0, downlink_bits=bits)
+        row = history.row(0)
+        downlink_bits = row["downlink_bits"] + bits
+        downlink_bits += bits_of_units(memory.model, len(memory.ids) - n_known)
+        history.update(0, uplink_bits=row["uplink_bits"] + bits, downlink_bits=downlink_bits)
         is_first = n_known == len(data.ids) and not hasattr(self, "_memory")
         new_ids = data.ids if is_first else memory.ids[n_known:]
         # Features are those of the first call.

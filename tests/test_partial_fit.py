@@ -444,6 +444,50 @@ def test_what_was_copied_before_a_call_is_left_alone():
     assert_array_equal(before, kept)
 
 
+# ---- features that begin to vary
+
+VARYING = {
+    # What the first rows are: the second feature constant, or the sum of the others.
+    "constant": lambda rows: np.column_stack([rows[:, 0], np.full(len(rows), 7.0), rows[:, 1]]),
+    "dependent": lambda rows: np.column_stack([rows[:, 0], rows.sum(axis=1), rows[:, 1]]),
+}
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@pytest.mark.parametrize("how", VARYING)
+def test_features_that_begin_to_vary(covariance_type, how):
+    rng = np.random.default_rng(3)
+    first = VARYING[how](rng.normal(size=(60, 2)))
+    then = rng.normal([0.0, 9.0, 0.0], [1.0, 2.0, 3.0], size=(400, 3))
+    clients = np.arange(400) % 5
+    want = fit(FederatedGaussianMixture(covariance_type=covariance_type), then)
+    # A step of 1 forgets the first rows, and one component is what rows have.
+    stream = FederatedGaussianMixture(covariance_type=covariance_type, step_size=1.0)
+    unseen = stream.partial_fit(first, clients=clients[:60]).score(then)
+    stream.partial_fit(then, clients=clients)
+    assert_same(stream, want, **ALMOST)
+    # Far out of a variance of 1e-6, a log-likelihood has the digits of the distance.
+    assert stream.history_["log_likelihood"][1] == pytest.approx(unseen, rel=1e-7)
+    warm = fit(FederatedGaussianMixture(covariance_type=covariance_type, warm_start=True), first)
+    fit(warm, then)
+    assert_same(warm, want, **ALMOST)
+    assert warm.lower_bound_ == pytest.approx(warm.score(then), abs=1e-10)
+
+
+@pytest.mark.parametrize("how", VARYING)
+def test_what_clients_send_of_features_that_may_begin_to_vary(how):
+    rows = VARYING[how](np.random.default_rng(3).normal(size=(60, 2)))
+    gm = FederatedGaussianMixture(warm_start=True, max_iter=1)
+    owners = np.arange(60) % 5
+    streamed = clone(gm).partial_fit(rows, clients=owners).partial_fit(rows, clients=owners)
+    again = fit(fit(gm, rows, clients=owners), rows, clients=owners)
+    assert again.history_["uplink_bits"][0] == 64 * 5  # a variance of each client
+    units = gm._memory.model.units
+    assert units.varies.tolist().count(False) == 1
+    assert streamed.history_["uplink_bits"][-1] == again.history_["uplink_bits"].sum()
+    assert streamed.history_["downlink_bits"][-1] == again.history_["downlink_bits"].sum()
+
+
 # ---- the domain of the M-step
 
 

@@ -51,7 +51,7 @@ def lost_in_rounding(model, parameters):
         variances = covariances[:, varies]
         given = (model.reg_covar / squared_scale(model))[varies]
     elif model.covariance_type == "spherical":
-        # The mean over the features: all of them vary, or none does.
+        # The mean over the features, of which none may vary.
         rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
         variances = covariances[:, None]
         given = model.reg_covar / squared_scale(model)

@@ -20,7 +20,14 @@ from .covariances import whiten
 from .gaussian_mixture import GaussianMixtureModel
 from .mixture_assignment import assign
 from .mixture_parameters import in_standard_units
-from .units import mean_of_rows, n_moments, rows_at_once, second_moment, standard_units
+from .units import (
+    mean_of_rows,
+    n_moments,
+    rows_at_once,
+    second_moment,
+    standard_units,
+    with_new_axes,
+)
 
 
 class Moments(NamedTuple):
@@ -98,7 +105,8 @@ def standardise(estimator, federation, given):
 def standardised_again(estimator, model, federation, given):
     """Model of an earlier fit, in its units, for what the parameters and the rows are now.
 
-    Only a second moment that server and clients compute covariances from has to be sent anew.
+    Only a second moment that server and clients compute covariances from has to be sent anew, and
+    what ``with_axes_of`` asks for.
 
     Parameters
     ----------
@@ -114,15 +122,37 @@ def standardised_again(estimator, model, federation, given):
     cost : (int, int)
         Bits up and down.
     """
-    second, bits = None, 0
+    model, bits = with_axes_of(model, federation)
+    second = None
     if model.covariance_type == "tied":
         second = second_moment(
             federation, model.units.center, rows_at_once(model.n_features), matrix=True
         )
         second = model.units.matrices_to_standard(second)
-        bits = FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
+        bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
     return replace(model, second_moment=second), (bits, bits)
+
+
+def with_axes_of(model, federation):
+    """Model in whose units the axes count along which these rows are the first to vary.
+
+    Statistics so far are 0 along such an axis, as they are of rows that lie in the centre.
+
+    Returns
+    -------
+    model : GaussianMixtureModel
+    bits : int
+        That clients send of their variances along axes that did not count, and get back.
+    """
+    units = model.units
+    if units.varies is None:
+        return model, 0
+    matrix = units.rotation is not None
+    block_rows = rows_at_once(model.n_features)
+    second = second_moment(federation, units.center, block_rows, matrix=matrix)
+    bits = FLOAT_BITS * federation.n_clients * int(np.count_nonzero(~units.varies))
+    return replace(model, units=with_new_axes(units, second)), bits
 
 
 def with_parameters(model, reg_covar, fixed_covariance):

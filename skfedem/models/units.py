@@ -179,6 +179,28 @@ def standard_units(center, second_moment, covariance_type):
     return Units(center, scale, with_signs(axes) / np.sqrt(shares), _unless_all(varies))
 
 
+def with_new_axes(units, second_moment):
+    """Units in which the axes count, too, along which other rows vary.
+
+    Parameters
+    ----------
+    units : Units
+    second_moment : ndarray of shape (n_features, n_features) or (n_features,)
+        Of these rows about the units' centre, as for ``standard_units``.
+
+    Returns
+    -------
+    units : Units
+    """
+    if units.rotation is None:
+        varies = second_moment > (ROUNDING * units.center) ** 2
+    else:
+        spread = np.diagonal(units.matrices_to_standard(second_moment))
+        shares = spread / np.square(units.rotation).sum(axis=0)
+        varies = shares > _NO_VARIANCE * shares.max()
+    return units._replace(varies=_unless_all(units.varies | varies))
+
+
 def _unless_all(varies):
     return None if varies.all() else varies
 
