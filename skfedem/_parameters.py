@@ -75,10 +75,9 @@ def check_shape(name, value, shape):
         raise ValueError(
             f"Expected {name} to be numbers of shape {shape}, got {value!r}."
         ) from error
-    array = check_array(array, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name=name)
     if array.shape != shape:
         raise ValueError(f"Expected {name} to have shape {shape}, got {array.shape}.")
-    return array
+    return check_array(array, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name=name)
 
 
 def check_rank(name, rank, shape):

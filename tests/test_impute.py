@@ -1289,6 +1289,7 @@ PARAMETERS = [
     ({"omega": -1.0}, ValueError, "omega to be a number >= 0"),
     ({"participation": 0.0}, ValueError, "participation to be a number > 0"),
     ({"missing_values": "?"}, TypeError, "missing_values to be a number or NaN"),
+    ({"missing_values": np.ones(2)}, TypeError, "missing_values to be a number or NaN"),
     ({"max_iter": None}, ValueError, "max_iter or max_epochs to bound the fit"),
     (
         {"batch_size": 40, "replacement": False},

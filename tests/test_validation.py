@@ -669,6 +669,7 @@ BAD_STARTS = {
         {"means_init": np.zeros((3, 2))},
         ["means_init", r"shape \(2, 2\)", r"got \(3, 2\)"],
     ),
+    "no means": ({"means_init": []}, ["means_init", r"shape \(2, 2\)", r"got \(0,\)"]),
     "means with other features": (
         {"means_init": np.zeros((2, 1))},
         ["means_init", r"\(2, 2\)", r"\(2, 1\)"],

@@ -93,7 +93,7 @@ def observations_of_table(estimator, X, clients, missing):
 
 def marker(missing_values):
     """What marks missing cells, as a float."""
-    if is_missing(missing_values):
+    if np.ndim(missing_values) == 0 and is_missing(missing_values):
         return np.nan
     if isinstance(missing_values, bool | np.bool_) or not isinstance(missing_values, Real):
         raise TypeError(
