@@ -537,8 +537,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``step_size="auto"`` is the share of the round's rows in all rows so far, to the power 0.65,
         or less with compression, participation below 1 or few rows. A number is a constant step,
         which forgets and so follows a stream that changes; a function gets the round, counted on
-        from call to call. The units are those of the first call. "tied" covariances need the second
-        moment of the rows, which clients send in every round, uncompressed.
+        from call to call. The units are those of the first call. "tied" covariances need the
+        scatter of the rows about the means, which clients send in every round, uncompressed;
+        compression acts on the rest in units of the components, not of all rows together.
 
         The rows of the first call count twice, as the start has seen them. Weights of rows that are
         all equal in a call count 1 each.

@@ -455,3 +455,24 @@ def test_whiten_inverts_a_covariance():
     assert_allclose(whiten(KNOWN_COVARIANCE), whitening[0], rtol=1e-15)
     with pytest.raises(ValueError, match="positive definite.*decrease n_components"):
         whiten(np.array([[1.0, 2.0], [2.0, 1.0]]))
+
+
+# ---- what a stream tells the server anew
+
+
+def test_errors_of_an_estimate_are_in_the_second_moment_too_and_cancel():
+    model, federation = small_model("tied")
+    every = np.arange(federation.n_clients)
+    parameters = mixture_parameters(model)
+    for _ in range(3000):  # to a fixed point of EM, where the means are those of the estimate
+        estimate = federation.weights @ client_means(model, federation, parameters)[0]
+        parameters = model.maximization(estimate)
+    direction = np.random.default_rng(0).normal(size=len(estimate))
+    changes = []
+    for size in (1e-3, 1e-4):
+        wrong = estimate + size * direction
+        told, _, _ = model.told(federation, every, parameters, wrong)
+        covariance = told.learned(1.0).maximization(wrong).covariances
+        changes.append(np.abs(covariance - parameters.covariances).max())
+    # What is left are products of errors.
+    assert 0 < changes[1] < 0.02 * changes[0]

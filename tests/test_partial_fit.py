@@ -146,6 +146,20 @@ def test_after_one_pass_it_is_within_a_fiftieth_of_a_nat_of_em():
     assert last == pytest.approx(best, abs=0.1)
 
 
+@pytest.mark.parametrize("messages", [{"omega": 1.0}, {"omega": 1.0, "participation": 0.5}])
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_and_so_it_is_with_compressed_messages_of_unlike_clients(covariance_type, messages):
+    rng = np.random.default_rng(5)
+    labels = rng.integers(3, size=10000)
+    rows = CENTERS[labels] + rng.normal(size=(10000, 2)) + [50.0, 0.0]
+    owners = labels + 3 * rng.integers(7, size=10000)  # each knows one component
+    em = GaussianMixture(3, covariance_type=covariance_type, n_init=3, random_state=0)
+    best = em.fit(rows).score(rows)
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, random_state=0, **messages)
+    streamed(gm, 200, rows, owners)
+    assert gm.score(rows) > best - 0.02
+
+
 # ---- who is there
 
 

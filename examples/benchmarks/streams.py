@@ -3,8 +3,7 @@
     python examples/benchmarks/streams.py
 
 Four clusters in five dimensions; 20,000 rows in random order, the first 500 in the first call.
-Unlike
-clients have a cluster of their own each. EM goes on from where the stream ended.
+Unlike clients have a cluster of their own each. EM goes on from where the stream ended.
 """
 
 import warnings
@@ -64,7 +63,13 @@ def main():
         for batch in sizes:
             gm = after_one_pass(rows, owners, batch, covariance_type=kind, **SETTINGS[setting])
             em = GaussianMixture(
-                N_COMPONENTS, covariance_type=kind, means_init=gm.means_, tol=1e-6, max_iter=500
+                N_COMPONENTS,
+                covariance_type=kind,
+                weights_init=gm.weights_,
+                means_init=gm.means_,
+                precisions_init=gm.precisions_,
+                tol=1e-6,
+                max_iter=500,
             ).fit(rows)
             lacking.append(em.score(rows) - gm.score(rows))
         print(f"{kind:11}{who:11}{setting:16}", *(f"{value:8.3f}" for value in lacking), flush=True)

@@ -216,9 +216,24 @@ class Model(ABC):
         """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
 
     def told(
-        self, federation: Federation, clients: IntArray, parameters: Parameters
+        self,
+        federation: Federation,
+        clients: IntArray,
+        parameters: Parameters,
+        estimate: Any,
     ) -> tuple[Model, Parameters, int]:
         """What the server was told once of rows that do not change, told anew of a batch.
+
+        Parameters
+        ----------
+        federation : Federation
+            The batch.
+        clients : ndarray of int
+            Those who answered.
+        parameters : NamedTuple
+            Those of the broadcast.
+        estimate : ndarray or NamedTuple
+            Mean statistic of the batch, as the server estimates it from what was sent.
 
         Returns
         -------
@@ -234,6 +249,17 @@ class Model(ABC):
     def learned(self, step_size: float) -> Model:
         """Model after a step of γ from what the server knew towards what it was told."""
         return self
+
+    def message_units(self, parameters: Parameters) -> Any:
+        """Units in which rows make noise that is alike in all directions, for a stream's messages.
+
+        Returns
+        -------
+        message_units : object or None
+            With the methods ``to_components`` and ``to_standard``, which map client vectors there
+            and back; by default None for the units of the statistics.
+        """
+        return None
 
     def constants(self) -> FloatArray:
         """Numbers that a saved statistic depends on, as an array; none by default."""

@@ -29,6 +29,7 @@ import numpy as np
 
 from ._base import ClientSums, RowModel, Step
 from .client_runs import by_client, equally_long, segment_sums
+from .component_units import component_units
 from .covariances import COLLAPSED, cholesky, scale_components, unpack, whiten
 from .mixture_parameters import squared_scale
 from .units import ROUNDING, Units, n_moments, rows_at_once, second_moment
@@ -476,16 +477,29 @@ class GaussianMixtureModel(RowModel):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def told(self, federation, clients, parameters):
-        """Second moment of a batch's rows, for "tied" covariances."""
+    def told(self, federation, clients, parameters, estimate):
+        """Second moment of a batch's rows, for "tied" covariances.
+
+        Clients send their scatter about the broadcast means. The server adds what the means of its
+        own estimate have, errors and all: a covariance, which is the difference, has none of them.
+        """
         if self.second_moment is None or not len(clients):
             return self, parameters, 0
         block_rows = rows_at_once(self.n_features)
-        center, share = self.units.center, federation.weights[clients].sum()
-        batch = second_moment(federation, center, block_rows, matrix=True, clients=clients) / share
-        batch = self.units.matrices_to_standard(batch)
+        center, weights = self.units.center, federation.weights[clients]
+        batch = second_moment(federation, center, block_rows, matrix=True, clients=clients)
+        batch = self.units.matrices_to_standard(batch / weights.sum())
         alone = replace(self, second_moment=batch).parameters(*parameters[:3])
-        return replace(self, batch_moment=batch), alone, n_moments(self.n_features, True)
+        statistics = self.all_rows(federation, parameters.natural, clients).statistics
+        statistics = weights @ statistics / weights.sum()
+        moment = batch + self._between(parameters.means, estimate - statistics)
+        return replace(self, batch_moment=moment), alone, n_moments(self.n_features, True)
+
+    def _between(self, means, statistics):
+        """Σ_g E[r_g (y yᵀ - (y - μ_g) (y - μ_g)ᵀ)], shape (n_features, n_features)."""
+        table = statistics.reshape(self.n_components, self.n_functions)
+        mass, first = table[:, :1], table[:, 1 : 1 + self.n_features]
+        return means.T @ first + (first - mass * means).T @ means
 
     def learned(self, step_size):
         """Second moment after the step that Ŝ takes: a variance is taken from both."""
@@ -493,6 +507,12 @@ class GaussianMixtureModel(RowModel):
             return self
         second = self.second_moment + step_size * (self.batch_moment - self.second_moment)
         return replace(self, second_moment=second, batch_moment=None)
+
+    def message_units(self, parameters):
+        """Units of the components."""
+        _, means, covariances = parameters[:3]
+        is_zero = self._functions_of_ones == 0
+        return component_units(self.covariance_type, means, covariances, is_zero)
 
     def constants(self):
         """The units, to six digits: rounding differs from one machine to the next."""

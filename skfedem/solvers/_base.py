@@ -62,6 +62,9 @@ class Problem(NamedTuple):
     lasting_noise : bool
         Whether messages stay random at the optimum: minibatches without variance reduction, and
         streams.
+    message_units : object, default=None
+        Linear maps of client vectors to the units that they are compressed in, ``to_components``,
+        and back, ``to_standard``. None where they are compressed as they are.
     """
 
     model: Model
@@ -77,6 +80,7 @@ class Problem(NamedTuple):
     seed: int = 0
     presence: float = 1.0
     lasting_noise: bool = False
+    message_units: Any = None
 
     @property
     def exact(self) -> bool:
@@ -173,6 +177,9 @@ def compress(
     lengths = problem.vectors.lengths(clients)
     if problem.omega == 0:
         return innovations, problem.compressor.n_bytes(innovations, lengths)
+    units = problem.message_units
+    if units is not None:
+        innovations = units.to_components(innovations)
     uniforms = problem.vectors.uniforms(problem.seed, _random.COMPRESSION, round_index, clients)
     quantized, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
     shapes = getattr(quantized, "shape", None), getattr(n_bytes, "shape", None)
@@ -192,7 +199,7 @@ def compress(
             f"Expected lengths >= 0 from n_bytes of {problem.compressor!r}, got {n_bytes.min()}. "
             "Correct this class."
         )
-    return quantized, n_bytes
+    return quantized if units is None else units.to_standard(quantized), n_bytes
 
 
 def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
@@ -200,6 +207,11 @@ def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
     vectors, weights = problem.vectors, problem.federation.weights
     every = np.arange(len(weights))
     return vectors.total(every, [vectors.weighted(weights, every, controls)])
+
+
+def mean_field(problem: Problem, server: ServerState, received: Received) -> FloatArray:
+    """H, the server's estimate of the mean field (line 14 of Algorithm 1)."""
+    return server.control + received.innovation / (problem.participation * problem.presence)
 
 
 def server_half(
@@ -222,7 +234,7 @@ def server_half(
     info : RoundInfo
     """
     model = problem.model
-    field = server.control + received.innovation / (problem.participation * problem.presence)
+    field = mean_field(problem, server, received)
     step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
     step_limit = server.step_limit
     if step.safeguarded:

@@ -15,7 +15,7 @@ import numpy as np
 from .._codec import FLOAT_BITS
 from .._federation import Federation, sample_weight_of, take_rows
 from .._history import History
-from ._base import server_half
+from ._base import mean_field, server_half
 from ._loop import active_clients, client_round, evaluated
 from ._memory import in_setting
 from .fedem import ClientStates
@@ -111,6 +111,7 @@ def stream(solver, problem, memory, at, stepping, workers):
             batch_size=None,
             lasting_noise=True,
             presence=1.0 if len(here) == len(totals) else float(weights.sum()),
+            message_units=model.message_units(server.parameters) if problem.omega else None,
         )
         step_size = _step_size(stepping, now, server, n_samples)
         n_samples += batch.n_samples
@@ -118,7 +119,8 @@ def stream(solver, problem, memory, at, stepping, workers):
         active = active_clients(now, server.round_index)
         received = client_round(solver, now, server, states, active, workers)
         controls[clients] = states.controls
-        told, before, n_numbers = model.told(federation, active, before)
+        estimate = server.statistics + mean_field(now, server, received)
+        told, before, n_numbers = model.told(federation, active, before, estimate)
         server, info = server_half(now._replace(model=told), server, received, step_size)
         model = told.learned(info.step_taken)
         criterion = np.nan

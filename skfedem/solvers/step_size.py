@@ -30,10 +30,8 @@ _DECAY = 0.7
 # A stream's step falls as the share of a round's rows in all rows, to this power: 0.6 to 0.7 came
 # within 0.02 nats of EM with 20 to 400 rounds (examples/benchmarks/streams.py).
 _STREAM_DECAY = 0.65
-# A row of a stream is read once: more noise is allowed than in the minibatches of a fit, but less
-# where messages are compressed, which is mostly a batch's noise that no memory knows.
+# A row of a stream is read once: more noise is allowed than in the minibatches of a fit.
 _STREAM_NOISE = 12.5
-_COMPRESSED_STREAM_NOISE = 0.25
 
 
 def automatic_step_size(problem: Problem, *, variance_reduced: bool) -> Callable[[int], float]:
@@ -109,8 +107,7 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
     noise, _ = problem.model.minibatch_bounds(present.federation, batch_size)
-    noise *= _COMPRESSED_STREAM_NOISE if problem.omega > 0 else _STREAM_NOISE
-    noise /= 1 + 5 * participation_omega(problem.omega, problem.participation)
+    noise *= _STREAM_NOISE / (1 + participation_omega(problem.omega, problem.participation))
     memory = first_step_size(present, variance_reduced=False)
     return min(share, noise, memory)
 

@@ -1,0 +1,109 @@
+"""Statistics in the units of the components, in which streams compress them."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skfedem.models.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.units import Units
+
+COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
+D, G = 3, 4
+RNG = np.random.default_rng(0)
+MEANS = RNG.normal(size=(G, D))
+NOISE = 0.3 * RNG.normal(size=(G, D, D))
+COVARIANCES = NOISE @ np.swapaxes(NOISE, 1, 2) + 0.01 * np.eye(D)
+
+
+def case(covariance_type, varies=None):
+    """A model in standard units, parameters and the components' units."""
+    covariances = {
+        "full": COVARIANCES,
+        "tied": COVARIANCES[0],
+        "diag": np.diagonal(COVARIANCES, axis1=1, axis2=2),
+        "spherical": COVARIANCES[:, 0, 0],
+    }[covariance_type]
+    rotation = np.eye(D) if covariance_type in ("full", "tied") else None
+    units = Units(np.zeros(D), np.ones(D), rotation, varies)
+    model = GaussianMixtureModel(G, covariance_type, units, second_moment=np.eye(D))
+    parameters = model.parameters(np.full(G, 1 / G), MEANS, covariances)
+    return model, parameters, model.message_units(parameters)
+
+
+def in_units_of(component, covariance_type, rows):
+    """Rows counted from a component's mean, in units of its covariance."""
+    centered = rows - MEANS[component]
+    if covariance_type in ("full", "tied"):
+        covariance = COVARIANCES[component if covariance_type == "full" else 0]
+        return np.linalg.solve(np.linalg.cholesky(covariance), centered.T).T
+    variances = np.diagonal(COVARIANCES[component])
+    return centered / np.sqrt(variances if covariance_type == "diag" else variances[0])
+
+
+def normalised(covariance_type, features):
+    """f(z) with functions of a standard normal z that are uncorrelated, with variance 1."""
+    functions = features.copy()
+    if covariance_type == "full":
+        places = 1 + D + np.array([0, 3, 5])
+        functions[places] = (functions[places] - 1) / np.sqrt(2)
+    elif covariance_type == "diag":
+        functions[1 + D :] = (functions[1 + D :] - 1) / np.sqrt(2)
+    elif covariance_type == "spherical":
+        functions[1 + D] = (functions[1 + D] - D) / np.sqrt(2 * D)
+    return functions
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_they_are_the_statistics_of_the_rows_in_these_units(covariance_type):
+    model, _, units = case(covariance_type)
+    rows, posterior = RNG.normal(size=(7, D)), RNG.dirichlet(np.ones(G), size=7).T
+    statistics = model.assigned(posterior, model.features(rows), np.array([3, 4]))
+    expected = []
+    for g in range(G):
+        own = model.features(in_units_of(g, covariance_type, rows))
+        of_rows = posterior[g] * normalised(covariance_type, own)
+        expected.append([of_rows[:, :3].sum(axis=1), of_rows[:, 3:].sum(axis=1)])
+    expected = np.transpose(expected, (1, 0, 2)).reshape(2, -1)
+    # Variances down to 0.01 make rounding a hundred times what it was.
+    assert_allclose(units.to_components(statistics), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_there_rows_of_a_component_are_noise_alike_in_all_directions(covariance_type):
+    # Gauss-Hermite quadrature is exact for the products of two second moments.
+    nodes, weights = np.polynomial.hermite_e.hermegauss(3)
+    z = np.stack(np.meshgrid(*[nodes] * D), axis=-1).reshape(-1, D)
+    weights = np.prod(np.meshgrid(*[weights / weights.sum()] * D), axis=0).ravel()
+    model, _, units = case(covariance_type)
+    component = 2
+    sizes = COVARIANCES[0 if covariance_type == "tied" else component]
+    root = {
+        "diag": np.diag(np.sqrt(np.diagonal(sizes))),
+        "spherical": np.sqrt(sizes[0, 0]) * np.eye(D),
+    }.get(covariance_type, np.linalg.cholesky(sizes))
+    posterior = np.zeros((G, len(z)))
+    posterior[component] = 1
+    each = np.ones(len(z), dtype=int)
+    features = model.features(MEANS[component] + z @ root.T)
+    statistics = units.to_components(model.assigned(posterior, features, each))
+    own = statistics.reshape(len(z), G, -1)[:, component]
+    assert_allclose((weights[:, None] * own).T @ own, np.eye(own.shape[1]), atol=1e-11)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_the_way_back(covariance_type):
+    model, _, units = case(covariance_type)
+    values = RNG.normal(size=(5, model.n_statistics))
+    before = values.copy()
+    assert_allclose(units.to_standard(units.to_components(values)), values, rtol=0, atol=1e-11)
+    assert_allclose(units.to_components(units.to_standard(values)), values, rtol=0, atol=1e-11)
+    assert_array_equal(values, before)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_nothing_is_made_of_features_that_do_not_vary(covariance_type):
+    model, _, units = case(covariance_type, varies=np.array([True, False, True]))
+    values = RNG.normal(size=(5, model.n_statistics))
+    table = units.to_standard(values).reshape(5, G, -1)
+    unknown = model.features(np.array([[1.0, 0.0, 1.0]]))[:, 0] == 0
+    assert (table[:, :, unknown] == 0).all() and (table[:, :, ~unknown] != 0).all()
