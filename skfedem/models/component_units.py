@@ -19,18 +19,29 @@ import numpy as np
 from .covariances import cholesky, unpack, whiten
 
 
+class Affine(NamedTuple):
+    """``y ↦ shift + scale y`` for each component.
+
+    Attributes
+    ----------
+    shift : ndarray of shape (n_components, n_features)
+    scale : ndarray
+        Matrices, (n_components, d, d) for "full" and (1, d, d) for "tied"; else numbers,
+        (n_components, d) for "diag" and (n_components, 1) for "spherical".
+    """
+
+    shift: np.ndarray
+    scale: np.ndarray
+
+
 class ComponentUnits(NamedTuple):
-    """``z = (y - mean) / root`` for each component: maps of statistics to these units and back.
+    """Maps of statistics to the units of their components and back.
 
     Attributes
     ----------
     covariance_type : {"full", "tied", "diag", "spherical"}
-    means : ndarray of shape (n_components, n_features)
-    roots : ndarray
-        Lower-triangular Cholesky factors of the covariances, (n_components, d, d), or (1, d, d) for
-        "tied"; standard deviations, (n_components, d), or (n_components, 1) for "spherical".
-    inverses : ndarray
-        Their inverses.
+    forward, backward : Affine
+        Maps of rows to these units and back.
     expected, deviation : ndarray of shape (n_second,)
         Mean and standard deviation of the second moments ``z_j z_l`` that the statistic has.
     is_zero : ndarray of bool, shape (n_functions,)
@@ -38,90 +49,83 @@ class ComponentUnits(NamedTuple):
     """
 
     covariance_type: str
-    means: np.ndarray
-    roots: np.ndarray
-    inverses: np.ndarray
+    forward: Affine
+    backward: Affine
     expected: np.ndarray
     deviation: np.ndarray
     is_zero: np.ndarray
 
     def to_components(self, statistics):
         """Statistics (n, q) in standard units, in the units of the components."""
-        mass, first, second = self._split(statistics)
-        centered = first - mass * self.means
-        second = self._unpacked(second) - self._about_mean(centered, first)
-        first, second = self._scaled(self.inverses, centered, second)
-        second = (self._packed(second) - mass * self.expected) / self.deviation
-        return np.concatenate([mass, first, second], axis=2).reshape(statistics.shape)
+        table = self._mapped(self.forward, self._table(statistics))
+        second = self._second(table)
+        second -= table[:, :, :1] * self.expected
+        second /= self.deviation
+        return table.reshape(statistics.shape)
 
     def to_standard(self, statistics):
         """Statistics (n, q) in the units of the components, in standard units."""
-        mass, first, second = self._split(statistics)
-        second = self._unpacked(second * self.deviation + mass * self.expected)
-        centered, second = self._scaled(self.roots, first, second)
-        first = centered + mass * self.means
-        second = self._packed(second + self._about_mean(centered, first))
-        table = np.concatenate([mass, first, second], axis=2)
+        table = self._table(statistics).copy()
+        second = self._second(table)
+        second *= self.deviation
+        second += table[:, :, :1] * self.expected
+        table = self._mapped(self.backward, table)
         table[:, :, self.is_zero] = 0.0
         return table.reshape(statistics.shape)
 
-    def _split(self, statistics):
-        """Mass (n, n_components, 1), first and second moments of each component."""
-        d = self.means.shape[1]
-        table = statistics.reshape(len(statistics), len(self.means), -1)
-        return table[:, :, :1], table[:, :, 1 : 1 + d], table[:, :, 1 + d :]
+    def _table(self, statistics):
+        return statistics.reshape(len(statistics), len(self.forward.shift), -1)
 
-    def _unpacked(self, second):
-        """Second moments; as matrices where there are some between features."""
-        if self.covariance_type != "full":
-            return second
-        d = self.means.shape[1]
-        matrices = unpack(second.reshape(-1, second.shape[2]), d)
-        return matrices.reshape(*second.shape[:2], d, d)
+    def _second(self, table):
+        return table[:, :, table.shape[2] - len(self.expected) :]
 
-    def _packed(self, second):
-        """Undo ``_unpacked``."""
-        if self.covariance_type != "full":
-            return second
-        return second[:, :, *np.triu_indices(self.means.shape[1])]
-
-    def _about_mean(self, centered, first):
-        """What second moments about 0 have more than those about the means."""
-        if self.covariance_type == "tied":
-            return np.empty((*first.shape[:2], 0))
+    def _mapped(self, affine, table):
+        """Statistics (n, n_components, n_functions) of mapped rows, from those of the rows."""
+        shift, scale = affine
+        n_components, d = shift.shape
         if self.covariance_type == "full":
-            return (
-                centered[:, :, :, None] * self.means[:, None, :]
-                + self.means[:, :, None] * first[:, :, None, :]
-            )
-        more = (centered + first) * self.means
-        return more.sum(axis=2, keepdims=True) if self.covariance_type == "spherical" else more
-
-    def _scaled(self, roots, first, second):
-        """First moments times the roots, and second moments times both of them."""
-        if self.covariance_type in ("diag", "spherical"):
-            return first * roots, second * roots**2
-        first = np.matmul(roots, first[:, :, :, None])[:, :, :, 0]
+            # The upper triangle of (1, y) (1, y)ᵀ; and (1, z) is a matrix times (1, y).
+            matrices = np.zeros((n_components, 1 + d, 1 + d))
+            matrices[:, 0, 0], matrices[:, 1:, 0], matrices[:, 1:, 1:] = 1, shift, scale
+            moments = unpack(table.reshape(-1, table.shape[2]), 1 + d)
+            moments = moments.reshape(*table.shape[:2], 1 + d, 1 + d)
+            moments = matrices @ moments @ np.swapaxes(matrices, 1, 2)
+            return moments[:, :, *np.triu_indices(1 + d)]
+        mass, first, second = table[:, :, :1], table[:, :, 1 : 1 + d], self._second(table)
         if self.covariance_type == "tied":
-            return first, second
-        return first, roots @ second @ np.swapaxes(roots, 1, 2)
+            scaled = np.matmul(scale, first[:, :, :, None])[:, :, :, 0]
+            return np.concatenate([mass, mass * shift + scaled], axis=2)
+        mixed = shift * (mass * shift + 2 * scale * first)
+        if self.covariance_type == "spherical":
+            mixed = mixed.sum(axis=2, keepdims=True)
+        moments = [mass, mass * shift + scale * first, mixed + scale**2 * second]
+        return np.concatenate(moments, axis=2)
 
 
 def component_units(covariance_type, means, covariances, is_zero):
     """Units of components with these means and covariances, all in standard units."""
-    d = means.shape[1]
+    n_components, d = means.shape
+    if covariance_type in ("full", "tied"):
+        roots = np.array(cholesky(covariances)).reshape(-1, d, d)
+        inverses = whiten(covariances).reshape(-1, d, d)
+        centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
+    else:
+        roots = np.sqrt(covariances).reshape(n_components, -1)
+        inverses = 1 / roots
+        centers = inverses * means
     is_square = {
         "full": np.eye(d)[np.triu_indices(d)],
         "tied": np.empty(0),
         "diag": np.ones(d),
         "spherical": np.ones(1),
     }[covariance_type]
+    # z_j² has mean 1 and variance 2, z_j z_l has 0 and 1.
     n_squares = d if covariance_type == "spherical" else 1
-    expected, deviation = n_squares * is_square, np.sqrt(1 + (2 * n_squares - 1) * is_square)
-    if covariance_type in ("diag", "spherical"):
-        roots = np.sqrt(covariances).reshape(len(means), -1)
-        inverses = 1 / roots
-    else:
-        roots = np.array(cholesky(covariances)).reshape(-1, d, d)
-        inverses = whiten(covariances).reshape(-1, d, d)
-    return ComponentUnits(covariance_type, means, roots, inverses, expected, deviation, is_zero)
+    return ComponentUnits(
+        covariance_type,
+        forward=Affine(-centers, inverses),
+        backward=Affine(means, roots),
+        expected=n_squares * is_square,
+        deviation=np.sqrt(np.where(is_square, 2 * n_squares, 1)),
+        is_zero=is_zero,
+    )
