@@ -54,7 +54,6 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         What else to do about shortened steps, and about a run that does not converge.
     """
     e, n_rounds = estimator, len(result.history["round"]) - 1
-    earlier = result.server.round_index - n_rounds
     if result.stopped_by == "callback":
         return
     if result.stopped_by == "keyboard":
@@ -74,30 +73,43 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
                 ConvergenceWarning,
             )
         return
-    last_tenth = result.history["safeguarded"][-max(1, n_rounds // 10) :]
-    last_step, limit = result.history["step_size"][-1], result.server.step_limit
+    _warn_of_steps(e, result, schedule, left, remedy)
+    if not result.converged:
+        _warn_of_no_convergence(e, result, schedule, iteration, doubt)
+
+
+def _warn_of_steps(estimator, result, schedule, left, remedy):
+    """Warn of steps that were shortened to the end, or by much."""
+    steps, safeguarded = result.history["step_size"], result.history["safeguarded"]
+    last_tenth = safeguarded[-max(1, (len(steps) - 1) // 10) :]
+    limit = result.server.step_limit
     if last_tenth.any():
         warn(
             f"Steps {left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and were shortened. Use a smaller step_size (it "
-            f"was {last_step:.3g}), a larger batch_size or participation, or a smaller omega"
+            f"was {steps[-1]:.3g}), a larger batch_size or participation, or a smaller omega"
             f"{remedy}.",
             ConvergenceWarning,
         )
-    elif isinstance(e.step_size, str) and limit < _SMALL_SHARE * schedule(1):
+    elif isinstance(estimator.step_size, str) and limit < _SMALL_SHARE * schedule(1):
         warn(
             f"Steps were cut from {schedule(1):.2g} to at most {limit:.2g}, because rounds were "
             "too random for more: the fit gets along slowly. Use a larger batch_size or "
             f"participation, a smaller omega, or solver='vr_fedem'{remedy}.",
             ConvergenceWarning,
         )
-    if result.converged:
-        return
-    text = f"Not converged to tol={e.tol} after {plural(n_rounds, 'round')}"
-    travelled = result.history["step_size"][1:].sum()
+
+
+def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
+    """Warn that ``tol`` was not reached, and say what is likely to help."""
+    e, steps = estimator, result.history["step_size"]
+    n_rounds, travelled = len(steps) - 1, steps[1:].sum()
+    why, advice = "", f"Increase max_iter{' or max_epochs' if e.max_epochs is not None else ''}"
     if travelled < min(_FEW_STEPS, n_rounds):
+        why = f": the steps added up to only {travelled:.2g} {iteration}"
+        earlier = result.server.round_index - n_rounds
         enough = _rounds_enough(
-            e, n_rounds, travelled, last_step, lambda number: schedule(earlier + number)
+            e, n_rounds, travelled, steps[-1], lambda number: schedule(earlier + number)
         )
         bounds = []
         if e.max_iter is not None:
@@ -106,21 +118,14 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
             first, last = result.history["epoch"][[0, -1]]
             epochs = ceil(first + enough * (last - first) / n_rounds)
             bounds.append(f"max_epochs to about {epochs}")
-        advice = (
-            f"With this step set {' and '.join(bounds)}"
-            if enough < _MOST_ROUNDS
-            else "No number of rounds is enough with this step: use a larger step_size"
-        )
-        text += (
-            f": the steps added up to only {travelled:.2g} {iteration}. {advice}, "
-            f"increase tol{doubt}."
-        )
-    else:
-        text += (
-            f". Increase max_iter{' or max_epochs' if e.max_epochs is not None else ''}, "
-            f"increase tol{doubt}."
-        )
-    warn(text, ConvergenceWarning)
+        advice = f"With this step set {' and '.join(bounds)}"
+        if enough >= _MOST_ROUNDS:
+            advice = "No number of rounds is enough with this step: use a larger step_size"
+    warn(
+        f"Not converged to tol={e.tol} after {plural(n_rounds, 'round')}{why}. {advice}, "
+        f"increase tol{doubt}.",
+        ConvergenceWarning,
+    )
 
 
 def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
