@@ -460,9 +460,10 @@ def test_whiten_inverts_a_covariance():
 # ---- what a stream tells the server anew
 
 
-def test_errors_of_an_estimate_are_in_the_second_moment_too_and_cancel():
+@pytest.mark.parametrize("nobody", [False, True])
+def test_errors_of_an_estimate_are_in_the_second_moment_too_and_cancel(nobody):
     model, federation = small_model("tied")
-    every = np.arange(federation.n_clients)
+    answered = np.arange(0 if nobody else federation.n_clients)
     parameters = mixture_parameters(model)
     for _ in range(3000):  # to a fixed point of EM, where the means are those of the estimate
         estimate = federation.weights @ client_means(model, federation, parameters)[0]
@@ -470,9 +471,9 @@ def test_errors_of_an_estimate_are_in_the_second_moment_too_and_cancel():
     direction = np.random.default_rng(0).normal(size=len(estimate))
     changes = []
     for size in (1e-3, 1e-4):
-        wrong = estimate + size * direction
-        told, _, _ = model.told(federation, every, parameters, wrong)
-        covariance = told.learned(1.0).maximization(wrong).covariances
+        error = size * direction
+        told, _, _ = model.told(federation, answered, parameters, estimate, error)
+        covariance = told.learned(1.0).maximization(estimate + error).covariances
         changes.append(np.abs(covariance - parameters.covariances).max())
     # What is left are products of errors.
     assert 0 < changes[1] < 0.02 * changes[0]

@@ -289,6 +289,20 @@ def test_participation_and_compression_apply():
         assert np.isfinite(getattr(gm, name)).all()
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@pytest.mark.parametrize("omega", [0.0, 1.0])
+def test_a_lone_client_that_misses_half_of_the_calls(covariance_type, omega):
+    rng = np.random.default_rng(5)
+    rows = CENTERS[rng.integers(3, size=10000)] + 0.2 * rng.normal(size=(10000, 2))
+    em = GaussianMixture(3, covariance_type=covariance_type, n_init=3, random_state=0)
+    gm = FederatedGaussianMixture(
+        3, covariance_type=covariance_type, participation=0.5, omega=omega, random_state=0
+    )
+    streamed(gm, 200, rows, np.zeros(len(rows), dtype=int))
+    assert gm.score(rows) > em.fit(rows).score(rows) - 0.03  # a fiftieth with all of the rows
+    assert gm.history_["safeguarded"].sum() == 0
+
+
 def test_a_call_that_nobody_takes_part_in():
     gm = FederatedGaussianMixture(**NOISY | {"participation": 1e-9, "control_init": "zeros"})
     gm.partial_fit(X[:100])

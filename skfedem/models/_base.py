@@ -220,7 +220,8 @@ class Model(ABC):
         federation: Federation,
         clients: IntArray,
         parameters: Parameters,
-        estimate: Any,
+        statistics: Any,
+        field: FloatArray,
     ) -> tuple[Model, Parameters, int]:
         """What the server was told once of rows that do not change, told anew of a batch.
 
@@ -229,11 +230,13 @@ class Model(ABC):
         federation : Federation
             The batch.
         clients : ndarray of int
-            Those who answered.
+            Those who answered; there may be none.
         parameters : NamedTuple
             Those of the broadcast.
-        estimate : ndarray or NamedTuple
-            Mean statistic of the batch, as the server estimates it from what was sent.
+        statistics : ndarray or NamedTuple
+            Ŝ before the step.
+        field : ndarray
+            H, along which it goes.
 
         Returns
         -------

@@ -477,22 +477,26 @@ class GaussianMixtureModel(RowModel):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def told(self, federation, clients, parameters, estimate):
+    def told(self, federation, clients, parameters, statistics, field):
         """Second moment of a batch's rows, for "tied" covariances.
 
-        Clients send their scatter about the broadcast means. The server adds what the means of its
-        own estimate have, errors and all: a covariance, which is the difference, has none of them.
+        Clients send their scatter about the broadcast means; if nobody does, it is as before. The
+        server adds what the means of its own estimate have, errors and all: a covariance, which is
+        the difference, has none of them.
         """
-        if self.second_moment is None or not len(clients):
+        if self.second_moment is None:
             return self, parameters, 0
+        if not len(clients):
+            moment = self.second_moment + self._between(parameters.means, field)
+            return replace(self, batch_moment=moment), parameters, 0
         block_rows = rows_at_once(self.n_features)
         center, weights = self.units.center, federation.weights[clients]
         batch = second_moment(federation, center, block_rows, matrix=True, clients=clients)
         batch = self.units.matrices_to_standard(batch / weights.sum())
         alone = replace(self, second_moment=batch).parameters(*parameters[:3])
-        statistics = self.all_rows(federation, parameters.natural, clients).statistics
-        statistics = weights @ statistics / weights.sum()
-        moment = batch + self._between(parameters.means, estimate - statistics)
+        sent = self.all_rows(federation, parameters.natural, clients).statistics
+        sent = weights @ sent / weights.sum()
+        moment = batch + self._between(parameters.means, statistics + field - sent)
         return replace(self, batch_moment=moment), alone, n_moments(self.n_features, True)
 
     def _between(self, means, statistics):

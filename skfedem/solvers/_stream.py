@@ -119,8 +119,8 @@ def stream(solver, problem, memory, at, stepping, workers):
         active = active_clients(now, server.round_index)
         received = client_round(solver, now, server, states, active, workers)
         controls[clients] = states.controls
-        estimate = server.statistics + mean_field(now, server, received)
-        told, before, n_numbers = model.told(federation, active, before, estimate)
+        field = mean_field(now, server, received)
+        told, before, n_numbers = model.told(federation, active, before, server.statistics, field)
         server, info = server_half(now._replace(model=told), server, received, step_size)
         model = told.learned(info.step_taken)
         criterion = np.nan
