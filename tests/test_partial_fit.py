@@ -516,6 +516,19 @@ def test_what_clients_send_of_features_that_may_begin_to_vary(how):
     assert streamed.history_["downlink_bits"][-1] == again.history_["downlink_bits"].sum()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_along_axes_that_do_not_vary_is_no_covariance(seed):
+    # Three points in four dimensions, so far from 0 that rounding is larger than reg_covar here.
+    rng = np.random.default_rng(seed)
+    points = 1e6 + rng.normal(size=(3, 4)) * [1.0, 100.0, 1e3, 1e4]
+    rows = points[rng.integers(3, size=60)]
+    given = {"covariance_type": "tied", "random_state": 0}
+    gm = FederatedGaussianMixture(3, batch_size=1, **given).partial_fit(rows)
+    assert np.isfinite(gm.score(rows))
+    warm = FederatedGaussianMixture(3, warm_start=True, **given).fit(rows)
+    assert np.isfinite(warm.fit(rows[:10]).score(rows))
+
+
 # ---- the domain of the M-step
 
 

@@ -492,7 +492,7 @@ class GaussianMixtureModel(RowModel):
         block_rows = rows_at_once(self.n_features)
         center, weights = self.units.center, federation.weights[clients]
         batch = second_moment(federation, center, block_rows, matrix=True, clients=clients)
-        batch = self.units.matrices_to_standard(batch / weights.sum())
+        batch = self.units.moment_to_standard(batch / weights.sum())
         alone = replace(self, second_moment=batch).parameters(*parameters[:3])
         sent = self.all_rows(federation, parameters.natural, clients).statistics
         sent = weights @ sent / weights.sum()

@@ -96,7 +96,7 @@ def standardise(estimator, federation, given):
         covariance_type=covariance_type,
         units=units,
         reg_covar=estimator.reg_covar,
-        second_moment=units.matrices_to_standard(second) if covariance_type == "tied" else None,
+        second_moment=units.moment_to_standard(second) if covariance_type == "tied" else None,
         fixed_covariance=None if fixed is None else units.matrices_to_standard(fixed),
     )
     return model, (uplink, downlink)
@@ -128,7 +128,7 @@ def standardised_again(estimator, model, federation, given):
         second = second_moment(
             federation, model.units.center, rows_at_once(model.n_features), matrix=True
         )
-        second = model.units.matrices_to_standard(second)
+        second = model.units.moment_to_standard(second)
         bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
     return replace(model, second_moment=second), (bits, bits)

@@ -67,6 +67,13 @@ class Units(NamedTuple):
         scaled = matrices / np.outer(self.scale, self.scale)
         return scaled if self.rotation is None else self.rotation.T @ scaled @ self.rotation
 
+    def moment_to_standard(self, second_moment):
+        """Second moment (n_features, n_features) of rows about the centre, in standard units."""
+        standard = self.matrices_to_standard(second_moment)
+        if self.varies is not None:
+            standard[~self.varies] = standard[:, ~self.varies] = 0.0
+        return standard
+
     def matrices_to_rows(self, matrices):
         """Covariance matrices (..., n_features, n_features) in the rows' units."""
         return self.mixing.T @ matrices @ self.mixing
