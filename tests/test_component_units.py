@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from skfedem import FederatedGaussianMixture
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.units import Units
 
@@ -107,3 +108,15 @@ def test_nothing_is_made_of_features_that_do_not_vary(covariance_type):
     table = units.to_standard(values).reshape(5, G, -1)
     unknown = model.features(np.array([[1.0, 0.0, 1.0]]))[:, 0] == 0
     assert (table[:, :, unknown] == 0).all() and (table[:, :, ~unknown] != 0).all()
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_a_constant_feature_is_0_there_too(covariance_type):
+    rows = np.column_stack([RNG.normal(size=(60, 2)), np.full(60, 7.0)])
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=0)
+    memory = gm.partial_fit(rows)._memory
+    model, parameters = memory.model, memory.server.parameters
+    features = model.features(rows)
+    statistics = model.assigned(RNG.dirichlet(np.ones(2), size=60).T, features, np.array([60]))
+    table = model.message_units(parameters).to_components(statistics).reshape(2, -1)
+    assert_array_equal(table[:, ~features.any(axis=1)], 0.0)

@@ -125,7 +125,8 @@ def component_units(covariance_type, means, covariances, is_zero):
         covariance_type,
         forward=Affine(-centers, inverses),
         backward=Affine(means, roots),
-        expected=n_squares * is_square,
+        # None along axes on which no row varies: what is 0 of all rows stays 0.
+        expected=n_squares * is_square * ~is_zero[len(is_zero) - len(is_square) :],
         deviation=np.sqrt(np.where(is_square, 2 * n_squares, 1)),
         is_zero=is_zero,
     )
