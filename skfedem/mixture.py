@@ -537,7 +537,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``step_size="auto"`` is the share of the round's rows in all rows so far, to the power 0.65,
         or less with compression, participation below 1 or few rows. A number is a constant step,
         which forgets and so follows a stream that changes; a function gets the round, counted on
-        from call to call. The units are those of the first call. "tied" covariances need the
+        from call to call. The units are those of the first call; of features that were constant or
+        linearly dependent, those of the first call in which they vary. "tied" covariances need the
         scatter of the rows about the means, which clients send in every round, uncompressed;
         compression acts on the rest in units of the components, not of all rows together.
 
@@ -581,7 +582,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 model, bits = with_axes_of(memory.model, federation)
                 model = with_parameters(model, e.reg_covar, given.fixed_covariance)
                 problem = federated_problem(e, model, federation, self._seeds(1)[0])
-                memory = memory._replace(model=model)
+                server = memory.server
+                if model.units is not memory.model.units:
+                    server = server._replace(parameters=model.maximization(server.statistics))
+                memory = memory._replace(model=model, server=server)
             n_known = len(memory.ids)
             if n_known and memory.totals.any():
                 memory = weighing(memory, uniform=uniform)

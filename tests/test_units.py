@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from problems import COVARIANCE_TYPES, standard_rows
-from skfedem.models.units import standard_units, with_signs
+from skfedem.models.units import standard_units, with_new_axes, with_signs
 
 
 class Of:
@@ -29,6 +29,13 @@ def units_of(rows, covariance_type):
     if covariance_type in ("diag", "spherical"):
         second_moment = np.diagonal(second_moment)
     return standard_units(center, second_moment, covariance_type)
+
+
+def moments_about(units, rows, covariance_type):
+    """Second moments of rows about the units' centre, as ``with_new_axes`` wants them."""
+    y = rows - units.center
+    moments = y.T @ y / len(y)
+    return np.diagonal(moments) if covariance_type in ("diag", "spherical") else moments
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
@@ -124,3 +131,23 @@ def test_rows_are_zero_where_they_do_not_vary(covariance_type, extra):
     # Exactly: nothing is left that compression could make something of.
     assert_array_equal(y[:, ~units.varies], 0.0)
     assert (np.abs(y[:, units.varies]) > 0).all(axis=0).all()
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
+def test_axes_that_are_new_have_unit_second_moments(covariance_type):
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(200, 2))
+    first = np.column_stack([np.full(200, 7.0), rows, rows.sum(axis=1), np.full(200, 3.0)])
+    units = units_of(first, covariance_type)
+    same = with_new_axes(units, moments_about(units, first, covariance_type), covariance_type)
+    assert same is units
+    then = first + 1e3 * generator.normal(size=(200, 1)) * [1, 0, 0, 0, 0]
+    after = with_new_axes(units, moments_about(units, then, covariance_type), covariance_type)
+    is_new = after.varies & ~units.varies
+    y, before = standard_rows(Of(after), then), standard_rows(Of(units), then)
+    assert np.count_nonzero(is_new) == 1
+    assert_allclose(np.square(y[:, is_new]).mean(axis=0), 1.0, rtol=1e-12)
+    assert_allclose(y[:, units.varies], before[:, units.varies], rtol=0, atol=1e-12)
+    assert_array_equal(y[:, ~after.varies], 0.0)
+    # What still does not vary is rounding, in the rows' units as well.
+    assert_allclose(after.means_to_rows(y), then, rtol=0, atol=1e-9)

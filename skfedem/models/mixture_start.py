@@ -143,7 +143,7 @@ def with_axes_of(model, federation):
     -------
     model : GaussianMixtureModel
     bits : int
-        That clients send of their variances along axes that did not count, and get back.
+        That clients send of their second moments along axes that did not count, and get back.
     """
     units = model.units
     if units.varies is None:
@@ -151,8 +151,9 @@ def with_axes_of(model, federation):
     matrix = units.rotation is not None
     block_rows = rows_at_once(model.n_features)
     second = second_moment(federation, units.center, block_rows, matrix=matrix)
-    bits = FLOAT_BITS * federation.n_clients * int(np.count_nonzero(~units.varies))
-    return replace(model, units=with_new_axes(units, second)), bits
+    n_numbers = n_moments(np.count_nonzero(~units.varies), matrix)
+    units = with_new_axes(units, second, model.covariance_type)
+    return replace(model, units=units), FLOAT_BITS * federation.n_clients * n_numbers
 
 
 def with_parameters(model, reg_covar, fixed_covariance):
@@ -184,7 +185,7 @@ def start_again(model, federation, before, server, given, cost):
     if not _same(model.second_moment, before.second_moment):
         # Ŝ is no statistic of these rows' second moment.
         return start_run(model, federation, None, given, 0, cost)
-    unchanged = model.reg_covar == before.reg_covar
+    unchanged = model.reg_covar == before.reg_covar and model.units is before.units
     if unchanged and _same(model.fixed_covariance, before.fixed_covariance):
         return Start(server.statistics, server.parameters, *cost)
     return Start(server.statistics, model.maximization(server.statistics), *cost)

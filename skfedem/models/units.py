@@ -186,26 +186,40 @@ def standard_units(center, second_moment, covariance_type):
     return Units(center, scale, with_signs(axes) / np.sqrt(shares), _unless_all(varies))
 
 
-def with_new_axes(units, second_moment):
+def with_new_axes(units, second_moment, covariance_type):
     """Units in which the axes count, too, along which other rows vary.
+
+    Statistics are 0 along axes that did not count, whatever their directions and their scale: these
+    are now those of the rows.
 
     Parameters
     ----------
     units : Units
     second_moment : ndarray of shape (n_features, n_features) or (n_features,)
         Of these rows about the units' centre, as for ``standard_units``.
+    covariance_type : {"full", "tied", "diag", "spherical"}
 
     Returns
     -------
     units : Units
+        The same where no axis is new.
     """
-    if units.rotation is None:
-        varies = second_moment > (ROUNDING * units.center) ** 2
+    center, scale, rotation, varies = units
+    fixed = ~varies
+    if rotation is None:
+        new = fixed & (second_moment > (ROUNDING * center) ** 2)
+        if covariance_type == "diag":
+            scale = np.where(new, np.sqrt(second_moment), scale)
     else:
-        spread = np.diagonal(units.matrices_to_standard(second_moment))
-        shares = spread / np.square(units.rotation).sum(axis=0)
-        varies = shares > _NO_VARIANCE * shares.max()
-    return units._replace(varies=_unless_all(units.varies | varies))
+        spread = units.matrices_to_standard(second_moment)
+        known = np.diagonal(spread)[varies] / np.square(rotation[:, varies]).sum(axis=0)
+        shares, axes = np.linalg.eigh(spread[fixed][:, fixed])
+        is_new = shares > _NO_VARIANCE * max(shares.max(), known.max(initial=0))
+        new, rotation = np.zeros_like(varies), rotation.copy()
+        new[fixed] = is_new
+        axes = with_signs(rotation[:, fixed] @ axes)
+        rotation[:, fixed] = axes / np.sqrt(np.where(is_new, shares, 1.0))
+    return Units(center, scale, rotation, _unless_all(varies | new)) if new.any() else units
 
 
 def _unless_all(varies):
