@@ -1245,6 +1245,23 @@ def test_legends_of_many_components_leave_the_axes_their_room(n_components, pypl
     assert len(labels) == min(n_components, 10) or 10 < len(labels) <= 24
 
 
+@pytest.mark.parametrize("name", [None, "twenty", "a name of several words, and as many lines"])
+@pytest.mark.parametrize("size", [None, (3, 2)])
+def test_a_legend_of_components_is_no_higher_than_its_axes(pyplot, mixtures, name, size):
+    weights = np.full((5, 20), 0.05)
+    history = mixtures[0].history_ | {"round": np.arange(5), "weights": weights}
+    axis = None if size is None else pyplot.subplots(figsize=size, layout="constrained")[1]
+    labels = None if name is None else [name]
+    axis = ConvergenceDisplay(history, y="weights", labels=labels).plot(axis).ax_
+    axis.figure.canvas.draw()
+    legend, figure = axis.get_legend(), axis.figure
+    assert axis.get_position().height * figure.get_figheight() >= 0.6 * figure.get_figheight()
+    assert legend.get_window_extent().y0 >= 0
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    shown = [int(text.get_text().split()[-1]) for text in legend.get_texts()]
+    assert shown[0] == 0 and len(set(np.diff(shown))) <= 1
+
+
 def test_formulas_in_legends_are_not_cut(pyplot):
     rows = np.random.default_rng(0).normal(size=(60, 1))
     runs = [FederatedGaussianMixture(2, random_state=k).fit(rows) for k in range(2)]

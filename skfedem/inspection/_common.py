@@ -168,25 +168,31 @@ def legend_above(axis, *, ours, **options):
         figure.set_figheight(figure.get_figheight() + max(0.0, height - _LEGEND_HEIGHT))
 
 
-def fitting_legend(axis, share, handles, labels, *, ncols, **options):
+def fitting_legend(axis, share, handles, labels, *, ncols, thinned=False, **options):
     """Draw a legend no wider than a share of its axes.
 
     It has fewer columns than asked for, or else its labels are wrapped, where they are too wide: a
-    layout that makes room for the legend would take it from the axes. Formulas are not cut.
+    layout that makes room for the legend would take it from the axes. Formulas are not cut, and
+    nothing is narrower than the title. A ``thinned`` one is no higher than its axes either: it has
+    every second label alone, or fewer.
     """
-    lay_out(axis.figure)  # how wide the axes are
-    room = share * axis.get_window_extent().width
+    lay_out(axis.figure)  # how large the axes are
+    axes = axis.get_window_extent()
+    room = share * axes.width
     longest = max((len(label) for label in labels if "$" not in label), default=1)
+    shortest, step = max(1, len(options.get("title", ""))), 1
     while True:
         wrapped = [label if "$" in label else fill(label, longest) for label in labels]
-        legend = axis.legend(handles, wrapped, ncols=ncols, **options)
-        width = legend.get_window_extent().width
-        if width <= room or ncols == longest == 1:
-            return legend
-        if ncols > 1:
+        legend = axis.legend(handles[::step], wrapped[::step], ncols=ncols, **options)
+        size = legend.get_window_extent()
+        if size.width > room and ncols > 1:
             ncols -= 1
+        elif size.width > room and longest > shortest:
+            longest = max(shortest, int(longest * room / size.width))
+        elif thinned and size.height > axes.height and step < len(labels):
+            step += 1
         else:
-            longest = max(1, int(longest * room / width))
+            return legend
 
 
 def _cycle():

@@ -66,7 +66,7 @@ def add_legends(axes, names, series, *, ours):
                 axis.legend(handles, labels, loc="best", **options)
             else:  # it makes room beside the axes
                 options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
-                fitting_legend(axis, _LEGEND_SHARE, handles, labels, **options)
+                fitting_legend(axis, _LEGEND_SHARE, handles, labels, thinned=True, **options)
         elif not ours:
             axis.legend(loc="best")
         elif axis is axes[0] or series[0][0].per_component:  # else groups look the same everywhere
