@@ -868,6 +868,29 @@ def test_axes_of_ones_own(pyplot, imputer):
     assert red.lines_[0].get_color() == "red"
 
 
+@pytest.mark.parametrize("family", ["poisson", "bernoulli"])
+def test_trends_on_the_same_axes_are_all_in_view(pyplot, family):
+    axis = pyplot.subplots()[1]
+
+    def draw(*trend):
+        fitted = np.array([trend])
+        ImputationDisplay(trend=trend, fitted=fitted, n_rows=1, family=family).plot(axis)
+
+    for trend in ([3.0, 4.0], [30.0, 40.0], [2.0, 2.0]):
+        draw(*trend)
+        assert axis.get_ylim()[0] == 0
+        assert axis.get_ylim()[1] > axis.dataLim.y1
+    axis.plot([0, 1], [50, 60])
+    assert axis.get_ylim()[0] == 0
+    assert axis.get_ylim()[1] > 60
+
+
+def test_a_level_trend_is_within_its_axes(pyplot):
+    values = np.full((1, 3), 7.0)
+    axis = ImputationDisplay(trend=values[0], fitted=values, n_rows=1).plot().ax_
+    assert axis.get_ylim() == pytest.approx((0, 7 * 1.05))  # matplotlib's margin
+
+
 def test_logarithmic_trend(pyplot, imputer):
     display = ImputationDisplay.from_estimator(imputer, yscale="log")
     assert display.ax_.get_yscale() == "log"

@@ -124,7 +124,10 @@ def _furnish(axis, display, yscale, row_name):
     axis.set_yscale(yscale)
     if yscale == "linear":
         if display.family != "gaussian":
-            axis.set_ylim(bottom=0)
+            # Zero is among the data and their edge, so that what is drawn later is in view as well.
+            axis.update_datalim([(0, 0)], updatex=False)
+            axis.lines[-1].sticky_edges.y.append(0)
+            axis.set_ylim(bottom=0, auto=None)
         if np.abs(display.trend).max() >= 1000:
             axis.yaxis.set_major_formatter("{x:,.0f}")
     lines = _TOTALS[display.family].format(rows=row_name).splitlines()
