@@ -695,6 +695,50 @@ def test_labels_of_colors_are_no_longer_than_the_figure_is_high(pyplot, imputer,
     assert ("\n" in display.colorbars_[0].ax.get_ylabel()) == (height < 3)
 
 
+@pytest.mark.parametrize("max_rows", [4, 14])
+def test_labels_of_rows_do_not_run_into_each_other(pyplot, imputer, max_rows):
+    figure, axes = pyplot.subplots(2, 1, figsize=(6.4, 5.6), layout="constrained")
+    ImputationDisplay.from_estimator(
+        imputer,
+        counts_of_clients(),
+        kind="heatmap",
+        row_name="monitoring localities",
+        max_rows=max_rows,
+        ax=axes,
+    )
+    figure.canvas.draw()
+    above, below = (axis.yaxis.label.get_window_extent() for axis in axes)
+    assert below.y1 < above.y0
+    assert above.y1 <= figure.bbox.y1
+
+
+def test_rows_and_columns_have_whole_ticks(pyplot):
+    one, twenty = np.ones((1, 1)), np.ones((20, 3))
+    for values, labels in ((one, ["a"]), (one, [2001]), (twenty, [1, 2, 3]), (twenty, "abc")):
+        display = ImputationDisplay(
+            trend=values.sum(axis=0),
+            fitted=values,
+            n_rows=len(values),
+            column_labels=list(labels),
+        )
+        axis = display.plot(kind="heatmap").ax_
+        axis.figure.canvas.draw()
+        rows = axis.get_yticks()
+        np.testing.assert_array_equal(rows, np.round(rows))
+        texts = [text.get_text() for text in axis.get_xticklabels() if text.get_text()]
+        assert [text for text in texts if text in map(str, labels)] == list(map(str, labels))
+
+
+def test_equal_values_have_one_color(pyplot):
+    fitted = np.array([[7.0, 7 + 4e-15]])
+    display = ImputationDisplay(trend=fitted[0], fitted=fitted, n_rows=1, family="gaussian")
+    image = display.plot(kind="heatmap").images_[0]
+    display.figure_.canvas.draw()
+    left, right = image.get_facecolor()
+    # At most neighbours of 256 colours; the ends of the map differ by 0.9.
+    np.testing.assert_allclose(left, right, atol=0.01)
+
+
 def test_without_data_there_are_only_fitted_means(pyplot, imputer):
     display = ImputationDisplay.from_estimator(imputer, kind="heatmap")
     assert display.ax_.get_title() == "fitted mean"

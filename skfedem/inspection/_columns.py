@@ -125,12 +125,14 @@ def furnish(axis, columns, name):
         line.set_major_formatter(dates.ConciseDateFormatter(locator))
     elif columns.kind == "numbers":
         whole = bool((columns.positions == np.round(columns.positions)).all())
-        line.set_major_locator(ticker.MaxNLocator(nbins=most, integer=whole))
+        line.set_major_locator(
+            ticker.MaxNLocator(nbins=most, integer=whole, min_n_ticks=1 if whole else 2)
+        )
     else:
         names = [_shortened(name) for name in columns.names]
         are_long = max(map(len, names)) > _LONG_LABEL
         most = int((2 if are_long else 1) * _NAMES_PER_INCH * width)
-        line.set_major_locator(ticker.MaxNLocator(nbins=max(most, 2), integer=True))
+        line.set_major_locator(ticker.MaxNLocator(nbins=max(most, 2), integer=True, min_n_ticks=1))
         line.set_major_formatter(
             ticker.FuncFormatter(
                 lambda at, _: names[round(at)] if 0 <= round(at) < len(names) else ""

@@ -15,6 +15,7 @@ _QUANTITIES = {"poisson": "count", "bernoulli": "probability", "gaussian": "valu
 _MISSING = "0.88"
 _COLORS = "viridis"
 _CHARACTERS_PER_INCH = 14
+_ROUNDING = 1e-9
 
 
 def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
@@ -45,16 +46,13 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     axes = _axes(ax, n_maps, display.fitted.shape)
     # Row k of the matrix lies around k.
     rows = band_edges(display.n_rows, len(display.fitted)) - 0.5
-    for axis in axes:
-        axis.set_facecolor(_MISSING)
-        axis.set(ylim=(rows[-1], rows[0]), ylabel=_row_label(display, row_name, np.diff(rows)))
-        if display.n_rows >= 1000:
-            axis.yaxis.set_major_formatter("{x:,.0f}")
     grid = edges(positions), rows
+    draw = _draw_marked if mark_missing else _draw_beside
+    images = draw(display, axes, grid, norm)
+    for axis in axes:
+        _furnish_rows(axis, display, rows, row_name)
     if not mark_missing:
-        images = _draw_beside(display, axes, grid, norm)
         return axes, images, [_colorbar(images[-1], axes, norm, _quantity(display, norm))]
-    images = _draw_marked(display, axes[0], grid, norm)
     where_observed, where_missing = (
         ("all observed", "none observed") if _has_bands(display) else ("observed", "missing")
     )
@@ -81,7 +79,7 @@ def _draw_beside(display, axes, grid, norm):
     return images
 
 
-def _draw_marked(display, axis, grid, norm):
+def _draw_marked(display, axes, grid, norm):
     """Fitted means of observed cells over the paler ones of missing cells.
 
     Where a part of a band was observed, so opaque is the former.
@@ -91,8 +89,8 @@ def _draw_marked(display, axis, grid, norm):
         share = np.where(np.isnan(display.observed), 0.0, 1.0)
     of_missing = np.where(share < 1, display.fitted, np.nan)
     of_observed = np.where(share > 0, display.fitted, np.nan)
-    missing = _draw_map(axis, grid, of_missing, norm, _pale(_COLORS))
-    observed = _draw_map(axis, grid, of_observed, norm, _COLORS, alpha=share)
+    missing = _draw_map(axes[0], grid, of_missing, norm, _pale(_COLORS))
+    observed = _draw_map(axes[0], grid, of_observed, norm, _COLORS, alpha=share)
     return [observed, missing]
 
 
@@ -105,6 +103,26 @@ def _draw_map(axis, grid, values, norm, colors, alpha=None):
 def _has_bands(display):
     """Whether rows are put together."""
     return len(display.fitted) < display.n_rows
+
+
+def _furnish_rows(axis, display, rows, row_name):
+    """Ticks and label of the rows of a map, which end at these edges."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_facecolor(_MISSING)
+    axis.set_ylim(rows[-1], rows[0])
+    axis.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
+    if display.n_rows >= 1000:
+        axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.set_ylabel(_wrapped(_row_label(display, row_name, np.diff(rows)), axis))
+
+
+def _wrapped(text, axis):
+    """Text in lines that are no longer than axes are high."""
+    lay_out(axis.figure)  # how high they are
+    height = axis.get_window_extent().height / axis.figure.dpi  # inches
+    longest = max(1, int(_CHARACTERS_PER_INCH * height))
+    return "\n".join(fill(line, longest) for line in text.splitlines())
 
 
 def _row_label(display, row_name, sizes):
@@ -139,6 +157,9 @@ def _norm(display, color_scale):
     elif display.family == "poisson":
         high = max(high, 1.0)  # means that differ from 0 by rounding alone look like it
     if color_scale == "linear" or (color_scale == "auto" and display.family != "poisson"):
+        largest = max(abs(low), abs(high))
+        if high - low < _ROUNDING * largest:  # equal values look it, too
+            low, high = low - 0.1 * largest, high + 0.1 * largest
         return Normalize(low, high)
     if low < 0:
         raise ValueError(
@@ -164,9 +185,7 @@ def _colorbar(image, axes, norm, label):
     from matplotlib.ticker import FixedLocator
 
     bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
-    lay_out(axes[0].figure)  # how high the bar is
-    height = bar.ax.get_window_extent().height / axes[0].figure.dpi  # inches
-    bar.set_label(fill(label, max(1, int(_CHARACTERS_PER_INCH * height))))
+    bar.set_label(_wrapped(label, bar.ax))
     if _is_logarithmic(norm):
         powers = 10.0 ** np.arange(17)
         bar.ax.yaxis.set_major_locator(FixedLocator([0, *powers[powers <= max(norm.vmax, 1)]]))
