@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.compression import RandK
+from skfedem.preprocessing import FederatedStandardScaler
 
 RNG = np.random.default_rng(0)
 CLIENTS = [RNG.normal(g, 1, size=(rows, 2)) for g, rows in enumerate((9, 12, 7))]
@@ -302,6 +304,23 @@ BAD_TABLES = {
 @pytest.mark.parametrize(("tables", "error", "says"), BAD_TABLES.values(), ids=list(BAD_TABLES))
 def test_bad_tables(tables, error, says):
     check_refused(error, says, tables)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize(
+    "estimator",
+    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
+    ids=lambda estimator: type(estimator).__name__,
+)
+@pytest.mark.parametrize("kind", ["Date", "Datetime", "Duration", "Time"])
+def test_times_of_polars_are_no_numbers(kind, estimator, as_list):
+    # Beside numbers, NumPy has them as numbers: 2020 as the 18262nd day.
+    polars = pytest.importorskip("polars")
+    numbers = polars.DataFrame({"a": [1.0, 2.0, 4.0], "when": [3.0, 1.0, 2.0]})
+    times = numbers.with_columns(when=polars.lit(7).cast(getattr(polars, kind)))
+    of_whom = " in the table of client 1" if as_list else ""
+    with pytest.raises(ValueError, match=f"Expected numbers{of_whom}, got dtype {kind}.*'when'"):
+        clone(estimator).fit([numbers, times] if as_list else times)
 
 
 def test_a_generator_is_refused_as_it_is():

@@ -18,7 +18,7 @@ from .._messages import plural
 from .client_labels import client_codes
 from .matrices import GIVE_MATRICES, as_coo, as_numbers, client_table, refuse_no_numbers
 from .table_labels import check_same_labels, is_frame
-from .tables import column_names, is_missing, refuse_what_is_no_table
+from .tables import column_names, is_missing, refuse_dates, refuse_what_is_no_table
 
 _HOW_ROWS = (
     "Give all clients the same sites and months. If each client has rows of its own, give "
@@ -206,6 +206,7 @@ def from_triplets(tables, shape, missing, whose=" of client {}"):
 def one_table(estimator, X, reset):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
     refuse_what_is_no_table(X)
+    refuse_dates(X)
     table = as_coo(X) if issparse(X) else as_numbers(X)
     if not table.ndim:
         raise TypeError(

@@ -70,9 +70,10 @@ def refuse_masked(name, values):
 
 def refuse_dates(table, where=""):
     """Raise for a DataFrame with dates or durations, which NumPy takes for numbers."""
-    if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
+    dtypes = getattr(table, "dtypes", None)
+    if dtypes is None or not hasattr(table, "columns"):
         return
-    for name, dtype in zip(table.columns, table.dtypes, strict=True):
+    for name, dtype in zip(table.columns, dtypes, strict=True):
         is_polars_date = hasattr(dtype, "is_temporal") and dtype.is_temporal()
         if is_polars_date or getattr(dtype, "kind", "O") in "mM":
             raise ValueError(
@@ -90,6 +91,7 @@ def client_rows(table, k):
             "`.toarray()` if it fits in memory."
         )
     whose = f"the table of client {k}"
+    refuse_dates(table, f" in {whose}")
     if holds_tables(table):
         raise ValueError(
             f"Expected numbers in {whose}, got entries that are tables or lists themselves. Give "
@@ -100,12 +102,9 @@ def client_rows(table, k):
     try:
         array = np.asarray(table)
     except (TypeError, ValueError) as error:
-        refuse_dates(table, f" in {whose}")
         raise ValueError(
             f"Expected a 2-D table for client {k}, got {error}. {GIVE_TABLES}"
         ) from error
-    if array.dtype.kind in "mMO":
-        refuse_dates(table, f" in {whose}")
     if array.ndim != 2:
         got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
         if not array.ndim:
