@@ -423,7 +423,7 @@ BAD = {
         [MATRICES[0], *frames_of(MATRICES[1:])],
         {},
         ValueError,
-        ["no row labels", "client 0", "got row labels for client 1"],
+        ["no row labels", "client 0", "got row labels for client 1", "or give rows=.disjoint."],
     ),
     "names and numbers": (
         frames_of(MATRICES, months=["may", "june", 7]),

@@ -54,6 +54,7 @@ def check_same_labels(X, rows):
         for axis, want, got in zip(("row", "column"), first, table_labels(table), strict=True):
             if (axis == "row" and rows == "disjoint") or (want is None and got is None):
                 continue
+            or_else = ", or give rows='disjoint' if it has rows of its own" * (axis == "row")
             if want is None or got is None:
                 of_first, of_other = (
                     f"{axis} labels" if labels is not None else f"no {axis} labels"
@@ -61,7 +62,8 @@ def check_same_labels(X, rows):
                 )
                 raise ValueError(
                     f"Expected {of_first} for every client as for client 0, got {of_other} for "
-                    f"client {k}. Give all clients DataFrames with the same labels, or none."
+                    f"client {k}. Give all clients DataFrames with the same labels, or "
+                    f"none{or_else}."
                 )
             difference = unlike(want, got)
             if difference is None:
@@ -69,8 +71,7 @@ def check_same_labels(X, rows):
             place, old, new = difference
             raise ValueError(
                 f"Expected the {axis} labels of client 0 for every client, in that order: {old} "
-                f"for {axis} {place}, got {new} for client {k}. Reindex it"
-                + (", or give rows='disjoint' if it has rows of its own." if axis == "row" else ".")
+                f"for {axis} {place}, got {new} for client {k}. Reindex it{or_else}."
             )
 
 
