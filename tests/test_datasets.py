@@ -256,6 +256,8 @@ def test_lists_and_vectors_can_be_split():
         (dict(scheme="label", y=Y, shards_per_client=0), ValueError, "an integer >= 1, got 0"),
         (dict(scheme="label", y=Y, shards_per_client=21), ValueError, "lower n_clients or shards"),
         (dict(scheme="dirichlet", y=["a", None] * 100), TypeError, "labels of one type"),
+        (dict(scheme="dirichlet", y=["a", np.nan] * 100), TypeError, "without missing values"),
+        (dict(scheme="label", y=[1.0, np.nan] * 100), ValueError, "got NaN in y"),
         (dict(scheme="dirichlet", y=np.where(Y > 0, Y, np.nan)), ValueError, "got NaN in y"),
         (dict(scheme="size", alpha=0.0), ValueError, "alpha to be a number > 0, got 0.0"),
         (dict(scheme="dirichlet", y=Y, alpha=0.0), ValueError, "alpha to be a number > 0, got 0.0"),

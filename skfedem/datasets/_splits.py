@@ -213,7 +213,8 @@ def _check_rows(X):
 def _label_codes(y, n_samples, scheme):
     if y is None:
         raise ValueError(f"scheme={scheme!r} needs the label of each row, got y=None: pass y.")
-    y = column_or_1d(y)
+    # As objects, a list of labels keeps its types: NumPy would make strings of ["a", nan].
+    y = column_or_1d(y if hasattr(y, "dtype") else np.asarray(y, dtype=object))
     if len(y) != n_samples:
         raise ValueError(f"Expected y to have one label per row of X, {n_samples}, got {len(y)}.")
     try:
