@@ -324,7 +324,7 @@ def test_clients_by_any_column(tmp_path):
     assert_array_equal(data.client_ids, ["FR", "NA"])  # Namibia is not a missing value
     assert [cells[:, 2].tolist() for cells in data.clients] == [[1], [0, 2]]
     assert_array_equal(read_ebird(ebd, by="COUNTY").client_ids, ["", "Erongo", "Kunene"])
-    with pytest.raises(ValueError, match="Expected 'GROUP' among the columns of .*, got GLOBAL"):
+    with pytest.raises(ValueError, match="'GROUP' among the columns of .* 'GLOBAL.* Choose `by`"):
         read_ebird(ebd, by="GROUP")
 
 
@@ -510,7 +510,7 @@ def test_missing_columns_and_files(tmp_path):
     sampling = write_sampling(tmp_path, [checklist("S1")])
     missing = "Expected 'COMMON NAME', 'SCIENTIFIC NAME', 'OBSERVATION COUNT' among the columns of"
     with pytest.raises(
-        ValueError, match=f"{missing} .*sampling.txt, got LAST EDITED DATE, COUNTRY"
+        ValueError, match=f"{missing} .*sampling.txt, got 'LAST EDITED DATE', 'COUNTRY"
     ):
         read_ebird(sampling)
     with pytest.raises(
@@ -519,6 +519,15 @@ def test_missing_columns_and_files(tmp_path):
         read_ebird(ebd, sampling, by="HAS MEDIA")
     with pytest.raises(FileNotFoundError):
         read_ebird(tmp_path / "nothing.txt")
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_other_separators_than_tabs_are_one_column(tmp_path, separator):
+    path = write_ebd(tmp_path, [seen("S1")])
+    path.write_text(path.read_text().replace("\t", separator))
+    joined = separator.join(EBD_COLUMNS[:2])
+    with pytest.raises(ValueError, match=f"got '{joined}.*with a tab between two columns"):
+        read_ebird(path)
 
 
 def test_empty_files(tmp_path):

@@ -125,9 +125,14 @@ class EBirdFiles:
         names = [_text(name).strip("\ufeff ") for name in header]
         missing = [name for name in dict.fromkeys(columns) if name not in names]
         if missing:
+            what_to_do = (
+                "Choose `by` among them."
+                if missing == [self.member_column]
+                else "Give a file as eBird ships it, with a tab between two columns."
+            )
             raise ValueError(
                 f"Expected {', '.join(map(repr, missing))} among the columns of {path}, got "
-                f"{', '.join(names)}."
+                f"{', '.join(map(repr, names))}. {what_to_do}"
             )
         if refused in names:
             raise ValueError(
