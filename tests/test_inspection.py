@@ -196,6 +196,15 @@ def test_a_logarithmic_axis_leaves_out_what_it_cannot_show(pyplot):
         ConvergenceDisplay(made_history([0, 1], [-1.0, 0.0]), y="loss").plot(yscale="log")
 
 
+def test_what_is_positive_at_the_start_alone_is_not_on_two_logarithmic_axes(pyplot):
+    history = {**made_history([0, 1], [1.0, 0.0]), "field_sq_norm": np.array([1.0, 0.0])}
+    display = ConvergenceDisplay(history, y="field_sq_norm").plot(xscale="log")
+    display.figure_.canvas.draw()
+    assert display.ax_.get_yscale() == "linear"
+    with pytest.raises(ValueError, match="Expected positive values of 'loss' for yscale='log'"):
+        ConvergenceDisplay(history, y="loss").plot(xscale="log", yscale="log")
+
+
 def test_pipelines_and_searches_are_their_last_step_and_best_estimator(pyplot):
     rows = np.concatenate(rows_of_clients())
     pipeline = make_pipeline(StandardScaler(), FederatedGaussianMixture(2, random_state=0))

@@ -279,7 +279,7 @@ class ConvergenceDisplay:
         check_choice("xscale", xscale, ("linear", "log"))
         _check_quantiles(quantiles)
         scales = [
-            self._checked_scale(name, scale)
+            self._checked_scale(name, scale, log_x=xscale == "log")
             for name, scale in zip(self.y, self._scales(yscale), strict=True)
         ]
         series = [
@@ -329,12 +329,13 @@ class ConvergenceDisplay:
             )
         return scales
 
-    def _checked_scale(self, name, scale):
+    def _checked_scale(self, name, scale, *, log_x):
         """Scale of a series, "linear" or "log"."""
         check_choice("yscale", scale, ("auto", "linear", "log"))
         if scale == "linear" or (scale == "auto" and name not in _POSITIVE):
             return "linear"
-        if any((evaluated(h, self.x, name)[1] > 0).any() for h in self.histories):
+        runs = [evaluated(history, self.x, name, log_x=log_x) for history in self.histories]
+        if any((values > 0).any() for _, values in runs):
             return "log"
         if scale == "log":
             raise ValueError(
