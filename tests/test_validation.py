@@ -1,6 +1,7 @@
 import copy
 import re
 import warnings
+from collections import UserList, deque
 from fractions import Fraction
 
 import numpy as np
@@ -328,6 +329,31 @@ def test_a_generator_is_refused_as_it_is():
         FederatedGaussianMixture().fit(client for client in CLIENTS)
     with pytest.raises(TypeError, match="got a dict_values. Give a list"):
         FederatedGaussianMixture().fit(dict(enumerate(CLIENTS)).values())
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize(
+    "estimator",
+    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_what_groupby_gives_is_no_list_of_tables(estimator, as_list):
+    groups = pd.concat(NAMED).groupby(np.repeat([0, 1, 2], [len(table) for table in NAMED]))
+    estimator = clone(estimator)
+    with pytest.raises(
+        TypeError, match=r"got a (list|DataFrameGroupBy).* \[table for _, table in X"
+    ):
+        estimator.fit(list(groups) if as_list else groups)
+    if isinstance(estimator, FederatedGaussianMixture):
+        estimator.fit([table for _, table in groups])
+        assert estimator.n_clients_ == 3
+
+
+def test_sequences_of_rows_are_tables():
+    rows = np.concatenate(CLIENTS).tolist()
+    for table in (deque(rows), UserList(rows)):
+        gm = FederatedGaussianMixture().fit(table)
+        assert_array_equal(gm.means_, FederatedGaussianMixture().fit(rows).means_)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ GIVE_TABLES = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
     "(a client label for each row), or one 2-D array alone for a single client."
 )
+_OF_GROUPS = "[table for _, table in X] of what groupby gives"
 # Squares of larger numbers, and what EM divides by them, would leave the range of a double.
 LARGEST = 1e150
 # Numbers that are checked at once: 2 MB, a second-level cache.
@@ -150,12 +151,18 @@ def refuse_what_is_no_table(X):
             f"Expected a table or a list of tables, got a {kind}. Give list(X.values()) if it "
             "holds the clients' tables."
         )
-    is_table = any(hasattr(X, name) for name in ("__getitem__", "__array__", "shape"))
+    is_table = isinstance(X, Sequence) or hasattr(X, "__array__") or hasattr(X, "shape")
     if isinstance(X, Iterable) and not is_table:
         raise TypeError(
-            f"Expected a table or a list of tables, got a {kind}. Give a list, as list(X)."
+            f"Expected a table or a list of tables, got a {kind}. Give a list, as list(X), or "
+            f"{_OF_GROUPS}."
         )
     if isinstance(X, list | tuple):
+        if len(X) and holds_tables(X[0]):
+            raise TypeError(
+                f"Expected a table or a list of tables, got a {kind} of what holds tables. Give "
+                f"{_OF_GROUPS}."
+            )
         refuse_uneven_rows(X)
     elif holds_tables(X):
         raise ValueError(
