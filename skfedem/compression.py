@@ -403,8 +403,8 @@ class BlockQuantizer(_Stepped):
     ``|x_j| / ||x||_p`` (1 where a uniform is below it), with
     ``omega = sqrt(B) - 1`` (p = 2) or ``(sqrt(B) - 1) / 2`` (p = inf) for blocks of B coordinates,
     and variance ``||x||_1 ||x||_p - ||x||^2``. The norm is rounded up to 24 significant bits to
-    travel as a float32, which may exceed omega by ``(1 + omega) 2**-23``. Where all
-    blocks are of one coordinate, these are sent as they are.
+    travel as a float32, which may exceed omega by ``(1 + omega) 2**-23``. Where all blocks are of
+    one coordinate, these are sent as they are.
 
     Parameters
     ----------
