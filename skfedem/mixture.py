@@ -601,7 +601,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         new_ids = data.ids if is_first else memory.ids[n_known:]
         # Features are those of the first call.
         checked = self if hasattr(self, "_memory") else checked
-        self._store_stream(memory, at, controls, appended(old, history, trace), new_ids, checked)
+        history = appended(old, history, trace)
+        self._store_stream(problem, memory, at, controls, history, new_ids, checked)
         return self
 
     def _first_of_stream(self, e, data, federation, given, workers):
@@ -737,7 +738,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         self.__dict__.pop("new_client_ids_", None)
         self._memory = memory_of(data.ids, problem, result.server, result.states)
 
-    def _store_stream(self, memory, at, controls, history, new_ids, checked):
+    def _store_stream(self, problem, memory, at, controls, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""
         n_rounds = len(history["round"]) - 1
         attributes = self._so_far(
@@ -746,7 +747,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         drift = np.zeros(len(memory.ids))
         earlier = getattr(self, "client_drift_", drift[:0])
         drift[: len(earlier)] = earlier
-        drift[at] = np.linalg.norm(controls, axis=1)
+        drift[at] = problem.vectors.norms(controls)
         every = memory.states.controls.copy()
         every[at] = controls
         evaluated = [value for value in history["log_likelihood"].tolist() if value == value]
