@@ -539,8 +539,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         which forgets and so follows a stream that changes; a function gets the round, counted on
         from call to call. The units are those of the first call; of features that were constant or
         linearly dependent, those of the first call in which they vary. "tied" covariances need the
-        scatter of the rows about the means, which clients send in every round, uncompressed;
-        compression acts on the rest in units of the components, not of all rows together.
+        scatter of the rows about the means, which clients send in every round, uncompressed.
 
         The rows of the first call count twice, as the start has seen them. Weights of rows that are
         all equal in a call count 1 each.

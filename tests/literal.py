@@ -111,6 +111,40 @@ def expected_statistics(rows, weights, means, covariances, covariance_type):
     return total / len(rows)
 
 
+def normalised(row, covariance_type):
+    """f(z) combined so that its functions of a standard normal z have covariance I."""
+    d, functions = len(row), features(row, covariance_type)
+    if covariance_type == "spherical":
+        functions[-1] = (functions[-1] - d) / math.sqrt(2 * d)
+    elif covariance_type != "tied":
+        for position in range(1 + d, len(functions)):
+            j = position - 1 - d
+            if covariance_type == "full" and j not in np.cumsum([0, *range(d, 1, -1)]):
+                continue  # z_j z_k has mean 0 and variance 1 already
+            functions[position] = (functions[position] - 1) / math.sqrt(2)
+    return functions
+
+
+def component_units(theta, covariance_type):
+    """For each component g, A with √π_g A f(y) = `normalised(z)`, where y = μ_g + C z, C Cᵀ = Σ_g.
+
+    Found from what it does to points, by least squares: it exists, and points enough tell it.
+    """
+    n_components, d = theta.means.shape
+    matrices = covariance_matrices(theta.covariances, covariance_type, n_components, d)
+    points = np.random.default_rng(0).normal(size=(10 * (d + 1) ** 2, d))
+    at_points = np.array([features(y, covariance_type) for y in points])
+    units = []
+    for g in range(n_components):
+        root = np.linalg.cholesky(matrices[g])
+        mapped = np.array(
+            [normalised(np.linalg.solve(root, y - theta.means[g]), covariance_type) for y in points]
+        )
+        mapped = mapped / math.sqrt(theta.weights[g])
+        units.append(np.linalg.lstsq(at_points, mapped, rcond=None)[0].T)
+    return np.array(units)
+
+
 def second_moment(rows):
     """Mean over the rows of y yᵀ."""
     total = 0.0
@@ -205,12 +239,12 @@ def mixture_problem(clients, client_weights, covariance_type, reg_covar=0.0, fix
 # control_step, participation         α and p
 # active_sets                         for each round, the clients that take part
 # batches                             batches[round][i]: indexes of rows, or None for all
-# quantise(round, i, vector)          the compressed vector
+# quantise(round, i, vector, theta)   the compressed vector; θ is the round's
 #
 # Arrays are replaced, never changed in place: a Round that was given out stays as it was.
 
 
-def no_quantisation(k, i, vector):
+def no_quantisation(k, i, vector, theta):
     return vector
 
 
@@ -254,7 +288,7 @@ def fedem(
                 continue
             S_client = client_statistics(i, theta, batches[k][i])  # line 6
             delta = S_client - V_clients[i] - S  # line 7
-            quantised[i] = quantise(k, i, delta)  # line 9
+            quantised[i] = quantise(k, i, delta, theta)  # line 9
             V_next[i] = V_clients[i] + control_step * quantised[i]  # line 8
         message_sum = 0.0 * S
         for i in quantised:
@@ -300,7 +334,7 @@ def vr_fedem_full_participation(
                     - client_statistics(i, m_step(S_previous), batch)
                 )  # line 8
                 delta = S_clients[i] - S - V_clients[i]  # line 9
-                quantised.append(quantise(index, i, delta))  # line 11
+                quantised.append(quantise(index, i, delta, m_step(S)))  # line 11
                 V_clients[i] = V_clients[i] + control_step * quantised[i]  # line 10
             message_sum = weighted_sum(client_weights, quantised)
             H = V + message_sum  # line 13
@@ -359,7 +393,7 @@ def vr_fedem(
                 )  # line 8
             S_last[i] = S
             delta = S_clients[i] - S - V_clients[i]  # line 9
-            quantised[i] = quantise(index, i, delta)  # line 11
+            quantised[i] = quantise(index, i, delta, m_step(S))  # line 11
             V_clients[i] = V_clients[i] + control_step * quantised[i]  # line 10
         message_sum = 0.0 * S
         for i in quantised:

@@ -28,7 +28,7 @@ from skfedem.models.main_effects import LEAST_PENALTY
 from skfedem.models.mixture_parameters import in_row_units
 from skfedem.models.units import standard_units
 from skfedem.solvers import fedem, vr_fedem
-from skfedem.solvers._base import Broadcast, Problem, server_half
+from skfedem.solvers._base import Problem, server_half
 from skfedem.solvers._loop import Options, active_clients, client_round, initialise
 
 LENGTHS = (9, 4, 17, 1, 6, 11)
@@ -475,12 +475,6 @@ def states_of(solver, problem, states, clients):
     own = problem.vectors.within(every, numbers)
     where = (numbers if name in solver.PER_CLIENT else own for name in states._fields)
     return type(states)(*(kept[at].copy() for kept, at in zip(states, where, strict=True)))
-
-
-def broadcast_of(problem, server):
-    """What the server tells the clients in its next round."""
-    reference = problem.model.reference(server.statistics)
-    return Broadcast(server.round_index, reference, server.parameters.natural)
 
 
 def arrays_in(value):

@@ -1,9 +1,10 @@
-"""Statistics in the units of the components, in which streams compress them."""
+"""Statistics in the units of the components, in which messages of mixtures are compressed."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import literal
 from skfedem import FederatedGaussianMixture
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.units import Units
@@ -11,6 +12,7 @@ from skfedem.models.units import Units
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 D, G = 3, 4
 RNG = np.random.default_rng(0)
+WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4])
 MEANS = RNG.normal(size=(G, D))
 NOISE = 0.3 * RNG.normal(size=(G, D, D))
 COVARIANCES = NOISE @ np.swapaxes(NOISE, 1, 2) + 0.01 * np.eye(D)
@@ -27,7 +29,7 @@ def case(covariance_type, varies=None):
     rotation = np.eye(D) if covariance_type in ("full", "tied") else None
     units = Units(np.zeros(D), np.ones(D), rotation, varies)
     model = GaussianMixtureModel(G, covariance_type, units, second_moment=np.eye(D))
-    parameters = model.parameters(np.full(G, 1 / G), MEANS, covariances)
+    parameters = model.parameters(WEIGHTS, MEANS, covariances)
     return model, parameters, model.message_units(parameters)
 
 
@@ -41,19 +43,6 @@ def in_units_of(component, covariance_type, rows):
     return centered / np.sqrt(variances if covariance_type == "diag" else variances[0])
 
 
-def normalised(covariance_type, features):
-    """f(z) with functions of a standard normal z that are uncorrelated, with variance 1."""
-    functions = features.copy()
-    if covariance_type == "full":
-        places = 1 + D + np.array([0, 3, 5])
-        functions[places] = (functions[places] - 1) / np.sqrt(2)
-    elif covariance_type == "diag":
-        functions[1 + D :] = (functions[1 + D :] - 1) / np.sqrt(2)
-    elif covariance_type == "spherical":
-        functions[1 + D] = (functions[1 + D] - D) / np.sqrt(2 * D)
-    return functions
-
-
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_they_are_the_statistics_of_the_rows_in_these_units(covariance_type):
     model, _, units = case(covariance_type)
@@ -61,8 +50,9 @@ def test_they_are_the_statistics_of_the_rows_in_these_units(covariance_type):
     statistics = model.assigned(posterior, model.features(rows), np.array([3, 4]))
     expected = []
     for g in range(G):
-        own = model.features(in_units_of(g, covariance_type, rows))
-        of_rows = posterior[g] * normalised(covariance_type, own)
+        own = in_units_of(g, covariance_type, rows)
+        own = np.transpose([literal.normalised(row, covariance_type) for row in own])
+        of_rows = posterior[g] * own / np.sqrt(WEIGHTS[g])
         expected.append([of_rows[:, :3].sum(axis=1), of_rows[:, 3:].sum(axis=1)])
     expected = np.transpose(expected, (1, 0, 2)).reshape(2, -1)
     # Variances down to 0.01 make rounding a hundred times what it was.
@@ -70,7 +60,8 @@ def test_they_are_the_statistics_of_the_rows_in_these_units(covariance_type):
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-def test_there_rows_of_a_component_are_noise_alike_in_all_directions(covariance_type):
+def test_there_rows_are_noise_alike_in_all_directions(covariance_type):
+    # A row that is certainly of this component, with the probability that it is.
     # Gauss-Hermite quadrature is exact for the products of two second moments.
     nodes, weights = np.polynomial.hermite_e.hermegauss(3)
     z = np.stack(np.meshgrid(*[nodes] * D), axis=-1).reshape(-1, D)
@@ -88,6 +79,7 @@ def test_there_rows_of_a_component_are_noise_alike_in_all_directions(covariance_
     features = model.features(MEANS[component] + z @ root.T)
     statistics = units.to_components(model.assigned(posterior, features, each))
     own = statistics.reshape(len(z), G, -1)[:, component]
+    weights *= WEIGHTS[component]
     assert_allclose((weights[:, None] * own).T @ own, np.eye(own.shape[1]), atol=1e-11)
 
 

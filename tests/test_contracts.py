@@ -15,7 +15,6 @@ from problems import (
     SETTINGS,
     SOLVERS,
     arrays_in,
-    broadcast_of,
     copied,
     make_problem,
     mean_field,
@@ -33,7 +32,7 @@ from skfedem import _parallel
 from skfedem._federation import read
 from skfedem.models._base import RowModel
 from skfedem.solvers._base import Received, server_half
-from skfedem.solvers._loop import Options, client_round, run
+from skfedem.solvers._loop import Options, broadcast_of, client_round, run
 
 every_compressor = pytest.mark.parametrize("operator", COMPRESSORS, ids=repr)
 every_estimator = pytest.mark.parametrize("case", ESTIMATORS.values(), ids=ESTIMATORS)
@@ -105,8 +104,11 @@ def test_sizes_are_as_the_contract_says(case):
     assert model.block_rows >= 1
     assert model.criterion in SIGNS
     assert 0 <= model.averaging_bound(federation) < np.inf
-    noise, spider = model.minibatch_bounds(federation, 2)
+    noise, spider = model.minibatch_bounds(federation, 2, 0.0)
     assert 0 < noise < np.inf and 0 < spider < np.inf
+    # Two messages of twice the variance tell as much as one.
+    shares = np.divide(model.minibatch_bounds(federation, 2, 3.0), (noise, spider))
+    assert 0 < shares[0] <= 1 / 4 and shares[1] == pytest.approx(1 / 2)
 
 
 def test_the_criterion_is_that_of_the_raw_rows(case):
@@ -538,11 +540,11 @@ def test_server_half_is_pure_and_does_what_the_algorithm_says(case, solver, sett
     assert info[1:] == step[1:4]
     assert before.step_limit == np.inf
     shortened = 0.7 * 0.1 if step.safeguarded else np.inf
-    assert_allclose(after.step_limit, shortened, rtol=1e-12)
-    restless = problem._replace(lasting_noise=True)
-    after, _ = server_half(restless, before, Received(message), 0.1)
     noisy = 0.95 * 0.1 if step.noisy else np.inf
-    assert_allclose(after.step_limit, min(shortened, noisy), rtol=1e-12)
+    for lasting, limit in ((False, shortened), (True, min(shortened, noisy))):
+        restless = problem._replace(lasting_noise=lasting)
+        after, _ = server_half(restless, before, Received(message), 0.1)
+        assert_allclose(after.step_limit, limit, rtol=1e-12)
 
 
 @every_solver

@@ -348,12 +348,17 @@ class Drawn:
                 for k in range(n_rounds)
             ]
 
-    def quantise(self, k, client, vector):
+    def quantise(self, k, client, vector, theta):
+        if not self.problem.omega:
+            return vector
         uniforms = _random.client_uniforms(
             self.problem.seed, _random.COMPRESSION, k, np.array([client]), vector.size
         )
-        compressed = self.problem.compressor.compress(vector.ravel(), uniforms[0])
-        return compressed.reshape(vector.shape)
+        units = literal.component_units(theta, self.problem.model.covariance_type)
+        mapped = [A @ part for A, part in zip(units, vector, strict=True)]
+        compressed = self.problem.compressor.compress(np.ravel(mapped), uniforms[0])
+        parts = zip(units, compressed.reshape(vector.shape), strict=True)
+        return np.array([np.linalg.solve(A, part) for A, part in parts])
 
 
 def literal_rounds(solver, problem, start, step_sizes, controls=None):

@@ -44,7 +44,7 @@ def random_batches(clients, n_rounds, batch_size, seed):
     ]
 
 
-def noisy(k, i, vector):
+def noisy(k, i, vector, theta):
     """An unbiased operator whose noise depends on the round and the client only."""
     generator = np.random.default_rng([k, i])
     kept = generator.random(vector.shape) < 0.5

@@ -60,7 +60,7 @@ def exact_rounds(n_rounds, n_clients):
     }
 
 
-def noisy(k, c, matrix):
+def noisy(k, c, matrix, theta=None):
     """An unbiased operator whose noise depends on the round and the client only."""
     kept = np.random.default_rng([k, c]).random(matrix.shape) < 0.5
     return 2 * kept * matrix

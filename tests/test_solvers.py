@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,8 +29,7 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_gaussian_mixture
 from skfedem.solvers import _loop
-from skfedem.solvers._base import Broadcast
-from skfedem.solvers._loop import client_round
+from skfedem.solvers._loop import broadcast_of, client_round
 from skfedem.solvers.step_size import automatic_n_inner, automatic_step_size, first_step_size
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
@@ -45,7 +45,8 @@ not_converged = pytest.mark.filterwarnings(
 def test_variance_reduction_removes_the_noise_floor(seed):
     # The paper's synthetic experiment, half as long. ||h||² starts near 1e-3. A step of 0.01
     # makes VR-FedEM halve it every 10 epochs here: 250 epochs are 25 halvings, 3e-11, so that
-    # 1e-8 is passed with 8 halvings to spare. FedEM's minibatches keep it near 5e-6.
+    # 1e-8 is passed with 8 halvings to spare. FedEM's minibatches keep it near 5e-6, and now and
+    # then it comes by something smaller.
     data = make_fedem_mixture(random_state=seed)
     final, floor = {}, {}
     for solver, batch_size in (("fedem", 20), ("vr_fedem", 5)):
@@ -69,7 +70,7 @@ def test_variance_reduction_removes_the_noise_floor(seed):
         values = values[np.isfinite(values)]
         assert len(values) > 200
         final[solver] = values[-10:].max()
-        floor[solver] = values[len(values) // 2 :].min()
+        floor[solver] = np.quantile(values[len(values) // 2 :], 0.05)
         assert not fit.history_["safeguarded"].any()
         assert abs(fit.history_["epoch"][-1] - 250) < 2
     assert final["vr_fedem"] < 1e-8
@@ -110,9 +111,10 @@ def test_control_variates_remove_the_error_of_unlike_clients(seed, participation
         gaps.append(pooled.score(data.clients) - fit.score(data.clients))
     controlled, naive = gaps
     # 600 rounds leave exp(-0.06 * 600 * rate) of the first gap, which is of order 1: 1e-4 where
-    # EM's rate is 0.25. A noise floor of naive FedEM at ω = 2 is near γ ω, 1e-2, and varies.
+    # EM's rate is 0.25. A noise floor of naive FedEM at ω = 2 is of the order of
+    # γ ω / n, 5e-3, and varies.
     assert abs(controlled) < 1e-4
-    assert naive > 1e-3
+    assert naive > 3e-4
     assert naive > 20 * abs(controlled)
 
 
@@ -177,8 +179,8 @@ def test_a_step_far_too_large_is_shortened_counted_and_reported(covariance_type,
         pytest.warns(ConvergenceWarning, match="left the domain.*smaller step_size"),
     ):
         fit.fit(data.clients)
-    # A step of 1 along a field whose noise is three times itself leaves most of the time.
-    assert np.count_nonzero(fit.history_["safeguarded"]) > 50
+    # A step of 1 along a field whose noise is three times itself leaves much of the time.
+    assert np.count_nonzero(fit.history_["safeguarded"]) > 30
     assert np.isfinite(fit.lower_bound_) and np.isfinite(fit.means_).all()
     assert np.isfinite(fit.history_["log_likelihood"]).sum() > 2
     assert (fit.weights_ > 0).all()
@@ -226,7 +228,8 @@ def test_bytes_are_those_of_the_encoded_messages(solver, setting):
     problem = make_problem(case.model, case.federation, SETTINGS[setting])
     start = start_at(case.model, case.federation, case.parameters[0])
     *_, last = run_rounds(SOLVERS[solver], problem, start, n_rounds=2)
-    broadcast = Broadcast(2, last.server.statistics, last.server.parameters.natural)
+    # As they are: otherwise the server has them in other units than were encoded.
+    broadcast = broadcast_of(problem, last.server)._replace(message_units=None)
     message, _ = SOLVERS[solver].client_half(problem, broadcast, np.arange(6), last.states)
     encoded = [problem.compressor.encode(vector) for vector in message.innovation]
     assert message.n_bytes == sum(map(len, encoded))
@@ -456,40 +459,63 @@ def test_a_step_is_noisy_if_many_like_it_would_leave_the_domain():
 EXACT_ROUNDS = {"omega": 0.0, "participation": 1.0, "batch_size": None}
 
 
-NEEDLES_START = {
-    "weights_init": [0.5, 0.5],
-    "means_init": [[0.1, 0], [0, 0.1]],
-    "precisions_init": [np.eye(2)] * 2,
-}
-
-
 def needles(seed):
-    """Rows of two narrow clusters that cross."""
+    """Rows of two narrow clusters that cross, and a start."""
     generator = np.random.default_rng(seed)
     needle = generator.normal(size=(1200, 2)) * [2.0, 0.1]
-    return np.where(generator.integers(2, size=(1200, 1)), needle, needle[:, ::-1])
+    rows = np.where(generator.integers(2, size=(1200, 1)), needle, needle[:, ::-1])
+    return rows, start_of([0.5, 0.5], [[0.1, 0], [0, 0.1]])
+
+
+def with_a_rare_cluster(seed, n_rows):
+    """1,200 rows, a few of which are a small cluster far from the others, and a start."""
+    rows = np.random.default_rng(seed).normal(size=(1200, 2))
+    rows[:n_rows] = 8 + 0.1 * rows[:n_rows]
+    return rows, start_of([0.99, 0.01], [[0, 0], [8, 8]])
+
+
+def start_of(weights, means):
+    precisions = [np.eye(2)] * 2
+    return {"weights_init": weights, "means_init": means, "precisions_init": precisions}
+
+
+SIX_CLIENTS = np.arange(1200) % 6
+NOISY = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "tol": 0}
+
+
+@not_converged
+@pytest.mark.parametrize("rows_of", [needles, partial(with_a_rare_cluster, n_rows=12)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_compression_spares_narrow_and_rare_components(rows_of, seed):
+    # In standard units, where they drown in its noise, 0.05 to 0.6 nats were missing.
+    rows, start = rows_of(seed)
+    pooled = FederatedGaussianMixture(2, max_iter=2000, tol=1e-9, **start).fit(rows)
+    gm = FederatedGaussianMixture(2, **NOISY, **start, max_iter=1000, random_state=seed)
+    assert gm.fit(rows, clients=SIX_CLIENTS).score(rows) > pooled.score(rows) - 0.01
+    assert not gm.history_["safeguarded"].any()
 
 
 @not_converged
 @pytest.mark.parametrize("seed", [0, 1])
-def test_noise_that_adds_up_does_not_destroy_narrow_components(seed):
-    # No single step leaves the domain, and in the end the scatter would be 0.
-    X = needles(seed)
-    pooled = FederatedGaussianMixture(2, max_iter=2000, tol=1e-9, **NEEDLES_START).fit(X)
-    noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "max_iter": 4000, "tol": 0}
-    gm = FederatedGaussianMixture(2, **noisy, random_state=seed, eval_every=2000, **NEEDLES_START)
+def test_noise_that_adds_up_does_not_destroy_rare_components(seed):
+    # Three rows, and no single step leaves the domain at first: in the end some would.
+    rows, start = with_a_rare_cluster(seed, n_rows=3)
+    pooled = FederatedGaussianMixture(2, max_iter=2000, tol=1e-9, **start).fit(rows)
+    gm = FederatedGaussianMixture(2, **NOISY, **start, max_iter=4000, random_state=seed)
     with pytest.warns(ConvergenceWarning, match="Steps were cut .* too random"):
-        gm.fit(X, clients=np.arange(1200) % 6)
+        gm.set_params(eval_every=2000).fit(rows, clients=SIX_CLIENTS)
     assert not gm.history_["safeguarded"].any()
-    gaps = pooled.score(X) - gm.history_["log_likelihood"][[0, 2000, 4000]]
-    assert gaps[0] > gaps[1] > gaps[2] > 0
+    gaps = pooled.score(rows) - gm.history_["log_likelihood"][[0, 2000, 4000]]
+    assert gaps[0] > 20 * gaps[1] > 0 and gaps[0] > 20 * gaps[2] > 0
 
 
 @not_converged
+@pytest.mark.filterwarnings("ignore:Steps were cut:sklearn.exceptions.ConvergenceWarning")
 def test_the_limit_of_steps_does_not_add_to_their_decrease():
-    noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 5, "max_iter": 4000, "tol": 0}
-    gm = FederatedGaussianMixture(2, random_state=0, eval_every=None, **noisy)
-    steps = gm.fit(needles(0), clients=np.arange(1200) % 6).history_["step_size"][1:]
+    rows, start = with_a_rare_cluster(0, n_rows=3)
+    gm = FederatedGaussianMixture(2, **NOISY, **start, random_state=0, eval_every=None)
+    gm.set_params(max_iter=4000).fit(rows, clients=SIX_CLIENTS)
+    steps = gm.history_["step_size"][1:]
     planned = steps[0] * np.maximum(1.0, np.arange(1, 4001) * steps[0] / 10) ** -0.7
     limits = np.minimum.accumulate(steps)
     assert_array_equal(steps, limits)
@@ -500,37 +526,38 @@ def test_the_limit_of_steps_does_not_add_to_their_decrease():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_limit_of_steps_ends_with_the_noise_that_made_it():
-    noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "max_iter": 600, "tol": 0}
-    gm = FederatedGaussianMixture(2, **noisy, random_state=0, eval_every=None, **NEEDLES_START)
-    rows, clients = needles(0), np.arange(1200) % 6
-    first, last = gm.fit(rows, clients=clients).history_["step_size"][[1, -1]]
+    rows, start = with_a_rare_cluster(0, n_rows=3)
+    gm = FederatedGaussianMixture(2, **NOISY, **start, random_state=0, eval_every=None)
+    gm.set_params(max_iter=600).fit(rows, clients=SIX_CLIENTS)
+    first, last = gm.history_["step_size"][[1, -1]]
     assert last < 0.8 * first
 
     def next_step(**parameters):
         again = copy.deepcopy(gm).set_params(warm_start=True, max_iter=1, **parameters)
-        return again.fit(rows, clients=clients).history_["step_size"][1]
+        return again.fit(rows, clients=SIX_CLIENTS).history_["step_size"][1]
 
     assert next_step() <= last
     assert next_step(**EXACT_ROUNDS) == 1.0
-    assert next_step(batch_size=None) > 10 * first
-    streamed = copy.deepcopy(gm).set_params(**EXACT_ROUNDS).partial_fit(needles(1), clients=clients)
+    assert next_step(batch_size=None) > 3 * first
+    streamed = copy.deepcopy(gm).set_params(**EXACT_ROUNDS)
+    streamed.partial_fit(with_a_rare_cluster(1, n_rows=3)[0], clients=SIX_CLIENTS)
     assert streamed.history_["step_size"][-1] > 0.1
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_checkpoints_and_warm_starts_keep_the_limit_of_steps(tmp_path):
-    noisy = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "tol": 0, "eval_every": 100}
-    gm = FederatedGaussianMixture(2, **noisy, random_state=0, **NEEDLES_START)
-    rows, clients, path = needles(0), np.arange(1200) % 6, tmp_path / "run.npz"
+    rows, start = with_a_rare_cluster(0, n_rows=3)
+    path = tmp_path / "run.npz"
+    gm = FederatedGaussianMixture(2, **NOISY, **start, random_state=0, eval_every=100)
 
     def fit(max_iter, resume_from=None, **parameters):
         again = clone(gm).set_params(max_iter=max_iter, **parameters)
-        return again.fit(rows, clients=clients, resume_from=resume_from)
+        return again.fit(rows, clients=SIX_CLIENTS, resume_from=resume_from)
 
     whole, half = fit(700), fit(500, checkpoint=path, warm_start=True)
     assert half.history_["step_size"][-1] < half.history_["step_size"][1]
     resumed, warm = fit(700, resume_from=path), half.set_params(max_iter=200, checkpoint=None)
-    warm.fit(rows, clients=clients)
+    warm.fit(rows, clients=SIX_CLIENTS)
     for name, other in (("resumed", resumed), ("warm", warm)):
         assert_array_equal(other.means_, whole.means_, err_msg=name)
         steps = other.history_["step_size"][-200:]

@@ -203,12 +203,15 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def minibatch_bounds(self, federation: Federation, batch_size: float) -> tuple[float, float]:
-        """What the noise of minibatches allows of the step γ, as two factors.
+    def minibatch_bounds(
+        self, federation: Federation, batch_size: float, omega_p: float
+    ) -> tuple[float, float]:
+        """What the noise of minibatches, with that of messages, allows of the step γ.
 
-        The first bounds FedEM's step after division by ``1 + 5 ω_p`` (Theorem 4), the second
-        VR-FedEM's after multiplication by ``√(p / (k_in (1 + ω_p)))``. There k_in is as in
-        Proposition 25, and p and ω_p are ours.
+        The first bounds FedEM's step. It falls as ``1 + 5 ω_p`` in Theorem 4, and as ``1 + ω_p``
+        where ``message_units`` make the noise of compression like that of rows. The second bounds
+        VR-FedEM's after multiplication by ``√(p / k_in)``, with k_in as in Proposition 25; p and
+        ``1 + ω_p`` are ours.
         """
 
     @abstractmethod
@@ -254,7 +257,7 @@ class Model(ABC):
         return self
 
     def message_units(self, parameters: Parameters) -> Any:
-        """Units in which rows make noise that is alike in all directions, for a stream's messages.
+        """Units for compression: the noise of rows should be alike in all directions there.
 
         Returns
         -------

@@ -1,9 +1,10 @@
-"""Statistics of a mixture in the units of its components, in which a stream compresses them.
+"""Statistics of a mixture in the units of its components, in which messages are compressed.
 
 Compression makes noise that is alike in all directions of a vector. In standard units, those of all
-rows together, it is large beside the moments of a narrow component. In the units of a component its
-rows ``z`` have mean 0 and covariance I, and 1, ``z_j``, ``z_j z_l`` and ``(z_j² - 1) / √2`` are
-uncorrelated with variance 1: there compression adds what so many more rows less would, and no
+rows together, it is large beside the moments of a narrow or rare component. In the units of a
+component its rows ``z`` have mean 0 and covariance I, and 1, ``z_j``, ``z_j z_l`` and
+``(z_j² - 1) / √2`` are uncorrelated with mean square 1. Divided by the root of its weight, they are
+so for all rows. There compression adds what so many more rows less would, and no component and no
 direction loses more than another.
 
 The maps are linear: what is compressed without bias stays unbiased. They follow from the broadcast
@@ -16,7 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .covariances import cholesky, unpack, whiten
+from .covariances import cholesky, whiten
+
+# Rows of a component that is rarer than this come as a surprise, of which the others would suffer.
+_RAREST = 1e-3
 
 
 class Affine(NamedTuple):
@@ -42,8 +46,12 @@ class ComponentUnits(NamedTuple):
     covariance_type : {"full", "tied", "diag", "spherical"}
     forward, backward : Affine
         Maps of rows to these units and back.
-    expected, deviation : ndarray of shape (n_second,)
-        Mean and standard deviation of the second moments ``z_j z_l`` that the statistic has.
+    squares : ndarray of int
+        Which functions are ``z_j²`` or their sum, ...
+    expected : ndarray
+        ... and their means.
+    deviation : ndarray of shape (n_components, n_functions)
+        Root of the mean square of what a row adds to a statistic.
     is_zero : ndarray of bool, shape (n_functions,)
         Which statistics are 0 of all rows; nothing is made of them.
     """
@@ -51,82 +59,110 @@ class ComponentUnits(NamedTuple):
     covariance_type: str
     forward: Affine
     backward: Affine
+    squares: np.ndarray
     expected: np.ndarray
     deviation: np.ndarray
     is_zero: np.ndarray
 
     def to_components(self, statistics):
         """Statistics (n, q) in standard units, in the units of the components."""
-        table = self._mapped(self.forward, self._table(statistics))
-        second = self._second(table)
-        second -= table[:, :, :1] * self.expected
-        second /= self.deviation
+        table = self._table(statistics)
+        table = self._mapped(self.forward, table, np.empty_like(table))
+        table[:, :, self.squares] -= table[:, :, :1] * self.expected
+        table /= self.deviation
         return table.reshape(statistics.shape)
 
     def to_standard(self, statistics):
         """Statistics (n, q) in the units of the components, in standard units."""
-        table = self._table(statistics).copy()
-        second = self._second(table)
-        second *= self.deviation
-        second += table[:, :, :1] * self.expected
-        table = self._mapped(self.backward, table)
+        table = self._table(statistics) * self.deviation
+        table[:, :, self.squares] += table[:, :, :1] * self.expected
+        table = self._mapped(self.backward, table, table)
         table[:, :, self.is_zero] = 0.0
         return table.reshape(statistics.shape)
 
     def _table(self, statistics):
-        return statistics.reshape(len(statistics), len(self.forward.shift), -1)
+        return statistics.reshape(len(statistics), *self.deviation.shape)
 
-    def _second(self, table):
-        return table[:, :, table.shape[2] - len(self.expected) :]
+    def _mapped(self, affine, table, mapped):
+        """Fill in the statistics of mapped rows, from those (n, n_components, n_functions) of rows.
 
-    def _mapped(self, affine, table):
-        """Statistics (n, n_components, n_functions) of mapped rows, from those of the rows."""
-        shift, scale = affine
-        n_components, d = shift.shape
-        if self.covariance_type == "full":
-            # The upper triangle of (1, y) (1, y)ᵀ; and (1, z) is a matrix times (1, y).
-            matrices = np.zeros((n_components, 1 + d, 1 + d))
-            matrices[:, 0, 0], matrices[:, 1:, 0], matrices[:, 1:, 1:] = 1, shift, scale
-            moments = unpack(table.reshape(-1, table.shape[2]), 1 + d)
-            moments = moments.reshape(*table.shape[:2], 1 + d, 1 + d)
-            moments = matrices @ moments @ np.swapaxes(matrices, 1, 2)
-            return moments[:, :, *np.triu_indices(1 + d)]
-        mass, first, second = table[:, :, :1], table[:, :, 1 : 1 + d], self._second(table)
-        if self.covariance_type == "tied":
-            scaled = np.matmul(scale, first[:, :, :, None])[:, :, :, 0]
-            return np.concatenate([mass, mass * shift + scaled], axis=2)
-        mixed = shift * (mass * shift + 2 * scale * first)
-        if self.covariance_type == "spherical":
-            mixed = mixed.sum(axis=2, keepdims=True)
-        moments = [mass, mass * shift + scale * first, mixed + scale**2 * second]
-        return np.concatenate(moments, axis=2)
+        ``mapped`` may be the table itself.
+        """
+        moments = {"full": _map_matrices, "tied": _map_first}
+        moments.get(self.covariance_type, _map_squares)(*affine, table, mapped)
+        return mapped
 
 
-def component_units(covariance_type, means, covariances, is_zero):
-    """Units of components with these means and covariances, all in standard units."""
+def _map_matrices(shift, scale, table, mapped):
+    """``M U Mᵀ``, where U is the moment of (1, y), of which the statistic is the upper triangle."""
+    size = 1 + shift.shape[1]
+    upper = np.triu_indices(size)
+    place = np.empty((size, size), dtype=int)
+    place[upper] = place.T[upper] = np.arange(len(upper[0]))
+    # A component at a time stays in the cache, and clients last makes large products of small ones.
+    for component, (vector, matrix) in enumerate(zip(shift, scale, strict=True)):
+        affine = np.eye(size)
+        affine[1:, 0], affine[1:, 1:] = vector, matrix
+        moments = np.ascontiguousarray(table[:, component].T)[place]
+        moments = (affine @ moments.reshape(size, -1)).reshape(moments.shape)
+        moments = np.swapaxes(moments, 0, 1).reshape(size, -1)
+        moments = (affine @ moments).reshape(size * size, -1)
+        mapped[:, component] = moments[upper[0] * size + upper[1]].T
+
+
+def _map_first(shift, scale, table, mapped):
+    """``shift + scale y`` where there are no second moments, and one scale for all components."""
+    rows, mapped_rows = (array.reshape(-1, table.shape[2]) for array in (table, mapped))
+    mapped_rows[:, 0] = rows[:, 0]
+    np.matmul(rows[:, 1:], scale[0].T, out=mapped_rows[:, 1:])
+    mapped[:, :, 1:] += mapped[:, :, :1] * shift
+
+
+def _map_squares(shift, scale, table, mapped):
+    """``shift + scale y`` and its squares, or their sum."""
+    d = shift.shape[1]
+    mass, first, second = table[:, :, :1], table[:, :, 1 : 1 + d], table[:, :, 1 + d :]
+    mapped[:, :, :1] = mass
+    own, own_second = mapped[:, :, 1 : 1 + d], mapped[:, :, 1 + d :]
+    np.multiply(first, scale, out=own)
+    # (shift + scale y)² = scale² y² + shift (shift + 2 scale y)
+    shifted = mass * shift
+    mixed = shifted + 2 * own
+    mixed *= shift
+    own += shifted
+    np.multiply(second, scale**2, out=own_second)
+    own_second += mixed if second.shape[2] == d else mixed.sum(axis=2, keepdims=True)
+
+
+def component_units(covariance_type, weights, means, covariances, is_zero):
+    """Units of components with these weights, means and covariances, all in standard units."""
     n_components, d = means.shape
+    n_functions = len(is_zero)
     if covariance_type in ("full", "tied"):
-        roots = np.array(cholesky(covariances)).reshape(-1, d, d)
         inverses = whiten(covariances).reshape(-1, d, d)
+        roots = np.array(cholesky(covariances)).reshape(-1, d, d)
         centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
     else:
         roots = np.sqrt(covariances).reshape(n_components, -1)
         inverses = 1 / roots
         centers = inverses * means
-    is_square = {
-        "full": np.eye(d)[np.triu_indices(d)],
-        "tied": np.empty(0),
-        "diag": np.ones(d),
-        "spherical": np.ones(1),
+    squares = {
+        "full": 1 + d + np.flatnonzero(np.eye(d)[np.triu_indices(d)]),
+        "tied": np.arange(0),
+        "diag": np.arange(1 + d, n_functions),
+        "spherical": np.arange(1 + d, n_functions),
     }[covariance_type]
-    # z_j² has mean 1 and variance 2, z_j z_l has 0 and 1.
+    # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     n_squares = d if covariance_type == "spherical" else 1
+    deviation = np.ones(n_functions)
+    deviation[squares] = np.sqrt(2 * n_squares)
     return ComponentUnits(
         covariance_type,
         forward=Affine(-centers, inverses),
         backward=Affine(means, roots),
+        squares=squares,
         # None along axes on which no row varies: what is 0 of all rows stays 0.
-        expected=n_squares * is_square * ~is_zero[len(is_zero) - len(is_square) :],
-        deviation=np.sqrt(np.where(is_square, 2 * n_squares, 1)),
+        expected=n_squares * ~is_zero[squares],
+        deviation=np.sqrt(np.maximum(weights, _RAREST))[:, None] * deviation,
         is_zero=is_zero,
     )

@@ -57,9 +57,8 @@ _LARGEST_DEVIATION = 0.6
 # rows a statistic, and "rand_k".
 _CLIENTS = 0.01
 _ROWS = 0.05
-# Share of n b / (q (1 + 5 ω_p)), Theorem 4's noise, for the first steps of FedEM: minibatch noise
-# must not carry Ŝ out of the domain of the M-step. 0.05 failed with components that overlap; with
-# covariances far from round it is the limit of steps that helps.
+# Share of n b / (q (1 + ω_p)) for the first steps of FedEM: the noise of minibatches and messages
+# must not carry Ŝ out of the domain of the M-step. 0.05 failed with components that overlap.
 _NOISE = 0.02
 # Share of √(n b p / (k_in (1 + ω_p))): SPIDER's error adds up over an inner loop. n, b and k_in are
 # as in Proposition 25, p and ω_p are ours. 0.2 failed with batches of one row and 660 statistics.
@@ -464,9 +463,9 @@ class GaussianMixtureModel(RowModel):
         n_rows = federation.n_samples
         return min(_CLIENTS * federation.effective_n_clients, _ROWS * n_rows / self.n_statistics)
 
-    def minibatch_bounds(self, federation, batch_size):
+    def minibatch_bounds(self, federation, batch_size, omega_p):
         """Rows read in a round, over q where Ŝ is moved by their noise."""
-        n_rows = federation.effective_n_clients * batch_size
+        n_rows = federation.effective_n_clients * batch_size / (1 + omega_p)
         return _NOISE * n_rows / self.n_statistics, _SPIDER * np.sqrt(n_rows)
 
     def minorizer(self, statistics, parameters):
@@ -514,9 +513,8 @@ class GaussianMixtureModel(RowModel):
 
     def message_units(self, parameters):
         """Units of the components."""
-        _, means, covariances = parameters[:3]
         is_zero = self._functions_of_ones == 0
-        return component_units(self.covariance_type, means, covariances, is_zero)
+        return component_units(self.covariance_type, *parameters[:3], is_zero)
 
     def constants(self):
         """The units, to six digits: rounding differs from one machine to the next."""

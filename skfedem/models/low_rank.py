@@ -164,10 +164,10 @@ class LowRankModel(Model):
         """0: few clients or one see a cell."""
         return 0.0
 
-    def minibatch_bounds(self, federation, batch_size):
+    def minibatch_bounds(self, federation, batch_size, omega_p):
         """Share of its cells that a client reads; few clients or one see a cell, none averages."""
         share = batch_size / float(federation.weights @ federation.lengths)
-        return _NOISE * share, _SPIDER * np.sqrt(share)
+        return _NOISE * share / (1 + 5 * omega_p), _SPIDER * np.sqrt(share / (1 + omega_p))
 
     def downlink_numbers(self, federation, clients):
         """θ in the client's cells, or all factors and effects where these are fewer numbers."""

@@ -62,9 +62,6 @@ class Problem(NamedTuple):
     lasting_noise : bool
         Whether messages stay random at the optimum: minibatches without variance reduction, and
         streams.
-    message_units : object, default=None
-        Linear maps of client vectors to the units that they are compressed in, ``to_components``,
-        and back, ``to_standard``. None where they are compressed as they are.
     """
 
     model: Model
@@ -80,7 +77,6 @@ class Problem(NamedTuple):
     seed: int = 0
     presence: float = 1.0
     lasting_noise: bool = False
-    message_units: Any = None
 
     @property
     def exact(self) -> bool:
@@ -93,12 +89,15 @@ class Broadcast(NamedTuple):
     """What the server tells the active clients at the start of round ``round_index``.
 
     ``natural`` is φ(T(Ŝ)), which a client can compute from Ŝ; ``reference`` is what clients
-    subtract from s̄_i to have their field: Ŝ, or 0.
+    subtract from s̄_i to have their field: Ŝ, or 0. ``message_units``, which follow from T(Ŝ), map
+    client vectors to the units that they are compressed in, ``to_components``, and back,
+    ``to_standard``; None where they are compressed as they are.
     """
 
     round_index: int
     reference: FloatArray | float
     natural: Any
+    message_units: Any = None
 
 
 class Message(NamedTuple):
@@ -171,16 +170,16 @@ def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any
 
 
 def compress(
-    problem: Problem, round_index: int, clients: IntArray, innovations: FloatArray
+    problem: Problem, broadcast: Broadcast, clients: IntArray, innovations: FloatArray
 ) -> tuple[FloatArray, IntArray]:
     """Quant(Δ_i) with each client's own random numbers, and the bytes of each message."""
     lengths = problem.vectors.lengths(clients)
     if problem.omega == 0:
         return innovations, problem.compressor.n_bytes(innovations, lengths)
-    units = problem.message_units
+    units, purpose = broadcast.message_units, _random.COMPRESSION
     if units is not None:
         innovations = units.to_components(innovations)
-    uniforms = problem.vectors.uniforms(problem.seed, _random.COMPRESSION, round_index, clients)
+    uniforms = problem.vectors.uniforms(problem.seed, purpose, broadcast.round_index, clients)
     quantized, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
     shapes = getattr(quantized, "shape", None), getattr(n_bytes, "shape", None)
     if shapes != (innovations.shape, (len(clients),)):

@@ -251,13 +251,20 @@ def active_clients(problem, round_index):
     return draw_active(generator, problem.federation.n_clients, problem.participation)
 
 
+def broadcast_of(problem, server):
+    """What the server tells the clients of a round, and what follows from that."""
+    model, parameters = problem.model, server.parameters
+    reference = model.reference(server.statistics)
+    units = model.message_units(parameters) if problem.omega else None
+    return Broadcast(server.round_index, reference, parameters.natural, units)
+
+
 def client_round(solver, problem, server, states, active, workers):
     """Run the clients' half of a round, group by group, and add their messages up.
 
     What ``states`` hold of active clients is overwritten.
     """
-    reference = problem.model.reference(server.statistics)
-    broadcast = Broadcast(server.round_index, reference, server.parameters.natural)
+    broadcast = broadcast_of(problem, server)
     if problem.batch_size is None:
         n_rows = problem.federation.offsets[active + 1] - problem.federation.offsets[active]
     else:

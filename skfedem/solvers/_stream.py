@@ -111,7 +111,6 @@ def stream(solver, problem, memory, at, stepping, workers):
             batch_size=None,
             lasting_noise=True,
             presence=1.0 if len(here) == len(totals) else float(weights.sum()),
-            message_units=model.message_units(server.parameters) if problem.omega else None,
         )
         step_size = _step_size(stepping, now, server, n_samples)
         n_samples += batch.n_samples

@@ -71,7 +71,7 @@ def send_innovation(
     """Δ_i = S_i - V_i - Ŝ, Quant(Δ_i), and V_i + α Quant(Δ_i) (lines 7-9)."""
     innovation = estimate.statistics - controls
     innovation -= broadcast.reference
-    quantized, n_bytes = compress(problem, broadcast.round_index, clients, innovation)
+    quantized, n_bytes = compress(problem, broadcast, clients, innovation)
     controls = controls + problem.control_step * quantized
     message = Message(
         innovation=quantized,

@@ -61,22 +61,21 @@ def first_step_size(problem: Problem, *, variance_reduced: bool) -> float:
     that their errors cancel.
     """
     omega, p = problem.omega, problem.participation
-    spread = participation_omega(omega, p)
+    omega_p = participation_omega(omega, p)
     bounds = [1.0]
-    if spread > 0:
+    if omega_p > 0:
         n_clients = problem.federation.effective_n_clients
-        memory = _MEMORY * p * sqrt(n_clients) / ((1 + omega) * sqrt(spread))
+        memory = _MEMORY * p * sqrt(n_clients) / ((1 + omega) * sqrt(omega_p))
         learning = _LEARNING * p / (1 + omega)
         averaging = min(
-            problem.model.averaging_bound(problem.federation) / spread, _LARGEST_AVERAGED
+            problem.model.averaging_bound(problem.federation) / omega_p, _LARGEST_AVERAGED
         )
         bounds.append(max(min(memory, learning), averaging))
     if problem.batch_size is not None:
-        noise, spider = problem.model.minibatch_bounds(problem.federation, problem.batch_size)
-        if variance_reduced:
-            bounds.append(spider * sqrt(p / (problem.n_inner * (1 + spread))))
-        else:
-            bounds.append(noise / (1 + 5 * spread))
+        noise, spider = problem.model.minibatch_bounds(
+            problem.federation, problem.batch_size, omega_p
+        )
+        bounds.append(spider * sqrt(p / problem.n_inner) if variance_reduced else noise)
     return min(bounds)
 
 
@@ -106,10 +105,10 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
         batch_size=None,
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
-    noise, _ = problem.model.minibatch_bounds(present.federation, batch_size)
-    noise *= _STREAM_NOISE / (1 + participation_omega(problem.omega, problem.participation))
+    omega_p = participation_omega(problem.omega, problem.participation)
+    noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, omega_p)
     memory = first_step_size(present, variance_reduced=False)
-    return min(share, noise, memory)
+    return min(share, _STREAM_NOISE * noise, memory)
 
 
 def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participation: float) -> int:
