@@ -15,10 +15,10 @@ from ..theory import participation_omega
 from ._base import Problem
 
 # Share of Theorem 4's bound p √n / ((1 + ω) √ω_p), whose L is unknown: control variates must
-# follow the fields while Ŝ moves. On simulated rows 1 stood and 2 failed with ten clients.
+# follow the fields while Ŝ moves. 1 failed with three clients, narrow components and "rand_k".
 _MEMORY = 0.5
-# Share of p α, with α = 1 / (1 + ω): the rate at which a control variate learns. 0.75 failed with
-# three clients and full covariances.
+# Share of p α, with α = 1 / (1 + ω): the rate at which a control variate learns. 1 needed the
+# safeguard where clients were away.
 _LEARNING = 0.5
 # Where the errors of many clients cancel, steps may be larger than control variates can follow, but
 # no larger than this: 1 failed with 100 clients.
