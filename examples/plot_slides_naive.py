@@ -135,7 +135,7 @@ for (name, reading, algorithm), of_runs in runs.items():
 #
 # Without minibatches the difference is one of kind. FedEM converges to the solution of pooled EM,
 # and no slower for heterogeneous clients; naive FedEM stops at a floor, for homogeneous clients
-# too, as no two clients are quite alike, and at one some fifty times as high for clients of one
+# too, as no two clients are quite alike, and at one some forty times as high for clients of one
 # component.
 
 COLOURS = {"FedEM": "tab:blue", "naive FedEM": "tab:orange"}

@@ -253,14 +253,14 @@ for (name, swept), steps in measured.items():
     )
 
 # %%
-# *What the theorems promise holds, with room to spare.* Stable steps are 5 to 75 times as long as
+# *What the theorems promise holds, with room to spare.* Stable steps are 5 to 90 times as long as
 # the bounds, the more so the smaller these are. A bound is for all problems that meet its
 # assumptions, and this is one.
 #
 # *The dependence is another.* Where FedEM's steps are not held down by 1, they are proportional to
 # n and p, and to :math:`1/\omega` once it is large. The bound goes as :math:`\sqrt n`,
-# :math:`p^{3/2}` and :math:`\omega^{-3/2}`. All of the measured steps are within a quarter of
-# :math:`0.5\, n / \omega_p`, dotted, where :math:`\omega_p = (1 + \omega)/p - 1` is the relative
+# :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured steps are within a quarter of
+# :math:`0.5\, n / \omega_p`, dotted, or somewhat longer, where :math:`\omega_p = (1 + \omega)/p - 1` is the relative
 # variance of compression and absence together. (With ``--full``, twelve runs of twice the length a
 # step, the constant is nearer 0.6 and all else is as it is here.)
 #
