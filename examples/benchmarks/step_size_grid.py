@@ -5,7 +5,7 @@ nats per row; the claim is no NaN, a gap of at most 0.01 for VR-FedEM and of at 
 Simulated clients are homogeneous or have rows of one component only; "digits" are scikit-learn's
 handwritten digits on 30 label-skewed clients, 10 components in 10 features.
 
-    python examples/benchmarks/step_size_grid.py            # digits, centre and corners (half an hour)
+    python examples/benchmarks/step_size_grid.py            # digits, centre, corners (half an hour)
     python examples/benchmarks/step_size_grid.py --full     # every combination (hours)
     python examples/benchmarks/step_size_grid.py --quick    # the centre alone (minutes)
 """
