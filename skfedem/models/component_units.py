@@ -89,7 +89,8 @@ class ComponentUnits(NamedTuple):
         ``mapped`` may be the table itself.
         """
         moments = {"full": _map_matrices, "tied": _map_first}
-        moments.get(self.covariance_type, _map_squares)(*affine, table, mapped)
+        map_moments = moments.get(self.covariance_type, _map_squares)
+        map_moments(affine.shift, affine.scale, table, mapped)
         return mapped
 
 

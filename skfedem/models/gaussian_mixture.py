@@ -513,8 +513,9 @@ class GaussianMixtureModel(RowModel):
 
     def message_units(self, parameters):
         """Units of the components."""
+        weights, means, covariances = parameters[:3]
         is_zero = self._functions_of_ones == 0
-        return component_units(self.covariance_type, *parameters[:3], is_zero)
+        return component_units(self.covariance_type, weights, means, covariances, is_zero)
 
     def constants(self):
         """The units, to six digits: rounding differs from one machine to the next."""
