@@ -112,3 +112,18 @@ def test_a_constant_feature_is_0_there_too(covariance_type):
     statistics = model.assigned(RNG.dirichlet(np.ones(2), size=60).T, features, np.array([60]))
     table = model.message_units(parameters).to_components(statistics).reshape(2, -1)
     assert_array_equal(table[:, ~features.any(axis=1)], 0.0)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_weights_below_0_001_count_as_0_001(covariance_type):
+    # A row of a component without weight must not be all of a message.
+    model, parameters, _ = case(covariance_type)
+    values = RNG.normal(size=(5, model.n_statistics))
+    mapped = [
+        model.message_units(
+            model.parameters(np.array([weight, 0.2, 0.3, 0.4]), *parameters[1:3])
+        ).to_components(values)
+        for weight in (0.0, 1e-9, 1e-3)
+    ]
+    assert_array_equal(mapped[0], mapped[2])
+    assert_array_equal(mapped[1], mapped[2])
