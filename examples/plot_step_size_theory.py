@@ -259,10 +259,10 @@ for (name, swept), steps in measured.items():
 #
 # *The dependence is another.* Where FedEM's steps are not held down by 1, they are proportional to
 # n and p, and to :math:`1/\omega` once it is large. The bound goes as :math:`\sqrt n`,
-# :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured steps are within a quarter of :math:`0.5\,
-# n / \omega_p`, dotted, or somewhat longer, where :math:`\omega_p = (1 + \omega)/p - 1` is the
-# relative variance of compression and absence together. (With ``--full``, twelve runs of twice the
-# length a step, the constant is nearer 0.6 and all else is as it is here.)
+# :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured steps are 0.9 to 1.5 times
+# :math:`0.5\,n/\omega_p`, dotted, where :math:`\omega_p = (1 + \omega)/p - 1` is the relative
+# variance of compression and absence together. (With ``--full``, twelve runs of twice the length a
+# step, it is 1 to 1.5 times, and all else is as it is here.)
 #
 # There is a reason. To follow its client's field, a memory takes :math:`(1 + \omega)/p` rounds. The
 # proofs allow for a statistic that moves in one direction all that time. But these steps are longer

@@ -257,18 +257,22 @@ def test_the_readme_shows_what_the_quickstart_prints(tmp_path):
 
 
 @pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
-@pytest.mark.parametrize("estimator", ["mixture", "imputer"])
+@pytest.mark.parametrize("estimator", ["full", "tied", "known", "imputer"])
 def test_minibatches_step_as_the_page_says(estimator, solver):
     b, k_in, p, lengths = 2, 5, 0.5, np.array([30, 40, 60, 70])
     n_w = lengths.sum() ** 2 / (lengths**2).sum()
     settings = {"solver": solver, "batch_size": b, "n_inner": k_in, "participation": p}
     settings |= {"compressor": RandK(omega=1.0), "omega": 1.0, "eval_every": None, "max_iter": 1}
     rng, omega_p = np.random.default_rng(0), participation_omega(1.0, p)
-    if estimator == "mixture":
-        q = 3 * (1 + 2 + 3)  # half of it is kept: ω is 1
-        gm = FederatedGaussianMixture(3, **settings, random_state=0)
-        fit = partial(gm.fit, [rng.normal(size=(length, 2)) for length in lengths])
-        followed = 0.02 * n_w * b / (q * (1 + omega_p))
+    if estimator != "imputer":
+        # Half of it is kept: ω is 1.
+        d, q = (2, 3 * (1 + 2 + 3)) if estimator == "full" else (3, 3 * (1 + 3))
+        factor = 5 if estimator == "tied" else 1
+        known = np.eye(d) if estimator == "known" else None
+        kind = {"covariance_type": estimator.replace("known", "tied"), "fixed_covariance": known}
+        gm = FederatedGaussianMixture(3, **kind, **settings, random_state=0)
+        fit = partial(gm.fit, [rng.normal(size=(length, d)) for length in lengths])
+        followed = 0.02 * n_w * b / (q * (1 + factor * omega_p))
         spider = 0.1 * np.sqrt(n_w * b)
     else:
         cells = [np.divmod(rng.choice(100, length, replace=False), 10) for length in lengths]

@@ -57,8 +57,9 @@ _LARGEST_DEVIATION = 0.6
 # "rand_k".
 _CLIENTS = 0.01
 _ROWS = 0.05
-# Share of n b / (q (1 + ω_p)) for the first steps of FedEM: the noise of minibatches and messages
-# must not carry Ŝ out of the domain of the M-step. 0.05 failed with components that overlap.
+# Share of n b / (q (1 + ω_p)), or of Theorem 4's n b / (q (1 + 5 ω_p)), for the first steps of
+# FedEM: the noise of minibatches and messages must not carry Ŝ out of the domain of the M-step.
+# 0.05 failed with components that overlap.
 _NOISE = 0.02
 # Share of √(n b p / (k_in (1 + ω_p))): SPIDER's error adds up over an inner loop. n, b and k_in are
 # as in Proposition 25, p and ω_p are ours. 0.2 failed with batches of one row and 660 statistics.
@@ -465,8 +466,13 @@ class GaussianMixtureModel(RowModel):
 
     def minibatch_bounds(self, federation, batch_size, omega_p):
         """Rows read in a round, over q where Ŝ is moved by their noise."""
-        n_rows = federation.effective_n_clients * batch_size / (1 + omega_p)
-        return _NOISE * n_rows / self.n_statistics, _SPIDER * np.sqrt(n_rows)
+        n_rows = federation.effective_n_clients * batch_size
+        # A "tied" covariance is the rest of a known moment: noise of the means counts from the
+        # centre of all rows there, whatever the units.
+        is_rest = self.covariance_type == "tied" and self.fixed_covariance is None
+        factor = 5 if is_rest else 1
+        noise = _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
+        return noise, _SPIDER * np.sqrt(n_rows / (1 + omega_p))
 
     def minorizer(self, statistics, parameters):
         """``<s, φ(θ)> - ψ(θ)``; nats per row."""

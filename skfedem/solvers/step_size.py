@@ -105,10 +105,10 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
         batch_size=None,
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
-    omega_p = participation_omega(problem.omega, problem.participation)
-    noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, omega_p)
+    noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, 0.0)
+    noise *= _STREAM_NOISE / (1 + participation_omega(problem.omega, problem.participation))
     memory = first_step_size(present, variance_reduced=False)
-    return min(share, _STREAM_NOISE * noise, memory)
+    return min(share, noise, memory)
 
 
 def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participation: float) -> int:
