@@ -30,12 +30,38 @@ class Affine(NamedTuple):
     ----------
     shift : ndarray of shape (n_components, n_features)
     scale : ndarray
-        Matrices, (n_components, d, d) for "full" and (1, d, d) for "tied"; else numbers,
-        (n_components, d) for "diag" and (n_components, 1) for "spherical".
+        Matrices, (n_components, d, d), for "full"; else numbers, (n_components, d) for "diag" and
+        (n_components, 1) for "spherical".
     """
 
     shift: np.ndarray
     scale: np.ndarray
+
+
+class FirstMomentUnits(NamedTuple):
+    """Maps of statistics without second moments, to the units of their components and back.
+
+    Attributes
+    ----------
+    forward, backward : ndarray of shape (n_components, n_functions, n_functions)
+        A component's statistic times its matrix is mapped.
+    """
+
+    forward: np.ndarray
+    backward: np.ndarray
+
+    def to_components(self, statistics):
+        """Statistics (n, q) in standard units, in the units of the components."""
+        return self._mapped(statistics, self.forward)
+
+    def to_standard(self, statistics):
+        """Statistics (n, q) in the units of the components, in standard units."""
+        return self._mapped(statistics, self.backward)
+
+    def _mapped(self, statistics, matrices):
+        table = statistics.reshape(len(statistics), *matrices.shape[:2])
+        mapped = np.matmul(np.swapaxes(table, 0, 1), matrices)
+        return np.swapaxes(mapped, 0, 1).reshape(statistics.shape)
 
 
 class ComponentUnits(NamedTuple):
@@ -43,10 +69,10 @@ class ComponentUnits(NamedTuple):
 
     Attributes
     ----------
-    covariance_type : {"full", "tied", "diag", "spherical"}
+    covariance_type : {"full", "diag", "spherical"}
     forward, backward : Affine
         Maps of rows to these units and back.
-    squares : ndarray of int
+    squares : ndarray of int or slice
         Which functions are ``z_j²`` or their sum, ...
     expected : ndarray
         ... and their means.
@@ -59,7 +85,7 @@ class ComponentUnits(NamedTuple):
     covariance_type: str
     forward: Affine
     backward: Affine
-    squares: np.ndarray
+    squares: np.ndarray | slice
     expected: np.ndarray
     deviation: np.ndarray
     is_zero: np.ndarray
@@ -88,8 +114,7 @@ class ComponentUnits(NamedTuple):
 
         ``mapped`` may be the table itself.
         """
-        moments = {"full": _map_matrices, "tied": _map_first}
-        map_moments = moments.get(self.covariance_type, _map_squares)
+        map_moments = _map_matrices if self.covariance_type == "full" else _map_squares
         map_moments(affine.shift, affine.scale, table, mapped)
         return mapped
 
@@ -111,14 +136,6 @@ def _map_matrices(shift, scale, table, mapped):
         mapped[:, component] = moments[upper[0] * size + upper[1]].T
 
 
-def _map_first(shift, scale, table, mapped):
-    """``shift + scale y`` where there are no second moments, and one scale for all components."""
-    rows, mapped_rows = (array.reshape(-1, table.shape[2]) for array in (table, mapped))
-    mapped_rows[:, 0] = rows[:, 0]
-    np.matmul(rows[:, 1:], scale[0].T, out=mapped_rows[:, 1:])
-    mapped[:, :, 1:] += mapped[:, :, :1] * shift
-
-
 def _map_squares(shift, scale, table, mapped):
     """``shift + scale y`` and its squares, or their sum."""
     d = shift.shape[1]
@@ -138,7 +155,7 @@ def _map_squares(shift, scale, table, mapped):
 def component_units(covariance_type, weights, means, covariances, is_zero):
     """Units of components with these weights, means and covariances, all in standard units."""
     n_components, d = means.shape
-    n_functions = len(is_zero)
+    frequency = np.sqrt(np.maximum(weights, _RAREST))
     if covariance_type in ("full", "tied"):
         inverses = whiten(covariances).reshape(-1, d, d)
         roots = np.array(cholesky(covariances)).reshape(-1, d, d)
@@ -147,23 +164,35 @@ def component_units(covariance_type, weights, means, covariances, is_zero):
         roots = np.sqrt(covariances).reshape(n_components, -1)
         inverses = 1 / roots
         centers = inverses * means
-    squares = {
-        "full": 1 + d + np.flatnonzero(np.eye(d)[np.triu_indices(d)]),
-        "tied": np.arange(0),
-        "diag": np.arange(1 + d, n_functions),
-        "spherical": np.arange(1 + d, n_functions),
-    }[covariance_type]
+    forward, backward = Affine(-centers, inverses), Affine(means, roots)
+    if covariance_type == "tied":
+        return FirstMomentUnits(
+            forward=_of_first_moments(forward) / frequency[:, None, None],
+            backward=_of_first_moments(backward) * frequency[:, None, None] * ~is_zero,
+        )
+    squares = slice(1 + d, None)
+    if covariance_type == "full":
+        squares = 1 + d + np.flatnonzero(np.eye(d)[np.triu_indices(d)])
     # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     n_squares = d if covariance_type == "spherical" else 1
-    deviation = np.ones(n_functions)
+    deviation = np.ones(len(is_zero))
     deviation[squares] = np.sqrt(2 * n_squares)
     return ComponentUnits(
         covariance_type,
-        forward=Affine(-centers, inverses),
-        backward=Affine(means, roots),
+        forward=forward,
+        backward=backward,
         squares=squares,
         # None along axes on which no row varies: what is 0 of all rows stays 0.
         expected=n_squares * ~is_zero[squares],
-        deviation=np.sqrt(np.maximum(weights, _RAREST))[:, None] * deviation,
+        deviation=frequency[:, None] * deviation,
         is_zero=is_zero,
     )
+
+
+def _of_first_moments(affine):
+    """What ``(1, y)`` is to be multiplied by from the right, for each component."""
+    n_components, d = affine.shift.shape
+    matrices = np.zeros((n_components, 1 + d, 1 + d))
+    matrices[:, 0, 0], matrices[:, 0, 1:] = 1, affine.shift
+    matrices[:, 1:, 1:] = np.swapaxes(affine.scale, 1, 2)
+    return matrices
