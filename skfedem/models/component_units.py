@@ -30,21 +30,81 @@ class Affine(NamedTuple):
     ----------
     shift : ndarray of shape (n_components, n_features)
     scale : ndarray
-        Matrices, (n_components, d, d), for "full"; else numbers, (n_components, d) for "diag" and
-        (n_components, 1) for "spherical".
+        Matrices, (n_components, d, d) for "full" and (1, d, d) for "tied"; else numbers,
+        (n_components, d) for "diag" and (n_components, 1) for "spherical".
     """
 
     shift: np.ndarray
     scale: np.ndarray
 
 
+class MatrixUnits(NamedTuple):
+    """Maps of "full" statistics to the units of their components and back.
+
+    Attributes
+    ----------
+    forward, backward : Affine
+        Maps of rows to these units and back.
+    squares : ndarray of int
+        Which functions are ``z_j²``, ...
+    expected : ndarray
+        ... and their means.
+    deviation : ndarray of shape (n_components, n_functions)
+        Root of the mean square of what a row adds to a statistic.
+    is_zero : ndarray of bool, shape (n_functions,)
+        Which statistics are 0 of all rows; nothing is made of them.
+    """
+
+    forward: Affine
+    backward: Affine
+    squares: np.ndarray
+    expected: np.ndarray
+    deviation: np.ndarray
+    is_zero: np.ndarray
+
+    def to_components(self, statistics):
+        """Statistics (n, q) in standard units, in the units of the components."""
+        table = statistics.reshape(len(statistics), *self.deviation.shape)
+        table = _congruent(self.forward, table, np.empty_like(table))
+        table[:, :, self.squares] -= table[:, :, :1] * self.expected
+        table /= self.deviation
+        return table.reshape(statistics.shape)
+
+    def to_standard(self, statistics):
+        """Statistics (n, q) in the units of the components, in standard units."""
+        table = statistics.reshape(len(statistics), *self.deviation.shape) * self.deviation
+        table[:, :, self.squares] += table[:, :, :1] * self.expected
+        table = _congruent(self.backward, table, table)
+        table[:, :, self.is_zero] = 0.0
+        return table.reshape(statistics.shape)
+
+
+def _congruent(affine, table, mapped):
+    """Fill in ``M U Mᵀ``, where U is the moment of (1, y), whose upper triangle the table has.
+
+    ``mapped`` may be the table (n, n_components, n_functions) itself.
+    """
+    size = 1 + affine.shift.shape[1]
+    upper = np.triu_indices(size)
+    place = np.empty((size, size), dtype=int)
+    place[upper] = place.T[upper] = np.arange(len(upper[0]))
+    # A component at a time stays in the cache, and clients last makes large products of small ones.
+    for component, matrix in enumerate(_homogeneous(affine)):
+        moments = np.ascontiguousarray(table[:, component].T)[place]
+        moments = (matrix @ moments.reshape(size, -1)).reshape(moments.shape)
+        moments = np.swapaxes(moments, 0, 1).reshape(size, -1)
+        moments = (matrix @ moments).reshape(size * size, -1)
+        mapped[:, component] = moments[upper[0] * size + upper[1]].T
+    return mapped
+
+
 class FirstMomentUnits(NamedTuple):
-    """Maps of statistics without second moments, to the units of their components and back.
+    """Maps of "tied" statistics, which are first moments, to the units of components and back.
 
     Attributes
     ----------
     forward, backward : ndarray of shape (n_components, n_functions, n_functions)
-        A component's statistic times its matrix is mapped.
+        A component's statistic is mapped by its matrix.
     """
 
     forward: np.ndarray
@@ -60,102 +120,62 @@ class FirstMomentUnits(NamedTuple):
 
     def _mapped(self, statistics, matrices):
         table = statistics.reshape(len(statistics), *matrices.shape[:2])
-        mapped = np.matmul(np.swapaxes(table, 0, 1), matrices)
+        mapped = np.matmul(np.swapaxes(table, 0, 1), np.swapaxes(matrices, 1, 2))
         return np.swapaxes(mapped, 0, 1).reshape(statistics.shape)
 
 
-class ComponentUnits(NamedTuple):
-    """Maps of statistics to the units of their components and back.
+class Coefficients(NamedTuple):
+    """What mass, first and second moments become, all of shape (n_components, ...)."""
+
+    mass: np.ndarray
+    mass_to_first: np.ndarray
+    first: np.ndarray
+    mass_to_second: np.ndarray
+    first_to_second: np.ndarray
+    second: np.ndarray
+
+
+class SquareUnits(NamedTuple):
+    """Maps of "diag" and "spherical" statistics to the units of their components and back.
 
     Attributes
     ----------
-    covariance_type : {"full", "diag", "spherical"}
-    forward, backward : Affine
-        Maps of rows to these units and back.
-    squares : ndarray of int or slice
-        Which functions are ``z_j²`` or their sum, ...
-    expected : ndarray
-        ... and their means.
-    deviation : ndarray of shape (n_components, n_functions)
-        Root of the mean square of what a row adds to a statistic.
-    is_zero : ndarray of bool, shape (n_functions,)
-        Which statistics are 0 of all rows; nothing is made of them.
+    forward, backward : Coefficients
     """
 
-    covariance_type: str
-    forward: Affine
-    backward: Affine
-    squares: np.ndarray | slice
-    expected: np.ndarray
-    deviation: np.ndarray
-    is_zero: np.ndarray
+    forward: Coefficients
+    backward: Coefficients
 
     def to_components(self, statistics):
         """Statistics (n, q) in standard units, in the units of the components."""
-        table = self._table(statistics)
-        table = self._mapped(self.forward, table, np.empty_like(table))
-        table[:, :, self.squares] -= table[:, :, :1] * self.expected
-        table /= self.deviation
-        return table.reshape(statistics.shape)
+        return self._mapped(statistics, self.forward)
 
     def to_standard(self, statistics):
         """Statistics (n, q) in the units of the components, in standard units."""
-        table = self._table(statistics) * self.deviation
-        table[:, :, self.squares] += table[:, :, :1] * self.expected
-        table = self._mapped(self.backward, table, table)
-        table[:, :, self.is_zero] = 0.0
-        return table.reshape(statistics.shape)
+        return self._mapped(statistics, self.backward)
 
-    def _table(self, statistics):
-        return statistics.reshape(len(statistics), *self.deviation.shape)
-
-    def _mapped(self, affine, table, mapped):
-        """Fill in the statistics of mapped rows, from those (n, n_components, n_functions) of rows.
-
-        ``mapped`` may be the table itself.
-        """
-        map_moments = _map_matrices if self.covariance_type == "full" else _map_squares
-        map_moments(affine.shift, affine.scale, table, mapped)
-        return mapped
-
-
-def _map_matrices(shift, scale, table, mapped):
-    """``M U Mᵀ``, where U is the moment of (1, y), of which the statistic is the upper triangle."""
-    size = 1 + shift.shape[1]
-    upper = np.triu_indices(size)
-    place = np.empty((size, size), dtype=int)
-    place[upper] = place.T[upper] = np.arange(len(upper[0]))
-    # A component at a time stays in the cache, and clients last makes large products of small ones.
-    for component, (vector, matrix) in enumerate(zip(shift, scale, strict=True)):
-        affine = np.eye(size)
-        affine[1:, 0], affine[1:, 1:] = vector, matrix
-        moments = np.ascontiguousarray(table[:, component].T)[place]
-        moments = (affine @ moments.reshape(size, -1)).reshape(moments.shape)
-        moments = np.swapaxes(moments, 0, 1).reshape(size, -1)
-        moments = (affine @ moments).reshape(size * size, -1)
-        mapped[:, component] = moments[upper[0] * size + upper[1]].T
-
-
-def _map_squares(shift, scale, table, mapped):
-    """``shift + scale y`` and its squares, or their sum."""
-    d = shift.shape[1]
-    mass, first, second = table[:, :, :1], table[:, :, 1 : 1 + d], table[:, :, 1 + d :]
-    mapped[:, :, :1] = mass
-    own, own_second = mapped[:, :, 1 : 1 + d], mapped[:, :, 1 + d :]
-    np.multiply(first, scale, out=own)
-    # (shift + scale y)² = scale² y² + shift (shift + 2 scale y)
-    shifted = mass * shift
-    mixed = shifted + 2 * own
-    mixed *= shift
-    own += shifted
-    np.multiply(second, scale**2, out=own_second)
-    own_second += mixed if second.shape[2] == d else mixed.sum(axis=2, keepdims=True)
+    def _mapped(self, statistics, by):
+        n_components, d = by.first.shape
+        table = statistics.reshape(len(statistics), n_components, -1)
+        mass, first, second = table[:, :, :1], table[:, :, 1 : 1 + d], table[:, :, 1 + d :]
+        mapped = np.empty_like(table)
+        np.multiply(mass, by.mass, out=mapped[:, :, :1])
+        np.multiply(first, by.first, out=mapped[:, :, 1 : 1 + d])
+        mapped[:, :, 1 : 1 + d] += mass * by.mass_to_first
+        mixed = first * by.first_to_second
+        if second.shape[2] < d:
+            mixed = mixed.sum(axis=2, keepdims=True)
+        own = mapped[:, :, 1 + d :]
+        np.multiply(second, by.second, out=own)
+        own += mixed
+        own += mass * by.mass_to_second
+        return mapped.reshape(statistics.shape)
 
 
 def component_units(covariance_type, weights, means, covariances, is_zero):
     """Units of components with these weights, means and covariances, all in standard units."""
     n_components, d = means.shape
-    frequency = np.sqrt(np.maximum(weights, _RAREST))
+    frequency = np.sqrt(np.maximum(weights, _RAREST))[:, None]
     if covariance_type in ("full", "tied"):
         inverses = whiten(covariances).reshape(-1, d, d)
         roots = np.array(cholesky(covariances)).reshape(-1, d, d)
@@ -165,34 +185,66 @@ def component_units(covariance_type, weights, means, covariances, is_zero):
         inverses = 1 / roots
         centers = inverses * means
     forward, backward = Affine(-centers, inverses), Affine(means, roots)
+    # Along axes on which no row varies what is 0 of all rows stays 0.
+    varies = ~is_zero
     if covariance_type == "tied":
         return FirstMomentUnits(
-            forward=_of_first_moments(forward) / frequency[:, None, None],
-            backward=_of_first_moments(backward) * frequency[:, None, None] * ~is_zero,
+            forward=_homogeneous(forward) / frequency[:, :, None],
+            backward=_homogeneous(backward) * frequency[:, :, None] * varies[:, None],
         )
-    squares = slice(1 + d, None)
+    # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     if covariance_type == "full":
         squares = 1 + d + np.flatnonzero(np.eye(d)[np.triu_indices(d)])
-    # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
+        deviation = np.ones(len(is_zero))
+        deviation[squares] = np.sqrt(2)
+        deviation = frequency * deviation
+        return MatrixUnits(forward, backward, squares, 1.0 * varies[squares], deviation, is_zero)
     n_squares = d if covariance_type == "spherical" else 1
-    deviation = np.ones(len(is_zero))
-    deviation[squares] = np.sqrt(2 * n_squares)
-    return ComponentUnits(
-        covariance_type,
-        forward=forward,
-        backward=backward,
-        squares=squares,
-        # None along axes on which no row varies: what is 0 of all rows stays 0.
-        expected=n_squares * ~is_zero[squares],
-        deviation=frequency[:, None] * deviation,
-        is_zero=is_zero,
+    expected, deviation = n_squares * varies[1 + d :], np.sqrt(2 * n_squares)
+    return SquareUnits(
+        forward=_normalised(forward, frequency, expected, deviation),
+        backward=_denormalised(backward, frequency, expected, deviation, varies),
     )
 
 
-def _of_first_moments(affine):
-    """What ``(1, y)`` is to be multiplied by from the right, for each component."""
+def _homogeneous(affine):
+    """Matrices of the maps, for (1, y)."""
     n_components, d = affine.shift.shape
     matrices = np.zeros((n_components, 1 + d, 1 + d))
-    matrices[:, 0, 0], matrices[:, 0, 1:] = 1, affine.shift
-    matrices[:, 1:, 1:] = np.swapaxes(affine.scale, 1, 2)
+    matrices[:, 0, 0] = 1
+    matrices[:, 1:, 0], matrices[:, 1:, 1:] = affine
     return matrices
+
+
+def _normalised(affine, frequency, expected, deviation):
+    """``z = shift + scale y`` and ``(z² - expected) / deviation``, all over the frequency."""
+    shift, scale = affine
+    return Coefficients(
+        mass=1 / frequency,
+        mass_to_first=shift / frequency,
+        first=np.broadcast_to(scale / frequency, shift.shape),
+        mass_to_second=(_squared(shift, expected) - expected) / (deviation * frequency),
+        first_to_second=2 * shift * scale / (deviation * frequency),
+        second=scale**2 / (deviation * frequency),
+    )
+
+
+def _denormalised(affine, frequency, expected, deviation, varies):
+    """``y = shift + scale z`` and y², of what ``_normalised`` made of z."""
+    shift, scale = affine
+    d = shift.shape[1]
+    first, second = varies[1 : 1 + d], varies[1 + d :]
+    return Coefficients(
+        mass=frequency,
+        mass_to_first=shift * frequency * first,
+        first=scale * frequency * first,
+        mass_to_second=(_squared(shift, expected) + scale**2 * expected) * frequency * second,
+        first_to_second=2 * shift * scale * frequency * second,
+        second=scale**2 * deviation * frequency * second,
+    )
+
+
+def _squared(shift, expected):
+    """``shift²``, or its sum where the second moment is a sum."""
+    squared = shift**2
+    return squared if len(expected) == shift.shape[1] else squared.sum(axis=1, keepdims=True)
