@@ -176,7 +176,9 @@ def test_dithering_sends_a_tenth_and_random_k_much_more(communication):
 
     # The least of several: single runs with large steps may end at another optimum.
     assert least("dithering", 0.5) < 0.15
-    assert least("block", 0.5) > least("dithering", 0.5)
+    # Which large step arrives soonest is chance. At equal ω rounds are about as many.
+    sent = {name: communication.curves[name, 1.0, 0.5][0][-1] for name in ("block", "dithering")}
+    assert sent["block"] > 2 * sent["dithering"]
     assert min(least("rand_k", "auto"), least("rand_k", 0.5)) > 2 * least("dithering", 0.5)
 
 
