@@ -13,11 +13,12 @@ parameters, which server and clients know.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .covariances import cholesky, whiten
+from .covariances import roots_and_inverses
 
 # Rows of a component that is rarer than this come as a surprise, of which the others would suffer.
 _RAREST = 1e-3
@@ -43,8 +44,8 @@ class MatrixUnits(NamedTuple):
 
     Attributes
     ----------
-    forward, backward : Affine
-        Maps of rows to these units and back.
+    forward, backward : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
+        Matrices that map (1, y) to (1, z) and back.
     squares : ndarray of int
         Which functions are ``z_j²``, ...
     expected : ndarray
@@ -55,8 +56,8 @@ class MatrixUnits(NamedTuple):
         Which statistics are 0 of all rows; nothing is made of them.
     """
 
-    forward: Affine
-    backward: Affine
+    forward: np.ndarray
+    backward: np.ndarray
     squares: np.ndarray
     expected: np.ndarray
     deviation: np.ndarray
@@ -79,17 +80,17 @@ class MatrixUnits(NamedTuple):
         return table.reshape(statistics.shape)
 
 
-def _congruent(affine, table, mapped):
+def _congruent(matrices, table, mapped):
     """Fill in ``M U Mᵀ``, where U is the moment of (1, y), whose upper triangle the table has.
 
     ``mapped`` may be the table (n, n_components, n_functions) itself.
     """
-    size = 1 + affine.shift.shape[1]
+    size = matrices.shape[1]
     upper = np.triu_indices(size)
     place = np.empty((size, size), dtype=int)
     place[upper] = place.T[upper] = np.arange(len(upper[0]))
     # A component at a time stays in the cache, and clients last makes large products of small ones.
-    for component, matrix in enumerate(_homogeneous(affine)):
+    for component, matrix in enumerate(matrices):
         moments = np.ascontiguousarray(table[:, component].T)[place]
         moments = (matrix @ moments.reshape(size, -1)).reshape(moments.shape)
         moments = np.swapaxes(moments, 0, 1).reshape(size, -1)
@@ -98,30 +99,34 @@ def _congruent(affine, table, mapped):
     return mapped
 
 
-class FirstMomentUnits(NamedTuple):
-    """Maps of "tied" statistics, which are first moments, to the units of components and back.
+class LinearUnits(NamedTuple):
+    """Maps of other statistics to the units of their components and back.
 
     Attributes
     ----------
-    forward, backward : ndarray of shape (n_components, n_functions, n_functions)
-        A component's statistic is mapped by its matrix.
+    mapped : callable
+        ``mapped(statistics, by)``, for "tied" statistics, which are first moments, or others.
+    forward, backward : ndarray or Coefficients
+        What they are mapped by.
     """
 
-    forward: np.ndarray
-    backward: np.ndarray
+    mapped: Callable
+    forward: Any
+    backward: Any
 
     def to_components(self, statistics):
         """Statistics (n, q) in standard units, in the units of the components."""
-        return self._mapped(statistics, self.forward)
+        return self.mapped(statistics, self.forward)
 
     def to_standard(self, statistics):
         """Statistics (n, q) in the units of the components, in standard units."""
-        return self._mapped(statistics, self.backward)
+        return self.mapped(statistics, self.backward)
 
-    def _mapped(self, statistics, matrices):
-        table = statistics.reshape(len(statistics), *matrices.shape[:2])
-        mapped = np.matmul(np.swapaxes(table, 0, 1), np.swapaxes(matrices, 1, 2))
-        return np.swapaxes(mapped, 0, 1).reshape(statistics.shape)
+
+def _of_first_moments(statistics, matrices):
+    table = statistics.reshape(len(statistics), *matrices.shape[:2])
+    mapped = np.matmul(np.swapaxes(table, 0, 1), np.swapaxes(matrices, 1, 2))
+    return np.swapaxes(mapped, 0, 1).reshape(statistics.shape)
 
 
 class Coefficients(NamedTuple):
@@ -135,41 +140,22 @@ class Coefficients(NamedTuple):
     second: np.ndarray
 
 
-class SquareUnits(NamedTuple):
-    """Maps of "diag" and "spherical" statistics to the units of their components and back.
-
-    Attributes
-    ----------
-    forward, backward : Coefficients
-    """
-
-    forward: Coefficients
-    backward: Coefficients
-
-    def to_components(self, statistics):
-        """Statistics (n, q) in standard units, in the units of the components."""
-        return self._mapped(statistics, self.forward)
-
-    def to_standard(self, statistics):
-        """Statistics (n, q) in the units of the components, in standard units."""
-        return self._mapped(statistics, self.backward)
-
-    def _mapped(self, statistics, by):
-        n_components, d = by.first.shape
-        table = statistics.reshape(len(statistics), n_components, -1)
-        mass, first, second = table[:, :, :1], table[:, :, 1 : 1 + d], table[:, :, 1 + d :]
-        mapped = np.empty_like(table)
-        np.multiply(mass, by.mass, out=mapped[:, :, :1])
-        np.multiply(first, by.first, out=mapped[:, :, 1 : 1 + d])
-        mapped[:, :, 1 : 1 + d] += mass * by.mass_to_first
-        mixed = first * by.first_to_second
-        if second.shape[2] < d:
-            mixed = mixed.sum(axis=2, keepdims=True)
-        own = mapped[:, :, 1 + d :]
-        np.multiply(second, by.second, out=own)
-        own += mixed
-        own += mass * by.mass_to_second
-        return mapped.reshape(statistics.shape)
+def _of_squares(statistics, by):
+    n_components, d = by.first.shape
+    table = statistics.reshape(len(statistics), n_components, -1)
+    mass, first, second = table[:, :, :1], table[:, :, 1 : 1 + d], table[:, :, 1 + d :]
+    mapped = np.empty_like(table)
+    np.multiply(mass, by.mass, out=mapped[:, :, :1])
+    np.multiply(first, by.first, out=mapped[:, :, 1 : 1 + d])
+    mapped[:, :, 1 : 1 + d] += mass * by.mass_to_first
+    mixed = first * by.first_to_second
+    if second.shape[2] < d:
+        mixed = mixed.sum(axis=2, keepdims=True)
+    own = mapped[:, :, 1 + d :]
+    np.multiply(second, by.second, out=own)
+    own += mixed
+    own += mass * by.mass_to_second
+    return mapped.reshape(statistics.shape)
 
 
 def component_units(covariance_type, weights, means, covariances, is_zero):
@@ -177,8 +163,7 @@ def component_units(covariance_type, weights, means, covariances, is_zero):
     n_components, d = means.shape
     frequency = np.sqrt(np.maximum(weights, _RAREST))[:, None]
     if covariance_type in ("full", "tied"):
-        inverses = whiten(covariances).reshape(-1, d, d)
-        roots = np.array(cholesky(covariances)).reshape(-1, d, d)
+        roots, inverses = roots_and_inverses(covariances.reshape(-1, d, d))
         centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
     else:
         roots = np.sqrt(covariances).reshape(n_components, -1)
@@ -188,20 +173,28 @@ def component_units(covariance_type, weights, means, covariances, is_zero):
     # Along axes on which no row varies what is 0 of all rows stays 0.
     varies = ~is_zero
     if covariance_type == "tied":
-        return FirstMomentUnits(
+        return LinearUnits(
+            _of_first_moments,
             forward=_homogeneous(forward) / frequency[:, :, None],
             backward=_homogeneous(backward) * frequency[:, :, None] * varies[:, None],
         )
     # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     if covariance_type == "full":
         squares = 1 + d + np.flatnonzero(np.eye(d)[np.triu_indices(d)])
-        deviation = np.ones(len(is_zero))
-        deviation[squares] = np.sqrt(2)
-        deviation = frequency * deviation
-        return MatrixUnits(forward, backward, squares, 1.0 * varies[squares], deviation, is_zero)
+        deviation = np.repeat(frequency, len(is_zero), axis=1)
+        deviation[:, squares] *= np.sqrt(2)
+        return MatrixUnits(
+            forward=_homogeneous(forward),
+            backward=_homogeneous(backward),
+            squares=squares,
+            expected=1.0 * varies[squares],
+            deviation=deviation,
+            is_zero=is_zero,
+        )
     n_squares = d if covariance_type == "spherical" else 1
     expected, deviation = n_squares * varies[1 + d :], np.sqrt(2 * n_squares)
-    return SquareUnits(
+    return LinearUnits(
+        _of_squares,
         forward=_normalised(forward, frequency, expected, deviation),
         backward=_denormalised(backward, frequency, expected, deviation, varies),
     )

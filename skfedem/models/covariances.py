@@ -20,11 +20,22 @@ def whiten(covariances):
     ValueError
         If a covariance is not positive definite.
     """
+    return roots_and_inverses(covariances)[1]
+
+
+def roots_and_inverses(covariances):
+    """Lower-triangular L with L Lᵀ = Σ, and their inverses, each of the covariances' shape.
+
+    Raises
+    ------
+    ValueError
+        If a covariance is not positive definite.
+    """
     roots = cholesky(covariances)
     if roots is None:
         raise ValueError(COLLAPSED)
     inverses = [lapack.dtrtri(root, lower=True)[0] for root in roots]
-    return np.array(inverses).reshape(covariances.shape)
+    return tuple(np.array(factors).reshape(covariances.shape) for factors in (roots, inverses))
 
 
 def cholesky(matrices):
