@@ -45,8 +45,7 @@ not_converged = pytest.mark.filterwarnings(
 def test_variance_reduction_removes_the_noise_floor(seed):
     # The paper's synthetic experiment, half as long. ||h||² starts near 1e-3. A step of 0.01
     # makes VR-FedEM halve it every 10 epochs here: 250 epochs are 25 halvings, 3e-11, so that
-    # 1e-8 is passed with 8 halvings to spare. FedEM's minibatches keep it near 5e-6, and now and
-    # then it comes by something smaller.
+    # 1e-8 is passed with 8 halvings to spare. FedEM's minibatches keep it near 5e-6.
     data = make_fedem_mixture(random_state=seed)
     final, floor = {}, {}
     for solver, batch_size in (("fedem", 20), ("vr_fedem", 5)):
@@ -70,7 +69,7 @@ def test_variance_reduction_removes_the_noise_floor(seed):
         values = values[np.isfinite(values)]
         assert len(values) > 200
         final[solver] = values[-10:].max()
-        floor[solver] = np.quantile(values[len(values) // 2 :], 0.05)
+        floor[solver] = values[len(values) // 2 :].min()
         assert not fit.history_["safeguarded"].any()
         assert abs(fit.history_["epoch"][-1] - 250) < 2
     assert final["vr_fedem"] < 1e-8
