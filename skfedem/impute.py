@@ -493,18 +493,25 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     def _store(self, known, result, problem, ids, observers, objective):
         """Set the fitted attributes, all at once."""
-        self.__dict__.pop("feature_names_in_", None)
         first_round = result.server.round_index - (len(result.trace) - 1)
-        self.__dict__.update(known, **_so_far(result.server, first_round))
-        self.objective_ = objective
-        self.converged_, self._stopped_by = result.converged, result.stopped_by
-        self.history_ = {**result.history, "singular_values": result.trace}
-        drift = problem.vectors.norms(result.states.controls)
-        self.client_drift_ = np.zeros(self.n_clients_)
-        self.client_drift_[observers] = np.sqrt(problem.federation.lengths) * drift
-        self._memory = None
+        drift = np.zeros(len(ids))
+        drift[observers] = np.sqrt(problem.federation.lengths) * problem.vectors.norms(
+            result.states.controls
+        )
+        memory = None
         if self.warm_start:  # as large as the data
-            self._memory = memory_of(ids[observers], problem, result.server, result.states)
+            memory = memory_of(ids[observers], problem, result.server, result.states)
+        attributes = {**known, **_so_far(result.server, first_round)}
+        attributes.update(
+            objective_=objective,
+            converged_=result.converged,
+            history_={**result.history, "singular_values": result.trace},
+            client_drift_=drift,
+            _stopped_by=result.stopped_by,
+            _memory=memory,
+        )
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        self.__dict__.update(attributes)
 
     def _warn(self, known, result, problem, data, observers):
         n_silent = len(data.ids) - len(observers)

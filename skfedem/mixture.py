@@ -724,18 +724,22 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     def _store(self, result, problem, data, checked):
         """Set the fitted attributes, all at once."""
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         first_round = result.server.round_index - (len(result.trace) - 1)
-        self.__dict__.update(self._so_far(result.server, problem.model, checked, first_round))
-        self.converged_ = result.converged
-        self.lower_bounds_ = [float(value) for value in result.criteria]
-        self.lower_bound_ = self.lower_bounds_[-1]
-        self.history_ = {**result.history, "weights": result.trace}
-        self.n_clients_ = len(data.ids)
-        self.client_ids_ = data.ids
-        self.client_drift_ = problem.vectors.norms(result.states.controls)
-        self.__dict__.pop("new_client_ids_", None)
-        self._memory = memory_of(data.ids, problem, result.server, result.states)
+        attributes = self._so_far(result.server, problem.model, checked, first_round)
+        lower_bounds = [float(value) for value in result.criteria]
+        attributes.update(
+            converged_=result.converged,
+            lower_bounds_=lower_bounds,
+            lower_bound_=lower_bounds[-1],
+            history_={**result.history, "weights": result.trace},
+            n_clients_=len(data.ids),
+            client_ids_=data.ids,
+            client_drift_=problem.vectors.norms(result.states.controls),
+            _memory=memory_of(data.ids, problem, result.server, result.states),
+        )
+        for name in ("feature_names_in_", "new_client_ids_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        self.__dict__.update(attributes)
 
     def _store_stream(self, problem, memory, at, controls, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""

@@ -331,3 +331,20 @@ def test_fits_go_on_after_a_round_that_the_server_did_not_finish(monkeypatch):
     assert gm.n_iter_ == imputer.n_iter_ == 4
     assert_memory_is_the_mean(gm)
     assert_imputer_memory_is_the_mean(imputer)
+
+
+@pytest.mark.parametrize(
+    "estimator", [FederatedGaussianMixture(2, random_state=0), FederatedMatrixImputer(1)]
+)
+def test_a_fit_that_is_stopped_while_it_is_stored_leaves_the_earlier_one(estimator, monkeypatch):
+    estimator = clone(estimator).set_params(warm_start=True).fit(CLIENTS[:1])
+    earlier = dict(vars(estimator))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"{type(estimator).__module__}.memory_of", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit([CLIENTS[0] + 1])
+    assert vars(estimator).keys() == earlier.keys()
+    assert all(vars(estimator)[name] is value for name, value in earlier.items())
