@@ -433,18 +433,14 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         lengths = np.diff(data.offsets)
         check_minibatches(e, lengths, data.ids, "rows", data.sample_weight)
         federation = federation_of(data, self.client_weights)
-        memory = self._memory if self._warm() else None
-        first_round = memory.server.round_index if memory else 0
-        if memory:
+        memory, first_round = None, 0
+        if self.warm_start and hasattr(self, "converged_"):
+            memory, first_round = self._memory, self._memory.server.round_index
             self._check_type_of_fit("warm_start=True")
             check_features_of_fit(self, checked)
-        given = check_start(e, checked.n_features_in_, warm=self._warm())
+        given = check_start(e, checked.n_features_in_, warm=memory is not None)
         seeds = self._seeds(1 if memory else self.n_init)
-        if (self.checkpoint or resume_from) and len(seeds) > 1:
-            raise ValueError(
-                f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
-                "run. Fit the starts one by one."
-            )
+        self._check_one_run(resume_from, len(seeds))
         best: Any = None
         task = FitTask(self, X, y, e.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
@@ -473,24 +469,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                     break
         self._store(best, problem, data, checked)
         task.end()
-        warn_outcome(
-            self,
-            best,
-            step_schedule(e, problem),
-            iteration="EM iterations",
-            left="left the domain of the M-step",
-            remedy=", or drop linearly dependent features",
-            doubt=", or check for degenerate data",
-        )
-        lost = lost_in_rounding(model, best.server.parameters)
-        if len(lost):
-            warn(
-                f"Covariances of components {lost.tolist()} are smaller than second moments in "
-                "float64 can tell beside the distances between rows, and were widened. Look for "
-                "outliers and for features that are constant within a component, increase "
-                "reg_covar, or fit rows that lie so far apart on their own.",
-                UserWarning,
-            )
+        self._warn(best, problem)
         return self
 
     @available_if(_reads_rows_once)
@@ -685,8 +664,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 f"{what}, got {self.covariance_type!r}. Fit with warm_start=False."
             )
 
-    def _warm(self):
-        return self.warm_start and hasattr(self, "converged_")
+    def _check_one_run(self, resume_from, n_starts):
+        """Raise if several starts are to share a checkpoint."""
+        if (self.checkpoint or resume_from) and n_starts > 1:
+            raise ValueError(
+                f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
+                "run. Fit the starts one by one."
+            )
 
     def _check_parameters(self):
         check_number("n_components", self.n_components, kind=Integral, low=1)
@@ -740,6 +724,27 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         for name in ("feature_names_in_", "new_client_ids_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.__dict__.update(attributes)
+
+    def _warn(self, result, problem):
+        """Say what is to be said of a fit."""
+        warn_outcome(
+            self,
+            result,
+            step_schedule(in_python_numbers(self), problem),
+            iteration="EM iterations",
+            left="left the domain of the M-step",
+            remedy=", or drop linearly dependent features",
+            doubt=", or check for degenerate data",
+        )
+        lost = lost_in_rounding(problem.model, result.server.parameters)
+        if len(lost):
+            warn(
+                f"Covariances of components {lost.tolist()} are smaller than second moments in "
+                "float64 can tell beside the distances between rows, and were widened. Look for "
+                "outliers and for features that are constant within a component, increase "
+                "reg_covar, or fit rows that lie so far apart on their own.",
+                UserWarning,
+            )
 
     def _store_stream(self, problem, memory, at, controls, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""
