@@ -21,8 +21,8 @@ class Options(NamedTuple):
     """How to step, when to stop, and what to look at on the way.
 
     ``step_size`` maps a round, counted from 1, to γ (None where no step is taken); ``cautious``
-    steps keep to the server's limit. ``eval_every`` is a number of rounds,
-    "auto" for once an epoch, or None.
+    steps keep to the server's limit. ``eval_every`` is a number of rounds, "auto" for once an
+    epoch, or None.
     """
 
     step_size: Callable[[int], float] | None
@@ -98,18 +98,9 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     -------
     run : Run
     """
-    model = problem.model
-    saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
-    if saved is None:
-        server, states, first_row = initialise(solver, problem, start, options, workers)
-        history, trace = History(), [model.trace(server.parameters)]
-        history.append(**first_row)
-        progress = Progress(server, first_row["epoch"], first_round=server.round_index)
-        stopping = stopping_rule(problem, server, options)
-    else:
-        progress, states, history, trace = saved[:4]
-        stopping = stopping_rule(problem, progress.server, options)
-        stopping.state = saved.stopping
+    progress, states, history, trace, stopping = begin(
+        solver, problem, start, options, workers, checkpoint
+    )
     stopped_by = None
     try:
         while not (stopped_by or progress.converged or used_up(progress, options)):
@@ -120,7 +111,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             )
             row = history.row(-1)
             # Exact rounds tell the criterion of the row before.
-            report({**row, model.criterion: stopping.state[-1]} if problem.exact else row)
+            report({**row, problem.model.criterion: stopping.state[-1]} if problem.exact else row)
             if tasks and tasks.end(progress.server):
                 stopped_by = "callback"
             if checkpoint:
@@ -138,16 +129,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     if tasks:
         tasks.close(progress.server)
 
-    watched = options.eval_every is not None
-    # As yet without, if the run was stopped, or exact and no round of it was done.
-    if watched and np.isnan(history.row(-1)[model.criterion]):
-        history.update(-1, **evaluated(model, *judged(problem, progress.server, workers)))
-    if problem.exact:
-        criteria = list(stopping.state)
-    else:
-        criteria = [value for value in history.column(model.criterion) if value == value]
-    if not criteria or not (watched or problem.exact):
-        criteria = [judged(problem, progress.server, workers)[0]]
+    criteria = final_criteria(problem, progress.server, stopping, history, options, workers)
     return Run(
         progress.server,
         states,
@@ -157,6 +139,35 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         progress.converged,
         stopped_by,
     )
+
+
+def begin(solver, problem, start, options, workers, checkpoint):
+    """Where a run begins, or where its checkpoint left it: what its rounds go on from."""
+    saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
+    if saved is None:
+        server, states, first_row = initialise(solver, problem, start, options, workers)
+        history, trace = History(), [problem.model.trace(server.parameters)]
+        history.append(**first_row)
+        progress = Progress(server, first_row["epoch"], first_round=server.round_index)
+        stopping = stopping_rule(problem, server, options)
+    else:
+        progress, states, history, trace = saved[:4]
+        stopping = stopping_rule(problem, progress.server, options)
+        stopping.state = saved.stopping
+    return progress, states, history, trace, stopping
+
+
+def final_criteria(problem, server, stopping, history, options, workers):
+    """Criteria that ``Run`` has; the history gets the evaluation of the end if it lacks it."""
+    name = problem.model.criterion
+    # As yet without, if the run was stopped, or exact and no round of it was done.
+    if options.eval_every is not None and np.isnan(history.row(-1)[name]):
+        history.update(-1, **evaluation(problem, server, workers))
+    if problem.exact:
+        criteria = list(stopping.state)
+    else:
+        criteria = [value for value in history.column(name) if value == value]
+    return criteria or [evaluate(problem, server, workers)[0]]
 
 
 def one_round(solver, problem, progress, states, stopping, history, trace, options, workers):
@@ -177,7 +188,7 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
         # The E-steps of this round told what the row before lacks.
         criterion = model.evaluated(received.log_likelihood, before.parameters)
         if watched:
-            history.update(-1, **evaluated(model, criterion, info.field_sq_norm))
+            history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
         converged = stopping.converged(criterion, step_size)
     else:
         converged = stopping.converged(server, info.step_taken, received.n_active)
@@ -190,13 +201,13 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
         uplink_bits=8 * received.n_bytes,
         downlink_bits=FLOAT_BITS * model.downlink_numbers(problem.federation, active),
         safeguarded=info.safeguarded,
-        **evaluated(model, np.nan, np.nan),
+        **evaluation_columns(model),
     )
     trace.append(model.trace(server.parameters))
     after = after._replace(converged=converged)
     over = converged or used_up(after, options)
     if watched and (over or evaluation_due(problem, progress.epoch, after, options)):
-        history.update(-1, **evaluated(model, *judged(problem, server, workers)))
+        history.update(-1, **evaluation(problem, server, workers))
     return after
 
 
@@ -215,20 +226,22 @@ def initialise(solver, problem, start, options, workers):
         server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
     else:
         server, states = start.kept
-    seen, epoch = (np.nan, np.nan), start.n_passes
+    seen, epoch = evaluation_columns(model), start.n_passes
     uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
     if not problem.exact:
         # Exact rounds need neither: their field holds no V, and it is h_i(Ŝ) after the first.
         if start.kept is None and options.control_init == "field":
             criterion, mean_field = evaluate(problem, server, workers, controls)
-            seen = criterion, model.field_sq_norm(server.statistics, mean_field)
+            if options.eval_every is not None:
+                sq_norm = model.field_sq_norm(server.statistics, mean_field)
+                seen = evaluation_columns(model, criterion, sq_norm)
             server = server._replace(control=mean_field)
             every = np.arange(problem.federation.n_clients)
             uplink_bits += FLOAT_BITS * vectors.n_numbers(every)
             downlink_bits += FLOAT_BITS * model.downlink_numbers(problem.federation, every)
             epoch += 1
         elif options.eval_every is not None:
-            seen = judged(problem, server, workers)
+            seen = evaluation(problem, server, workers)
     row = {
         "round": 0,
         "epoch": float(epoch),
@@ -238,7 +251,7 @@ def initialise(solver, problem, start, options, workers):
         "uplink_bits": uplink_bits,
         "downlink_bits": downlink_bits,
         "safeguarded": 0,
-        **evaluated(model, *((np.nan, np.nan) if options.eval_every is None else seen)),
+        **seen,
     }
     return server, solver.init(problem, controls) if start.kept is None else states, row
 
@@ -319,14 +332,15 @@ def evaluate(problem, server, workers, controls=None):
     return model.evaluated(total.log_likelihood, server.parameters), total.innovation
 
 
-def judged(problem, server, workers):
-    """Criterion and squared norm of the mean field h(Ŝ) over all rows of all clients."""
+def evaluation(problem, server, workers):
+    """Columns of the history, evaluated at Ŝ over all rows of all clients."""
     criterion, mean_field = evaluate(problem, server, workers)
-    return criterion, problem.model.field_sq_norm(server.statistics, mean_field)
+    sq_norm = problem.model.field_sq_norm(server.statistics, mean_field)
+    return evaluation_columns(problem.model, criterion, sq_norm)
 
 
-def evaluated(model, criterion, mean_field_sq_norm):
-    """Columns of the history that an evaluation fills."""
+def evaluation_columns(model, criterion=np.nan, mean_field_sq_norm=np.nan):
+    """Columns of the history that an evaluation fills; NaN where there was none."""
     return {model.criterion: criterion, "mean_field_sq_norm": mean_field_sq_norm}
 
 

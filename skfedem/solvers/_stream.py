@@ -16,7 +16,7 @@ from .._codec import FLOAT_BITS
 from .._federation import Federation, sample_weight_of, take_rows
 from .._history import History
 from ._base import mean_field, server_half
-from ._loop import active_clients, client_round, evaluated
+from ._loop import active_clients, client_round, evaluation_columns
 from ._memory import in_setting
 from .fedem import ClientStates
 from .step_size import stream_step_size
@@ -137,7 +137,7 @@ def stream(solver, problem, memory, at, stepping, workers):
             downlink_bits=FLOAT_BITS
             * (model.downlink_numbers(federation, active) + n_numbers * len(active)),
             safeguarded=info.safeguarded,
-            **evaluated(model, criterion, np.nan),
+            **evaluation_columns(model, criterion),
         )
         trace.append(model.trace(server.parameters))
     weights = totals / mass if stepping.by_rows else np.full(len(totals), 1 / len(totals))
