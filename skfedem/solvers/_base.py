@@ -181,24 +181,34 @@ def compress(
         innovations = units.to_components(innovations)
     uniforms = problem.vectors.uniforms(problem.seed, purpose, broadcast.round_index, clients)
     quantized, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
+    _check_sent(problem.compressor, quantized, n_bytes, innovations.shape, len(clients))
+    return quantized if units is None else units.to_standard(quantized), n_bytes
+
+
+def _check_sent(
+    compressor: Compressor,
+    quantized: FloatArray,
+    n_bytes: IntArray,
+    shape: tuple[int, ...],
+    n_clients: int,
+) -> None:
+    """Raise for messages that no compressor may give; users write their own."""
     shapes = getattr(quantized, "shape", None), getattr(n_bytes, "shape", None)
-    if shapes != (innovations.shape, (len(clients),)):
+    if shapes != (shape, (n_clients,)):
         raise ValueError(
-            f"Expected compress and n_bytes of {problem.compressor!r} to return arrays of shapes "
-            f"{innovations.shape} and {(len(clients),)}, got {shapes[0]} and {shapes[1]}. Correct "
-            "this class."
+            f"Expected compress and n_bytes of {compressor!r} to return arrays of shapes {shape} "
+            f"and {(n_clients,)}, got {shapes[0]} and {shapes[1]}. Correct this class."
         )
     if not np.isfinite(quantized).all():
         raise ValueError(
-            f"Expected finite values from compress of {problem.compressor!r}, got NaN or inf. "
-            "Correct this class."
+            f"Expected finite values from compress of {compressor!r}, got NaN or inf. Correct this "
+            "class."
         )
     if not (n_bytes >= 0).all():
         raise ValueError(
-            f"Expected lengths >= 0 from n_bytes of {problem.compressor!r}, got {n_bytes.min()}. "
-            "Correct this class."
+            f"Expected lengths >= 0 from n_bytes of {compressor!r}, got {n_bytes.min()}. Correct "
+            "this class."
         )
-    return quantized if units is None else units.to_standard(quantized), n_bytes
 
 
 def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
