@@ -191,18 +191,7 @@ def max_step_size_full_participation(
     >>> max_step_size_full_participation(8, 4.0, **constants)
     0.1
     """
-    _check_n_clients(n_clients)
-    _check_omega(omega)
-    _check_positive(
-        v_min=v_min, gradient_lipschitz=gradient_lipschitz, field_lipschitz=field_lipschitz
-    )
-    curvature_bound = v_min / (2 * gradient_lipschitz)
-    if omega == 0:
-        return curvature_bound
-    compression_bound = math.sqrt(n_clients) / (
-        2 * math.sqrt(2) * field_lipschitz * (1 + omega) * math.sqrt(omega)
-    )
-    return min(curvature_bound, compression_bound)
+    return _max_step_size(n_clients, omega, 1.0, v_min, gradient_lipschitz, field_lipschitz)
 
 
 @_in_python_numbers
@@ -265,6 +254,20 @@ def max_step_size(
     >>> round(max_step_size(32, 1.0, 0.25, **constants), 4)
     0.0945
     """
+    return _max_step_size(
+        n_clients, omega, participation, v_min, gradient_lipschitz, field_lipschitz
+    )
+
+
+def _max_step_size(
+    n_clients: int,
+    omega: float,
+    participation: float,
+    v_min: float,
+    gradient_lipschitz: float,
+    field_lipschitz: float,
+) -> float:
+    """Theorem 4's bound, which is Theorem 1's with p = 1."""
     _check_n_clients(n_clients)
     omega_p = participation_omega(omega, participation)
     _check_positive(
