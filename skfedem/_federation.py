@@ -83,6 +83,30 @@ class Federation(NamedTuple):
         """What each client's sums over its rows are divided by: their weights, or their number."""
         return self.lengths if self.sample_weight is None else self.sample_weight.totals
 
+    def lengths_of(self, clients):
+        """``lengths[clients]``, without those of the others, of whom there may be a million."""
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    def totals_of(self, clients):
+        """``totals[clients]``, likewise."""
+        weighted = self.sample_weight
+        return self.lengths_of(clients) if weighted is None else weighted.totals[clients]
+
+
+def weights_of_clients(totals, client_weights):
+    """Client weights w_i.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (n_clients,)
+        Rows of each client, or the sum of their weights.
+    client_weights : {"n_samples", "uniform"}
+        m_i / N, the pooled likelihood, or 1 / n.
+    """
+    if client_weights == "n_samples":
+        return totals / totals.sum()
+    return np.full(len(totals), 1 / len(totals))
+
 
 def sample_weight_of(values, offsets):
     """Weights of the clients' rows, summed up.
@@ -271,7 +295,7 @@ def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Rea
         A client with more than ``n_rows`` rows is read in several pieces.
     """
     starts = federation.offsets[clients]
-    lengths = federation.offsets[clients + 1] - starts
+    lengths = federation.lengths_of(clients)
     for run in runs(lengths, n_rows):
         start, own = int(starts[run.start]), lengths[run]
         stop = int(starts[run.stop - 1] + own[-1])

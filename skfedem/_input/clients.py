@@ -8,7 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from .._federation import Federation, JoinedRows, ReorderedRows, sample_weight_of
+from .._federation import (
+    Federation,
+    JoinedRows,
+    ReorderedRows,
+    sample_weight_of,
+    weights_of_clients,
+)
 from .._messages import naming, shown
 from .client_labels import grouped
 from .sample_weight import check_weights, weights_of_list, weights_of_table
@@ -269,20 +275,13 @@ def each_client(X, answer):
 
 
 def federation_of(data, client_weights):
-    """Stack validated clients with their weights w_i.
-
-    ``client_weights`` is "n_samples" (w_i = m_i / N, the pooled likelihood, m_i being the sum of
-    the client's weights of rows where rows have some) or "uniform" (1/n).
-    """
+    """Stack validated clients with their weights w_i, "n_samples" or "uniform"."""
     sample_weight = None
     totals = np.diff(data.offsets)
     if data.sample_weight is not None:
         sample_weight = sample_weight_of(data.sample_weight, data.offsets)
         totals = sample_weight.totals
-    if client_weights == "n_samples":
-        weights = totals / totals.sum()
-    else:
-        weights = np.full(len(totals), 1 / len(totals))
+    weights = weights_of_clients(totals, client_weights)
     return Federation(data.rows, data.offsets, weights, sample_weight)
 
 

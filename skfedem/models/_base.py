@@ -327,11 +327,10 @@ class RowModel(Model):
             sums = self.expectation(natural, self.features(rows), lengths, weights)
             statistics[run] += sums.statistics
             log_likelihood[run] += sums.log_likelihood
-        n_rows = federation.offsets[clients + 1] - federation.offsets[clients]
-        weighted = federation.sample_weight
-        totals = n_rows if weighted is None else weighted.totals[clients]
+        totals = federation.totals_of(clients)
         statistics /= totals[:, None]
-        return Estimate(statistics, log_likelihood / totals, int(n_rows.sum()))
+        n_rows = int(federation.lengths_of(clients).sum())
+        return Estimate(statistics, log_likelihood / totals, n_rows)
 
     def minibatch(
         self, federation: Federation, clients: IntArray, batches: IntArray

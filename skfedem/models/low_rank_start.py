@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._codec import FLOAT_BITS
-from .._federation import Federation
+from .._federation import Federation, weights_of_clients
 from ._base import Start
 from .low_rank import LowRankModel, Point
 from .low_rank_theta import Cells, effects_of, low_rank_at, zero_low_rank
@@ -23,12 +23,8 @@ _FIRST_STEP = 4.0
 def cell_federation(data, observers, client_weights):
     """Stack the cells of the clients who have some, with the clients' weights w_i."""
     lengths = np.diff(data.offsets)[observers]
-    if client_weights == "n_samples":
-        weights = lengths / lengths.sum()
-    else:
-        weights = np.full(len(lengths), 1 / len(lengths))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return Federation(Cells(*data[:4]), offsets, weights)
+    return Federation(Cells(*data[:4]), offsets, weights_of_clients(lengths, client_weights))
 
 
 def low_rank_model(

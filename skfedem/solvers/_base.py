@@ -162,7 +162,7 @@ def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any
     federation, size = problem.federation, problem.batch_size
     uniforms = _random.client_uniforms(problem.seed, _random.MINIBATCH, round_index, clients, size)
     if federation.sample_weight is None:
-        lengths = federation.offsets[clients + 1] - federation.offsets[clients]
+        lengths = federation.lengths_of(clients)
         batches = draw_minibatches(uniforms, lengths, replacement=problem.replacement)
     else:
         batches = draw_weighted_minibatches(uniforms, federation, clients)

@@ -279,7 +279,7 @@ def client_round(solver, problem, server, states, active, workers):
     """
     broadcast = broadcast_of(problem, server)
     if problem.batch_size is None:
-        n_rows = problem.federation.offsets[active + 1] - problem.federation.offsets[active]
+        n_rows = problem.federation.lengths_of(active)
     else:
         n_rows = np.full(len(active), problem.batch_size)
 
