@@ -14,6 +14,7 @@ call.
 from __future__ import annotations
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 # What a stream is for. Two purposes never share numbers.
 PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
@@ -22,6 +23,12 @@ PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
 _LARGEST_SPREAD = 6
 # More than a vector has entries: clients who need unlike numbers start so far apart.
 _STRIDE = 2**40
+
+
+def seeds_of_runs(random_state, n_runs):
+    """Seeds of runs, a list of int, from an estimator's ``random_state``."""
+    largest = np.iinfo(np.int32).max
+    return check_random_state(random_state).randint(largest, size=n_runs).tolist()
 
 
 def generator(seed, purpose, round_index=0, position=0):

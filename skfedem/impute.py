@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._fitted_matrix import FittedMatrix
@@ -20,6 +20,7 @@ from ._messages import shown, warn
 from ._parallel import Workers
 from ._parameters import check_choice, check_number, check_rank, check_switch, in_python_numbers
 from ._poisson_means import warn_of_guard, warn_of_spread
+from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,
     CompressorName,
@@ -387,7 +388,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         known = self._known(X, shape, data, checked)
         theta = self._warm_theta(data.shape, known)
         memory = None if theta is None else getattr(self, "_memory", None)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        (seed,) = seeds_of_runs(self.random_state, 1)
         seed = seed_of(self, seed, resume_from)
         task = FitTask(self, X, y, e.max_iter)
         with Workers(self.n_jobs) as workers:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ._held_out import check_folds, deal_cells, split_cells
@@ -22,6 +22,7 @@ from ._input.clients import take_features
 from ._messages import warn
 from ._parameters import check_choice, check_number, check_rank
 from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
+from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,
     CompressorName,
@@ -297,7 +298,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         # What there is to say of parameters and data, the last fit says.
         with _muted():
             self._check_parameters()
-            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+            (seed,) = seeds_of_runs(self.random_state, 1)
             cells = check_cells(
                 clone(self),
                 X,

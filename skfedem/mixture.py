@@ -8,7 +8,6 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -26,6 +25,7 @@ from ._input.tables import is_client_list
 from ._messages import warn
 from ._parallel import Workers
 from ._parameters import check_choice, check_number, check_switch, in_python_numbers
+from ._random import seeds_of_runs
 from ._typing import (
     ClientsLike,
     ClientWeights,
@@ -439,7 +439,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             self._check_type_of_fit("warm_start=True")
             check_features_of_fit(self, checked)
         given = check_start(e, checked.n_features_in_, warm=memory is not None)
-        seeds = self._seeds(1 if memory else self.n_init)
+        seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
         best: Any = None
         task = FitTask(self, X, y, e.max_iter, sample_weight, len(seeds))
@@ -559,7 +559,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             else:
                 model, bits = with_axes_of(memory.model, federation)
                 model = with_parameters(model, e.reg_covar, given.fixed_covariance)
-                problem = federated_problem(e, model, federation, self._seeds(1)[0])
+                (seed,) = seeds_of_runs(self.random_state, 1)
+                problem = federated_problem(e, model, federation, seed)
                 server = memory.server
                 if model.units is not memory.model.units:
                     server = server._replace(parameters=model.maximization(server.statistics))
@@ -587,7 +588,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         """Problem of a stream's first call, what is known before its rounds, and its history."""
         model, cost = standardise(e, federation, given)
         problem = federated_problem(e, model, federation, seed=0)._replace(batch_size=None)
-        seeds = self._seeds(self.n_init)
+        seeds = seeds_of_runs(self.random_state, self.n_init)
         best: Any = None
         for seed in seeds:
             start = start_run(model, federation, self.init_params, given, seed, cost)
@@ -650,11 +651,6 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         return hasattr(self, "converged_")
 
     # ---------------------------------------------------------------- fitting
-
-    def _seeds(self, n_starts):
-        """Seeds of runs, from ``random_state``."""
-        largest = np.iinfo(np.int32).max
-        return check_random_state(self.random_state).randint(largest, size=n_starts).tolist()
 
     def _check_type_of_fit(self, what):
         """Raise if the parameters are of another covariance type than what was fitted."""
