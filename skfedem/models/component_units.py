@@ -100,14 +100,15 @@ def _congruent(matrices, table, mapped):
 
 
 class LinearUnits(NamedTuple):
-    """Maps of other statistics to the units of their components and back.
+    """Maps of "tied", "diag" and "spherical" statistics to the units of their components and back.
 
     Attributes
     ----------
     mapped : callable
-        ``mapped(statistics, by)``, for "tied" statistics, which are first moments, or others.
+        ``mapped(statistics, by)``: ``_of_first_moments`` for "tied", else ``_of_squares``.
     forward, backward : ndarray or Coefficients
-        What they are mapped by.
+        ``by``, on the way there and on the way back; for "tied", matrices of shape (n_components,
+        1 + n_features, 1 + n_features).
     """
 
     mapped: Callable
@@ -130,7 +131,11 @@ def _of_first_moments(statistics, matrices):
 
 
 class Coefficients(NamedTuple):
-    """What mass, first and second moments become, all of shape (n_components, ...)."""
+    """What mass, first and second moments along each axis are multiplied by.
+
+    ``mass_to_first`` times the mass is added to the first moments, and so on. All are of shape
+    (n_components, n_features), or (n_components, 1) where one number serves all axes.
+    """
 
     mass: np.ndarray
     mass_to_first: np.ndarray
@@ -161,7 +166,7 @@ def _of_squares(statistics, by):
 def component_units(covariance_type, weights, means, covariances, is_zero):
     """Units of components with these weights, means and covariances, all in standard units."""
     n_components, d = means.shape
-    frequency = np.sqrt(np.maximum(weights, _RAREST))[:, None]
+    root_weight = np.sqrt(np.maximum(weights, _RAREST))[:, None]
     if covariance_type in ("full", "tied"):
         roots, inverses = roots_and_inverses(covariances.reshape(-1, d, d))
         centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
@@ -175,13 +180,13 @@ def component_units(covariance_type, weights, means, covariances, is_zero):
     if covariance_type == "tied":
         return LinearUnits(
             _of_first_moments,
-            forward=_homogeneous(forward) / frequency[:, :, None],
-            backward=_homogeneous(backward) * frequency[:, :, None] * varies[:, None],
+            forward=_homogeneous(forward) / root_weight[:, :, None],
+            backward=_homogeneous(backward) * root_weight[:, :, None] * varies[:, None],
         )
     # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     if covariance_type == "full":
         squares = 1 + d + np.flatnonzero(np.eye(d)[np.triu_indices(d)])
-        deviation = np.repeat(frequency, len(is_zero), axis=1)
+        deviation = np.repeat(root_weight, len(is_zero), axis=1)
         deviation[:, squares] *= np.sqrt(2)
         return MatrixUnits(
             forward=_homogeneous(forward),
@@ -195,8 +200,8 @@ def component_units(covariance_type, weights, means, covariances, is_zero):
     expected, deviation = n_squares * varies[1 + d :], np.sqrt(2 * n_squares)
     return LinearUnits(
         _of_squares,
-        forward=_normalised(forward, frequency, expected, deviation),
-        backward=_denormalised(backward, frequency, expected, deviation, varies),
+        forward=_normalised(forward, root_weight, expected, deviation),
+        backward=_denormalised(backward, root_weight, expected, deviation, varies),
     )
 
 
@@ -209,31 +214,31 @@ def _homogeneous(affine):
     return matrices
 
 
-def _normalised(affine, frequency, expected, deviation):
-    """``z = shift + scale y`` and ``(z² - expected) / deviation``, all over the frequency."""
+def _normalised(affine, root_weight, expected, deviation):
+    """``z = shift + scale y`` and ``(z² - expected) / deviation``, all over ``root_weight``."""
     shift, scale = affine
     return Coefficients(
-        mass=1 / frequency,
-        mass_to_first=shift / frequency,
-        first=np.broadcast_to(scale / frequency, shift.shape),
-        mass_to_second=(_squared(shift, expected) - expected) / (deviation * frequency),
-        first_to_second=2 * shift * scale / (deviation * frequency),
-        second=scale**2 / (deviation * frequency),
+        mass=1 / root_weight,
+        mass_to_first=shift / root_weight,
+        first=np.broadcast_to(scale / root_weight, shift.shape),
+        mass_to_second=(_squared(shift, expected) - expected) / (deviation * root_weight),
+        first_to_second=2 * shift * scale / (deviation * root_weight),
+        second=scale**2 / (deviation * root_weight),
     )
 
 
-def _denormalised(affine, frequency, expected, deviation, varies):
+def _denormalised(affine, root_weight, expected, deviation, varies):
     """``y = shift + scale z`` and y², of what ``_normalised`` made of z."""
     shift, scale = affine
     d = shift.shape[1]
     first, second = varies[1 : 1 + d], varies[1 + d :]
     return Coefficients(
-        mass=frequency,
-        mass_to_first=shift * frequency * first,
-        first=scale * frequency * first,
-        mass_to_second=(_squared(shift, expected) + scale**2 * expected) * frequency * second,
-        first_to_second=2 * shift * scale * frequency * second,
-        second=scale**2 * deviation * frequency * second,
+        mass=root_weight,
+        mass_to_first=shift * root_weight * first,
+        first=scale * root_weight * first,
+        mass_to_second=(_squared(shift, expected) + scale**2 * expected) * root_weight * second,
+        first_to_second=2 * shift * scale * root_weight * second,
+        second=scale**2 * deviation * root_weight * second,
     )
 
 
