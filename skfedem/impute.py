@@ -371,7 +371,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             cut before exp overflows, or are too large beside the others.
         """
         self._check_parameters()
-        checked, e, family = clone(self), in_python_numbers(self), FAMILIES[self.family]
+        checked, settings, family = clone(self), in_python_numbers(self), FAMILIES[self.family]
         data = check_cells(
             checked,
             X,
@@ -381,16 +381,16 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             missing_values=self.missing_values,
             rows=self.rows,
         )
-        rank = check_rank("rank", e.rank, data.shape) or min(data.shape)
+        rank = check_rank("rank", settings.rank, data.shape) or min(data.shape)
         observers = np.flatnonzero(np.diff(data.offsets))
         federation = cell_federation(data, observers, self.client_weights)
-        check_minibatches(e, federation.lengths, data.ids[observers], "observed cells")
+        check_minibatches(settings, federation.lengths, data.ids[observers], "observed cells")
         known = self._known(X, shape, data, checked)
         theta = self._warm_theta(data.shape, known)
         memory = None if theta is None else getattr(self, "_memory", None)
         (seed,) = seeds_of_runs(self.random_state, 1)
         seed = seed_of(self, seed, resume_from)
-        task = FitTask(self, X, y, e.max_iter)
+        task = FitTask(self, X, y, settings.max_iter)
         with Workers(self.n_jobs) as workers:
             model = low_rank_model(
                 federation,
@@ -398,12 +398,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 data.log_base_measure[observers],
                 family,
                 rank,
-                e.penalty,
-                e.effects,
-                e.effects_penalty,
+                settings.penalty,
+                settings.effects,
+                settings.effects_penalty,
                 adaptive=isinstance(self.step_size, str),
             )
-            problem = federated_problem(e, model, federation, seed)
+            problem = federated_problem(settings, model, federation, seed)
             if memory and same_rows(memory, federation, data.ids[observers]):
                 start = start_again(model, federation, memory.model, memory.server, theta)
                 start = go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
@@ -411,7 +411,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             else:
                 start, first_round = start_run(model, federation, theta), 0
             tasks = task.rounds(lambda server: {**known, **_so_far(server, first_round)})
-            result = run_solver(e, problem, start, workers, resume_from, tasks)
+            result = run_solver(settings, problem, start, workers, resume_from, tasks)
             objective, _ = evaluate(problem, result.server, workers)
         self._store(known, result, problem, data.ids, observers, objective)
         task.end()

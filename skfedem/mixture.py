@@ -427,28 +427,28 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         count distinct rows.
         """
         self._check_parameters()
-        checked, e = clone(self), in_python_numbers(self)
+        checked, settings = clone(self), in_python_numbers(self)
         data = check_clients(checked, X, clients, sample_weight)
-        check_enough_rows(data, e.n_components)
+        check_enough_rows(data, settings.n_components)
         lengths = np.diff(data.offsets)
-        check_minibatches(e, lengths, data.ids, "rows", data.sample_weight)
+        check_minibatches(settings, lengths, data.ids, "rows", data.sample_weight)
         federation = federation_of(data, self.client_weights)
         memory, first_round = None, 0
         if self.warm_start and hasattr(self, "converged_"):
             memory, first_round = self._memory, self._memory.server.round_index
             self._check_type_of_fit("warm_start=True")
             check_features_of_fit(self, checked)
-        given = check_start(e, checked.n_features_in_, warm=memory is not None)
+        given = check_start(settings, checked.n_features_in_, warm=memory is not None)
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
         best: Any = None
-        task = FitTask(self, X, y, e.max_iter, sample_weight, len(seeds))
+        task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
             if memory:
-                model, cost = standardised_again(e, memory.model, federation, given)
+                model, cost = standardised_again(settings, memory.model, federation, given)
             else:
-                model, cost = standardise(e, federation, given)
-            problem = federated_problem(e, model, federation, seed=0)
+                model, cost = standardise(settings, federation, given)
+            problem = federated_problem(settings, model, federation, seed=0)
             for number, seed in enumerate(seeds):
                 self._print(f"Start {number}")
                 seed = seed_of(self, seed, resume_from)
@@ -461,7 +461,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 tasks = task.rounds(
                     lambda server: self._so_far(server, model, checked, first_round)
                 )
-                result = run_solver(e, problem, start, workers, resume_from, tasks)
+                result = run_solver(settings, problem, start, workers, resume_from, tasks)
                 if best is None or result.criteria[-1] > best.criteria[-1]:
                     best = result
                 if result.stopped_by == "keyboard":
@@ -541,26 +541,28 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         array([-4.,  4.])
         """
         self._check_parameters()
-        checked, e = clone(self), in_python_numbers(self)
+        checked, settings = clone(self), in_python_numbers(self)
         memory = getattr(self, "_memory", None)
         data = check_clients(checked, X, clients, sample_weight)
         if memory is None:
-            check_enough_rows(data, e.n_components)
+            check_enough_rows(data, settings.n_components)
         else:
             table = X[0] if is_client_list(X) else X
             validate_data(self, table, reset=False, skip_check_array=True)
             self._check_type_of_fit("partial_fit")
-        given = check_start(e, data.rows.shape[1], warm=memory is not None)
+        given = check_start(settings, data.rows.shape[1], warm=memory is not None)
         federation = federation_of(data, self.client_weights)
         uniform, old, bits = self.client_weights == "uniform", memory and self.history_, 0
         with Workers(self.n_jobs) as workers:
             if memory is None:
-                problem, memory, old = self._first_of_stream(e, data, federation, given, workers)
+                problem, memory, old = self._first_of_stream(
+                    settings, data, federation, given, workers
+                )
             else:
                 model, bits = with_axes_of(memory.model, federation)
-                model = with_parameters(model, e.reg_covar, given.fixed_covariance)
+                model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
                 (seed,) = seeds_of_runs(self.random_state, 1)
-                problem = federated_problem(e, model, federation, seed)
+                problem = federated_problem(settings, model, federation, seed)
                 server = memory.server
                 if model.units is not memory.model.units:
                     server = server._replace(parameters=model.maximization(server.statistics))
@@ -569,7 +571,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             if n_known and memory.totals.any():
                 memory = weighing(memory, uniform=uniform)
             memory, at = join(memory, data.ids, uniform=uniform)
-            schedule = None if isinstance(e.step_size, str) else step_schedule(e, problem)
+            is_automatic = isinstance(settings.step_size, str)
+            schedule = None if is_automatic else step_schedule(settings, problem)
             stepping = Stepping(schedule, not uniform)
             memory, controls, history, trace = stream(fedem, problem, memory, at, stepping, workers)
         row = history.row(0)
@@ -584,10 +587,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         self._store_stream(problem, memory, at, controls, history, new_ids, checked)
         return self
 
-    def _first_of_stream(self, e, data, federation, given, workers):
+    def _first_of_stream(self, settings, data, federation, given, workers):
         """Problem of a stream's first call, what is known before its rounds, and its history."""
-        model, cost = standardise(e, federation, given)
-        problem = federated_problem(e, model, federation, seed=0)._replace(batch_size=None)
+        model, cost = standardise(settings, federation, given)
+        problem = federated_problem(settings, model, federation, seed=0)._replace(batch_size=None)
         seeds = seeds_of_runs(self.random_state, self.n_init)
         best: Any = None
         for seed in seeds:
@@ -605,7 +608,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}
         memory = memory_of(data.ids, problem, server, states)
         memory = memory._replace(totals=np.zeros(len(data.ids)))
-        return problem._replace(batch_size=e.batch_size), memory, history
+        return problem._replace(batch_size=settings.batch_size), memory, history
 
     @overload
     def fit_predict(

@@ -209,31 +209,32 @@ def check_start(estimator, n_features, *, warm):
 
     With ``warm``, the estimator's fitted parameters are what is given.
     """
-    e, size, d = estimator, estimator.n_components, n_features
+    size, d = estimator.n_components, n_features
     fixed = None
-    if e.fixed_covariance is not None:
-        if e.covariance_type != "tied":
+    if estimator.fixed_covariance is not None:
+        if estimator.covariance_type != "tied":
             raise ValueError(
                 'Expected covariance_type="tied" with a fixed_covariance, got '
-                f"{e.covariance_type!r}. It is shared by all components."
+                f"{estimator.covariance_type!r}. It is shared by all components."
             )
-        if e.precisions_init is not None:
+        if estimator.precisions_init is not None:
             raise ValueError(
                 "Expected precisions_init=None with a fixed_covariance, got both. Give one."
             )
-        fixed = check_shape("fixed_covariance", e.fixed_covariance, (d, d))
+        fixed = check_shape("fixed_covariance", estimator.fixed_covariance, (d, d))
         _check_positive_definite("fixed_covariance", fixed)
     shapes = {"full": (size, d, d), "tied": (d, d), "diag": (size, d), "spherical": (size,)}
-    shape = shapes[e.covariance_type]
+    shape = shapes[estimator.covariance_type]
     if warm:
         for name, wanted in (("means_", (size, d)), ("covariances_", shape)):
-            if getattr(e, name).shape != wanted:
+            if getattr(estimator, name).shape != wanted:
                 raise ValueError(
                     f"Expected a last fit with {name} of shape {wanted} to go on from, got "
-                    f"{getattr(e, name).shape}. Fit with warm_start=False after such a change."
+                    f"{getattr(estimator, name).shape}. Fit with warm_start=False after such a "
+                    "change."
                 )
-        return Given(e.weights_, e.means_, e.covariances_, fixed)
-    weights, means, covariances = e.weights_init, e.means_init, None
+        return Given(estimator.weights_, estimator.means_, estimator.covariances_, fixed)
+    weights, means, covariances = estimator.weights_init, estimator.means_init, None
     if weights is not None:
         weights = check_shape("weights_init", weights, (size,))
         if (weights < 0).any() or not np.isclose(weights.sum(), 1):
@@ -243,9 +244,9 @@ def check_start(estimator, n_features, *, warm):
             )
     if means is not None:
         means = check_shape("means_init", means, (size, d))
-    if e.precisions_init is not None:
-        precisions = check_shape("precisions_init", e.precisions_init, shape)
-        if e.covariance_type in ("full", "tied"):
+    if estimator.precisions_init is not None:
+        precisions = check_shape("precisions_init", estimator.precisions_init, shape)
+        if estimator.covariance_type in ("full", "tied"):
             _check_positive_definite("precisions_init", precisions)
             whitening = whiten(precisions)
             covariances = np.swapaxes(whitening, -1, -2) @ whitening

@@ -27,40 +27,43 @@ _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK
 
 def check_federated_parameters(estimator):
     """Raise TypeError or ValueError for a parameter of the algorithms that does not fit."""
-    e = estimator
-    check_choice("solver", e.solver, tuple(SOLVERS))
-    if not callable(e.step_size) and not _is_auto(e.step_size):
+    check_choice("solver", estimator.solver, tuple(SOLVERS))
+    if not callable(estimator.step_size) and not _is_auto(estimator.step_size):
         check_number(
-            "step_size", e.step_size, low=0, low_open=True, high=1,
+            "step_size", estimator.step_size, low=0, low_open=True, high=1,
             hint='Or give "auto", or a function of the round.',
         )  # fmt: skip
-    if not _is_auto(e.control_step):
-        check_number("control_step", e.control_step, low=0, high=1, hint='Or give "auto".')
-    check_switch("replacement", e.replacement)
-    check_choice("control_init", e.control_init, ("field", "zeros"))
-    if e.batch_size is not None:
-        check_number("batch_size", e.batch_size, kind=Integral, low=1, hint="None is all rows.")
-    if not _is_auto(e.n_inner):
-        check_number("n_inner", e.n_inner, kind=Integral, low=1, hint='Or give "auto".')
-    check_number("omega", e.omega, low=0, hint="0 is no compression.")
-    check_number("participation", e.participation, low=0, low_open=True, high=1)
-    check_choice("client_weights", e.client_weights, ("n_samples", "uniform"))
-    check_number("tol", e.tol, low=0)
-    if e.max_epochs is not None:
-        check_number("max_epochs", e.max_epochs, low=0, low_open=True)
-    if e.max_iter is not None:
-        check_number("max_iter", e.max_iter, kind=Integral, low=0, hint="Or None with max_epochs.")
-    elif e.max_epochs is None:
+    if not _is_auto(estimator.control_step):
+        check_number("control_step", estimator.control_step, low=0, high=1, hint='Or give "auto".')
+    check_switch("replacement", estimator.replacement)
+    check_choice("control_init", estimator.control_init, ("field", "zeros"))
+    if estimator.batch_size is not None:
+        check_number(
+            "batch_size", estimator.batch_size, kind=Integral, low=1, hint="None is all rows."
+        )
+    if not _is_auto(estimator.n_inner):
+        check_number("n_inner", estimator.n_inner, kind=Integral, low=1, hint='Or give "auto".')
+    check_number("omega", estimator.omega, low=0, hint="0 is no compression.")
+    check_number("participation", estimator.participation, low=0, low_open=True, high=1)
+    check_choice("client_weights", estimator.client_weights, ("n_samples", "uniform"))
+    check_number("tol", estimator.tol, low=0)
+    if estimator.max_epochs is not None:
+        check_number("max_epochs", estimator.max_epochs, low=0, low_open=True)
+    if estimator.max_iter is not None:
+        check_number(
+            "max_iter", estimator.max_iter, kind=Integral, low=0, hint="Or None with max_epochs."
+        )
+    elif estimator.max_epochs is None:
         raise ValueError(
             "Expected max_iter or max_epochs to bound the fit, got None for both. Give one."
         )
-    if e.eval_every is not None and not _is_auto(e.eval_every):
+    if estimator.eval_every is not None and not _is_auto(estimator.eval_every):
         check_number(
-            "eval_every", e.eval_every, kind=Integral, low=1, hint='Or give "auto" or None.'
+            "eval_every", estimator.eval_every, kind=Integral, low=1, hint='Or give "auto" or None.'
         )
-    check_n_jobs(e.n_jobs)
-    check_verbose(e.verbose)
-    _check_compressor(e.compressor, e.omega)
+    check_n_jobs(estimator.n_jobs)
+    check_verbose(estimator.verbose)
+    _check_compressor(estimator.compressor, estimator.omega)
 
 
 def _is_auto(value):
@@ -95,28 +98,27 @@ def federated_problem(estimator, model, federation, seed):
     UserWarning
         For a ``Compressor`` whose own level is coarser than the parameter ``omega``.
     """
-    e = estimator
     compressor = Identity()
-    if e.omega > 0:
-        compressor = e.compressor
+    if estimator.omega > 0:
+        compressor = estimator.compressor
         if not isinstance(compressor, Compressor):
-            compressor = _COMPRESSORS[compressor](omega=e.omega)
+            compressor = _COMPRESSORS[compressor](omega=estimator.omega)
     vectors = model.vectors(federation)
     omega, length = _worst_omega(compressor, vectors.distinct_lengths)
-    if omega > e.omega * (1 + _ROUNDING):
+    if omega > estimator.omega * (1 + _ROUNDING):
         warn(
             f"compressor={compressor!r} has omega={omega:.3g} for messages of "
-            f"{length} numbers, more than omega={e.omega:.3g}. Its own level is kept; "
+            f"{length} numbers, more than omega={estimator.omega:.3g}. Its own level is kept; "
             f"omega only switches compression on. Set omega={omega:.3g} or more, or name the "
             "operator by a string so that its level follows omega.",
             UserWarning,
         )
-    control_step, n_inner = e.control_step, e.n_inner
+    control_step, n_inner = estimator.control_step, estimator.n_inner
     if control_step == "auto":
         control_step = 1 / (1 + omega)
     if n_inner == "auto":
         n_inner = automatic_n_inner(
-            federation.n_clients, federation.n_samples, omega, e.participation
+            federation.n_clients, federation.n_samples, omega, estimator.participation
         )
     return Problem(
         model=model,
@@ -124,11 +126,11 @@ def federated_problem(estimator, model, federation, seed):
         vectors=vectors,
         compressor=compressor,
         omega=omega,
-        participation=e.participation,
+        participation=estimator.participation,
         control_step=control_step,
-        batch_size=e.batch_size,
-        replacement=e.replacement,
-        lasting_noise=e.batch_size is not None and e.solver == "fedem",
+        batch_size=estimator.batch_size,
+        replacement=estimator.replacement,
+        lasting_noise=estimator.batch_size is not None and estimator.solver == "fedem",
         n_inner=n_inner,
         seed=seed,
     )

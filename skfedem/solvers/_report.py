@@ -53,7 +53,7 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
     remedy, doubt : str
         What else to do about shortened steps, and about a run that does not converge.
     """
-    e, n_rounds = estimator, len(result.history["round"]) - 1
+    n_rounds = len(result.history["round"]) - 1
     if result.stopped_by == "callback":
         return
     if result.stopped_by == "keyboard":
@@ -64,18 +64,18 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         )
         return
     if not n_rounds:
-        if e.max_iter != 0 and not result.converged:
+        if estimator.max_iter != 0 and not result.converged:
             without = ", or set control_init='zeros', which takes no pass over the data"
             warn(
                 f"No round was done: the start took {result.history['epoch'][0]:.2g} of "
-                f"max_epochs={e.max_epochs}. Increase max_epochs"
-                f"{without if e.control_init == 'field' else ''}.",
+                f"max_epochs={estimator.max_epochs}. Increase max_epochs"
+                f"{without if estimator.control_init == 'field' else ''}.",
                 ConvergenceWarning,
             )
         return
-    _warn_of_steps(e, result, schedule, left, remedy)
+    _warn_of_steps(estimator, result, schedule, left, remedy)
     if not result.converged:
-        _warn_of_no_convergence(e, result, schedule, iteration, doubt)
+        _warn_of_no_convergence(estimator, result, schedule, iteration, doubt)
 
 
 def _warn_of_steps(estimator, result, schedule, left, remedy):
@@ -102,19 +102,20 @@ def _warn_of_steps(estimator, result, schedule, left, remedy):
 
 def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
-    e, steps = estimator, result.history["step_size"]
+    steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
-    why, advice = "", f"Increase max_iter{' or max_epochs' if e.max_epochs is not None else ''}"
+    or_epochs = "" if estimator.max_epochs is None else " or max_epochs"
+    why, advice = "", f"Increase max_iter{or_epochs}"
     if travelled < min(_FEW_STEPS, n_rounds):
         why = f": the steps added up to only {travelled:.2g} {iteration}"
         earlier = result.server.round_index - n_rounds
         enough = _rounds_enough(
-            e, n_rounds, travelled, steps[-1], lambda number: schedule(earlier + number)
+            estimator, n_rounds, travelled, steps[-1], lambda number: schedule(earlier + number)
         )
         bounds = []
-        if e.max_iter is not None:
+        if estimator.max_iter is not None:
             bounds.append(f"max_iter to about {enough}")
-        if e.max_epochs is not None:
+        if estimator.max_epochs is not None:
             first, last = result.history["epoch"][[0, -1]]
             epochs = ceil(first + enough * (last - first) / n_rounds)
             bounds.append(f"max_epochs to about {epochs}")
@@ -122,7 +123,7 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
         if enough >= _MOST_ROUNDS:
             advice = "No number of rounds is enough with this step: use a larger step_size"
     warn(
-        f"Not converged to tol={e.tol} after {plural(n_rounds, 'round')}{why}. {advice}, "
+        f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. {advice}, "
         f"increase tol{doubt}.",
         ConvergenceWarning,
     )
