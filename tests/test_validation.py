@@ -726,15 +726,15 @@ BAD_STARTS = {
     ),
     "precisions that are not symmetric": (
         {"precisions_init": [[1, 0.5], [0, 1]], "covariance_type": "tied"},
-        ["precisions_init", "symmetric and positive definite"],
+        ["precisions_init", "symmetric and positive definite", "0.5 from .* the diagonal"],
     ),
     "precisions that are not positive definite": (
         {"precisions_init": np.stack([np.eye(2), [[1.0, 2.0], [2.0, 1.0]]])},
-        ["precisions_init", "symmetric and positive definite"],
+        ["precisions_init", "symmetric and positive definite", "eigenvalue -1"],
     ),
     "precisions that are not positive": (
         {"precisions_init": [[1, 1], [1, 0]], "covariance_type": "diag"},
-        ["positive", "precisions_init", "got 0"],
+        ["positive", "precisions_init", "got 0", "give 1 / variance"],
     ),
     "negative spherical precisions": (
         {"precisions_init": [1, -2], "covariance_type": "spherical"},

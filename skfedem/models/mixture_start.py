@@ -252,16 +252,28 @@ def check_start(estimator, n_features, *, warm):
             covariances = np.swapaxes(whitening, -1, -2) @ whitening
         else:
             if (precisions <= 0).any():
-                raise ValueError(f"Expected positive precisions_init, got {precisions.min():.3g}.")
+                raise ValueError(
+                    f"Expected positive precisions_init, got {precisions.min():.3g}. They are "
+                    "inverses of variances: give 1 / variance."
+                )
             covariances = 1 / precisions
     return Given(weights, means, covariances, fixed)
 
 
 def _check_positive_definite(name, matrices):
+    expected = f"Expected {name} to be symmetric and positive definite"
     transposed = np.swapaxes(matrices, -1, -2)
-    if not np.allclose(matrices, transposed) or (np.linalg.eigvalsh(matrices) <= 0).any():
+    if not np.allclose(matrices, transposed):
+        apart = np.abs(matrices - transposed).max()
         raise ValueError(
-            f"Expected {name} to be symmetric and positive definite, got a matrix that is not."
+            f"{expected}, got entries that are {apart:.3g} from those across the diagonal. Give "
+            "the mean of the matrix and its transpose."
+        )
+    smallest = np.linalg.eigvalsh(matrices).min()
+    if smallest <= 0:
+        raise ValueError(
+            f"{expected}, got the eigenvalue {smallest:.3g}. Drop features that are constant or "
+            "follow from others, or add a positive number to the diagonal."
         )
 
 
