@@ -11,10 +11,9 @@ from skfedem.models.units import Units
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 D, G = 3, 4
-RNG = np.random.default_rng(0)
 WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4])
-MEANS = RNG.normal(size=(G, D))
-NOISE = 0.3 * RNG.normal(size=(G, D, D))
+MEANS = np.random.default_rng(0).normal(size=(G, D))
+NOISE = 0.3 * np.random.default_rng(1).normal(size=(G, D, D))
 COVARIANCES = NOISE @ np.swapaxes(NOISE, 1, 2) + 0.01 * np.eye(D)
 
 
@@ -45,8 +44,9 @@ def in_units_of(component, covariance_type, rows):
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_they_are_the_statistics_of_the_rows_in_these_units(covariance_type):
+    rng = np.random.default_rng(2)
     model, _, units = case(covariance_type)
-    rows, posterior = RNG.normal(size=(7, D)), RNG.dirichlet(np.ones(G), size=7).T
+    rows, posterior = rng.normal(size=(7, D)), rng.dirichlet(np.ones(G), size=7).T
     statistics = model.assigned(posterior, model.features(rows), np.array([3, 4]))
     expected = []
     for g in range(G):
@@ -85,8 +85,9 @@ def test_there_rows_are_noise_alike_in_all_directions(covariance_type):
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_the_way_back(covariance_type):
+    rng = np.random.default_rng(2)
     model, _, units = case(covariance_type)
-    values = RNG.normal(size=(5, model.n_statistics))
+    values = rng.normal(size=(5, model.n_statistics))
     before = values.copy()
     assert_allclose(units.to_standard(units.to_components(values)), values, rtol=0, atol=1e-11)
     assert_allclose(units.to_components(units.to_standard(values)), values, rtol=0, atol=1e-11)
@@ -95,8 +96,9 @@ def test_the_way_back(covariance_type):
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_nothing_is_made_of_features_that_do_not_vary(covariance_type):
+    rng = np.random.default_rng(2)
     model, _, units = case(covariance_type, varies=np.array([True, False, True]))
-    values = RNG.normal(size=(5, model.n_statistics))
+    values = rng.normal(size=(5, model.n_statistics))
     table = units.to_standard(values).reshape(5, G, -1)
     unknown = model.features(np.array([[1.0, 0.0, 1.0]]))[:, 0] == 0
     assert (table[:, :, unknown] == 0).all() and (table[:, :, ~unknown] != 0).all()
@@ -104,21 +106,23 @@ def test_nothing_is_made_of_features_that_do_not_vary(covariance_type):
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_a_constant_feature_is_0_there_too(covariance_type):
-    rows = np.column_stack([RNG.normal(size=(60, 2)), np.full(60, 7.0)])
+    rng = np.random.default_rng(2)
+    rows = np.column_stack([rng.normal(size=(60, 2)), np.full(60, 7.0)])
     gm = FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=0)
     memory = gm.partial_fit(rows)._memory
     model, parameters = memory.model, memory.server.parameters
     features = model.features(rows)
-    statistics = model.assigned(RNG.dirichlet(np.ones(2), size=60).T, features, np.array([60]))
+    statistics = model.assigned(rng.dirichlet(np.ones(2), size=60).T, features, np.array([60]))
     table = model.message_units(parameters).to_components(statistics).reshape(2, -1)
     assert_array_equal(table[:, ~features.any(axis=1)], 0.0)
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_weights_below_0_001_count_as_0_001(covariance_type):
+    rng = np.random.default_rng(2)
     # A row of a component without weight must not be all of a message.
     model, parameters, _ = case(covariance_type)
-    values = RNG.normal(size=(5, model.n_statistics))
+    values = rng.normal(size=(5, model.n_statistics))
     mapped = [
         model.message_units(
             model.parameters(np.array([weight, 0.2, 0.3, 0.4]), *parameters[1:3])

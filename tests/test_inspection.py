@@ -1254,7 +1254,8 @@ def test_a_frame_alone_is_compared_with_the_sites_of_a_list(pyplot):
     sites = [f"site {k}" for k in range(12)]
     table = pandas.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
     imputer = FederatedMatrixImputer(2, random_state=0).fit([table])
-    assert ImputationDisplay.from_estimator(imputer, table).figure_ is not None
+    display = ImputationDisplay.from_estimator(imputer, table)
+    np.testing.assert_array_equal(display.observed_total, table.sum(axis=0))
     with pytest.raises(ValueError, match="row labels of the fit"):
         ImputationDisplay.from_estimator(imputer, table[::-1])
 
@@ -1264,7 +1265,8 @@ def test_dates_of_columns_are_compared_with_those_of_the_fit(pyplot):
     months = pandas.period_range("2000-01", periods=SHAPE[1], freq="M")
     frames = [pandas.DataFrame(table, columns=months) for table in counts_of_clients()]
     imputer = FederatedMatrixImputer(1, family="poisson", penalty=2.0).fit(frames)
-    assert ImputationDisplay.from_estimator(imputer, frames).figure_ is not None
+    display = ImputationDisplay.from_estimator(imputer, frames)
+    assert display.column_labels.tolist() == months.to_timestamp().tolist()
     turned = [frame.iloc[:, ::-1] for frame in frames]
     with pytest.raises(ValueError, match="labels of the fit.*2000-01 for column 0, got 2001-12"):
         ImputationDisplay.from_estimator(imputer, turned)
@@ -1275,7 +1277,8 @@ def test_rows_of_one_frame_are_compared_with_those_of_the_fit(pyplot):
     sites = [f"site {k}" for k in range(12)]
     table = pandas.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
     imputer = FederatedMatrixImputer(1, random_state=0).fit(table)
-    assert ImputationDisplay.from_estimator(imputer, table).figure_ is not None
+    display = ImputationDisplay.from_estimator(imputer, table)
+    np.testing.assert_array_equal(display.observed_total, table.sum(axis=0))
     for other in (table[::-1], [table[::-1]]):
         with pytest.raises(ValueError, match="row labels of the fit.*'site 0' for row 0"):
             ImputationDisplay.from_estimator(imputer, other)
@@ -1284,7 +1287,8 @@ def test_rows_of_one_frame_are_compared_with_those_of_the_fit(pyplot):
         imputer.transform(table[::-1])[::-1], imputer.transform(table), strict=True
     )
     own = FederatedMatrixImputer(1, rows="disjoint", random_state=0).fit([table[:5], table[5:]])
-    assert ImputationDisplay.from_estimator(own, [table[:5], table[5:]]).figure_ is not None
+    display = ImputationDisplay.from_estimator(own, [table[:5], table[5:]])
+    np.testing.assert_array_equal(display.observed_total, table.sum(axis=0))
     with pytest.raises(ValueError, match="labels of the fit.*'site 5' for row 5, got 'site 11'"):
         ImputationDisplay.from_estimator(own, [table[:5], table[:4:-1]])
 
