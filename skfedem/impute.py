@@ -170,6 +170,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     column_effects_ : ndarray of shape (n_columns,)
         Column effects, with mean 0.
     intercept_ : float
+        Natural parameter of a cell without effects and low-rank part; 0 with ``effects="none"``.
     objective_ : float
         Objective of the fit, in nats.
     n_iter_ : int

@@ -141,7 +141,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``omega=0``.
     omega : float, default=0.0
         Relative variance ω of the compression, E||Quant(x)||² <= (1 + ω)||x||²: the operators named
-        by a string are set to the coarsest level that keeps it. 0 sends everything uncompressed.
+        by a string are set to the coarsest level that keeps it. x is a message in the units of the
+        components, in which the noise of rows is alike in all directions. 0 sends everything
+        uncompressed.
         A ``Compressor`` object with a level of its own keeps that level, with a warning if its ω is
         larger.
     participation : float in (0, 1], default=1.0
@@ -249,7 +251,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     new_client_ids_ : ndarray
         Labels of the clients that were new in the last call of ``partial_fit``.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        ||V_i||, how unlike the others a client is.
+        ||V_i||, how unlike the others a client is, in the standard units of ``history_``.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
