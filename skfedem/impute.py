@@ -528,7 +528,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         if self.family == "poisson":
             theta = result.server.statistics.iterate.theta
             warn_of_guard(theta)
-            warn_of_spread(problem.model.pooled.support, theta, known)
+            model = problem.model
+            has_momentum = problem.exact and model.adaptive
+            warn_of_spread(model.pooled.support, theta, known, has_momentum=has_momentum)
         automatic = isinstance(self.step_size, str)
         if not automatic:
             doubt = ', or use step_size="auto"'

@@ -1410,3 +1410,40 @@ def test_a_huge_count_is_told_where_it_holds_the_others_up(count):
     says = r"in row 3 \('b3'\), column 4 \('m4'\) of client 1 is some"
     with pytest.warns(UserWarning, match=says):
         imputer.set_params(rows="disjoint").fit(tables)
+
+
+def fit_with_a_flock(flock, **parameters):
+    counts = make_site_counts(60, 36, n_clients=5, observed=0.4, random_state=0)
+    clients = [table.copy() for table in counts.clients]
+    clients[2][7] = 49, 14, flock
+    imputer = FederatedMatrixImputer(5, family="poisson", penalty=10.0, random_state=0)
+    return imputer.set_params(**parameters).fit(clients, shape=counts.shape)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"participation": 0.75},
+        {"omega": 1.0},
+        {"solver": "vr_fedem", "batch_size": 20},
+        {"step_size": 1.0},
+    ],
+    ids=lambda parameters: next(iter(parameters)),
+)
+def test_a_large_flock_is_told_where_rounds_have_no_momentum(parameters):
+    says = (
+        r"in row 49, column 14 is some .* Raise max_iter, not tol, or fit in exact rounds .* log1p"
+    )
+    with pytest.warns(UserWarning, match=says):
+        fit_with_a_flock(10_000, **parameters, tol=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit_with_a_flock(1_000, **parameters, tol=1e-3)
+
+
+def test_a_large_flock_is_no_matter_where_rounds_have_momentum():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit_with_a_flock(10_000)
+    with pytest.warns(UserWarning, match="converged or not. Check the counts of this row"):
+        fit_with_a_flock(100_000)
