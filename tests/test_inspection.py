@@ -16,7 +16,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem import (
+    FederatedGaussianMixture,
+    FederatedMatrixImputer,
+    FederatedMatrixImputerCV,
+)
 from skfedem.inspection import (
     ConvergenceDisplay,
     ImputationDisplay,
@@ -806,6 +810,36 @@ def test_columns_of_a_data_frame_are_dates(pyplot):
     np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
 
 
+@pytest.mark.parametrize("kind", ["periods", "dates", "years", "text"])
+@pytest.mark.parametrize("estimator", ["imputer", "search", "pipeline"])
+def test_labels_of_columns_are_known_to_the_fit(pyplot, kind, estimator):
+    pandas = pytest.importorskip("pandas")
+    from matplotlib.dates import date2num
+
+    months = pandas.period_range("2000-01", periods=SHAPE[1], freq="M")
+    days = date2num(months.to_timestamp().to_numpy())
+    labels, expected = {
+        "periods": (months, days),
+        "dates": (months.to_timestamp(), days),
+        "years": (np.arange(1995, 1995 + SHAPE[1]), np.arange(1995, 1995 + SHAPE[1])),
+        "text": (COLUMNS, days),
+    }[kind]
+    parameters = {"family": "poisson", "random_state": 0}
+    imputer = FederatedMatrixImputer(1, penalty=2.0, **parameters)
+    model = {
+        "imputer": imputer,
+        "search": FederatedMatrixImputerCV([1], penalties=[2.0], n_splits=2, **parameters),
+        "pipeline": make_pipeline(FunctionTransformer(), imputer),
+    }[estimator]
+    table = pandas.DataFrame(pooled_means(counts_of_clients()).round(), columns=labels)
+    X = table if estimator == "pipeline" else [table]
+    model.fit(X)
+    for given in (None, X, table.to_numpy()):
+        display = ImputationDisplay.from_estimator(model, given)
+        line = display.lines_[0]
+        np.testing.assert_array_equal(points(line)[0], expected)
+
+
 @pytest.mark.parametrize("hold", ["index", "list", "to_numpy", "Series"])
 @pytest.mark.parametrize("freq", ["M", "Q", "Y", "W"])
 def test_a_period_is_drawn_where_it_begins(pyplot, imputer, hold, freq):
@@ -1203,7 +1237,11 @@ import sys
 sys.modules["matplotlib"] = None  # importing it raises ImportError
 import numpy as np
 import skfedem.inspection
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem import (
+    FederatedGaussianMixture,
+    FederatedMatrixImputer,
+    FederatedMatrixImputerCV,
+)
 from skfedem.inspection import ConvergenceDisplay, ImputationDisplay
 
 gm = FederatedGaussianMixture(random_state=0).fit(np.arange(20.0).reshape(10, 2))

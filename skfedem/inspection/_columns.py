@@ -39,7 +39,7 @@ def known_labels(estimator, X):
     labels = getattr(first, "columns", None)
     if not estimator._has_triplets and labels is not None:
         return labels
-    return getattr(estimator, "feature_names_in_", None)
+    return estimator._column_labels
 
 
 def check_labels(labels, n_columns):
