@@ -610,6 +610,9 @@ def test_sites_in_another_order_are_not_filled_with_other_sites_means():
     assert named.transform(FRAMES[1][::-1]).shape == SHAPE
 
 
+WORDS = np.full(SHAPE, "many", dtype=object)
+
+
 @pytest.mark.parametrize(
     ("X", "says"),
     [
@@ -622,6 +625,11 @@ def test_sites_in_another_order_are_not_filled_with_other_sites_means():
         ([np.stack([CLIENTS[0], -CLIENTS[1]])], "client 0: In the matrix of observer 1: Expected"),
         (-CLIENTS[1], "Expected non-negative integers .* got -"),
         ([np.where(SEEN[0], np.inf, NAN)], "client 0: Input X contains infinity"),
+        (
+            WORDS,
+            "^Expected numbers: could not convert .*'many'. Names of sites belong into the index",
+        ),
+        ([WORDS], "client 0: Expected numbers: could not convert .*'many'. Names of sites"),
     ],
 )
 def test_what_does_not_fit_the_fit(fitted, X, says):

@@ -14,6 +14,11 @@ GIVE_MATRICES = (
     "list of (site, month, value) triplets with `shape=`, or one matrix alone for a single client."
 )
 
+_HOW_NUMBERS = (
+    "Names of sites belong into the index of a DataFrame (set_index); in triplets, number them. "
+    "Encode or drop what else is no number."
+)
+
 
 def is_cell_list(X):
     """Whether X is a list of clients rather than one table."""
@@ -41,9 +46,7 @@ def client_table(table, whose):
     try:
         array = as_numbers(table)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"Expected numbers{where}, got {error}. Encode or drop what is not a number."
-        ) from error
+        raise ValueError(no_numbers(error, where)) from error
     refuse_no_numbers(array, where)
     if array.ndim not in (2, 3):
         got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
@@ -98,6 +101,9 @@ def as_numbers(table):
 
 def refuse_no_numbers(array, where=""):
     if array.dtype.kind in "USmM":
-        raise ValueError(
-            f"Expected numbers{where}, got dtype {array.dtype}. Encode or drop what is no number."
-        )
+        raise ValueError(f"Expected numbers{where}, got dtype {array.dtype}. {_HOW_NUMBERS}")
+
+
+def no_numbers(error, where=""):
+    """Message for what as_numbers could not read, which NumPy's error names."""
+    return f"Expected numbers{where}: {error}. {_HOW_NUMBERS}"

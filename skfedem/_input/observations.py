@@ -16,7 +16,14 @@ from sklearn.utils.validation import check_array, validate_data
 from .._federation import runs
 from .._messages import plural
 from .client_labels import client_codes
-from .matrices import GIVE_MATRICES, as_coo, as_numbers, client_table, refuse_no_numbers
+from .matrices import (
+    GIVE_MATRICES,
+    as_coo,
+    as_numbers,
+    client_table,
+    no_numbers,
+    refuse_no_numbers,
+)
 from .table_labels import check_same_labels, is_frame
 from .tables import column_names, is_missing, refuse_dates, refuse_what_is_no_table
 
@@ -207,7 +214,13 @@ def one_table(estimator, X, reset):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
     refuse_what_is_no_table(X)
     refuse_dates(X)
-    table = as_coo(X) if issparse(X) else as_numbers(X)
+    if issparse(X):
+        table = as_coo(X)
+    else:
+        try:
+            table = as_numbers(X)
+        except ValueError as error:  # scikit-learn's checks want NumPy's own TypeError
+            raise ValueError(no_numbers(error)) from error
     if not table.ndim:
         raise TypeError(
             f"Expected a table or a list of tables, got {X!r} of type {type(X).__name__}. Give a "
