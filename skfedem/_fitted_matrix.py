@@ -10,7 +10,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ._input.cells import check_matrix, check_triplets
+from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
 from ._input.matrices import holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
 from ._messages import naming
@@ -149,6 +149,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Cells of one table."""
         if self._rows_are_sites and self._has_triplets and not issparse(X):
             return check_triplets(X, self._shape, self.missing_values, self._family())
+        if self._has_triplets:
+            refuse_triplets_alone(X, self._shape[1])
         cells = check_matrix(self, X, self.missing_values, self._family())
         rows, columns = table_labels(X)
         check_labels("column", self._column_labels, columns, "Reindex it")

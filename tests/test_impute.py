@@ -1,4 +1,5 @@
 import pickle
+import re
 import tracemalloc
 import warnings
 from fractions import Fraction
@@ -660,6 +661,20 @@ def test_bad_triplets_after_the_fit(bad, says):
         # The client is named once, and what fit alone was given by no name of its own.
         assert "client" not in str(caught.value).removeprefix("In the matrix of client 2")
         assert "shape=" not in str(caught.value)
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, pd.DataFrame])
+def test_triplets_alone_are_to_be_in_a_list(as_given):
+    imputer = FederatedMatrixImputer(**EXACT).fit(TRIPLETS, shape=SHAPE)
+    for answer in (imputer.transform, imputer.score):
+        with pytest.raises(ValueError, match=r"matrix of 8 columns, got 3\. Give \[X\] if these"):
+            answer(as_given(TRIPLETS[0]))
+        with pytest.raises(ValueError, match="X has 4 features, .* expecting 8"):
+            answer(as_given(CLIENTS[0][:, :4]))
+        answer(as_given(CLIENTS[0]))
+    # Of three columns, these are as good a matrix as any.
+    three = FederatedMatrixImputer(1).fit([[[0, 0, 1.0], [1, 2, 3.0]]], shape=(2, 3))
+    assert_array_equal(three.transform(as_given(TRIPLETS[0])), TRIPLETS[0])
 
 
 @pytest.mark.parametrize("X", [NOTHING, [NOTHING], [coo_array(SHAPE), NOTHING]])
@@ -1350,6 +1365,14 @@ def test_what_says_whose_rows_are_does_not_say_it_twice():
         FederatedMatrixImputer().fit(CLIENTS, clients=OWNERS)
     with pytest.raises(ValueError, match="Expected `shape` only with a list of clients"):
         FederatedMatrixImputer().fit(TRIPLETS[0], shape=SHAPE)
+    owners = np.repeat(["ann", "bob"], [len(own) for own in TRIPLETS[:2]])
+    together = np.concatenate(TRIPLETS[:2])
+    apart = "[own for _, own in DataFrame(X).groupby(clients)]"
+    with pytest.raises(ValueError, match=f"for each client: {re.escape(apart)} with pandas"):
+        FederatedMatrixImputer().fit(together, clients=owners, shape=SHAPE)
+    advised = eval(apart, {"DataFrame": pd.DataFrame, "X": together, "clients": owners})
+    for got, want in zip(advised, TRIPLETS[:2], strict=True):
+        assert_array_equal(got, want)
     with pytest.raises(ValueError, match="Expected rows='shared' with `shape`"):
         FederatedMatrixImputer(rows="disjoint").fit(TRIPLETS, shape=SHAPE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import issparse
 
 from .._federation import runs
 from .._messages import plural
@@ -130,9 +131,15 @@ def check_cells(
         observations = observations_of_list(estimator, list(X), shape, missing, rows)
     else:
         if shape is not None:
+            what_to_do = (
+                "Give [X] if these are the triplets of a single client."
+                if clients is None
+                else "Give one array of triplets for each client: "
+                "[own for _, own in DataFrame(X).groupby(clients)] with pandas."
+            )
             raise ValueError(
                 f"Expected `shape` only with a list of clients, got shape={shape!r} with one "
-                "table. Give [X] if these are the triplets of a single client."
+                f"table. {what_to_do}"
             )
         observations = observations_of_table(estimator, X, clients, missing)
     check_values(observations, family, missing)
@@ -167,6 +174,15 @@ def check_matrix(estimator, X, missing_values, family):
     codes, values = observed(table, missing)
     given = X if is_frame(X) else table
     return _table_cells(codes, values, table.shape, given, missing, family)
+
+
+def refuse_triplets_alone(X, n_columns):
+    """Raise for what is no matrix of the fit, but has the three columns of triplets."""
+    if not issparse(X) and n_columns != 3 and getattr(X, "shape", ())[1:] == (3,):
+        raise ValueError(
+            f"Expected a matrix of {plural(n_columns, 'column')}, got 3. Give [X] if these are "
+            "(site, month, value) triplets."
+        )
 
 
 def check_triplets(X, shape, missing_values, family):
