@@ -9,7 +9,9 @@ import numpy as np
 from sklearn.utils.validation import check_array
 
 
-def check_number(name, value, *, kind=Real, low=None, high=None, low_open=False, hint=""):
+def check_number(
+    name, value, *, kind=Real, low=None, high=None, low_open=False, high_open=False, hint=""
+):
     """Raise if a parameter is not a number within its bounds.
 
     Parameters
@@ -18,7 +20,7 @@ def check_number(name, value, *, kind=Real, low=None, high=None, low_open=False,
     value : object
     kind : {numbers.Real, numbers.Integral}
     low, high : number, default=None
-        Bounds; included, but for ``low`` when ``low_open``.
+        Bounds; included, but for ``low`` when ``low_open`` and ``high`` when ``high_open``.
     hint : str
         What to do, for the message.
     """
@@ -26,7 +28,7 @@ def check_number(name, value, *, kind=Real, low=None, high=None, low_open=False,
     if low is not None:
         expected += f" {'>' if low_open else '>='} {low}"
     if high is not None:
-        expected += f" and <= {high}" if low is not None else f" <= {high}"
+        expected += f"{'' if low is None else ' and'} {'<' if high_open else '<='} {high}"
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(
             (
@@ -36,7 +38,7 @@ def check_number(name, value, *, kind=Real, low=None, high=None, low_open=False,
         )
     inside = value == value and abs(value) != np.inf
     inside = inside and (low is None or value > low or (value == low and not low_open))
-    inside = inside and (high is None or value <= high)
+    inside = inside and (high is None or value < high or (value == high and not high_open))
     if not inside:
         raise ValueError(f"Expected {name} to be {expected}, got {value!r}. {hint}".rstrip())
 

@@ -413,12 +413,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         if isinstance(self.penalties, Real):
             hint = "How many penalties, or an array of them."
             check_number("penalties", self.penalties, kind=Integral, low=1, hint=hint)
-            check_number("eps", self.eps, low=0, low_open=True, high=1)
-            if self.eps == 1:
-                raise ValueError(
-                    "Expected eps to be a number > 0 and < 1, got 1: all penalties would be the "
-                    "largest. Use a smaller eps, or give the penalties as an array."
-                )
+            hint = "The smallest penalty is eps times the largest; or give them as an array."
+            check_number("eps", self.eps, low=0, low_open=True, high=1, high_open=True, hint=hint)
         else:
             _checked_penalties(self.penalties)
         check_number("n_splits", self.n_splits, kind=Integral, low=2)
