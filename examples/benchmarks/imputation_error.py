@@ -1,10 +1,10 @@
 """How well does FederatedMatrixImputerCV predict real counts that it did not see?
 
-Monthly counts of oystercatchers at 138 British sites, 13,240 of 33,120 cells observed, from
+Monthly counts of oystercatchers at 138 sites, 13,240 of 33,120 cells observed, from
 DATA/oystercatcher_138x240.csv. A tenth of the observed cells is held out, rank and penalty are
 chosen on the others. First log1p of the counts, as if Gaussian, by one client and by ten with
 compressed messages of three quarters of them; then the counts themselves, as Poisson, of five such
-splits.
+splits. Beside them stand the effects of sites and months alone, and soft-impute without effects.
 
     python examples/benchmarks/imputation_error.py [--data DATA] [--ranks 10 None]
 """
@@ -15,9 +15,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.metrics import mean_poisson_deviance
 
-from skfedem import FederatedMatrixImputerCV
+from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV
 
 DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 N_CLIENTS, N_SPLITS = 10, 5
@@ -44,17 +45,17 @@ def root_mean_square(values, means):
     return float(np.sqrt(np.mean((values - means) ** 2)))
 
 
-def measured(table, seed, n_clients, error, **parameters):
-    """Held-out error of the chosen fit; prints a row of the table."""
+def measured(name, imputer, table, seed, n_clients, error):
+    """Held-out error of an imputer; prints a row of the table."""
     kept, cells = hold_out(table, seed)
     begun = time.perf_counter()
-    search = FederatedMatrixImputerCV(random_state=0, **parameters).fit(deal(kept, n_clients))
+    imputer.fit(deal(kept, n_clients))
     seconds = time.perf_counter() - begun
-    result = error(table[cells], search.fitted_mean()[cells])
-    best = search.best_params_
+    result = error(table[cells], imputer.fitted_mean()[cells])
+    chosen = getattr(imputer, "best_params_", None) or imputer.get_params()
     print(
-        f"{parameters.get('family', 'gaussian'):>9} {seed:>6} {n_clients:>8} "
-        f"{best['rank'] or '-':>6} {best['penalty']:>9.4g} {result:>9.4g} {seconds:>6.0f} s",
+        f"{name:>12} {imputer.family:>9} {seed:>6} {n_clients:>8} {chosen['rank'] or '-':>6} "
+        f"{chosen['penalty']:>9.4g} {result:>9.4g} {seconds:>6.0f} s",
         flush=True,
     )
     return result
@@ -68,15 +69,24 @@ def main():
     options = parser.parse_args()
     counts = np.genfromtxt(options.data / "oystercatcher_138x240.csv", delimiter=",")
     ranks = [None if rank == "None" else int(rank) for rank in options.ranks]
-    print("   family  split  clients   rank   penalty     error     time")
+    searched = FederatedMatrixImputerCV(ranks, random_state=0)
+    # So large a penalty leaves nothing but the effects.
+    effects = FederatedMatrixImputer(rank=1, penalty=1e6)
+    print("       model    family  split  clients   rank   penalty     error     time")
     logs = np.log1p(counts)
-    measured(logs, 0, 1, root_mean_square, ranks=ranks)
-    measured(logs, 0, N_CLIENTS, root_mean_square, ranks=ranks, **FEDERATED)
-    deviances = [
-        measured(counts, seed, 1, mean_poisson_deviance, ranks=ranks, family="poisson")
-        for seed in range(N_SPLITS)
-    ]
-    print(f"mean deviance {np.mean(deviances):.1f}")
+    soft_impute = clone(searched).set_params(effects="none")
+    federated = clone(searched).set_params(**FEDERATED)
+    measured("effects", effects, logs, 0, 1, root_mean_square)
+    measured("soft-impute", soft_impute, logs, 0, 1, root_mean_square)
+    measured("low rank", searched, logs, 0, 1, root_mean_square)
+    measured("low rank", federated, logs, 0, N_CLIENTS, root_mean_square)
+    for name, imputer in (("effects", effects), ("low rank", searched)):
+        imputer.set_params(family="poisson")
+        deviances = [
+            measured(name, imputer, counts, seed, 1, mean_poisson_deviance)
+            for seed in range(N_SPLITS)
+        ]
+        print(f"mean deviance {np.mean(deviances):.1f}")
 
 
 if __name__ == "__main__":
