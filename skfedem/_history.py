@@ -29,9 +29,9 @@ class History:
         """Return a row as a dictionary."""
         return self._rows[number]
 
-    def column(self, name):
-        """Values of a column, as a list."""
-        return [row[name] for row in self._rows]
+    def column(self, name, first=0):
+        """Values of a column from a row on, as a list (negative numbers count from the last)."""
+        return [row[name] for row in self._rows[first:]]
 
     def keep(self, n_rows):
         """Drop all rows but the first so many."""

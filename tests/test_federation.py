@@ -336,17 +336,27 @@ def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch, interruptible)
 
 def test_exact_rounds_stop_at_the_first_small_change():
     rule = Exact(tol=0.1, model=Quadratic())
-    assert [rule.converged(value, 1.0) for value in (-3.0, -2.0, -1.5, -1.45)] == [0, 0, 0, 1]
+    assert [rule.converged(value, [1.0]) for value in (-3.0, -2.0, -1.5, -1.45)] == [0, 0, 0, 1]
     assert rule.state == [-3.0, -2.0, -1.5, -1.45]
     falling = Exact(tol=0.1, model=Quadratic())
-    assert [falling.converged(value, 1.0) for value in (-1.0, -1.5, -1.55)] == [0, 0, 1]
+    assert [falling.converged(value, [1.0]) for value in (-1.0, -1.5, -1.55)] == [0, 0, 1]
     never = Exact(tol=0.0, model=Quadratic())
-    assert not any(never.converged(-1.0, 1.0) for _ in range(3))
+    assert not any(never.converged(-1.0, [1.0]) for _ in range(3))
 
 
 def test_short_exact_steps_stop_at_smaller_changes():
     rule = Exact(tol=0.1, model=Quadratic())
-    assert [rule.converged(value, 0.1) for value in (-3.0, -2.95, -2.945)] == [0, 0, 1]
+    assert [rule.converged(value, [0.1]) for value in (-3.0, -2.95, -2.945)] == [0, 0, 1]
+
+
+def test_where_several_changes_have_to_be_small_each_is_judged_by_its_own_step():
+    for steps, stops in (([0.1, 1.0], True), ([1.0, 0.1], False)):
+        rule = Exact(tol=0.1, model=Quadratic())
+        rule.model.n_quiet = 2
+        # Changes of 0.005 and 0.05.
+        assert not rule.converged(-3.0, [])
+        assert not rule.converged(-2.995, [1.0])
+        assert rule.converged(-2.945, steps) == stops
 
 
 class Quadratic:
@@ -415,3 +425,5 @@ def test_history_keeps_one_column_a_name():
     assert columns["field_sq_norm"].dtype == np.float64
     assert_allclose(columns["field_sq_norm"], [2.0, 0.5])
     assert_array_equal(history.column("n_active"), [0, 4])
+    assert history.column("n_active", -1) == [4]
+    assert history.column("n_active", -3) == [0, 4]

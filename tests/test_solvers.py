@@ -146,6 +146,38 @@ def test_noisy_runs_end_where_pooled_em_ends(covariance_type, solver):
     assert gap < {"fedem": 0.05, "vr_fedem": 0.01}[solver]
 
 
+# ---- when exact rounds stop
+
+
+def jumping(round_number):
+    return 0.001 if round_number <= 8 else 1.0
+
+
+@pytest.mark.parametrize(
+    ("estimator", "n_quiet"),
+    [
+        (FederatedGaussianMixture(3, init_params="random_from_data", max_iter=1000), 1),
+        (FederatedMatrixImputer(1, rows="disjoint", penalty=1.0, tol=0.01), 5),
+    ],
+    ids=["mixture", "imputer"],
+)
+def test_a_gain_is_judged_by_the_step_that_made_it(estimator, n_quiet):
+    # A whole step that follows a tiny one says nothing about what that one gained.
+    rows, species = load_iris(return_X_y=True)
+    estimator.set_params(step_size=jumping, random_state=0).fit(rows, clients=species)
+    history = estimator.history_
+    if n_quiet == 1:
+        gains = np.diff(history["log_likelihood"])
+    else:
+        gains = -np.diff(history["objective"]) / history["objective"][1:]
+    is_quiet = np.abs(gains) < estimator.tol * history["step_size"][1:]
+    last = np.lib.stride_tricks.sliding_window_view(is_quiet, n_quiet).all(axis=1)
+    # What the last round gained is told by a round that did not come.
+    assert np.flatnonzero(last[:-1]).tolist() == [len(gains) - 1 - n_quiet]
+    assert estimator.converged_
+    assert estimator.n_iter_ > 8 + n_quiet
+
+
 # ---- the safeguard
 
 

@@ -189,7 +189,9 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
         criterion = model.evaluated(received.log_likelihood, before.parameters)
         if watched:
             history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
-        converged = stopping.converged(criterion, step_size)
+        # The step of this round comes after it.
+        up_to_it = history.column("step_size", -model.n_quiet)
+        converged = stopping.converged(criterion, up_to_it)
     else:
         converged = stopping.converged(server, info.step_taken, received.n_active)
     history.append(

@@ -27,7 +27,8 @@ class Exact:
     For exact rounds, where the clients' E-steps tell the criterion. The model says what the
     difference is, nats per row for a log-likelihood, relative for an objective, and how many in a
     row have to be small: steps with momentum may gain little once, and much thereafter. A step of γ
-    gains γ of what a whole one does. The state is the criteria so far.
+    gains γ of what a whole one does, so that each difference is judged by the step that led from
+    one iterate to the other. The state is the criteria so far.
     """
 
     def __init__(self, tol, model):
@@ -35,13 +36,16 @@ class Exact:
         self.model = model
         self.state = []
 
-    def converged(self, criterion, step_size):
-        """Take the criterion of one more iterate, and the step γ now; say whether to stop."""
+    def converged(self, criterion, step_sizes):
+        """Take the criterion of one more iterate, and the steps γ up to it; say whether to stop.
+
+        They are the last ones, as many as changes have to be small.
+        """
         self.state.append(criterion)
         latest = self.state[-1 - self.model.n_quiet :]
         return len(latest) > self.model.n_quiet and all(
             abs(self.model.change(now, before)) < self.tol * step_size
-            for before, now in pairwise(latest)
+            for (before, now), step_size in zip(pairwise(latest), step_sizes, strict=True)
         )
 
 
