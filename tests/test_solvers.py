@@ -570,6 +570,8 @@ def test_the_limit_of_steps_ends_with_the_noise_that_made_it():
     assert next_step() <= last
     assert next_step(**EXACT_ROUNDS) == 1.0
     assert next_step(batch_size=None) > 3 * first
+    anew = clone(gm).set_params(solver="vr_fedem", max_iter=1).fit(rows, clients=SIX_CLIENTS)
+    assert next_step(solver="vr_fedem") == anew.history_["step_size"][1] > 2 * last
     streamed = copy.deepcopy(gm).set_params(**EXACT_ROUNDS)
     streamed.partial_fit(with_a_rare_cluster(1, n_rows=3)[0], clients=SIX_CLIENTS)
     assert streamed.history_["step_size"][-1] > 0.1

@@ -70,7 +70,7 @@ def memory_of(ids, problem, server, states):
         problem.model,
         server,
         states,
-        _setting(problem, type(states).__name__),
+        _setting(problem, type(states).__module__),
     )
 
 
@@ -92,6 +92,7 @@ def in_setting(memory, problem, kind):
 
 
 def _setting(problem, kind):
+    """What makes rounds noisy; their kind is the solver's module, or "stream"."""
     return kind, problem.omega, problem.participation, problem.batch_size
 
 
@@ -117,7 +118,7 @@ def go_on(memory, solver, problem, start, ids):
     start : Start
     """
     states = solver.init(problem, problem.vectors.zeros())
-    memory = in_setting(memory, problem, type(states).__name__)
+    memory = in_setting(memory, problem, type(states).__module__)
     federation, server = problem.federation, memory.server
     same_solver = memory.n_inner == problem.n_inner and type(memory.states) is type(states)
     unchanged = same_solver and same_rows(memory, federation, ids)
