@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import wraps
 from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
@@ -439,7 +440,8 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     """
     _check_count(n_inner=n_inner)
     _check_omega(omega)
-    return math.ceil(n_inner / (1 + omega) ** 2)
+    # As a fraction ω is what was written: 49 / 1.4² is 25, and a little more in doubles.
+    return math.ceil(n_inner / (1 + Fraction(str(omega))) ** 2)
 
 
 @_in_python_numbers
