@@ -127,7 +127,11 @@ def test_weights_below_0_001_count_as_0_001(covariance_type):
         model.message_units(
             model.parameters(np.array([weight, 0.2, 0.3, 0.4]), *parameters[1:3])
         ).to_components(values)
-        for weight in (0.0, 1e-9, 1e-3)
+        for weight in (0.0, 1e-9, 1e-3, 2e-3)
     ]
     assert_array_equal(mapped[0], mapped[2])
     assert_array_equal(mapped[1], mapped[2])
+    # Only of the first component, whose units are longer by the root of its weight.
+    first = np.arange(values.shape[1]) < values.shape[1] // G
+    assert_array_equal(mapped[3][:, ~first], mapped[2][:, ~first])
+    assert_allclose(mapped[3][:, first], mapped[2][:, first] / np.sqrt(2), rtol=1e-12)

@@ -395,6 +395,8 @@ def test_a_noisy_run_stops_after_three_quiet_sweeps():
     # Steps that are not taken, and rounds that nobody takes part in, say nothing.
     assert first_stop([0.0] * 100, step_size=0.0) is None
     assert first_stop([0.0] * 100, step_size=1.0, n_messages=0) is None
+    # Ten steps of 0.1 add up to a little less than 1 in doubles, and are a sweep.
+    assert first_stop([0.0] * 100, step_size=0.1) == 30
     # Ten rounds at least, whatever the step.
     assert first_stop([0.0] * 100, step_size=1.0) == 30
     # 0.01 a round is 0.1 a sweep: a gain of 0.01, which is tol itself.

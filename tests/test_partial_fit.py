@@ -253,6 +253,43 @@ def test_unlike_clients_that_come_in_turns():
     assert gm.score(pooled) > best.score(pooled) - 0.02
 
 
+def test_the_log_likelihood_of_a_round_is_that_of_its_rows_whoever_is_away():
+    gm = FederatedGaussianMixture(**GIVEN).partial_fit(CLIENTS)
+    score = gm.score(X[:40])
+    gm.partial_fit(X[:40], clients=np.zeros(40, dtype=int))
+    assert gm.history_["log_likelihood"][1] == pytest.approx(score, rel=1e-10)
+
+
+# ---- automatic steps
+
+
+def test_plain_rounds_step_by_the_share_of_their_rows():
+    gm = streamed(FederatedGaussianMixture(random_state=0), 100)
+    # The rows of the first call count twice.
+    n_so_far = 100 * (2 + np.arange(6))
+    assert_allclose(gm.history_["step_size"][1:], (100 / n_so_far) ** 0.65, rtol=1e-14)
+
+
+def test_rounds_that_were_too_random_limit_the_later_ones():
+    # Six rows of 1,200 are a component of their own, to which the noise of messages is much.
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1200, 2))
+    rows[rng.permutation(1200)[:6]] += 8
+    given = {"weights_init": [0.99, 0.01], "means_init": [[0, 0], [8, 8]], "omega": 1.0}
+    gm = FederatedGaussianMixture(2, **given, precisions_init=[np.eye(2)] * 2, random_state=0)
+    gm.partial_fit(rows[:300], clients=np.arange(300) % 6)
+    n_patient = 0
+    for batch, labels in batches_of(40, rows[300:], np.arange(900) % 6):
+        before = gm._memory.server.step_limit
+        gm.partial_fit(batch, clients=labels)
+        step_size, now = gm.history_["step_size"][-1], gm._memory.server.step_limit
+        assert step_size <= before
+        if not gm.history_["safeguarded"][-1]:
+            assert now in (before, 0.95 * step_size)
+            n_patient += now < before
+    assert n_patient > 2
+
+
 # ---- composing with everything else
 
 

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from functools import partial
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -26,11 +27,18 @@ from problems import (
     start_at,
 )
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem._parallel import Workers
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_gaussian_mixture
+from skfedem.models._base import Step
 from skfedem.solvers import _loop
-from skfedem.solvers._loop import broadcast_of, client_round
-from skfedem.solvers.step_size import automatic_n_inner, automatic_step_size, first_step_size
+from skfedem.solvers._loop import Options, broadcast_of, client_round, run
+from skfedem.solvers.step_size import (
+    automatic_n_inner,
+    automatic_step_size,
+    first_step_size,
+    stream_step_size,
+)
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 not_converged = pytest.mark.filterwarnings(
@@ -176,6 +184,38 @@ def test_a_gain_is_judged_by_the_step_that_made_it(estimator, n_quiet):
     assert np.flatnonzero(last[:-1]).tolist() == [len(gains) - 1 - n_quiet]
     assert estimator.converged_
     assert estimator.n_iter_ > 8 + n_quiet
+
+
+# ---- when others do
+
+
+def quiet_run(monkeypatch, step_taken, participation):
+    """Run of at most 100 rounds with 20 clients and steps of 1, which lead nowhere."""
+    problem = problem_of(participation=participation)
+    model = problem.model
+
+    def stays(statistics, field, step_size, *, exact):
+        return Step(statistics, 0.0, 0, step_taken)
+
+    monkeypatch.setattr(type(model), "server_step", staticmethod(stays))
+    start = start_at(model, problem.federation, mixture_parameters(model))
+    options = Options(lambda k: 1.0, eval_every=None)
+    with Workers(1) as workers:
+        return run(SOLVERS["fedem"], problem, start, options, workers, lambda row: None)
+
+
+def test_steps_that_are_not_taken_make_no_sweep(monkeypatch):
+    assert quiet_run(monkeypatch, step_taken=1.0, participation=0.9).converged
+    assert not quiet_run(monkeypatch, step_taken=0.0, participation=0.9).converged
+
+
+def test_messages_that_do_not_come_make_no_sweep(monkeypatch):
+    result = quiet_run(monkeypatch, step_taken=1.0, participation=0.04)
+    # Three sweeps, each of which has to hear as many messages as there are clients.
+    n_active = result.history["n_active"]
+    assert result.converged
+    assert n_active[:-1].sum() < n_active.sum()
+    assert 60 <= n_active.sum() < 60 + 3 * n_active.max()
 
 
 # ---- the safeguard
@@ -347,12 +387,9 @@ def test_evaluations_are_of_the_state_of_their_row():
 # ---- automatic steps and loops
 
 
-def problem_of(n_clients=20, batch_size=None, omega=0.0, participation=1.0):
-    federation = stack(ragged_clients((10,) * n_clients))
-    model = mixture_model(federation, "diag")
-    return make_problem(
-        model, federation, omega=omega, participation=participation, batch_size=batch_size
-    )
+def problem_of(n_clients=20, n_rows=10, **changes):
+    federation = stack(ragged_clients((n_rows,) * n_clients))
+    return make_problem(mixture_model(federation, "diag"), federation, **changes)
 
 
 @pytest.mark.parametrize("variance_reduced", [False, True])
@@ -384,6 +421,33 @@ def test_many_clients_allow_steps_that_control_variates_cannot_follow():
     assert first(20) == learning
     assert first(20) < 0.01 * 100 / 8 == first(100)
     assert first(500) == first(1000) == 0.5
+
+
+@pytest.mark.parametrize("p", [1.0, 0.5, 0.1])
+def test_few_clients_step_as_theorem_4_has_it(p):
+    # Where n is below ω_p, this is the least of the bounds.
+    omega_p = 4 + (1 - p) * 5 / p
+    problem = problem_of(n_clients=2, omega=4.0, participation=p)
+    expected = 0.5 * p * sqrt(2) / (5 * sqrt(omega_p))
+    assert_allclose(first_step_size(problem, variance_reduced=False), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("noise", [{"omega": 1.0}, {"participation": 0.5}])
+def test_rounds_of_a_stream_with_few_rows_are_shortened_by_the_variance_of_messages(noise):
+    exact, noisy = (stream_step_size(problem_of(n_rows=1, **changes), 0) for changes in ({}, noise))
+    # ω_p is 1 in both, and 1 + ω_p times the variance asks for as much shorter steps.
+    assert noisy == exact / 2 < 0.5
+
+
+@pytest.mark.parametrize("changes", [{"n_rows": 1}, {"n_clients": 2, "omega": 4.0}])
+def test_a_batch_of_a_stream_steps_by_who_is_there(changes):
+    # Weights of all known clients add up to 1; those of the clients in the batch to less.
+    alone = problem_of(**changes)
+    weights = 0.25 * alone.federation.weights
+    beside_others = alone._replace(
+        federation=alone.federation._replace(weights=weights), presence=0.25
+    )
+    assert stream_step_size(beside_others, 0) == stream_step_size(alone, 0) < 0.5
 
 
 def test_clients_average_no_more_than_their_rows_do():
