@@ -330,15 +330,23 @@ MODELS = {
 
 COMPRESSORS = [
     Identity(),
-    Dithering(levels=2),
+    Dithering(levels=1),
+    Dithering(levels=5),
+    Dithering(levels=40, norm=np.inf),
+    Dithering(omega=0.05),
     Dithering(omega=1.0),
+    Dithering(omega=8.0),
     Dithering(omega=0.5, norm=np.inf),
-    Dithering(omega=1.0, bucket_length=3),
+    Dithering(omega=0.5, bucket_length=5),
+    BlockQuantizer(block_length=1),
     BlockQuantizer(block_length=4),
+    BlockQuantizer(block_length=7, norm=np.inf),
     BlockQuantizer(omega=1.0),
-    BlockQuantizer(omega=1.0, norm=np.inf),
-    RandK(k=3),
+    BlockQuantizer(omega=3.0, norm=np.inf),
+    RandK(k=1),
+    RandK(k=5),
     RandK(omega=1.0),
+    RandK(omega=0.3),
 ]
 
 SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
