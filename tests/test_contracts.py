@@ -289,6 +289,10 @@ def statistics_nearby(case, seed=0, n_statistics=30):
         yield case.model.server_step(statistics, noise, 0.1, exact=False).statistics
 
 
+def test_whoever_writes_a_model_of_rows_is_told_to_invert_t():
+    assert "statistics_of" in RowModel.__abstractmethods__
+
+
 def test_t_inverts_the_expected_statistic(row_case):
     # Both maps are a few operations on numbers of order 1, and a covariance of order 0.1 is a
     # difference of such: 1e-12 leaves three digits to spare.

@@ -307,6 +307,10 @@ class RowModel(Model):
         ``ClientSums``.
         """
 
+    @abstractmethod
+    def statistics_of(self, parameters: Any) -> FloatArray:
+        """Inverse of T: the statistic that these parameters expect."""
+
     def expected_statistics(self, natural: Any, features: Any, lengths: IntArray) -> FloatArray:
         """Return the statistics of ``expectation``, where nobody needs the log-likelihood."""
         return self.expectation(natural, features, lengths).statistics
