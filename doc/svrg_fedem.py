@@ -14,6 +14,7 @@ from skfedem.solvers._base import draw_minibatch
 from skfedem.solvers.fedem import send_innovation
 
 PER_CLIENT = ("outer_loop",)
+VARIANCE_REDUCED = True
 
 
 class ClientStates(NamedTuple):

@@ -31,7 +31,7 @@ from skfedem._parallel import Workers
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_gaussian_mixture
 from skfedem.models._base import Step
-from skfedem.solvers import _loop
+from skfedem.solvers import _loop, _options
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
 from skfedem.solvers.step_size import (
     automatic_n_inner,
@@ -617,6 +617,21 @@ def test_the_limit_of_steps_does_not_add_to_their_decrease():
     limited = steps < planned * (1 - 1e-12)
     assert limited.any() and planned[limited].min() < 0.9 * steps[0]
     assert set((steps[1:] / steps[:-1])[limited[1:] & limited[:-1]].round(12)) <= {1.0, 0.95}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@every_solver
+def test_a_solver_is_known_by_what_it_says_of_itself(solver, monkeypatch):
+    monkeypatch.setitem(_options.SOLVERS, "another", _options.SOLVERS[solver])
+    rows, start = with_a_rare_cluster(0, n_rows=3)
+    gm = FederatedGaussianMixture(2, **NOISY, **start, random_state=0, eval_every=None)
+    steps = [
+        clone(gm).set_params(solver=name, max_iter=200).fit(rows, clients=SIX_CLIENTS).history_
+        for name in (solver, "another")
+    ]
+    assert_array_equal(*(history["step_size"] for history in steps))
+    # Minibatches of FedEM are too much for them.
+    assert (steps[0]["step_size"][-1] < steps[0]["step_size"][1]) == (solver == "fedem")
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

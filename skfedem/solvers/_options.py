@@ -130,10 +130,14 @@ def federated_problem(estimator, model, federation, seed):
         control_step=control_step,
         batch_size=estimator.batch_size,
         replacement=estimator.replacement,
-        lasting_noise=estimator.batch_size is not None and estimator.solver == "fedem",
+        lasting_noise=estimator.batch_size is not None and not _variance_reduced(estimator),
         n_inner=n_inner,
         seed=seed,
     )
+
+
+def _variance_reduced(estimator):
+    return SOLVERS[estimator.solver].VARIANCE_REDUCED
 
 
 def _worst_omega(compressor, lengths):
@@ -153,7 +157,7 @@ def step_schedule(estimator, problem):
     """Function from the round, counted from 1, to γ in (0, 1]."""
     step_size = estimator.step_size
     if step_size == "auto":
-        return automatic_step_size(problem, variance_reduced=estimator.solver == "vr_fedem")
+        return automatic_step_size(problem, variance_reduced=_variance_reduced(estimator))
     if not callable(step_size):
         return lambda round_number: step_size
 

@@ -13,6 +13,8 @@ from ._base import Broadcast, Message, Problem, compress, draw_minibatch
 
 # Fields of the states that hold one number a client, not a vector.
 PER_CLIENT: tuple[str, ...] = ()
+# Whether the clients' estimates have no noise in the limit although they read minibatches.
+VARIANCE_REDUCED = False
 
 
 class ClientStates(NamedTuple):

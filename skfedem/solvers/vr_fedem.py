@@ -18,6 +18,8 @@ from .fedem import send_innovation
 
 # Fields of the states that hold one number a client, not a vector.
 PER_CLIENT = ("outer_loop",)
+# Whether the clients' estimates have no noise in the limit although they read minibatches.
+VARIANCE_REDUCED = True
 
 
 class ClientStates(NamedTuple):
