@@ -351,7 +351,10 @@ def bad(position, value):
         (np.ones((len(X), 1)), r"got shape \(108, 1\)"),
         (3.0, r"got shape \(\)"),
         (WEIGHTS, "hold numbers|got shape"),
-        (["much"] * len(X), "hold numbers"),
+        (
+            ["much"] * len(X),
+            r"hold numbers, got other values \(could not convert .* 'much'\)\. Give one number",
+        ),
         (np.ma.masked_equal(bad(33, 9e9), 9e9), "sample_weight without masked entries, got 1"),
     ],
 )

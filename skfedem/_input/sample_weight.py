@@ -56,7 +56,10 @@ def weights_of_table(sample_weight, n_rows, whose=""):
     try:
         weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected sample_weight to hold numbers{whose}, got {error}.") from error
+        raise ValueError(
+            f"Expected sample_weight to hold numbers{whose}, got other values ({error}). Give one "
+            "number for each row."
+        ) from error
     if weights.shape != (n_rows,):
         raise ValueError(
             f"Expected sample_weight to hold one number for each of the {n_rows} rows{whose}, got "
