@@ -48,6 +48,7 @@ from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
 from .models.mixture_start import (
+    TO_BEGIN_ANEW,
     bits_of_units,
     check_start,
     standardise,
@@ -438,7 +439,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         memory, first_round = None, 0
         if self.warm_start and hasattr(self, "converged_"):
             memory, first_round = self._memory, self._memory.server.round_index
-            self._check_type_of_fit("warm_start=True")
+            self._check_type_of_fit()
             check_features_of_fit(self, checked)
         given = check_start(settings, checked.n_features_in_, warm=memory is not None)
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
@@ -551,7 +552,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         else:
             table = X[0] if is_client_list(X) else X
             validate_data(self, table, reset=False, skip_check_array=True)
-            self._check_type_of_fit("partial_fit")
+            self._check_type_of_fit()
         given = check_start(settings, data.rows.shape[1], warm=memory is not None)
         federation = federation_of(data, self.client_weights)
         uniform, old, bits = self.client_weights == "uniform", memory and self.history_, 0
@@ -657,12 +658,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     # ---------------------------------------------------------------- fitting
 
-    def _check_type_of_fit(self, what):
+    def _check_type_of_fit(self):
         """Raise if the parameters are of another covariance type than what was fitted."""
         if self._fitted_type != self.covariance_type:
             raise ValueError(
-                f"Expected covariance_type={self._fitted_type!r}, as in the last fit, with "
-                f"{what}, got {self.covariance_type!r}. Fit with warm_start=False."
+                f"Expected covariance_type={self._fitted_type!r}, as in the last fit, got "
+                f"{self.covariance_type!r}. {TO_BEGIN_ANEW}"
             )
 
     def _check_one_run(self, resume_from, n_starts):

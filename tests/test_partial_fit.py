@@ -443,7 +443,11 @@ def test_bad_data(args, kwargs, error, says):
 @pytest.mark.parametrize(
     ("parameters", "error", "says"),
     [
-        ({"n_components": 2, "means_init": None}, ValueError, "means_ of shape"),
+        (
+            {"n_components": 2, "means_init": None},
+            ValueError,
+            "n_components=3, as in the last fit, got 2",
+        ),
         ({"covariance_type": "diag"}, ValueError, "covariance_type='full', as in the last fit"),
         ({"step_size": 2.0}, ValueError, "step_size"),
         ({"step_size": lambda k: -1.0}, ValueError, r"step_size\(2\)"),

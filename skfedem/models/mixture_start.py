@@ -29,6 +29,9 @@ from .units import (
     with_new_axes,
 )
 
+# What messages advise where a fit or a stream cannot go on.
+TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
+
 
 class Moments(NamedTuple):
     """Centre, second moment about it (a matrix, or its diagonal alone), and their cost."""
@@ -226,12 +229,11 @@ def check_start(estimator, n_features, *, warm):
     shapes = {"full": (size, d, d), "tied": (d, d), "diag": (size, d), "spherical": (size,)}
     shape = shapes[estimator.covariance_type]
     if warm:
-        for name, wanted in (("means_", (size, d)), ("covariances_", shape)):
-            if getattr(estimator, name).shape != wanted:
+        names, fitted = ("n_components", "n_features"), estimator.means_.shape
+        for name, before, now in zip(names, fitted, (size, d), strict=True):
+            if now != before:
                 raise ValueError(
-                    f"Expected a last fit with {name} of shape {wanted} to go on from, got "
-                    f"{getattr(estimator, name).shape}. Fit with warm_start=False after such a "
-                    "change."
+                    f"Expected {name}={before}, as in the last fit, got {now}. {TO_BEGIN_ANEW}"
                 )
         return Given(estimator.weights_, estimator.means_, estimator.covariances_, fixed)
     weights, means, covariances = estimator.weights_init, estimator.means_init, None
