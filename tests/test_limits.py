@@ -6,6 +6,7 @@ from math import isclose
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.mixture import GaussianMixture
 
 import literal
@@ -182,6 +183,41 @@ def test_rows_far_from_the_origin_give_the_fit_of_centred_ones(covariance_type):
     # Prediction sees means that are off by the spacing, about 1e-9 of a standard deviation.
     assert_allclose(fit.score_samples(far[2]), expected.score_samples(near[2]), atol=1e-8)
     assert_allclose(fit.predict_proba(far[2]), expected.predict_proba(near[2]), atol=1e-8)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-11, 1e-30])
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
+def test_a_feature_that_reg_covar_drowns_takes_nothing_from_the_others(covariance_type, scale):
+    # Correlated with the first one. What is added to its variance may be any number of times that.
+    clients = [np.column_stack([rows, rows @ [scale, 0.5 * scale]]) for rows in ragged_clients()]
+    precisions = np.diag([1.0, 0.2, 1e6])
+    start = {
+        **start_of("full"),
+        "means_init": [[1.0, -7.0, 0.0], [3.0, -3.0, 0.0]],
+        "precisions_init": {
+            "full": np.stack([precisions, precisions]),
+            "tied": precisions,
+            "diag": np.diagonal([precisions] * 2, axis1=1, axis2=2),
+        }[covariance_type],
+        "max_iter": 20,
+    }
+    fit = federated(covariance_type, **start).fit(clients)
+    pooled = GaussianMixture(2, covariance_type=covariance_type, tol=0.0, **start)
+    pooled.fit(np.concatenate(clients))
+    assert_same_fit(fit, pooled, names=("weights_", "means_", "covariances_"))
+    assert isclose(fit.score(clients), pooled.score(np.concatenate(clients)), rel_tol=1e-8)
+
+
+@every_covariance_type
+@pytest.mark.parametrize("omega", [0.0, 1.0])
+def test_a_feature_whose_variance_floats_cannot_hold_is_a_constant_one(covariance_type, omega):
+    clients = ragged_clients()
+    fit = federated(covariance_type, omega=omega, max_iter=20)
+    constant = clone(fit).fit([rows * [0.0, 1.0] for rows in clients])
+    assert_same_fit(fit.fit([rows * [1e-158, 1.0] for rows in clients]), constant)
+    fit.fit([rows * 1e-158 for rows in clients])
+    for name in (*FITTED, "client_drift_"):
+        assert np.isfinite(getattr(fit, name)).all()
 
 
 @pytest.mark.parametrize("setting", ["exact", "rough"])

@@ -23,12 +23,12 @@ def correlated_rows(offset=0.0):
     return generator.standard_normal((200, 3)) @ [[1, 5, 0], [0, 2, 0.01], [0, 0, 0.02]] + offset
 
 
-def units_of(rows, covariance_type):
+def units_of(rows, covariance_type, reg_covar=0.0):
     center = rows.mean(axis=0)
     second_moment = (rows - center).T @ (rows - center) / len(rows)
     if covariance_type in ("diag", "spherical"):
         second_moment = np.diagonal(second_moment)
-    return standard_units(center, second_moment, covariance_type)
+    return standard_units(center, second_moment, covariance_type, reg_covar)
 
 
 def moments_about(units, rows, covariance_type):
@@ -115,6 +115,20 @@ def test_directions_of_little_variance_are_whitened(size):
     # The share of variance, 1 / size², is known to some roundings.
     variances = (standard_rows(Of(units), rows) ** 2).mean(axis=0)
     assert_allclose(variances, 1.0, rtol=1e-9 + 1e-15 * size**2)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-30])
+def test_a_feature_that_varies_less_than_reg_covar_keeps_an_axis_of_its_own(scale):
+    rows = correlated_rows() * [1.0, scale, 1.0]  # of variances 1.03, 29.5 scale² and 5e-4
+    turned = units_of(rows, "full", reg_covar=29 * scale**2)
+    assert turned.unmixing[1, [0, 2]].all() and turned.unmixing[[0, 2], 1].all()
+    units = units_of(rows, "full", reg_covar=30 * scale**2)
+    own = [0, units_of(rows, "diag").unmixing[1, 1], 0]
+    assert_array_equal(units.unmixing[1], own)
+    assert_array_equal(units.unmixing[:, 1], own)
+    among_themselves = units_of(rows[:, [0, 2]], "full").unmixing
+    others = np.ix_([0, 2], [0, 2])
+    assert_allclose(units.unmixing[others], among_themselves, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

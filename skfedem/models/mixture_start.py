@@ -92,7 +92,7 @@ def standardise(estimator, federation, given):
     center, second, uplink, downlink = moments(
         federation, block_rows, matrix=covariance_type in ("full", "tied")
     )
-    units = standard_units(center, second, covariance_type)
+    units = standard_units(center, second, covariance_type, estimator.reg_covar)
     fixed = given.fixed_covariance
     model = GaussianMixtureModel(
         n_components=estimator.n_components,

@@ -19,6 +19,8 @@ ROUNDING = 64 * np.finfo(np.float64).eps
 # Share of the correlations' variance below which a direction counts as one without any. Rounding
 # leaves a few parts in 1e15 of it.
 _NO_VARIANCE = ROUNDING
+# Nor is there a variance of less: reg_covar over it would overflow.
+_LEAST_VARIANCE = 1e-290
 
 
 class Units(NamedTuple):
@@ -156,7 +158,7 @@ def rows_at_once(n_features):
     return max(64, 2**16 // n_features)
 
 
-def standard_units(center, second_moment, covariance_type):
+def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
     """Units in which covariances of a type stay of that type.
 
     Parameters
@@ -165,6 +167,8 @@ def standard_units(center, second_moment, covariance_type):
     second_moment : ndarray of shape (n_features, n_features) or (n_features,)
         About the centre; its diagonal is enough but for "full" and "tied".
     covariance_type : {"full", "tied", "diag", "spherical"}
+    reg_covar : float, default=0.0
+        What will be added to every variance. Features that vary less keep axes of their own.
 
     Returns
     -------
@@ -172,16 +176,21 @@ def standard_units(center, second_moment, covariance_type):
     """
     rotates = covariance_type in ("full", "tied")
     variances = np.diagonal(second_moment) if rotates else second_moment
-    # The mean of a constant feature is rounded, and what is left of it is no variance.
-    variances = np.where(variances > (ROUNDING * center) ** 2, variances, 0.0)
+    variances = np.where(variances > _no_variance(center), variances, 0.0)
     if covariance_type == "spherical":
         variances = np.full(len(variances), variances.mean())
     scale = np.sqrt(np.where(variances > 0, variances, 1.0))
     if not rotates:
         return Units(center, scale, varies=_unless_all(variances > 0))
     correlations = second_moment / np.outer(scale, scale)
-    shares, axes = np.linalg.eigh(correlations)
-    varies = shares > _NO_VARIANCE * shares.max()
+    # On common axes the others would be lost in the rounding of so much regularisation.
+    common = np.flatnonzero((variances == 0) | (variances >= reg_covar))
+    shares, axes = np.ones(len(center)), np.eye(len(center))
+    if len(common):
+        shares[common], axes[np.ix_(common, common)] = np.linalg.eigh(
+            correlations[np.ix_(common, common)]
+        )
+    varies = shares > max(_NO_VARIANCE * shares.max(), _LEAST_VARIANCE)
     shares = np.where(varies, shares, 1.0)
     return Units(center, scale, with_signs(axes) / np.sqrt(shares), _unless_all(varies))
 
@@ -207,19 +216,25 @@ def with_new_axes(units, second_moment, covariance_type):
     center, scale, rotation, varies = units
     fixed = ~varies
     if rotation is None:
-        new = fixed & (second_moment > (ROUNDING * center) ** 2)
+        new = fixed & (second_moment > _no_variance(center))
         if covariance_type == "diag":
             scale = np.where(new, np.sqrt(second_moment), scale)
     else:
         spread = units.matrices_to_standard(second_moment)
         known = np.diagonal(spread)[varies] / np.square(rotation[:, varies]).sum(axis=0)
         shares, axes = np.linalg.eigh(spread[fixed][:, fixed])
-        is_new = shares > _NO_VARIANCE * max(shares.max(), known.max(initial=0))
+        least = _NO_VARIANCE * max(shares.max(), known.max(initial=0))
+        is_new = shares > max(least, _LEAST_VARIANCE)
         new, rotation = np.zeros_like(varies), rotation.copy()
         new[fixed] = is_new
         axes = with_signs(rotation[:, fixed] @ axes)
         rotation[:, fixed] = axes / np.sqrt(np.where(is_new, shares, 1.0))
     return Units(center, scale, rotation, _unless_all(varies | new)) if new.any() else units
+
+
+def _no_variance(center):
+    """What the variance of a constant feature is at most: its mean is rounded."""
+    return np.maximum((ROUNDING * center) ** 2, _LEAST_VARIANCE)
 
 
 def _unless_all(varies):
