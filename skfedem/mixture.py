@@ -735,7 +735,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             step_schedule(in_python_numbers(self), problem),
             iteration="EM iterations",
             left="left the domain of the M-step",
-            remedy=", or drop linearly dependent features",
+            remedy=", or fewer components, or drop linearly dependent features",
             doubt=", or check for degenerate data",
         )
         lost = lost_in_rounding(problem.model, result.server.parameters)

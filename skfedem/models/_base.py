@@ -73,7 +73,8 @@ class Step(NamedTuple):
     field_sq_norm : float
         Squared norm of the field that was followed.
     safeguarded : int
-        How often the step was halved to stay in the domain of T.
+        How often the step was halved to stay in the domain of T; one more where a part of it was
+        left out for that.
     step_taken : float
         γ after halving; 0 if no step was short enough.
     noisy : bool

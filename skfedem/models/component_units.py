@@ -21,7 +21,7 @@ import numpy as np
 from .covariances import roots_and_inverses
 
 # Rows of a component that is rarer than this come as a surprise, of which the others would suffer.
-_RAREST = 1e-3
+RAREST = 1e-3
 
 
 class Affine(NamedTuple):
@@ -166,7 +166,7 @@ def _of_squares(statistics, by):
 def component_units(covariance_type, weights, means, covariances, is_zero):
     """Units of components with these weights, means and covariances, all in standard units."""
     n_components, d = means.shape
-    root_weight = np.sqrt(np.maximum(weights, _RAREST))[:, None]
+    root_weight = np.sqrt(np.maximum(weights, RAREST))[:, None]
     if covariance_type in ("full", "tied"):
         roots, inverses = roots_and_inverses(covariances.reshape(-1, d, d))
         centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
@@ -203,6 +203,28 @@ def component_units(covariance_type, weights, means, covariances, is_zero):
         forward=_normalised(forward, root_weight, expected, deviation),
         backward=_denormalised(backward, root_weight, expected, deviation, varies),
     )
+
+
+def within_rows(covariances, regularization, weights, covariance_type):
+    """Covariances with no more variance along an axis than the rows of a component can have.
+
+    Regularisation, of which rows know nothing, may be any number of times that. All rows together
+    have the second moment 1.
+    """
+    variances, added = covariances, regularization
+    if covariance_type in ("full", "tied"):
+        variances, added = (
+            np.diagonal(matrices, axis1=-2, axis2=-1) for matrices in (covariances, regularization)
+        )
+    most = np.ones(1)
+    if covariance_type != "tied":
+        most = (1 / np.maximum(weights, RAREST)).reshape(-1, *[1] * (variances.ndim - 1))
+    # More, where T is given covariances that no rows have.
+    shares = np.minimum(np.maximum(variances - added, most) / variances, 1.0)
+    if covariance_type in ("full", "tied"):
+        roots = np.sqrt(shares)
+        shares = roots[..., :, None] * roots[..., None, :]
+    return covariances * shares
 
 
 def _homogeneous(affine):

@@ -29,7 +29,7 @@ import numpy as np
 
 from ._base import ClientSums, RowModel, Step
 from .client_runs import by_client, equally_long, segment_sums
-from .component_units import component_units
+from .component_units import RAREST, component_units, within_rows
 from .covariances import COLLAPSED, cholesky, scale_components, unpack, whiten
 from .mixture_parameters import squared_scale
 from .units import ROUNDING, Units, n_moments, rows_at_once, second_moment
@@ -160,6 +160,13 @@ class GaussianMixtureModel(RowModel):
     def given_regularization(self):
         """``reg_covar`` times the identity of the rows' units, in standard units."""
         return self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
+
+    @cached_property
+    def _regularization_counts(self):
+        """Whether ``reg_covar`` is more than all the variance of rows along some axis."""
+        if self.covariance_type in ("full", "tied"):
+            return bool((np.diagonal(self.given_regularization) > 1).any())
+        return bool((self.reg_covar / np.square(self.units.scale) > 1).any())
 
     @cached_property
     def _shared_regularization(self):
@@ -410,12 +417,27 @@ class GaussianMixtureModel(RowModel):
         proposal = statistics + step_size * field
         if calm > kept and self.in_domain(proposal, statistics, calm, step_size):
             return Step(proposal, field_sq_norm, 0, step_size)
+        patient = self._rare_ones_wait(proposal, statistics)
+        noisy = calm > kept and not self.in_domain(patient, statistics, calm, step_size)
         for halvings in range(_MAX_HALVINGS):
             proposal = statistics + step_size * field
             if self.in_domain(proposal, statistics, kept, step_size):
-                return Step(proposal, field_sq_norm, halvings, step_size, noisy=calm > kept)
+                return Step(proposal, field_sq_norm, halvings, step_size, noisy)
+            patient = self._rare_ones_wait(proposal, statistics)
+            if self.in_domain(patient, statistics, kept, step_size):
+                return Step(patient, field_sq_norm, halvings + 1, step_size, noisy)
             step_size = step_size / 2
         return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
+
+    def _rare_ones_wait(self, proposal, statistics):
+        """The proposal, with the statistics of components that hardly any row has as they were.
+
+        Of these there is little but noise. The others need not wait for a component that died.
+        """
+        table, table_before = (
+            s.reshape(self.n_components, self.n_functions) for s in (proposal, statistics)
+        )
+        return np.where(table_before[:, :1] < RAREST, table_before, table).ravel()
 
     def in_domain(self, proposal, statistics=None, kept=0.0, step_size=0.0):
         """Whether data could have this statistic, coming from ``statistics`` by one step.
@@ -520,6 +542,9 @@ class GaussianMixtureModel(RowModel):
     def message_units(self, parameters):
         """Units of the components."""
         weights, means, covariances = parameters[:3]
+        if self._regularization_counts:
+            regularization = self.regularization(means)
+            covariances = within_rows(covariances, regularization, weights, self.covariance_type)
         is_zero = self._functions_of_ones == 0
         return component_units(self.covariance_type, weights, means, covariances, is_zero)
 

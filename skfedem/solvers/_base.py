@@ -246,7 +246,7 @@ def server_half(
     field = mean_field(problem, server, received)
     step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
     step_limit = server.step_limit
-    if step.safeguarded:
+    if step.step_taken < step_size:
         step_limit = min(step_limit, _CAUTION * step_size)
     elif step.noisy and problem.lasting_noise:
         step_limit = min(step_limit, _PATIENCE * step_size)
