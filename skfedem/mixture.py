@@ -77,10 +77,10 @@ from .solvers.fedem import ClientStates
 
 def _reads_rows_once(estimator):
     """Whether ``partial_fit`` can be had."""
-    if estimator.solver == "vr_fedem":
+    if estimator.solver != "fedem":
         raise AttributeError(
-            'Expected solver="fedem" for partial_fit, got "vr_fedem": variance reduction reads '
-            "rows again, and those of a stream are gone."
+            f'Expected solver="fedem" for partial_fit, got {estimator.solver!r}: variance '
+            "reduction reads rows again, and those of a stream are gone."
         )
     return True
 

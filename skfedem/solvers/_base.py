@@ -8,8 +8,9 @@ A solver is a module with two functions::
 Both work on many clients at once. States are NamedTuples of arrays: client vectors, laid out as
 the model's ``vectors`` says, or one number a client, for the fields named in the solver's
 ``PER_CLIENT``. ``client_half`` is pure: it gets the states of some clients and returns the new
-ones, so that a message that never arrives leaves no trace. Who runs the clients, in which groups
-and on how many workers, is the round loop's business.
+ones, so that a message that never arrives leaves no trace. ``VARIANCE_REDUCED`` says whether its
+minibatches leave no noise in the limit. Who runs the clients, in which groups and on how many
+workers, is the round loop's business.
 """
 
 from __future__ import annotations
