@@ -534,7 +534,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         automatic = isinstance(self.step_size, str)
         if not automatic:
             doubt = ', or use step_size="auto"'
-        elif self.batch_size is not None and self.solver == "fedem":
+        elif problem.lasting_noise:
             doubt = ', or use solver="vr_fedem", whose minibatches leave no noise'
         else:
             doubt = ""
