@@ -526,7 +526,8 @@ class RandK(_Operator):
 
     def _variance(self, x: FloatArray) -> FloatArray:
         _vectors.check_finite(x)
-        return self.omega_for(x.shape[1]) * (x * x).sum(axis=1)
+        omega = self.omega_for(x.shape[1])
+        return omega * (x * x).sum(axis=1) if omega else np.zeros(len(x))
 
     def _code(self, q: int) -> _codec.Sparse:
         return _codec.Sparse(0x23, most=self._level(q))

@@ -274,7 +274,7 @@ def _max_step_size(
     _check_positive(
         v_min=v_min, gradient_lipschitz=gradient_lipschitz, field_lipschitz=field_lipschitz
     )
-    curvature_bound = v_min / (2 * gradient_lipschitz)
+    curvature_bound = v_min / 2 / gradient_lipschitz
     if omega_p == 0:
         return curvature_bound
     message_bound = (

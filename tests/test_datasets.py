@@ -136,6 +136,14 @@ def test_alpha_sets_the_heterogeneity():
     assert np.all(shares(1e-4).max(axis=1) > 0.99)
 
 
+@pytest.mark.parametrize("scheme", ["dirichlet", "size"])
+def test_at_the_smallest_alpha_one_client_holds_all_it_can(scheme):
+    y = np.arange(400) % 2
+    labels = client_labels(y, 4, scheme=scheme, y=y, alpha=5e-324, random_state=0)
+    # Each client has a row at least.
+    assert np.bincount(2 * labels + y if scheme == "dirichlet" else labels).max() >= 197
+
+
 def test_dirichlet_shares_have_the_dirichlet_law():
     # The shares of 2,000 labels of 500 rows are 2,000 draws from Dirichlet(a, a, a, a), whose
     # margins are Beta(a, 3a), but for the rounding to 1/500.

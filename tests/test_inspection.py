@@ -337,6 +337,36 @@ def test_rounds_at_one_position_count_by_the_last(pyplot):
     np.testing.assert_array_equal(points(display.lines_["loss"][0])[1], [4, 1, 0])
 
 
+def test_what_belongs_to_rounds_at_one_position_is_their_mean(pyplot):
+    # A round without clients sends nothing: it is where the one before it was.
+    history = made_history([0, 1, 1, 2, 2], [0, 3, 0, 4, 0.0]) | {"n_active": [0, 3, 0, 4, 0]}
+    display = ConvergenceDisplay([history, history], x="epoch", y="n_active").plot()
+    np.testing.assert_array_equal(points(display.lines_["n_active"][0])[1], [1.5, 2])
+
+
+def test_points_that_no_line_leads_to_are_marked(pyplot):
+    # Of a long series with zeros on a log axis, a line has what is positive at two in a row.
+    loss = np.zeros(100)
+    loss[[3, 10, 11, 20, 21, 22, 40, *range(50, 80), 99]] = 1.0
+    display = ConvergenceDisplay(made_history(range(100), loss), y="loss").plot(yscale="log")
+    (line,) = display.lines_["loss"]
+    assert line.get_marker() == "."
+    x = points(line)[0]
+    assert x[np.array(line.get_markevery())].tolist() == [3, 40, 99]
+
+
+def test_long_labels_of_an_axis_are_wrapped(pyplot):
+    imputer = FederatedMatrixImputer(1, family="poisson", max_iter=3)
+    with pytest.warns(ConvergenceWarning):
+        imputer.fit(counts_of_clients())
+    display = ConvergenceDisplay.from_estimator(imputer, y=["epoch", "objective"])
+    assert "\n" in display.ax_[0].get_ylabel()
+    display.figure_.canvas.draw()
+    for axis in display.ax_:
+        extent = axis.yaxis.label.get_window_extent()
+        assert extent.y0 >= 0 and extent.y1 <= display.figure_.bbox.y1
+
+
 def test_long_runs_are_drawn_at_few_points(pyplot):
     generator = np.random.default_rng(0)
     histories = []

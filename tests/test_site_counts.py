@@ -257,6 +257,22 @@ def test_smallest_sizes(n_sites, n_months):
     assert sum(map(len, data.clients)) == 5
 
 
+def test_sizes_in_few_bits_are_those_numbers():
+    sizes = np.array([300, 200, 10], dtype=np.int16)
+    data = make_site_counts(*sizes, observed=0.1, random_state=0)
+    expected = make_site_counts(300, 200, 10, observed=0.1, random_state=0)
+    assert sum(map(len, data.clients)) == 6000
+    assert_array_equal(np.concatenate(data.clients), np.concatenate(expected.clients))
+
+
+def test_extreme_observers_are_limits():
+    everywhere = make_site_counts(home_range=1e308, random_state=0)
+    assert len(np.unique(cells_of(everywhere)[0])) > 100
+    one_does_all = make_site_counts(effort_tail=1e-310, random_state=0)
+    *others, most = sorted(map(len, one_does_all.clients))
+    assert len(set(others)) == 1 and most > sum(others)
+
+
 def test_large_parameters_of_presences_do_not_overflow():
     data = make_site_counts(10, 12, 1, family="bernoulli", intercept=1e4, random_state=0)
     assert_array_equal(cells_of(data)[2], 1)

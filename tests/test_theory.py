@@ -68,6 +68,15 @@ def test_max_step_size_fills_the_condition_of_the_proof(n_clients, omega, partic
     assert step**2 == close(bound)
 
 
+def test_large_constants_do_not_overflow_on_the_way():
+    large = {"v_min": 1e308, "gradient_lipschitz": 1e308}
+    small = {"v_min": 1.0, "gradient_lipschitz": 1.0}
+    for n_clients, omega in ((2, 1.0), (8, 0.0)):
+        step = theory.max_step_size(n_clients, omega, 1.0, **large, field_lipschitz=1.0)
+        expected = theory.max_step_size(n_clients, omega, 1.0, **small, field_lipschitz=1.0)
+        assert step == expected
+
+
 @pytest.mark.parametrize("omega", [0.0, 1e-300, 1e-12])
 def test_curvature_alone_limits_the_step_as_compression_vanishes(omega):
     curvature_bound = CONSTANTS["v_min"] / (2 * CONSTANTS["gradient_lipschitz"])

@@ -157,6 +157,7 @@ def make_site_counts(
     check_number("n_sites", n_sites, kind=Integral, low=1)
     check_number("n_months", n_months, kind=Integral, low=1)
     check_number("n_clients", n_clients, kind=Integral, low=1)
+    n_sites, n_months, n_clients = int(n_sites), int(n_months), int(n_clients)
     check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1)
     check_choice("family", family, _FAMILIES)
     check_choice("grouping", grouping, _GROUPINGS)
@@ -289,8 +290,8 @@ def _mean(natural, family):
 
 def _efforts(n_observers, n_samples, effort_tail, random_state):
     """Number of observations of each observer: one, and a share of the rest."""
-    # By logarithms: a draw overflows at a small index.
-    log_efforts = random_state.standard_exponential(n_observers) / effort_tail
+    # By logarithms: a draw overflows at a small index, and a logarithm below 1e-300.
+    log_efforts = random_state.standard_exponential(n_observers) / max(effort_tail, 1e-300)
     efforts = np.exp(log_efforts - log_efforts.max())
     return 1 + random_state.multinomial(n_samples - n_observers, efforts / efforts.sum())
 
@@ -298,7 +299,8 @@ def _efforts(n_observers, n_samples, effort_tail, random_state):
 def _draw_cells(cells, homes, home_range, month_ends, truth, family, random_state):
     """Fill rows of (site, month, count)."""
     size = len(cells)
-    distances = np.rint(random_state.laplace(0, home_range, size))
+    # Beyond 1e12 sites, doubles do not tell one from the next.
+    distances = np.rint(random_state.laplace(0, min(home_range, 1e12), size))
     sites = ((homes + distances) % len(truth.row_effects)).astype(np.intp)
     # Draws lie in [0, 1); where the product rounds up to the last end, the last month is meant.
     draws = random_state.random_sample(size) * month_ends[-1]

@@ -255,9 +255,9 @@ def _dirichlet_labels(codes, n_clients, alpha, random_state):
     for rows in split_by(np.arange(len(codes)), codes, codes.max() + 1):
         # A Dirichlet draw is gamma draws over their sum. Logarithms of gamma draws, because the
         # draws themselves all underflow to 0 at a small alpha; Gamma(a) has the law of
-        # Gamma(a + 1) * U^(1/a).
+        # Gamma(a + 1) * U^(1/a). Below 1e-300 the logarithms overflow: one holder has all anyway.
         log_shares = np.log(random_state.standard_gamma(alpha + 1, n_clients))
-        log_shares += np.log(1 - random_state.random_sample(n_clients)) / alpha
+        log_shares += np.log(1 - random_state.random_sample(n_clients)) / max(alpha, 1e-300)
         shares = np.exp(log_shares - log_shares.max())
         ends = np.rint(np.cumsum(shares) / shares.sum() * len(rows)).astype(int)
         holders = np.repeat(np.arange(n_clients), np.diff(ends, prepend=0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from numbers import Real
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -28,6 +29,8 @@ ScaleName = Literal["auto", "linear", "log"]
 
 _POSITIVE = ("field_sq_norm", "mean_field_sq_norm")
 _INTEGERS = ("round", "n_active", "safeguarded")
+# Longer ones do not fit beside one of several panels.
+_LABEL_LENGTH = 32
 
 
 class ConvergenceDisplay:
@@ -352,7 +355,7 @@ class ConvergenceDisplay:
             xscale=xscale,
             yscale=yscale,
             xlabel=series_label(self.x, self.histories),
-            ylabel=series_label(name, self.histories),
+            ylabel=fill(series_label(name, self.histories), _LABEL_LENGTH),
         )
         for line, quantity, scale in (
             (axis.xaxis, self.x, xscale),

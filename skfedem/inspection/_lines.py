@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+import numpy as np
+
 from ._common import fitting_legend, legend_above, with_options
 
 # With no more points than this, each is marked: it shows where a series was evaluated.
@@ -22,11 +24,11 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
 
     lines, bands = [], []
     for curve in curves:
-        style: dict[str, Any] = {"marker": "."} if len(curve.x) <= _FEW_POINTS else {}
+        style: dict[str, Any] = {}
         labels = _component_labels(curve) if len(curves) == 1 else [curve.label]
         for component, middle in enumerate(curve.middle.T):
             label = labels[component] if component < len(labels) else None
-            options = with_options({"label": label, **style}, line_kw, Line2D)
+            options = with_options({"label": label, **style, **_marks(middle)}, line_kw, Line2D)
             (line,) = axis.plot(curve.x, middle, **options)
             lines.append(line)
             if len(curves) > 1:
@@ -37,6 +39,16 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
                 low, high = curve.low[:, component], curve.high[:, component]
                 bands.append(axis.fill_between(curve.x, low, high, **options))
     return lines, bands
+
+
+def _marks(values):
+    """Markers of all points where they are few, else of those that no line leads to."""
+    known = np.isfinite(values)
+    if known.sum() <= _FEW_POINTS:
+        return {"marker": "."}
+    beside = np.append(known[1:], False) | np.append(False, known[:-1])
+    alone = np.flatnonzero(known & ~beside)
+    return {"marker": ".", "markevery": alone.tolist()} if len(alone) else {}
 
 
 def _component_labels(curve):

@@ -9,6 +9,8 @@ import numpy as np
 X_AXES = ("round", "epoch", "bits")
 # What rounds have and the start, whose entry is 0, does not.
 _OF_ROUNDS = ("n_active", "safeguarded")
+# What belongs to a round, and not to what was reached after it.
+_PER_ROUND = (*_OF_ROUNDS, "uplink_bits", "downlink_bits")
 # A mean over runs is drawn at so many points at most.
 _MOST_POINTS = 1000
 
@@ -90,7 +92,8 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
         return Curve(label, at, values, None, None, per_component)
     grid = _common_grid(runs, label, x, y)
     # Components of one run need not be those of another: the largest is compared to the largest.
-    values = np.stack([_on_grid(grid, _by_final_size(*run), log_y) for run in runs])
+    per_round = y in _PER_ROUND
+    values = np.stack([_on_grid(grid, _by_final_size(*run), log_y, per_round) for run in runs])
     low, high = (None, None) if quantiles is None else np.quantile(values, quantiles, axis=0)
     return Curve(label, grid, values.mean(axis=0), low, high, per_component)
 
@@ -136,12 +139,18 @@ def _common_grid(runs, label, x, y):
     return grid
 
 
-def _on_grid(grid, run, log_y):
+def _on_grid(grid, run, log_y, per_round):
     """Values at the points of a grid, interpolated linearly on the scale that they are drawn on."""
     at, values = run
     # Where several rounds are at one position (nobody sent anything), the last is what was reached.
-    last = np.append(at[1:] != at[:-1], True)
-    at, values = at[last], values[last]
+    # Of what belongs to a round it is their mean.
+    first = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
+    sizes = np.diff(first, append=len(at))
+    if per_round:
+        values = np.add.reduceat(values, first) / sizes[:, None]
+    else:
+        values = values[first + sizes - 1]
+    at = at[first]
     if np.array_equal(at, grid):
         return values
     log_y = log_y and bool((values > 0).all())
