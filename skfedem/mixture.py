@@ -523,8 +523,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         linearly dependent, those of the first call in which they vary. "tied" covariances need the
         scatter of the rows about the means, which clients send in every round, uncompressed.
 
-        The rows of the first call count twice, as the start has seen them. Weights of rows that are
-        all equal in a call count 1 each.
+        A stream warns of nothing: look at ``safeguarded``, ``step_size`` and ``weights`` in
+        ``history_``. The rows of the first call count twice, as the start has seen them. Weights of
+        rows that are all equal in a call count 1 each.
 
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not

@@ -399,6 +399,7 @@ np.savez(path + ".fit.npz", means=gm.means_, **gm.history_)
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_been(tmp_path):
     path = tmp_path / "run.npz"
 

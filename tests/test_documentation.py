@@ -186,6 +186,7 @@ def test_roughly_is_a_fifth():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.slow
 def test_every_block_runs(page, tmp_path, monkeypatch):
     blocks = blocks_of_page(page)
     if any("inspection" in block.code or "matplotlib" in block.code for block in blocks):

@@ -77,6 +77,7 @@ def run_plot(folder, *arguments):
     return run.stdout
 
 
+@pytest.mark.slow
 def test_plot_of_simulated_counts(tmp_path):
     pytest.importorskip("matplotlib")
     printed = run_plot(tmp_path, "--sites", "120", "--months", "48", "--observations", "900")

@@ -48,6 +48,7 @@ def cohort(tmp_path_factory):
     return run_example("plot_cohort_em.py", tmp_path_factory.mktemp("cohort"), "--rounds", "120")
 
 
+@pytest.mark.slow
 def test_cohort_em_loses_components_and_fedem_does_not(cohort):
     assert len(cohort.results) == 3
     for pooled, runs in cohort.results:
@@ -156,6 +157,7 @@ def communication(tmp_path_factory):
     return run_example("plot_communication.py", folder, "--seeds", "1", "--rounds", "40")
 
 
+@pytest.mark.slow
 def test_uncompressed_em_is_the_unit(communication):
     X = communication.X
     start = {k: v for k, v in communication.START.items() if k != "eval_every"}
@@ -225,6 +227,7 @@ def hospitals(tmp_path_factory):
     return run_example("plot_hospitals.py", tmp_path_factory.mktemp("hospitals"), "--rounds", "20")
 
 
+@pytest.mark.slow
 def test_missing_values_get_the_mean_of_all_who_measured(hospitals):
     tables = hospitals.tables
     assert (tables[1][:, hospitals.CHOLESTEROL] == 0).all()

@@ -43,6 +43,7 @@ def small():
 HOW = ("iid", "one_component")
 
 
+@pytest.mark.slow
 def test_figure_1_floor_of_fedem_and_none_of_vr_fedem(script, small, tmp_path_factory):
     path = tmp_path_factory.mktemp("figures") / "figure_1.png"
     names, printed = script("plot_figure_1.py", "--epochs", "3", "--output", str(path))
@@ -60,6 +61,7 @@ def test_figure_1_floor_of_fedem_and_none_of_vr_fedem(script, small, tmp_path_fa
     assert mean_field < 1e-7 and 1 / 3 < field / mean_field < 3
 
 
+@pytest.mark.slow
 def test_participation_raises_the_floor_and_nothing_else(script, small):
     names, printed = script("plot_slides_participation.py", "--epochs", "4", "--runs", "2")
     assert printed.count("times that of p = 1") == 4
@@ -123,6 +125,7 @@ def test_naive_fedem_stalls(script, small):
     assert ending["one_component", "naive FedEM"][1] > 3 * ending["iid", "naive FedEM"][1]
 
 
+@pytest.mark.slow
 def test_weights_of_vr_fedem_agree(script, small):
     names, printed = script("plot_slides_weights.py", "--epochs", "5", "--runs", "2")
     assert "weight by pooled EM: 0.40" in printed

@@ -1461,6 +1461,7 @@ def fit_with_a_flock(flock, **parameters):
     ],
     ids=lambda parameters: next(iter(parameters)),
 )
+@pytest.mark.slow
 def test_a_large_flock_is_told_where_rounds_have_no_momentum(parameters):
     says = (
         r"in row 49, column 14 is some .* Raise max_iter, not tol, or fit in exact rounds .* log1p"

@@ -142,6 +142,7 @@ def test_exact_rounds_reach_the_pooled_optimum(family, overlap, effects):
 @every_family
 @every_split
 @pytest.mark.parametrize("compressor", [Dithering(omega=1.0), BlockQuantizer(omega=1.0)])
+@pytest.mark.slow
 def test_compressed_and_partial_rounds_reach_the_pooled_optimum(family, overlap, compressor):
     data = observations(family, overlap)
     want = soft_impute(data, family)
@@ -152,6 +153,7 @@ def test_compressed_and_partial_rounds_reach_the_pooled_optimum(family, overlap,
 
 
 @every_family
+@pytest.mark.slow
 def test_variance_reduction_reaches_the_pooled_optimum_with_minibatches(family):
     data = observations(family, overlap=True)
     want = soft_impute(data, family)
@@ -178,6 +180,7 @@ def test_any_split_of_the_observations_gives_the_same_fit(family):
 
 @pytest.mark.parametrize("solver", [fedem, vr_fedem])
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
+@pytest.mark.slow
 def test_minibatches_of_clients_of_very_unlike_effort_do_not_diverge(family, solver):
     rows, columns, values, _ = observations(family, overlap=True)
     # One client has four fifths of the observations, the others a few each.

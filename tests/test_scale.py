@@ -375,6 +375,7 @@ for n_jobs in (2, 1):
 """
 
 
+@pytest.mark.slow
 def test_a_grid_search_in_processes_has_one_thread_in_each(tmp_path):
     found = subprocess.run(
         [sys.executable, "-c", NESTED, str(tmp_path)],

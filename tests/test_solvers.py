@@ -50,6 +50,7 @@ not_converged = pytest.mark.filterwarnings(
 
 @not_converged
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_variance_reduction_removes_the_noise_floor(seed):
     # The paper's synthetic experiment, half as long. ||h||² starts near 1e-3. A step of 0.01
     # makes VR-FedEM halve it every 10 epochs here: 250 epochs are 25 halvings, 3e-11, so that
@@ -509,6 +510,7 @@ def gap_to_pooled_em(clients, seed, **params):
 @not_converged
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("n_clients", "omega"), [(3, 1.0), (12, 0.5), (24, 2.0)])
+@pytest.mark.slow
 def test_automatic_steps_stand_on_iris_sorted_by_label(n_clients, omega, seed):
     # All rows are read: nothing but compression, whose noise goes to 0 with the innovations.
     gap = gap_to_pooled_em(iris_by_label(n_clients), seed, omega=omega, max_iter=1500, tol=0)
@@ -517,6 +519,7 @@ def test_automatic_steps_stand_on_iris_sorted_by_label(n_clients, omega, seed):
 
 @not_converged
 @pytest.mark.parametrize(("extra", "seed"), [(0.1, 0), (0.001, 0), (0.0, 0), (0.0, 1), (0.0, 2)])
+@pytest.mark.slow
 def test_a_feature_that_others_determine_does_no_harm(extra, seed):
     clients = iris_by_label(12, extra)
     assert abs(gap_to_pooled_em(clients, seed, omega=1.0, max_iter=2000, tol=0)) < 0.01
@@ -590,10 +593,9 @@ def test_a_component_too_many_does_not_hold_up_the_others(covariance_type):
     assert fit.score(answers) > exact.score(answers) - 0.01
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-@pytest.mark.parametrize("units", [[1e-6, 1, 1], [1e-12, 1, 1], [1e-8] * 3, [1e-140] * 3])
-def test_messages_know_nothing_of_reg_covar(units, covariance_type, participation):
+@pytest.mark.parametrize("units", [[1e-6, 1, 1], [1e-8] * 3, [1e-140] * 3])
+def test_messages_know_nothing_of_reg_covar(units, covariance_type):
     # In units of covariances of which it is most, noise was large beside all that clients say.
     rng = np.random.default_rng(0)
     kinds = rng.integers(3, size=600)
@@ -602,7 +604,7 @@ def test_messages_know_nothing_of_reg_covar(units, covariance_type, participatio
     gm = FederatedGaussianMixture(3, covariance_type=covariance_type, random_state=0)
     gm.set_params(means_init=[rows[kinds == k][0] for k in range(3)])
     drift = gm.fit(rows, clients=clients).client_drift_
-    gm.set_params(omega=1.0, participation=participation).fit(rows, clients=clients)
+    gm.set_params(omega=1.0, participation=0.5).fit(rows, clients=clients)
     assert gm.history_["safeguarded"].sum() <= 2
     # Control variates still learn; the drift was 5 to 1e6 times as large, or infinite.
     assert_allclose(gm.client_drift_.mean(), drift.mean(), rtol=0.5)
@@ -649,6 +651,7 @@ def test_compression_spares_narrow_and_rare_components(rows_of, seed):
 
 @not_converged
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_noise_that_adds_up_does_not_destroy_rare_components(seed):
     # Three rows, and no single step leaves the domain at first: in the end some would.
     rows, start = with_a_rare_cluster(seed, n_rows=3)
