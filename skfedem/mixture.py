@@ -569,7 +569,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 problem = federated_problem(settings, model, federation, seed)
                 server = memory.server
                 if model.units is not memory.model.units:
-                    server = server._replace(parameters=model.maximization(server.statistics))
+                    share = federation.n_samples / (memory.n_samples + federation.n_samples)
+                    statistics = model.told_of_axes(server.statistics, memory.model.units, share)
+                    server = server._replace(
+                        statistics=statistics, parameters=model.maximization(statistics)
+                    )
                 memory = memory._replace(model=model, server=server)
             n_known = len(memory.ids)
             if n_known and memory.totals.any():

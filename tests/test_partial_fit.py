@@ -535,12 +535,43 @@ def test_features_that_begin_to_vary(covariance_type, how):
     unseen = stream.partial_fit(first, clients=clients[:60]).score(then)
     stream.partial_fit(then, clients=clients)
     assert_same(stream, want, **ALMOST)
-    # Far out of a variance of 1e-6, which has 64 eps of the new variance on top.
-    assert stream.history_["log_likelihood"][1] == pytest.approx(unseen, rel=1e-6)
+    seen = stream.history_["log_likelihood"][1]
+    if covariance_type == "full" or (covariance_type, how) == ("diag", "constant"):
+        # Far out of a variance of 1e-6; but what clients tell of the new axis comes first.
+        assert unseen < -1e4 < -30 < seen < want.score(then)
+    else:
+        # The variance is not taken from Ŝ, or no axis is new; 64 eps of it are on top of 1e-6.
+        assert seen == pytest.approx(unseen, rel=1e-6)
     warm = fit(FederatedGaussianMixture(covariance_type=covariance_type, warm_start=True), first)
     fit(warm, then)
     assert_same(warm, want, **ALMOST)
     assert warm.lower_bound_ == pytest.approx(warm.score(then), abs=1e-10)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+@pytest.mark.parametrize("how", ["stream", "warm"])
+@pytest.mark.parametrize("seed", range(3))
+def test_compression_does_not_drown_components_when_a_feature_begins_to_vary(
+    covariance_type, how, seed
+):
+    # Where nothing was known of the new axis, 1 to 3 nats were missing in some of such runs.
+    rng = np.random.default_rng(seed)
+    kinds = np.where(rng.integers(2, size=6100), 3, -3)
+    rows, owners = rng.normal(kinds[:, None], 1, (6100, 3)), rng.integers(5, size=6100)
+    first = rows * [1, 1, 0] + [0, 0, 5]
+    em = fit(FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=0), rows)
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=seed)
+    gm.set_params(omega=1.0, participation=0.7, warm_start=True, max_iter=300)
+    if how == "warm":
+        fit(fit(gm, first, clients=owners), rows, clients=owners)
+    else:
+        gm.partial_fit(first[:100], clients=owners[:100])
+        for start in range(100, 6100, 100):
+            now = slice(start, start + 100)
+            gm.partial_fit(rows[now], clients=owners[now])
+    # A pass of 60 rounds ends within 0.02.
+    assert gm.score(rows) > em.score(rows) - 0.05
+    assert gm.history_["safeguarded"].sum() == 0
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])

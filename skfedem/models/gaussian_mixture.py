@@ -548,6 +548,23 @@ class GaussianMixtureModel(RowModel):
         is_zero = self._functions_of_ones == 0
         return component_units(self.covariance_type, weights, means, covariances, is_zero)
 
+    def told_of_axes(self, statistics, units_before, share):
+        """Statistics in which a share of the rows has its variance along axes that are new.
+
+        Clients have told it, and it is 1. Were it 0, the noise of messages would be all there is:
+        their units are those of the components. "tied" and "spherical" ones have a variance there.
+        """
+        if self.covariance_type not in ("full", "diag"):
+            return statistics
+        d, varies = self.n_features, self.units.varies
+        is_new = ~units_before.varies if varies is None else varies & ~units_before.varies
+        squares = np.arange(d)
+        if self.covariance_type == "full":
+            squares = np.flatnonzero(np.eye(d)[np.triu_indices(d)])
+        table = statistics.reshape(self.n_components, self.n_functions).copy()
+        table[:, 1 + d + squares[is_new]] += share * table[:, :1]
+        return table.ravel()
+
     def constants(self):
         """The units, to six digits: rounding differs from one machine to the next."""
         center, scale, rotation, _ = self.units

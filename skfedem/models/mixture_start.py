@@ -191,7 +191,10 @@ def start_again(model, federation, before, server, given, cost):
     unchanged = model.reg_covar == before.reg_covar and model.units is before.units
     if unchanged and _same(model.fixed_covariance, before.fixed_covariance):
         return Start(server.statistics, server.parameters, *cost)
-    return Start(server.statistics, model.maximization(server.statistics), *cost)
+    statistics = server.statistics
+    if model.units is not before.units:
+        statistics = model.told_of_axes(statistics, before.units, 1.0)
+    return Start(statistics, model.maximization(statistics), *cost)
 
 
 def _same(one, other):
