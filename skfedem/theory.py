@@ -95,7 +95,7 @@ def control_step(omega: float) -> float:
     >>> control_step(3.0)
     0.25
     """
-    _check_omega(omega)
+    _check_not_negative(omega=omega)
     return 1 / (1 + omega)
 
 
@@ -133,8 +133,9 @@ def participation_omega(omega: float, participation: float) -> float:
     >>> participation_omega(1.0, 0.5)
     3.0
     """
-    _check_omega(omega)
-    _check_participation(participation)
+    _check_not_negative(omega=omega)
+    hint = "It is the share of rounds in which a client takes part."
+    check_number("participation", participation, low=0, low_open=True, high=1, hint=hint)
     return omega + (1 - participation) * (1 + omega) / participation
 
 
@@ -192,7 +193,14 @@ def max_step_size_full_participation(
     >>> max_step_size_full_participation(8, 4.0, **constants)
     0.1
     """
-    return _max_step_size(n_clients, omega, 1.0, v_min, gradient_lipschitz, field_lipschitz)
+    return max_step_size(
+        n_clients,
+        omega,
+        1.0,
+        v_min=v_min,
+        gradient_lipschitz=gradient_lipschitz,
+        field_lipschitz=field_lipschitz,
+    )
 
 
 @_in_python_numbers
@@ -255,21 +263,7 @@ def max_step_size(
     >>> round(max_step_size(32, 1.0, 0.25, **constants), 4)
     0.0945
     """
-    return _max_step_size(
-        n_clients, omega, participation, v_min, gradient_lipschitz, field_lipschitz
-    )
-
-
-def _max_step_size(
-    n_clients: int,
-    omega: float,
-    participation: float,
-    v_min: float,
-    gradient_lipschitz: float,
-    field_lipschitz: float,
-) -> float:
-    """Theorem 4's bound, which is Theorem 1's with p = 1."""
-    _check_n_clients(n_clients)
+    _check_count(n_clients=n_clients)
     omega_p = participation_omega(omega, participation)
     _check_positive(
         v_min=v_min, gradient_lipschitz=gradient_lipschitz, field_lipschitz=field_lipschitz
@@ -324,7 +318,7 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     >>> noise_factor(10, 1.0, 0.5)
     1.6
     """
-    _check_n_clients(n_clients)
+    _check_count(n_clients=n_clients)
     return (1 + 5 * participation_omega(omega, participation)) / n_clients
 
 
@@ -439,7 +433,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     (20, 5)
     """
     _check_count(n_inner=n_inner)
-    _check_omega(omega)
+    _check_not_negative(omega=omega)
     # As a fraction ω is what was written: 49 / 1.4² is 25, and a little more in doubles.
     return math.ceil(n_inner / (1 + Fraction(str(omega))) ** 2)
 
@@ -501,8 +495,8 @@ def vr_step_size(
     >>> round(vr_step_size(304, 1.0, **constants), 12)
     0.5
     """
-    _check_n_clients(n_clients)
-    _check_omega(omega)
+    _check_count(n_clients=n_clients)
+    _check_not_negative(omega=omega)
     _check_positive(
         v_min=v_min,
         v_max=v_max,
@@ -566,7 +560,7 @@ def vr_cost(
     >>> vr_cost(n_clients=10, n_samples=200, batch_size=5, n_inner=20, n_outer=3)
     12000
     """
-    _check_n_clients(n_clients)
+    _check_count(n_clients=n_clients)
     _check_positive(n_samples=n_samples, batch_size=batch_size)
     _check_count(n_inner=n_inner, n_outer=n_outer)
     return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
@@ -612,24 +606,11 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     (10, 20)
     """
     _check_positive(n_samples=n_samples)
-    _check_omega(omega)
+    _check_not_negative(omega=omega)
     square = (1 + omega) ** 2 * n_samples / 2
     below = math.floor(math.sqrt(square))
     # m/k + c k is equal at k and k + 1 where k (k + 1) = m/c, the square of its real minimiser.
     return max(1, below if square <= below * (below + 1) else below + 1)
-
-
-def _check_omega(omega: float) -> None:
-    _check_not_negative(omega=omega)
-
-
-def _check_n_clients(n_clients: int) -> None:
-    _check_count(n_clients=n_clients)
-
-
-def _check_participation(participation: float) -> None:
-    hint = "It is the share of rounds in which a client takes part."
-    check_number("participation", participation, low=0, low_open=True, high=1, hint=hint)
 
 
 def _check_count(**values: int) -> None:
