@@ -178,16 +178,13 @@ def _plusplus_centers(model, federation, seed):
 def _rows_as_centers(model, federation, seed):
     """Rows drawn at random: reveals ``n_components`` rows to the server."""
     rng = np.random.RandomState(seed)
-    shares = None
-    if federation.sample_weight is not None:
-        # As rows that are repeated would be drawn, but for drawing one of them again.
-        shares = federation.sample_weight.values / federation.sample_weight.values.sum()
-    if shares is None:
-        drawn = sample_without_replacement(
-            federation.n_samples, model.n_components, random_state=rng
-        )
+    n, size = federation.n_samples, model.n_components
+    if federation.sample_weight is None:
+        drawn = sample_without_replacement(n, size, random_state=rng)
     else:
-        drawn = rng.choice(federation.n_samples, model.n_components, replace=False, p=shares)
+        # As rows that are repeated would be drawn, but for drawing one of them again.
+        weights = federation.sample_weight.values
+        drawn = rng.choice(n, size, replace=False, p=weights / weights.sum())
     centers = take_rows(federation.rows, np.sort(drawn)).astype(np.float64)
     return centers, FLOAT_BITS * centers.size
 
