@@ -50,9 +50,9 @@ class BernoulliMask(Compressor):
         """Return the compressed vectors; coordinates are independent, whatever the lengths."""
         values, uniforms = np.asarray(values, float), np.asarray(uniforms, float)
         if uniforms.shape != values.shape:
-            raise ValueError(f"expected uniforms of shape {values.shape}, got {uniforms.shape}")
+            raise ValueError(f"Expected uniforms of shape {values.shape}, got {uniforms.shape}.")
         if not np.isfinite(values).all():
-            raise ValueError("values must be finite, got NaN or inf")
+            raise ValueError("Expected finite values, got NaN or inf.")
         kept = uniforms * (1 + self.omega) < 1
         return np.where(kept, values * (1 + self.omega), 0.0) + 0.0  # never -0.0
 
@@ -77,17 +77,17 @@ class BernoulliMask(Compressor):
         """Return the vector; refuse everything that `encode` cannot have written."""
         body, checksum = data[:-4], data[-4:]
         if len(data) < 12 or struct.pack("<I", zlib.crc32(body)) != checksum:
-            raise ValueError("expected a message of BernoulliMask, got damaged bytes")
+            raise ValueError("Expected a message of BernoulliMask, got damaged bytes.")
         length = struct.unpack("<Q", body[:8])[0]
         start = 8 + -(-length // 8)
         bitmap = np.unpackbits(np.frombuffer(body[8:start], np.uint8)).astype(bool)
         if len(body) < start or bitmap[length:].any():
-            raise ValueError(f"expected a bitmap of {length} bits, got {len(bitmap)}")
+            raise ValueError(f"Expected a bitmap of {length} bits, got {len(bitmap)}.")
         if len(body) - start != 8 * bitmap.sum():
-            raise ValueError(f"expected {bitmap.sum()} numbers, got {len(body) - start} bytes")
+            raise ValueError(f"Expected {bitmap.sum()} numbers, got {len(body) - start} bytes.")
         nonzeros = np.frombuffer(body, "<f8", offset=start)
         if not (np.isfinite(nonzeros).all() and nonzeros.all()):
-            raise ValueError("expected finite non-zero numbers")
+            raise ValueError("Expected finite non-zero numbers, got others.")
         values = np.zeros(length)
         values[bitmap[:length]] = nonzeros
         return values

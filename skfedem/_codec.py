@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._vectors import MAX_LENGTH, from_blocks, in_blocks, reduce_blocks
+from ._vectors import MAX_LENGTH, check_finite, from_blocks, in_blocks, reduce_blocks
 
 # Of a number that is sent as it is, a double.
 FLOAT_BITS = 64
@@ -38,6 +38,9 @@ FLOAT_BITS = 64
 _MOST_LOW_BITS = 12
 # All but the highest bits of integers are written as they are: at most 2**4 heights.
 _HEIGHT_BITS = 4
+# What messages to the user advise.
+_GIVE_COMPRESSED = "Give what compress of this operator returned."
+_SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."
 
 
 class Plain(NamedTuple):
@@ -52,7 +55,7 @@ class Plain(NamedTuple):
 
     def encode(self, vector):
         """Return the message of a vector; ValueError for NaN or inf."""
-        _check_finite(vector)
+        check_finite(vector)
         return _seal(self.form, [_count_bits(len(vector))], vector.astype("<f8"))
 
     def decode(self, data):
@@ -75,12 +78,12 @@ class Sparse(NamedTuple):
 
     def encode(self, vector):
         """Return the message of a vector; ValueError for NaN, inf or too many non-zeros."""
-        _check_finite(vector)
+        check_finite(vector)
         chosen = vector != 0
         if np.count_nonzero(chosen) > self.most:
             raise ValueError(
-                f"expected at most {self.most} non-zeros, got {np.count_nonzero(chosen)}: "
-                "give what compress of this operator returned"
+                f"Expected at most {self.most} non-zeros, got {np.count_nonzero(chosen)}. "
+                f"{_GIVE_COMPRESSED}"
             )
         bits = [_count_bits(len(vector)), *_height_bits(chosen.astype(np.int64))]
         return _seal(self.form, bits, vector[chosen].astype("<f8"))
@@ -91,7 +94,7 @@ class Sparse(NamedTuple):
         chosen = message.heights(message.count()) > 0
         nonzero = message.floats(np.count_nonzero(chosen), "<f8")
         if not nonzero.all():
-            raise ValueError("expected non-zero numbers, got a zero")
+            raise _damaged("non-zero numbers", "a zero")
         vector = np.zeros(len(chosen))
         vector[chosen] = nonzero
         return vector
@@ -176,7 +179,7 @@ class Scaled(NamedTuple):
         with np.errstate(over="ignore"):
             magnitudes = integers * steps[block]
         if not ((steps > 0).all() and np.isfinite(magnitudes).all()):
-            raise ValueError("expected positive steps and finite values, got others")
+            raise _damaged("positive steps and finite values", "others")
         vector = np.zeros(length)
         vector[places] = np.where(negative, -magnitudes, magnitudes)
         return vector
@@ -192,8 +195,8 @@ class Scaled(NamedTuple):
             integers, wrong = _divide(magnitudes, steps)
         if wrong.any() or not integers.max(initial=0) <= self.most:
             raise ValueError(
-                f"expected whole multiples, at most {self.most}, of one step per block, got other "
-                "values: give what compress of this operator returned"
+                f"Expected whole multiples, at most {self.most}, of one step per block, got other "
+                f"values. {_GIVE_COMPRESSED}"
             )
         return from_blocks(integers, rows.shape[1]), steps[:, :, 0]
 
@@ -325,12 +328,12 @@ def _seal(form, bits, floats):
     return body + crc_hqx(body, 0xFFFF).to_bytes(2, "little")
 
 
-def _check_finite(floats):
-    if not np.isfinite(floats).all():
-        raise ValueError("expected finite numbers, got NaN or inf")
-
-
 # ---- reading
+
+
+def _damaged(expected, got):
+    """Error for a message that nobody can have written so."""
+    return ValueError(f"Expected {expected}, got {got}. {_SEND_AGAIN}")
 
 
 class _Message:
@@ -339,14 +342,15 @@ class _Message:
     def __init__(self, form, data):
         data = bytes(data)
         if len(data) < 4:
-            raise ValueError(f"expected at least 4 bytes, got {len(data)}")
+            raise _damaged("at least 4 bytes", len(data))
         expected, got = crc_hqx(data[:-2], 0xFFFF), int.from_bytes(data[-2:], "little")
         if got != expected:
-            raise ValueError(
-                f"expected checksum {expected:#06x}, got {got:#06x}: bytes were damaged or lost"
-            )
+            raise _damaged(f"checksum {expected:#06x}", f"{got:#06x}")
         if data[0] != form:
-            raise ValueError(f"expected format byte {form:#04x}, got {data[0]:#04x}")
+            raise ValueError(
+                f"Expected format byte {form:#04x}, got {data[0]:#04x}. Decode with the operator "
+                "that encoded."
+            )
         self._body = data[1:-2]
         self._bits = np.unpackbits(np.frombuffer(self._body, np.uint8))
         self._start = 0
@@ -354,7 +358,7 @@ class _Message:
     def _take(self, n_bits):
         start, self._start = self._start, self._start + n_bits
         if self._start > len(self._bits):
-            raise ValueError(f"expected at least {self._start} bits, got {len(self._bits)}")
+            raise _damaged(f"at least {self._start} bits", len(self._bits))
         return self._bits[start : self._start]
 
     def numbers(self, n_numbers, width):
@@ -367,7 +371,7 @@ class _Message:
     def count(self):
         count = self.number(self.number(6))
         if count >= MAX_LENGTH:
-            raise ValueError(f"expected a length below 2**52, got {count}")
+            raise _damaged("a length below 2**52", count)
         return count
 
     def heights(self, n_items):
@@ -383,7 +387,7 @@ class _Message:
         n_chosen = self.number(n_items.bit_length())
         n_rare = min(n_chosen, n_items - n_chosen)
         if n_rare < 0:
-            raise ValueError(f"expected at most {n_items} items, got {n_chosen}")
+            raise _damaged(f"at most {n_items} items", n_chosen)
         rare = self._rare(n_items, n_rare)
         return rare if n_rare == n_chosen else ~rare
 
@@ -392,12 +396,12 @@ class _Message:
         bits = self._take(n_items if k < 2 else n_rare - (-n_items >> k)).astype(bool)
         ones = np.flatnonzero(bits)
         if len(ones) != n_rare:
-            raise ValueError(f"expected {n_rare} ones, got {len(ones)}")
+            raise _damaged(f"{n_rare} ones", len(ones))
         if k < 2:
             return bits
         places = (ones - np.arange(n_rare) << k) + self.numbers(n_rare, k)
         if (np.diff(places) <= 0).any() or (places >= n_items).any():
-            raise ValueError(f"expected increasing places below {n_items}, got {places}")
+            raise _damaged(f"increasing places below {n_items}", places)
         rare = np.zeros(n_items, dtype=bool)
         rare[places] = True
         return rare
@@ -405,11 +409,11 @@ class _Message:
     def floats(self, n_floats, dtype):
         """Read the rest."""
         if self._take(-self._start % 8).any():
-            raise ValueError("expected zeros after the last bit, got a one")
+            raise _damaged("zeros after the last bit", "a one")
         rest = self._body[self._start // 8 :]
         if len(rest) != n_floats * np.dtype(dtype).itemsize:
-            raise ValueError(f"expected {n_floats} floats of type {dtype}, got {len(rest)} bytes")
+            raise _damaged(f"{n_floats} floats of type {dtype}", f"{len(rest)} bytes")
         with np.errstate(invalid="ignore"):  # NaN: refused below
             floats = np.frombuffer(rest, dtype).astype(np.float64)
-        _check_finite(floats)
+        check_finite(floats, hint=_SEND_AGAIN)
         return floats

@@ -15,15 +15,16 @@ def as_vectors(values, lengths=None):
     if lengths is None:
         if values.ndim not in (1, 2):
             raise ValueError(
-                f"values must have shape (q,) or (n, q), got {values.shape}; "
-                "give vectors of different lengths as a flat array with lengths"
+                f"Expected values of shape (q,) or (n, q), got shape {values.shape}. Give vectors "
+                "of different lengths as a flat array with lengths."
             )
         return values, None
     sizes = as_lengths("lengths", lengths)
     if values.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(values):
         raise ValueError(
-            "with lengths, values must be flat and hold sum(lengths) numbers: got values of shape "
-            f"{values.shape}, lengths of shape {sizes.shape} and sum {sizes.sum()}"
+            "Expected flat values, sum(lengths) numbers, with lengths, got values of shape "
+            f"{values.shape} and lengths of shape {sizes.shape} with the sum {sizes.sum()}. Give "
+            "the vectors back to back, and the length of each."
         )
     return values, sizes
 
@@ -33,10 +34,14 @@ def as_uniforms(uniforms, values):
     uniforms = _real_array("uniforms", uniforms)
     if uniforms.shape != values.shape:
         raise ValueError(
-            f"uniforms must have the shape of values, {values.shape}, got {uniforms.shape}"
+            f"Expected uniforms of the shape of values, {values.shape}, got {uniforms.shape}. Draw "
+            "one for each value."
         )
     if uniforms.size and not (uniforms.min() >= 0 and uniforms.max() < 1):
-        raise ValueError(f"uniforms must lie in [0, 1), got {uniforms.min()} .. {uniforms.max()}")
+        raise ValueError(
+            f"Expected uniforms in [0, 1), got {uniforms.min()} .. {uniforms.max()}. Draw them as "
+            "numpy.random.Generator.random does."
+        )
     return uniforms
 
 
@@ -44,16 +49,23 @@ def as_lengths(name, lengths):
     """Return lengths of vectors as int64."""
     array = np.asarray(lengths)
     if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+        raise TypeError(
+            f"Expected {name} to be integers, got dtype {array.dtype}. Give numbers of coordinates."
+        )
     if array.size and not (array.min() >= 0 and array.max() < MAX_LENGTH):
-        raise ValueError(f"{name} must lie in [0, 2**52), got {array.min()} .. {array.max()}")
+        raise ValueError(
+            f"Expected {name} in [0, 2**52), got {array.min()} .. {array.max()}. Give numbers of "
+            "coordinates."
+        )
     return array.astype(np.int64)
 
 
 def _real_array(name, array):
     array = np.asarray(array)
     if array.dtype.kind not in "fiub" and array.size:
-        raise TypeError(f"{name} must be an array of real numbers, got dtype {array.dtype}")
+        raise TypeError(
+            f"Expected {name} to be real numbers, got dtype {array.dtype}. Convert them to float64."
+        )
     return np.asarray(array, dtype=np.float64, order="C")
 
 
@@ -152,7 +164,9 @@ def norms(magnitudes, p):
             results = np.sqrt(squares) / scales
     if not results.max(initial=0.0) <= _MAX_NORM:
         check_finite(peaks)
-        raise ValueError(f"norms must be at most 2**1022, got {results.max()}: rescale the values")
+        raise ValueError(
+            f"Expected norms of at most 2**1022, got {results.max()}. Rescale the values."
+        )
     return results
 
 
@@ -167,8 +181,10 @@ def smallest(uniforms, k):
     return chosen
 
 
-def check_finite(values, hint=""):
+def check_finite(values, name="values", hint="Look for overflow and divisions by 0."):
     """Refuse NaN and infinite numbers."""
     if not np.isfinite(values).all():
         bad = values[~np.isfinite(values)]
-        raise ValueError(f"values must be finite{hint}: got {len(bad)} NaN or inf, first {bad[0]}")
+        raise ValueError(
+            f"Expected finite {name}, got {len(bad)} NaN or inf, the first {bad[0]}. {hint}"
+        )

@@ -126,7 +126,8 @@ class _Operator(Compressor):
         name, level = self._level_name, getattr(self, self._level_name)
         if (level is None) == (self.omega is None):
             raise ValueError(
-                f"give exactly one of {name} and omega, got {name}={level!r}, omega={self.omega!r}"
+                f"Expected exactly one of {name} and omega, got {name}={level!r} and "
+                f"omega={self.omega!r}. Give the level, or the relative variance that it follows."
             )
         if level is None:
             _check_omega(self.omega)
@@ -186,7 +187,10 @@ class _Operator(Compressor):
     def encode(self, values: ArrayLike) -> bytes:
         vector, _ = _vectors.as_vectors(values)
         if vector.ndim != 1:
-            raise ValueError(f"encode takes one vector of shape (q,), got shape {vector.shape}")
+            raise ValueError(
+                f"Expected one vector of shape (q,), got shape {vector.shape}. Encode vectors one "
+                "by one."
+            )
         return self._code(len(vector)).encode(vector)
 
     def decode(self, data: bytes) -> FloatArray:
@@ -245,7 +249,7 @@ class _Stepped(_Operator):
         """Check the parameters."""
         super().__post_init__()
         if not isinstance(self.norm, Real) or self.norm not in (2, np.inf):
-            raise ValueError(f"norm must be 2 or numpy.inf, got {self.norm!r}")
+            raise ValueError(f"Expected norm to be 2 or numpy.inf, got {self.norm!r}. Give one.")
 
     @abstractmethod
     def _cut(self) -> int | None:
@@ -519,7 +523,7 @@ class RandK(_Operator):
         k = self._level(x.shape[1])
         with np.errstate(over="ignore"):
             compressed = x * (x.shape[1] / max(k, 1))
-        _vectors.check_finite(compressed, " times q / k; rescale them")
+        _vectors.check_finite(compressed, "values times q / k", "Rescale the values.")
         compressed *= _vectors.smallest(uniforms, k)
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
@@ -543,8 +547,9 @@ def _fewest_levels(q: int, omega: float) -> int:
     levels = min(sqrt(q / (4 * omega)), sqrt(q) / omega)
     if levels > _MAX_LEVELS:
         raise ValueError(
-            f"omega={omega} needs {levels:.3g} levels, more than the {_MAX_LEVELS} there "
-            "are: ask for a larger omega, set bucket_length, or use Identity()"
+            f"Expected an omega that {_MAX_LEVELS} levels can reach, got omega={omega}, which "
+            f"needs {levels:.3g} levels. Ask for a larger omega, set bucket_length, or use "
+            "Identity()."
         )
     return _least(ceil(levels), lambda s: _dithering_omega(q, s) <= omega)
 
