@@ -133,6 +133,10 @@ class GaussianMixtureModel(RowModel):
         """Length q of the statistic vector."""
         return self.n_components * self.n_functions
 
+    def table(self, statistics):
+        """View of a statistic with a row for each component: its mass first, then its sums."""
+        return statistics.reshape(self.n_components, self.n_functions)
+
     @property
     def block_rows(self):
         """Number of rows whose E-step fits a processor's cache."""
@@ -334,7 +338,7 @@ class GaussianMixtureModel(RowModel):
     def _split(self, statistics):
         """Mass, means and second moments about the centre of each component."""
         d = self.n_features
-        table = statistics.reshape(self.n_components, self.n_functions)
+        table = self.table(statistics)
         mass = np.maximum(table[:, 0], _EMPTY)
         moments = np.where(table[:, :1] > ROUNDING, table[:, 1:], 0.0) / mass[:, None]
         return mass, moments[:, :d], moments[:, d:]
@@ -434,9 +438,7 @@ class GaussianMixtureModel(RowModel):
 
         Of these there is little but noise. The others need not wait for a component that died.
         """
-        table, table_before = (
-            s.reshape(self.n_components, self.n_functions) for s in (proposal, statistics)
-        )
+        table, table_before = self.table(proposal), self.table(statistics)
         return np.where(table_before[:, :1] < RAREST, table_before, table).ravel()
 
     def in_domain(self, proposal, statistics=None, kept=0.0, step_size=0.0):
@@ -456,9 +458,7 @@ class GaussianMixtureModel(RowModel):
             γ of the step.
         """
         before = np.zeros(self.n_statistics) if statistics is None else statistics
-        table, table_before = (
-            s.reshape(self.n_components, self.n_functions) for s in (proposal, before)
-        )
+        table, table_before = self.table(proposal), self.table(before)
         if not np.isfinite(proposal).all() or (table[:, 0] <= kept * table_before[:, 0]).any():
             return False
         if self.fixed_covariance is not None:
@@ -528,7 +528,7 @@ class GaussianMixtureModel(RowModel):
 
     def _between(self, means, statistics):
         """Σ_g E[r_g (y yᵀ - (y - μ_g) (y - μ_g)ᵀ)], shape (n_features, n_features)."""
-        table = statistics.reshape(self.n_components, self.n_functions)
+        table = self.table(statistics)
         mass, first = table[:, :1], table[:, 1 : 1 + self.n_features]
         return means.T @ first + (first - mass * means).T @ means
 
@@ -561,7 +561,7 @@ class GaussianMixtureModel(RowModel):
         squares = np.arange(d)
         if self.covariance_type == "full":
             squares = np.flatnonzero(np.eye(d)[np.triu_indices(d)])
-        table = statistics.reshape(self.n_components, self.n_functions).copy()
+        table = self.table(statistics).copy()
         table[:, 1 + d + squares[is_new]] += share * table[:, :1]
         return table.ravel()
 

@@ -74,7 +74,7 @@ def _without_empty(model, statistics):
     """Blend the components a little where one has no rows, as posterior probabilities would."""
     if model.in_domain(statistics):
         return statistics
-    table = statistics.reshape(model.n_components, -1)
+    table = model.table(statistics)
     return ((1 - _BLEND) * table + _BLEND * table.mean(axis=0)).ravel()
 
 
