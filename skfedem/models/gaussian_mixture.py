@@ -29,8 +29,9 @@ import numpy as np
 
 from ._base import ClientSums, RowModel, Step
 from .client_runs import by_client, equally_long, segment_sums
-from .component_units import RAREST, component_units, within_rows
-from .covariances import COLLAPSED, cholesky, scale_components, unpack, whiten
+from .component_units import component_units, within_rows
+from .covariances import COLLAPSED, unpack, whiten
+from .mixture_domain import safeguarded_step
 from .mixture_parameters import squared_scale
 from .units import ROUNDING, Units, n_moments, rows_at_once, second_moment
 
@@ -42,15 +43,6 @@ _CACHE_SIZE = 2**19
 _EMPTY = 10 * np.finfo(np.float64).eps
 # Least log-odds against the likeliest component: exp is ten times slower where it underflows.
 _LEAST_LOG_ODDS = -500.0
-# A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
-# One that keeps less than half of that has left the statistics of any data.
-_KEPT_SHARE = 0.5
-# Even a step of 1 takes no more than three quarters of either.
-_FEWEST_KEPT = 0.25
-_MAX_HALVINGS = 20
-# Steps of γ that each take a random share δ build up a deviation of δ / √(2 γ). It may be this much
-# of a component's mass and scatter.
-_LARGEST_DEVIATION = 0.6
 
 # Shares of n / ω_p and N / (q ω_p): averages over so many clients and rows hold although control
 # variates lag behind. Twice as much needed the safeguard with 20 clients, narrow components and
@@ -290,11 +282,11 @@ class GaussianMixtureModel(RowModel):
 
     def maximization(self, statistics):
         """T(s), equations (60)-(62) of the paper and their like for the other covariance types."""
-        mass, means, second = self._split(statistics)
+        mass, means, second = self.split(statistics)
         weights = mass / mass.sum()
         if self.fixed_covariance is not None:
             return self.parameters(weights, means, self.fixed_covariance)
-        scatter = self._scatter(mass, means, second)
+        scatter = self.scatter(mass, means, second)
         if self.reg_covar == 0:
             self._check_scatter(scatter, means)
         return self.parameters(weights, means, self._regularize(scatter, means))
@@ -335,7 +327,7 @@ class GaussianMixtureModel(RowModel):
         row = self.units.means_to_rows(np.ones((1, self.n_features)))
         return self.features(row)[:, 0]
 
-    def _split(self, statistics):
+    def split(self, statistics):
         """Mass, means and second moments about the centre of each component."""
         d = self.n_features
         table = self.table(statistics)
@@ -343,7 +335,7 @@ class GaussianMixtureModel(RowModel):
         moments = np.where(table[:, :1] > ROUNDING, table[:, 1:], 0.0) / mass[:, None]
         return mass, moments[:, :d], moments[:, d:]
 
-    def _scatter(self, mass, means, second):
+    def scatter(self, mass, means, second):
         """Covariances without regularisation, of scikit-learn's shape."""
         d = self.n_features
         if self.covariance_type == "full":
@@ -411,75 +403,12 @@ class GaussianMixtureModel(RowModel):
     # ---------------------------------------------------------------- server
 
     def server_step(self, statistics, field, step_size, *, exact):
-        """``statistics + step_size * field``, the step halved until the domain of T is kept."""
-        field_sq_norm = self.field_sq_norm(statistics, field)
+        """``statistics + step_size * field``, kept in the domain of T."""
         if exact:
             # A mixture of statistics that data have: always in the domain of T.
-            return Step(statistics + step_size * field, field_sq_norm, 0, step_size)
-        kept = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
-        calm = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
-        proposal = statistics + step_size * field
-        if calm > kept and self.in_domain(proposal, statistics, calm, step_size):
-            return Step(proposal, field_sq_norm, 0, step_size)
-        patient = self._rare_ones_wait(proposal, statistics)
-        noisy = calm > kept and not self.in_domain(patient, statistics, calm, step_size)
-        for halvings in range(_MAX_HALVINGS):
             proposal = statistics + step_size * field
-            if self.in_domain(proposal, statistics, kept, step_size):
-                return Step(proposal, field_sq_norm, halvings, step_size, noisy)
-            patient = self._rare_ones_wait(proposal, statistics)
-            if self.in_domain(patient, statistics, kept, step_size):
-                return Step(patient, field_sq_norm, halvings + 1, step_size, noisy)
-            step_size = step_size / 2
-        return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
-
-    def _rare_ones_wait(self, proposal, statistics):
-        """The proposal, with the statistics of components that hardly any row has as they were.
-
-        Of these there is little but noise. The others need not wait for a component that died.
-        """
-        table, table_before = self.table(proposal), self.table(statistics)
-        return np.where(table_before[:, :1] < RAREST, table_before, table).ravel()
-
-    def in_domain(self, proposal, statistics=None, kept=0.0, step_size=0.0):
-        """Whether data could have this statistic, coming from ``statistics`` by one step.
-
-        Mass and scatter of a component are concave in the statistic, so that a step of size γ
-        towards the statistic of any data keeps a share 1 - γ of both. What keeps less than the
-        share ``kept`` was moved by noise beyond what any data could do.
-
-        Parameters
-        ----------
-        proposal : ndarray of shape (n_statistics,)
-        statistics : ndarray of shape (n_statistics,), default=None
-            Where the step came from; None asks for the domain of T alone.
-        kept : float in [0, 1), default=0
-        step_size : float, default=0
-            γ of the step.
-        """
-        before = np.zeros(self.n_statistics) if statistics is None else statistics
-        table, table_before = self.table(proposal), self.table(before)
-        if not np.isfinite(proposal).all() or (table[:, 0] <= kept * table_before[:, 0]).any():
-            return False
-        if self.fixed_covariance is not None:
-            return True
-        scatter = self.learned(step_size)._scatter_to_keep(*self._split(proposal))
-        if statistics is not None:
-            scatter = scatter - kept * self._scatter_to_keep(*self._split(statistics))
-        if self.covariance_type in ("diag", "spherical"):
-            return bool((scatter + ROUNDING > 0).all())
-        return cholesky(scatter) is not None
-
-    def _scatter_to_keep(self, mass, means, second):
-        """Scatter of each component times its mass; matrices with half of what T adds to them.
-
-        Constant features have no scatter at all: the half keeps them in. It belongs to both ends of
-        a step, so that steps which nearly leave the domain do not add up to one that does.
-        """
-        scatter = self._scatter(mass, means, second)
-        if self.covariance_type in ("full", "tied"):
-            scatter = scatter + 0.5 * self.regularization(means)
-        return scatter if self.covariance_type == "tied" else scale_components(scatter, mass)
+            return Step(proposal, self.field_sq_norm(statistics, field), 0, step_size)
+        return safeguarded_step(self, statistics, field, step_size)
 
     def averaging_bound(self, federation):
         """Clients, or rows over q, as what few rows say of a client changes by leaps."""

@@ -13,6 +13,7 @@ from sklearn.utils.random import sample_without_replacement
 from .. import _random
 from .._codec import FLOAT_BITS
 from .._federation import read, take_rows
+from .mixture_domain import in_domain
 
 # Clients that cluster their rows for init_params="kmeans"; more say little more.
 _LARGEST_COHORT = 128
@@ -72,7 +73,7 @@ def assign(model, federation, init_params, seed):
 
 def _without_empty(model, statistics):
     """Blend the components a little where one has no rows, as posterior probabilities would."""
-    if model.in_domain(statistics):
+    if in_domain(model, statistics):
         return statistics
     table = model.table(statistics)
     return ((1 - _BLEND) * table + _BLEND * table.mean(axis=0)).ravel()

@@ -19,6 +19,7 @@ from ._base import Start
 from .covariances import whiten
 from .gaussian_mixture import GaussianMixtureModel
 from .mixture_assignment import assign
+from .mixture_domain import in_domain
 from .mixture_parameters import in_standard_units
 from .units import (
     mean_of_rows,
@@ -317,7 +318,7 @@ def start_run(model, federation, init_params, given, seed, cost):
         covariances = parameters.covariances if covariances is None else covariances
     parameters = model.parameters(weights, means, covariances)
     statistics, n_passes = model.statistics_of(parameters), 0
-    if not model.in_domain(statistics):
+    if not in_domain(model, statistics):
         # No data has these means under this covariance: what the clients' data have, then.
         statistics, n_passes = expected_statistics(model, federation, parameters), 1
         uplink += FLOAT_BITS * federation.n_clients * model.n_statistics

@@ -1,0 +1,102 @@
+"""The domain of a mixture's M-step T, and steps of the server that stay in it.
+
+Compression, participation and minibatches move Ŝ to where no data could have it: the mass of a
+component is not positive there, or its scatter not positive definite. Where to stop is decided by
+the statistics alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._base import Step
+from .component_units import RAREST
+from .covariances import cholesky, scale_components
+from .units import ROUNDING
+
+# A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
+# One that keeps less than half of that has left the statistics of any data.
+_KEPT_SHARE = 0.5
+# Even a step of 1 takes no more than three quarters of either.
+_FEWEST_KEPT = 0.25
+_MAX_HALVINGS = 20
+# Steps of γ that each take a random share δ build up a deviation of δ / √(2 γ). It may be this much
+# of a component's mass and scatter.
+_LARGEST_DEVIATION = 0.6
+
+
+def safeguarded_step(model, statistics, field, step_size):
+    """``statistics + step_size * field``, the step halved until the domain of T is kept: ``Step``.
+
+    Components that hardly any row has wait where that alone keeps it.
+    """
+    field_sq_norm = model.field_sq_norm(statistics, field)
+    kept = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
+    calm = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
+    proposal = statistics + step_size * field
+    if calm > kept and in_domain(model, proposal, statistics, calm, step_size):
+        return Step(proposal, field_sq_norm, 0, step_size)
+    patient = _rare_ones_wait(model, proposal, statistics)
+    noisy = calm > kept and not in_domain(model, patient, statistics, calm, step_size)
+    for halvings in range(_MAX_HALVINGS):
+        proposal = statistics + step_size * field
+        if in_domain(model, proposal, statistics, kept, step_size):
+            return Step(proposal, field_sq_norm, halvings, step_size, noisy)
+        patient = _rare_ones_wait(model, proposal, statistics)
+        if in_domain(model, patient, statistics, kept, step_size):
+            return Step(patient, field_sq_norm, halvings + 1, step_size, noisy)
+        step_size = step_size / 2
+    return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
+
+
+def _rare_ones_wait(model, proposal, statistics):
+    """The proposal, with the statistics of components that hardly any row has as they were.
+
+    Of these there is little but noise. The others need not wait for a component that died.
+    """
+    table, table_before = model.table(proposal), model.table(statistics)
+    return np.where(table_before[:, :1] < RAREST, table_before, table).ravel()
+
+
+def in_domain(model, proposal, statistics=None, kept=0.0, step_size=0.0):
+    """Whether data could have this statistic, coming from ``statistics`` by one step.
+
+    Mass and scatter of a component are concave in the statistic, so that a step of size γ towards
+    the statistic of any data keeps a share 1 - γ of both. What keeps less than the share ``kept``
+    was moved by noise beyond what any data could do.
+
+    Parameters
+    ----------
+    model : GaussianMixtureModel
+    proposal : ndarray of shape (n_statistics,)
+    statistics : ndarray of shape (n_statistics,), default=None
+        Where the step came from; None asks for the domain of T alone.
+    kept : float in [0, 1), default=0
+    step_size : float, default=0
+        γ of the step.
+    """
+    before = np.zeros(model.n_statistics) if statistics is None else statistics
+    table, table_before = model.table(proposal), model.table(before)
+    if not np.isfinite(proposal).all() or (table[:, 0] <= kept * table_before[:, 0]).any():
+        return False
+    if model.fixed_covariance is not None:
+        return True
+    scatter = _scatter_to_keep(model.learned(step_size), proposal)
+    if statistics is not None:
+        scatter = scatter - kept * _scatter_to_keep(model, statistics)
+    if model.covariance_type in ("diag", "spherical"):
+        return bool((scatter + ROUNDING > 0).all())
+    return cholesky(scatter) is not None
+
+
+def _scatter_to_keep(model, statistics):
+    """Scatter of each component times its mass; matrices with half of what T adds to them.
+
+    Constant features have no scatter at all: the half keeps them in. It belongs to both ends of a
+    step, so that steps which nearly leave the domain do not add up to one that does.
+    """
+    mass, means, second = model.split(statistics)
+    scatter = model.scatter(mass, means, second)
+    if model.covariance_type in ("full", "tied"):
+        scatter = scatter + 0.5 * model.regularization(means)
+    return scatter if model.covariance_type == "tied" else scale_components(scatter, mass)
