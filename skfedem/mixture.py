@@ -12,7 +12,6 @@ from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._fitted_mixture import FittedMixture
-from ._history import History
 from ._input.clients import (
     check_clients,
     check_enough_rows,
@@ -23,6 +22,7 @@ from ._input.clients import (
 )
 from ._input.tables import is_client_list
 from ._messages import warn
+from ._mixture_stream import first_call, next_call
 from ._parallel import Workers
 from ._parameters import check_choice, check_number, check_switch, in_python_numbers
 from ._random import seeds_of_runs
@@ -55,13 +55,9 @@ from .models.mixture_start import (
     standardised_again,
     start_again,
     start_run,
-    with_axes_of,
-    with_parameters,
 )
 from .solvers import fedem
-from .solvers._base import ServerState
-from .solvers._loop import Options, evaluate, initialise
-from .solvers._memory import go_on, join, memory_of, weighing
+from .solvers._memory import go_on, join, memory_of
 from .solvers._options import (
     SOLVERS,
     check_federated_parameters,
@@ -72,7 +68,6 @@ from .solvers._options import (
 from .solvers._report import warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
 from .solvers._stream import Stepping, appended, stream
-from .solvers.fedem import ClientStates
 
 
 def _reads_rows_once(estimator):
@@ -556,67 +551,27 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             self._check_type_of_fit()
         given = check_start(settings, data.rows.shape[1], warm=memory is not None)
         federation = federation_of(data, self.client_weights)
-        uniform, old, bits = self.client_weights == "uniform", memory and self.history_, 0
+        uniform = self.client_weights == "uniform"
         with Workers(self.n_jobs) as workers:
             if memory is None:
-                problem, memory, old = self._first_of_stream(
-                    settings, data, federation, given, workers
-                )
+                beginning = first_call(settings, data.ids, federation, given, workers)
             else:
-                model, bits = with_axes_of(memory.model, federation)
-                model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
-                (seed,) = seeds_of_runs(self.random_state, 1)
-                problem = federated_problem(settings, model, federation, seed)
-                server = memory.server
-                if model.units is not memory.model.units:
-                    share = federation.n_samples / (memory.n_samples + federation.n_samples)
-                    statistics = model.told_of_axes(server.statistics, memory.model.units, share)
-                    server = server._replace(
-                        statistics=statistics, parameters=model.maximization(statistics)
-                    )
-                memory = memory._replace(model=model, server=server)
-            n_known = len(memory.ids)
-            if n_known and memory.totals.any():
-                memory = weighing(memory, uniform=uniform)
-            memory, at = join(memory, data.ids, uniform=uniform)
+                beginning = next_call(settings, federation, given, memory, self.history_)
+            problem, n_known = beginning.problem, len(beginning.memory.ids)
+            joined, at = join(beginning.memory, data.ids, uniform=uniform)
             is_automatic = isinstance(settings.step_size, str)
             schedule = None if is_automatic else step_schedule(settings, problem)
             stepping = Stepping(schedule, not uniform)
-            memory, controls, history, trace = stream(fedem, problem, memory, at, stepping, workers)
-        row = history.row(0)
+            after, history, trace = stream(fedem, problem, joined, at, stepping, workers)
+        row, bits = history.row(0), beginning.bits
         downlink_bits = row["downlink_bits"] + bits
-        downlink_bits += bits_of_units(memory.model, len(memory.ids) - n_known)
+        downlink_bits += bits_of_units(after.model, len(after.ids) - n_known)
         history.update(0, uplink_bits=row["uplink_bits"] + bits, downlink_bits=downlink_bits)
-        is_first = n_known == len(data.ids) and not hasattr(self, "_memory")
-        new_ids = data.ids if is_first else memory.ids[n_known:]
-        # Features are those of the first call.
-        checked = self if hasattr(self, "_memory") else checked
-        history = appended(old, history, trace)
-        self._store_stream(problem, memory, at, controls, history, new_ids, checked)
+        history = appended(beginning.history, history, trace)
+        # Features are those of the first call, in which all clients are new.
+        seen, new_ids = (checked, after.ids) if memory is None else (self, after.ids[n_known:])
+        self._store_stream(problem, after, at, history, new_ids, seen)
         return self
-
-    def _first_of_stream(self, settings, data, federation, given, workers):
-        """Problem of a stream's first call, what is known before its rounds, and its history."""
-        model, cost = standardise(settings, federation, given)
-        problem = federated_problem(settings, model, federation, seed=0)._replace(batch_size=None)
-        seeds = seeds_of_runs(self.random_state, self.n_init)
-        best: Any = None
-        for seed in seeds:
-            start = start_run(model, federation, self.init_params, given, seed, cost)
-            server = ServerState(0, start.statistics, start.parameters, start.statistics * 0)
-            value = evaluate(problem, server, workers)[0] if len(seeds) > 1 else 0.0
-            if best is None or value > best[0]:
-                best = value, seed, start
-        _, seed, start = best
-        problem = problem._replace(seed=seed)
-        options = Options(None, control_init=self.control_init, eval_every=1)
-        server, states, row = initialise(fedem, problem, start, options, workers)
-        first = History()
-        first.append(**row)
-        history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}
-        memory = memory_of(data.ids, problem, server, states)
-        memory = memory._replace(totals=np.zeros(len(data.ids)))
-        return problem._replace(batch_size=settings.batch_size), memory, history
 
     @overload
     def fit_predict(
@@ -753,7 +708,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 UserWarning,
             )
 
-    def _store_stream(self, problem, memory, at, controls, history, new_ids, checked):
+    def _store_stream(self, problem, memory, at, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""
         n_rounds = len(history["round"]) - 1
         attributes = self._so_far(
@@ -762,15 +717,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         drift = np.zeros(len(memory.ids))
         earlier = getattr(self, "client_drift_", drift[:0])
         drift[: len(earlier)] = earlier
-        drift[at] = problem.vectors.norms(controls)
-        every = memory.states.controls.copy()
-        every[at] = controls
+        drift[at] = problem.vectors.norms(memory.states.controls[at])
         evaluated = [value for value in history["log_likelihood"].tolist() if value == value]
         # Nobody may have answered since a fit that was never evaluated.
         lower_bounds = evaluated or self.lower_bounds_
         self.__dict__.update(
             attributes,
-            _memory=memory._replace(states=ClientStates(every)),
+            _memory=memory,
             history_=history,
             lower_bounds_=lower_bounds,
             lower_bound_=lower_bounds[-1],

@@ -81,9 +81,6 @@ def stream(solver, problem, memory, at, stepping, workers):
     Returns
     -------
     memory : Memory
-        But for the control variates, which are as before.
-    controls : ndarray
-        V_i of the clients of the call.
     history : History
         One row a round; ``log_likelihood`` is that of the parameters *before* the round.
     trace : list
@@ -141,10 +138,17 @@ def stream(solver, problem, memory, at, stepping, workers):
         )
         trace.append(model.trace(server.parameters))
     weights = totals / mass if stepping.by_rows else np.full(len(totals), 1 / len(totals))
+    every = memory.states.controls.copy()
+    every[at] = controls
     memory = memory._replace(
-        totals=totals, weights=weights, n_samples=n_samples, model=model, server=server
+        totals=totals,
+        weights=weights,
+        n_samples=n_samples,
+        model=model,
+        server=server,
+        states=ClientStates(every),
     )
-    return memory, controls, history, trace
+    return memory, history, trace
 
 
 def _step_size(stepping, problem, server, n_before):

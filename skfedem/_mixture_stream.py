@@ -1,0 +1,123 @@
+"""Where a call of a mixture's ``partial_fit`` begins: in a first call's rows, or in what is known.
+
+The rounds themselves are those of any stream, ``solvers._stream``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ._history import History
+from ._random import seeds_of_runs
+from .models.mixture_start import standardise, start_run, with_axes_of, with_parameters
+from .solvers import fedem
+from .solvers._base import Problem, ServerState
+from .solvers._loop import Options, evaluate, initialise
+from .solvers._memory import Memory, memory_of, weighing
+from .solvers._options import federated_problem
+
+
+class Beginning(NamedTuple):
+    """Where the rounds of a call begin.
+
+    Attributes
+    ----------
+    problem : Problem
+        Of the rows of the call.
+    memory : Memory
+        What server and clients know, new clients not among them.
+    history : dict of ndarray
+        Of the calls before; of a first call, its start.
+    bits : int
+        What clients have sent before the rounds and the history lacks, and as many that they got.
+    """
+
+    problem: Problem
+    memory: Memory
+    history: dict
+    bits: int
+
+
+def first_call(settings, ids, federation, given, workers):
+    """Beginning in units and a start from the rows of the call itself.
+
+    Parameters
+    ----------
+    settings : FederatedGaussianMixture
+        Its parameters.
+    ids : ndarray of shape (n_clients,)
+        Labels of the clients.
+    federation : Federation
+    given : Given
+    workers : Workers
+
+    Returns
+    -------
+    beginning : Beginning
+    """
+    model, cost = standardise(settings, federation, given)
+    problem = federated_problem(settings, model, federation, seed=0)._replace(batch_size=None)
+    seeds = seeds_of_runs(settings.random_state, settings.n_init)
+    seed, start = _best_start(settings, problem, given, seeds, cost, workers)
+    problem = problem._replace(seed=seed)
+    options = Options(None, control_init=settings.control_init, eval_every=1)
+    server, states, row = initialise(fedem, problem, start, options, workers)
+    first = History()
+    first.append(**row)
+    history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}
+    memory = memory_of(ids, problem, server, states)
+    # The rounds are still to read these rows.
+    memory = memory._replace(totals=np.zeros(len(ids)))
+    return Beginning(problem._replace(batch_size=settings.batch_size), memory, history, 0)
+
+
+def _best_start(settings, problem, given, seeds, cost, workers):
+    """Seed and start with the largest log-likelihood, which a single one is not asked for."""
+    model, federation = problem.model, problem.federation
+    starts = [
+        (seed, start_run(model, federation, settings.init_params, given, seed, cost))
+        for seed in seeds
+    ]
+    if len(starts) == 1:
+        return starts[0]
+
+    def log_likelihood(begun):
+        _, start = begun
+        server = ServerState(0, start.statistics, start.parameters, start.statistics * 0)
+        value, _ = evaluate(problem, server, workers)
+        return value
+
+    return max(starts, key=log_likelihood)
+
+
+def next_call(settings, federation, given, memory, history):
+    """Beginning where an earlier call, or a fit, has ended.
+
+    Parameters
+    ----------
+    settings : FederatedGaussianMixture
+        Its parameters.
+    federation : Federation
+    given : Given
+    memory : Memory
+    history : dict of ndarray
+
+    Returns
+    -------
+    beginning : Beginning
+    """
+    model, bits = with_axes_of(memory.model, federation)
+    model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
+    (seed,) = seeds_of_runs(settings.random_state, 1)
+    problem = federated_problem(settings, model, federation, seed)
+    server, units_before = memory.server, memory.model.units
+    if model.units is not units_before:
+        share = federation.n_samples / (memory.n_samples + federation.n_samples)
+        statistics = model.told_of_axes(server.statistics, units_before, share)
+        parameters = model.maximization(statistics)
+        server = server._replace(statistics=statistics, parameters=parameters)
+    memory = memory._replace(model=model, server=server)
+    memory = weighing(memory, uniform=settings.client_weights == "uniform")
+    return Beginning(problem, memory, history, bits)
