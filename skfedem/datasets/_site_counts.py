@@ -154,9 +154,8 @@ def make_site_counts(
     >>> data.row_factors.shape, data.column_factors.shape, data.trend.shape
     ((50, 2), (24, 2), (24,))
     """
-    check_number("n_sites", n_sites, kind=Integral, low=1)
-    check_number("n_months", n_months, kind=Integral, low=1)
-    check_number("n_clients", n_clients, kind=Integral, low=1)
+    for name, size in (("n_sites", n_sites), ("n_months", n_months), ("n_clients", n_clients)):
+        check_number(name, size, kind=Integral, low=1)
     n_sites, n_months, n_clients = int(n_sites), int(n_months), int(n_clients)
     check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1)
     check_choice("family", family, _FAMILIES)
@@ -165,10 +164,13 @@ def make_site_counts(
         check_number(name, value)
     check_number("effort_growth", effort_growth)
     check_number("effort_tail", effort_tail, low=0, low_open=True)
-    check_number("site_deviation", site_deviation, low=0)
-    check_number("seasonality", seasonality, low=0)
-    check_number("interaction", interaction, low=0)
-    check_number("home_range", home_range, low=0)
+    for name, value in (
+        ("site_deviation", site_deviation),
+        ("seasonality", seasonality),
+        ("interaction", interaction),
+        ("home_range", home_range),
+    ):
+        check_number(name, value, low=0)
     n_samples = _n_observations(observed, n_sites * n_months)
     n_observers = _check_observers(n_observers, n_samples, n_clients)
     generator = check_random_state(random_state)
@@ -191,20 +193,13 @@ def make_site_counts(
         ordered = np.argsort(homes, kind="stable")
     # Observers in the order of their clients: observations are drawn where they will stay.
     who = np.repeat(ordered, n_visits[ordered])
-    log_shares = effort_growth / _MONTHS_PER_YEAR * np.arange(n_months)
-    month_ends = np.cumsum(np.exp(log_shares - log_shares.max()))
-    cells = np.empty((n_samples, 3))
-    for start in range(0, n_samples, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        _draw_cells(
-            cells[block], homes[who[block]], home_range, month_ends, truth, family, generator
-        )
-
+    month_ends = _month_ends(n_months, effort_growth)
+    cells = _draw_cells(homes, who, home_range, month_ends, truth, family, generator)
     members = np.array_split(ordered, n_clients)
     ends = np.cumsum([n_visits[group].sum() for group in members])[:-1]
     return Bunch(
         clients=np.split(cells, ends),
-        shape=(int(n_sites), int(n_months)),
+        shape=(n_sites, n_months),
         observers=np.split(who, ends),
         homes=homes,
         trend=trend_of_means,
@@ -296,8 +291,23 @@ def _efforts(n_observers, n_samples, effort_tail, random_state):
     return 1 + random_state.multinomial(n_samples - n_observers, efforts / efforts.sum())
 
 
-def _draw_cells(cells, homes, home_range, month_ends, truth, family, random_state):
-    """Fill rows of (site, month, count)."""
+def _month_ends(n_months, effort_growth):
+    """Where months end on an axis on which they are as long as observations are many."""
+    log_shares = effort_growth / _MONTHS_PER_YEAR * np.arange(n_months)
+    return np.cumsum(np.exp(log_shares - log_shares.max()))
+
+
+def _draw_cells(homes, who, home_range, month_ends, truth, family, random_state):
+    """Rows of (site, month, count), one for each observation, from who makes it."""
+    cells = np.empty((len(who), 3))
+    for start in range(0, len(who), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        _fill(cells[block], homes[who[block]], home_range, month_ends, truth, family, random_state)
+    return cells
+
+
+def _fill(cells, homes, home_range, month_ends, truth, family, random_state):
+    """Fill a block of rows of (site, month, count)."""
     size = len(cells)
     # Beyond 1e12 sites, doubles do not tell one from the next.
     distances = np.rint(random_state.laplace(0, min(home_range, 1e12), size))
