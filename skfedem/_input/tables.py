@@ -116,18 +116,7 @@ def client_rows(table, k):
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: client {k} has dtype {array.dtype}.")
     if array.dtype not in (np.float32, np.float64):
-        try:
-            if array.dtype.kind in "USmM":
-                raise ValueError(f"dtype {array.dtype}")
-            if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
-                array = table.to_numpy(np.float64, na_value=np.nan)
-            elif not is_mapped(array):  # in a file, integers become floats when they are read
-                array = array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"Expected numbers in {whose}, got {error}. Encode or drop the columns that are "
-                "not numbers."
-            ) from error
+        array = _as_numbers(table, array, whose)
     if not array.shape[1]:
         raise ValueError(
             f"Expected at least one feature for every client, got 0 features for client {k} (shape "
@@ -139,6 +128,21 @@ def client_rows(table, k):
             f"{array.shape}). Leave clients without rows out of the list."
         )
     return array
+
+
+def _as_numbers(table, array, whose):
+    """A table's array as float64; in a file, integers stay and become floats when they are read."""
+    try:
+        if array.dtype.kind in "USmM":
+            raise ValueError(f"dtype {array.dtype}")
+        if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
+            return table.to_numpy(np.float64, na_value=np.nan)
+        return array if is_mapped(array) else array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected numbers in {whose}, got {error}. Encode or drop the columns that are not "
+            "numbers."
+        ) from error
 
 
 def refuse_what_is_no_table(X):
