@@ -56,7 +56,6 @@ from .models.mixture_start import (
     start_again,
     start_run,
 )
-from .solvers import fedem
 from .solvers._memory import go_on, join, memory_of
 from .solvers._options import (
     SOLVERS,
@@ -67,7 +66,7 @@ from .solvers._options import (
 )
 from .solvers._report import warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
-from .solvers._stream import Stepping, appended, stream
+from .solvers._stream import appended, stream
 
 
 def _reads_rows_once(estimator):
@@ -561,8 +560,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             joined, at = join(beginning.memory, data.ids, uniform=uniform)
             is_automatic = isinstance(settings.step_size, str)
             schedule = None if is_automatic else step_schedule(settings, problem)
-            stepping = Stepping(schedule, not uniform)
-            after, history, trace = stream(fedem, problem, joined, at, stepping, workers)
+            after, history, trace = stream(problem, joined, at, schedule, workers, uniform=uniform)
         row, bits = history.row(0), beginning.bits
         downlink_bits = row["downlink_bits"] + bits
         downlink_bits += bits_of_units(after.model, len(after.ids) - n_known)

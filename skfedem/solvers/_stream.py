@@ -1,32 +1,22 @@
 """Streams: each batch of rows is read once, in a round of its own (the online case of A7).
 
-A round is that of the solvers. What is new is who is there: the clients with rows in the batch are
+A round is that of FedEM. What is new is who is there: the clients with rows in the batch are
 the federation, and V, which is of all known clients, speaks for the others, as in a round that they
 take no part in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 
 from .._codec import FLOAT_BITS
 from .._federation import Federation, sample_weight_of, take_rows
 from .._history import History
+from . import fedem
 from ._base import mean_field, server_half
 from ._loop import active_clients, client_round, evaluation_columns
 from ._memory import in_setting
-from .fedem import ClientStates
 from .step_size import stream_step_size
-
-
-class Stepping(NamedTuple):
-    """How a stream steps: by a schedule of the rounds, counted from 1, or automatically (None)."""
-
-    schedule: Callable[[int], float] | None
-    by_rows: bool
 
 
 def batches(federation, batch_size):
@@ -62,21 +52,22 @@ def batches(federation, batch_size):
         yield clients, Federation(rows, offsets, own_weights, weights)
 
 
-def stream(solver, problem, memory, at, stepping, workers):
-    """Rounds over the batches of a call, one each.
+def stream(problem, memory, at, schedule, workers, *, uniform):
+    """Rounds of FedEM over the batches of a call, one each.
 
     Parameters
     ----------
-    solver : module
-        ``fedem``.
     problem : Problem
         Of the rows of the call.
     memory : Memory
         Of all known clients, those of the call among them.
     at : ndarray of int
         Their positions in it.
-    stepping : Stepping
+    schedule : callable or None
+        From the round, counted from 1, to γ; None for automatic steps.
     workers : Workers
+    uniform : bool
+        Whether all clients weigh the same, whatever their rows.
 
     Returns
     -------
@@ -92,14 +83,14 @@ def stream(solver, problem, memory, at, stepping, workers):
     for clients, batch in batches(problem.federation, problem.batch_size):
         own, here = batch.totals, at[clients]
         totals[here] += own
-        if stepping.by_rows:
+        if uniform:
+            weights = np.full(len(here), 1 / len(totals))
+        else:
             # Σ_i w_i V_i with weights that have changed.
             control = mass * server.control + own @ controls[clients]
             mass += own.sum()
             server = server._replace(control=control / mass)
             weights = totals[here] / mass
-        else:
-            weights = np.full(len(here), 1 / len(totals))
         federation = batch._replace(weights=weights)
         now = problem._replace(
             model=model,
@@ -109,11 +100,14 @@ def stream(solver, problem, memory, at, stepping, workers):
             lasting_noise=True,
             presence=1.0 if len(here) == len(totals) else float(weights.sum()),
         )
-        step_size = _step_size(stepping, now, server, n_samples)
+        if schedule is None:
+            step_size = min(stream_step_size(now, n_samples), server.step_limit)
+        else:
+            step_size = schedule(server.round_index + 1)
         n_samples += batch.n_samples
-        before, states = server.parameters, ClientStates(controls[clients])
+        before, states = server.parameters, fedem.ClientStates(controls[clients])
         active = active_clients(now, server.round_index)
-        received = client_round(solver, now, server, states, active, workers)
+        received = client_round(fedem, now, server, states, active, workers)
         controls[clients] = states.controls
         field = mean_field(now, server, received)
         told, before, n_numbers = model.told(federation, active, before, server.statistics, field)
@@ -137,7 +131,7 @@ def stream(solver, problem, memory, at, stepping, workers):
             **evaluation_columns(model, criterion),
         )
         trace.append(model.trace(server.parameters))
-    weights = totals / mass if stepping.by_rows else np.full(len(totals), 1 / len(totals))
+    weights = np.full(len(totals), 1 / len(totals)) if uniform else totals / mass
     every = memory.states.controls.copy()
     every[at] = controls
     memory = memory._replace(
@@ -146,15 +140,9 @@ def stream(solver, problem, memory, at, stepping, workers):
         n_samples=n_samples,
         model=model,
         server=server,
-        states=ClientStates(every),
+        states=fedem.ClientStates(every),
     )
     return memory, history, trace
-
-
-def _step_size(stepping, problem, server, n_before):
-    if stepping.schedule is not None:
-        return stepping.schedule(server.round_index + 1)
-    return min(stream_step_size(problem, n_before), server.step_limit)
 
 
 def appended(old, history, trace):
