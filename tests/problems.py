@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
@@ -492,6 +494,27 @@ def arrays_in(value):
     if isinstance(value, tuple):
         return [array for part in value for array in arrays_in(part)]
     return []
+
+
+def same_bits(a, b):
+    """Whether arrays are the same to the bit; 0.0 is not -0.0."""
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def fit_unconverged(estimator, *args, match="Not converged", **kwargs):
+    """Fit where rounds are too few to converge, which is said."""
+    with pytest.warns(ConvergenceWarning, match=match):
+        return estimator.fit(*args, **kwargs)
+
+
+def assert_same_fit(got, want):
+    """Same fit bit for bit, history included, whatever clients and features are called."""
+    fitted = [name for name in vars(want) if name.endswith("_") and not name.startswith("_")]
+    for name in set(fitted) - {"history_", "client_ids_", "feature_names_in_"}:
+        assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+    assert got.history_.keys() == want.history_.keys()
+    for name, column in want.history_.items():
+        assert_array_equal(got.history_[name], column, err_msg=name)
 
 
 class AfterRound(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from problems import same_bits
 from skfedem._codec import Plain, Scaled, Sparse
 
 FORM = 7
@@ -19,10 +20,6 @@ every_code = pytest.mark.parametrize("code", CODES, ids=repr)
 def integers(length, seed=0):
     rng = np.random.default_rng(seed)
     return np.round(rng.normal(size=length) * 1.5) + 0.0
-
-
-def same_bits(a, b):
-    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 def check(code, vector):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.preprocessing import FunctionTransformer
 
-from problems import COMPRESSORS
+from problems import COMPRESSORS, same_bits
 from skfedem.compression import (
     BlockQuantizer,
     Compressor,
@@ -36,10 +36,6 @@ def gaussian(*shape, seed=0):
 
 def draws(*shape, seed=1):
     return np.random.default_rng(seed).random(shape)
-
-
-def same_bits(a, b):
-    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 # --- the paper's formulas, coordinate by coordinate ------------------------------------------

@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from problems import assert_same_fit, fit_unconverged
 from skfedem import FederatedMatrixImputer, _parallel, _poisson_means
 from skfedem.compression import Dithering, RandK
 from skfedem.datasets import make_site_counts
@@ -114,19 +115,6 @@ def observed(clients, fitted):
 @pytest.fixture(scope="module")
 def fitted():
     return FederatedMatrixImputer(**EXACT).fit(CLIENTS)
-
-
-def fit_unconverged(imputer, X, match="Not converged"):
-    with pytest.warns(ConvergenceWarning, match=match):
-        return imputer.fit(X)
-
-
-def assert_same_fit(got, want):
-    """Same fit bit for bit, history included."""
-    for name in FITTED:
-        assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
-    for name in HISTORY_COLUMNS:
-        assert_array_equal(got.history_[name], want.history_[name], err_msg=name)
 
 
 def assert_finite(imputer):
@@ -958,7 +946,7 @@ def test_no_rounds_are_the_effects():
 
 def test_max_epochs_ends_with_the_round_that_completes_them():
     parameters = {**STOCHASTIC, "tol": 0.0, "max_iter": None, "max_epochs": 4.5}
-    imputer = fit_unconverged(FederatedMatrixImputer(**parameters), CLIENTS, "max_epochs")
+    imputer = fit_unconverged(FederatedMatrixImputer(**parameters), CLIENTS, match="max_epochs")
     assert imputer.history_["epoch"][-1] >= 4.5 > imputer.history_["epoch"][-2]
 
 

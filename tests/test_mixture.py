@@ -17,7 +17,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
-from problems import lower_bounds
+from problems import assert_same_fit, fit_unconverged, lower_bounds
 from skfedem import FederatedGaussianMixture, _parallel
 from skfedem._federation import Federation
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
@@ -82,21 +82,6 @@ FRAMES = [pd.DataFrame(client, columns=["length", "width"]) for client in CLIENT
 @pytest.fixture
 def fitted():
     return FederatedGaussianMixture(**EXACT).fit(CLIENTS)
-
-
-def fit_unconverged(estimator, *args, **kwargs):
-    """Fit where rounds are too few to converge, which is said."""
-    with pytest.warns(ConvergenceWarning, match="Not converged"):
-        return estimator.fit(*args, **kwargs)
-
-
-def assert_same_fit(got, want):
-    """Same fit bit for bit, history included."""
-    names = [name for name in vars(want) if name.endswith("_") and not name.startswith("_")]
-    for name in set(names) - {"history_", "client_ids_", "feature_names_in_"}:
-        assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
-    for name in HISTORY_COLUMNS:
-        assert_array_equal(got.history_[name], want.history_[name], err_msg=name)
 
 
 def evaluated_rows(estimator, column="log_likelihood"):

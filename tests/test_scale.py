@@ -12,6 +12,7 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 from numpy.testing import assert_array_equal
 from sklearn.base import BaseEstimator
 
+from problems import assert_same_fit
 from skfedem import FederatedGaussianMixture, _parallel
 from skfedem._federation import Federation, JoinedRows, ReorderedRows
 from skfedem._input import clients as input_clients
@@ -50,13 +51,6 @@ def mapped(folder, array):
 
 def fitted(X, clients=None, **parameters):
     return FederatedGaussianMixture(2, random_state=0, **parameters).fit(X, clients=clients)
-
-
-def assert_same_fit(one, other):
-    for name in ("weights_", "means_", "covariances_", "lower_bounds_", "client_drift_"):
-        assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    for name, column in one.history_.items():
-        assert_array_equal(column, other.history_[name], err_msg=name)
 
 
 def peak_memory(function, *arguments, **keywords):
