@@ -221,26 +221,27 @@ def _table_cells(codes, values, shape, given, missing, family):
     check_values(observations, family, missing)
     cells = _merged(observations, family, keep_observations=False)
     return TableCells(
-        cells.rows,
-        cells.columns,
-        cells.values,
-        cells.counts,
-        shape[0],
-        float(cells.log_base_measure[0]),
+        rows=cells.rows,
+        columns=cells.columns,
+        values=cells.values,
+        counts=cells.counts,
+        n_rows=shape[0],
+        log_base_measure=float(cells.log_base_measure[0]),
     )
 
 
 def _merged(observations, family, keep_observations):
     """Sort each client's observations by cell, and merge those of the same cell."""
-    codes, values, offsets, shape = observations[:4]
-    n_cells = shape[0] * shape[1]
+    codes, offsets = observations.codes, observations.offsets
+    n_rows, n_columns = observations.shape
+    n_cells = n_rows * n_columns
     lengths = np.diff(offsets)
     pieces, own_cells, base_measures, kept = [], [], [], []
     # Clients of one run are told apart by multiples of n_cells, which have to stay within int64.
     for run in runs(lengths, _BLOCK, min(1024, (2**63 - 1) // n_cells)):
         own, part = lengths[run], slice(offsets[run.start], offsets[run.stop])
         keys = np.repeat(np.arange(len(own)) * n_cells, own) + codes[part]
-        sorted_values = values[part]
+        sorted_values = observations.values[part]
         if (keys[1:] < keys[:-1]).any():
             order = np.argsort(keys, kind="stable")
             keys, sorted_values = keys[order], sorted_values[order]
@@ -249,8 +250,8 @@ def _merged(observations, family, keep_observations):
         owners, cells = np.divmod(keys[starts], n_cells)
         pieces.append(
             (
-                (cells // shape[1]).astype(np.int32),
-                (cells % shape[1]).astype(np.int32),
+                (cells // n_columns).astype(np.int32),
+                (cells % n_columns).astype(np.int32),
                 np.add.reduceat(sorted_values, starts) / counts,
                 counts,
             )
@@ -267,14 +268,14 @@ def _merged(observations, family, keep_observations):
         )
     rows, columns, means, counts = map(np.concatenate, zip(*pieces, strict=True))
     return CellData(
-        rows,
-        columns,
-        means,
-        counts,
-        np.concatenate([[0], np.cumsum(np.concatenate(own_cells))]),
-        np.concatenate(base_measures),
-        np.arange(1) if observations.ids is None else observations.ids,
-        tuple(map(int, shape)),
-        observations.row_offsets,
-        np.concatenate(kept) if keep_observations else None,
+        rows=rows,
+        columns=columns,
+        values=means,
+        counts=counts,
+        offsets=np.concatenate([[0], np.cumsum(np.concatenate(own_cells))]),
+        log_base_measure=np.concatenate(base_measures),
+        ids=np.arange(1) if observations.ids is None else observations.ids,
+        shape=(int(n_rows), int(n_columns)),
+        row_offsets=observations.row_offsets,
+        observations=np.concatenate(kept) if keep_observations else None,
     )

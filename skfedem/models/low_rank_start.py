@@ -24,7 +24,8 @@ def cell_federation(data, observers, client_weights):
     """Stack the cells of the clients who have some, with the clients' weights w_i."""
     lengths = np.diff(data.offsets)[observers]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return Federation(Cells(*data[:4]), offsets, weights_of_clients(lengths, client_weights))
+    cells = Cells(data.rows, data.columns, data.values, data.counts)
+    return Federation(cells, offsets, weights_of_clients(lengths, client_weights))
 
 
 def low_rank_model(

@@ -144,17 +144,15 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
 def begin(solver, problem, start, options, workers, checkpoint):
     """Where a run begins, or where its checkpoint left it: what its rounds go on from."""
     saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
-    if saved is None:
-        server, states, first_row = initialise(solver, problem, start, options, workers)
-        history, trace = History(), [problem.model.trace(server.parameters)]
-        history.append(**first_row)
-        progress = Progress(server, first_row["epoch"], first_round=server.round_index)
-        stopping = stopping_rule(problem, server, options)
-    else:
-        progress, states, history, trace = saved[:4]
-        stopping = stopping_rule(problem, progress.server, options)
+    if saved is not None:
+        stopping = stopping_rule(problem, saved.progress.server, options)
         stopping.state = saved.stopping
-    return progress, states, history, trace, stopping
+        return saved.progress, saved.states, saved.history, saved.trace, stopping
+    server, states, first_row = initialise(solver, problem, start, options, workers)
+    history, trace = History(), [problem.model.trace(server.parameters)]
+    history.append(**first_row)
+    progress = Progress(server, first_row["epoch"], first_round=server.round_index)
+    return progress, states, history, trace, stopping_rule(problem, server, options)
 
 
 def final_criteria(problem, server, stopping, history, options, workers):

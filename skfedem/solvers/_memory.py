@@ -61,16 +61,16 @@ class Kept(NamedTuple):
 def memory_of(ids, problem, server, states):
     """Memory of a run."""
     return Memory(
-        ids,
-        problem.federation.totals,
-        problem.federation.weights,
-        problem.federation.n_samples,
-        problem.n_inner,
-        fingerprint(problem.federation),
-        problem.model,
-        server,
-        states,
-        _setting(problem, type(states).__module__),
+        ids=ids,
+        totals=problem.federation.totals,
+        weights=problem.federation.weights,
+        n_samples=problem.federation.n_samples,
+        n_inner=problem.n_inner,
+        data=fingerprint(problem.federation),
+        model=problem.model,
+        server=server,
+        states=states,
+        setting=_setting(problem, type(states).__module__),
     )
 
 
