@@ -46,11 +46,10 @@ from ._typing import (
 from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
+from .models.mixture_given import TO_BEGIN_ANEW, check_start
 from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
 from .models.mixture_start import (
-    TO_BEGIN_ANEW,
     bits_of_units,
-    check_start,
     standardise,
     standardised_again,
     start_again,

@@ -22,6 +22,7 @@ from skfedem import FederatedGaussianMixture, _parallel
 from skfedem._federation import Federation
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from skfedem.models import mixture_assignment, mixture_start
+from skfedem.models.mixture_given import Given
 from skfedem.preprocessing import FederatedStandardScaler
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -691,9 +692,7 @@ def test_kmeans_finds_components_that_no_client_has_alone():
 def centroids_sent(client, n_clusters, center, seed):
     """What one client sends for init_params="kmeans": alone, its centroids are the centres."""
     federation = Federation(client, np.array([0, len(client)]), np.ones(1))
-    model, _ = mixture_start.standardise(
-        FederatedGaussianMixture(n_clusters), federation, mixture_start.Given()
-    )
+    model, _ = mixture_start.standardise(FederatedGaussianMixture(n_clusters), federation, Given())
     centers, bits = mixture_assignment._CENTERS["kmeans"](model, federation, seed)
     n_sent = bits // (64 * (client.shape[1] + 1))
     return centers[:n_sent], n_sent

@@ -23,6 +23,7 @@ from skfedem._federation import (
 )
 from skfedem._input.clients import check_clients, federation_of
 from skfedem.models import mixture_assignment, mixture_start
+from skfedem.models.mixture_given import Given
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 LENGTHS = (31, 12, 25, 40)
@@ -104,7 +105,7 @@ def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():
         federation = federation_of(
             check_clients(estimator, data, sample_weight=weight), "n_samples"
         )
-        model, _ = mixture_start.standardise(estimator, federation, mixture_start.Given())
+        model, _ = mixture_start.standardise(estimator, federation, Given())
         centers.append(mixture_assignment._kmeans_centers(model, federation, 0)[0])
     assert_allclose(centers[0], centers[1], rtol=1e-10)
     for rows, v, copies in zip(clients, weights, repeated, strict=True):

@@ -1,0 +1,109 @@
+"""What the user gives of a mixture's start: checked, and in the rows' units."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .._parameters import check_shape
+from .covariances import whiten
+
+# What messages advise where a fit or a stream cannot go on.
+TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
+
+
+class Given(NamedTuple):
+    """What the user gave of a start, validated, in the rows' units; None where not given."""
+
+    weights: np.ndarray | None = None
+    means: np.ndarray | None = None
+    covariances: np.ndarray | None = None
+    fixed_covariance: np.ndarray | None = None
+
+
+def check_start(estimator, n_features, *, warm):
+    """Validate ``weights_init``, ``means_init``, ``precisions_init`` and ``fixed_covariance``.
+
+    With ``warm``, the estimator's fitted parameters are what is given.
+    """
+    fixed = _known_covariance(estimator, n_features)
+    if warm:
+        _check_sizes_of_fit(estimator, n_features)
+        return Given(estimator.weights_, estimator.means_, estimator.covariances_, fixed)
+    size, weights, means = estimator.n_components, estimator.weights_init, estimator.means_init
+    if weights is not None:
+        weights = check_shape("weights_init", weights, (size,))
+        if (weights < 0).any() or not np.isclose(weights.sum(), 1):
+            raise ValueError(
+                "Expected weights_init to be non-negative and to sum to 1, got a smallest of "
+                f"{weights.min():.3g} and a sum of {weights.sum():.6g}. Normalise them."
+            )
+    if means is not None:
+        means = check_shape("means_init", means, (size, n_features))
+    return Given(weights, means, _inverses_of_precisions(estimator, n_features), fixed)
+
+
+def _known_covariance(estimator, d):
+    """Validated ``fixed_covariance``, or None."""
+    if estimator.fixed_covariance is None:
+        return None
+    if estimator.covariance_type != "tied":
+        raise ValueError(
+            'Expected covariance_type="tied" with a fixed_covariance, got '
+            f"{estimator.covariance_type!r}. It is shared by all components."
+        )
+    if estimator.precisions_init is not None:
+        raise ValueError(
+            "Expected precisions_init=None with a fixed_covariance, got both. Give one."
+        )
+    fixed = check_shape("fixed_covariance", estimator.fixed_covariance, (d, d))
+    _check_positive_definite("fixed_covariance", fixed)
+    return fixed
+
+
+def _check_sizes_of_fit(estimator, n_features):
+    """Raise if there are other numbers of components or features than in the last fit."""
+    names, fitted = ("n_components", "n_features"), estimator.means_.shape
+    for name, before, now in zip(names, fitted, (estimator.n_components, n_features), strict=True):
+        if now != before:
+            raise ValueError(
+                f"Expected {name}={before}, as in the last fit, got {now}. {TO_BEGIN_ANEW}"
+            )
+
+
+def _inverses_of_precisions(estimator, d):
+    """Covariances that the validated ``precisions_init`` give, or None."""
+    if estimator.precisions_init is None:
+        return None
+    size = estimator.n_components
+    shapes = {"full": (size, d, d), "tied": (d, d), "diag": (size, d), "spherical": (size,)}
+    shape = shapes[estimator.covariance_type]
+    precisions = check_shape("precisions_init", estimator.precisions_init, shape)
+    if estimator.covariance_type in ("full", "tied"):
+        _check_positive_definite("precisions_init", precisions)
+        whitening = whiten(precisions)
+        return np.swapaxes(whitening, -1, -2) @ whitening
+    if (precisions <= 0).any():
+        raise ValueError(
+            f"Expected positive precisions_init, got {precisions.min():.3g}. They are inverses of "
+            "variances: give 1 / variance."
+        )
+    return 1 / precisions
+
+
+def _check_positive_definite(name, matrices):
+    expected = f"Expected {name} to be symmetric and positive definite"
+    transposed = np.swapaxes(matrices, -1, -2)
+    if not np.allclose(matrices, transposed):
+        apart = np.abs(matrices - transposed).max()
+        raise ValueError(
+            f"{expected}, got entries that are {apart:.3g} from those across the diagonal. Give "
+            "the mean of the matrix and its transpose."
+        )
+    smallest = np.linalg.eigvalsh(matrices).min()
+    if smallest <= 0:
+        raise ValueError(
+            f"{expected}, got the eigenvalue {smallest:.3g}. Drop features that are constant or "
+            "follow from others, or add a positive number to the diagonal."
+        )
