@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -405,7 +406,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         -----
         ConvergenceWarning
             When ``tol`` was not reached, when steps still left the domain of the M-step in the last
-            tenth of the rounds, when automatic steps were cut to less than a tenth of the first, or
+            tenth of the rounds, when automatic steps were cut to less than a tenth of the first,
+            when components ended with less weight than a row has although rounds were random, or
             when the fit was stopped from the keyboard.
         UserWarning
             For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
@@ -695,6 +697,16 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             remedy=", or fewer components, or drop linearly dependent features",
             doubt=", or check for degenerate data",
         )
+        begun, ended = result.trace[[0, -1]] * problem.federation.n_samples
+        vanished = np.flatnonzero((begun >= 1) & (ended < 1))
+        if len(vanished) and not problem.exact:
+            warn(
+                f"Components {vanished.tolist()} ended with less weight than a row has. The noise "
+                "of minibatches and messages can take rare components away: use solver='vr_fedem', "
+                "a larger batch_size or participation, a smaller omega or step_size, or fewer "
+                "components if all rows together lose them as well.",
+                ConvergenceWarning,
+            )
         lost = lost_in_rounding(problem.model, result.server.parameters)
         if len(lost):
             warn(

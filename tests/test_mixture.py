@@ -1078,6 +1078,27 @@ def test_tol_governs_stochastic_fits():
     assert rounds[0] < rounds[1] < rounds[2]
 
 
+def test_components_that_noise_took_are_named():
+    # Fifty of 20,000 rows; of 400 that a round reads, one is of them.
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(size=(19_950, 2)), 0.3 * rng.normal(size=(50, 2)) + [0, 9]])
+    start = {
+        "weights_init": [0.9975, 0.0025],
+        "means_init": [[0, 0], [0, 9]],
+        "precisions_init": [np.eye(2), 9 * np.eye(2)],
+        "random_state": 0,
+    }
+    clients = np.arange(len(rows)) % 20
+    exact = FederatedGaussianMixture(2, **start).fit(rows, clients=clients)
+    assert_allclose(exact.weights_[1], 0.0025, rtol=1e-6)
+    noisy = FederatedGaussianMixture(2, batch_size=2, step_size=0.5, tol=1.0, **start)
+    with pytest.warns(ConvergenceWarning, match=r"Components \[1\] ended with less weight"):
+        noisy.fit(rows, clients=clients)
+    assert len(rows) * noisy.weights_[1] < 1
+    kept = noisy.set_params(solver="vr_fedem", step_size="auto").fit(rows, clients=clients)
+    assert_allclose(kept.weights_[1], 0.0025, rtol=0.1)
+
+
 def test_steps_out_of_the_domain_are_counted_and_said():
     clients = [X[g == COMPONENTS] for g in range(3)]
     gm = FederatedGaussianMixture(

@@ -222,6 +222,7 @@ def test_messages_that_do_not_come_make_no_sweep(monkeypatch):
 # ---- the safeguard
 
 
+@pytest.mark.filterwarnings("ignore:Components .* ended with less weight")
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 @every_solver
 def test_a_step_far_too_large_is_shortened_counted_and_reported(covariance_type, solver):
@@ -579,6 +580,7 @@ def test_a_component_that_hardly_any_row_has_waits_alone(covariance_type):
 
 
 @pytest.mark.filterwarnings("ignore:Steps left the domain:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:Components .* ended with less weight")
 @pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
 def test_a_component_too_many_does_not_hold_up_the_others(covariance_type):
     # Two answers of three kinds: nine distinct rows, and three components that die. They used to
