@@ -7,7 +7,7 @@ component alone: hospitals with one ward each, phones in one language. One clien
 round. The obvious federated EM takes those who answered for everybody, and does an EM iteration on
 their rows. FedEM takes a smaller step and remembers what each client last said.
 
-The script takes a few seconds. ``--full`` repeats it with twenty federations::
+The script takes about twenty seconds. ``--full`` repeats it with twenty federations::
 
     python examples/plot_cohort_em.py
     python examples/plot_cohort_em.py --full --output cohort_em.png
@@ -177,6 +177,8 @@ for name, (log_likelihoods, weights) in runs.items():
     axes["gap"].plot(
         np.maximum(pooled - log_likelihoods, 1e-9), color=COLOURS[name], linewidth=1, label=name
     )
+    # Components in greys: the colours above are methods.
+    axes[name].set_prop_cycle(color=["0.1", "0.45", "0.7"])
     axes[name].plot(weights, linewidth=0.8)
     axes[name].set(title=name, xlabel="round", ylim=(-0.03, 1.03))
 axes[COHORT].set(ylabel="weights of the components")

@@ -9,9 +9,8 @@ by the number of bits that the clients have sent, for the three operators of
 sizes.
 
 The rows are scikit-learn's handwritten digits on 30 clients that know few digits each; with
-``--full`` MNIST's images on 100 clients, if its four idx files are found in ``shared/data/mnist``
-beside the checkout or in the folder ``mnist`` of ``SKFEDEM_DATA``. That takes a
-quarter of an hour::
+``--full`` MNIST's images on 100 clients, if its four idx files are in the folder ``mnist`` of that
+which ``SKFEDEM_DATA`` names (``data`` if it names none). That takes a quarter of an hour::
 
     python examples/plot_communication.py
     python examples/plot_communication.py --full --output communication.png
@@ -20,7 +19,6 @@ quarter of an hour::
 import argparse
 import gzip
 import os
-import sys
 import warnings
 from pathlib import Path
 
@@ -33,9 +31,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture
 from skfedem.datasets import client_labels
-
-# Not __file__, which scripts that make a gallery do not have.
-BESIDE = Path(sys.argv[0]).resolve().parent / ".." / ".." / "shared" / "data"
 
 parser = argparse.ArgumentParser(description="Log-likelihood against bits sent.")
 parser.add_argument("--full", action="store_true", help="MNIST instead of the digits")
@@ -75,7 +70,7 @@ def mnist_rows(folder):
 
 name, (X, labels) = "digits", digits_rows()
 if options.full:
-    folder = Path(os.environ.get("SKFEDEM_DATA", BESIDE)) / "mnist"
+    folder = Path(os.environ.get("SKFEDEM_DATA", "data")) / "mnist"
     try:
         name, (X, labels) = "MNIST", mnist_rows(folder)
     except FileNotFoundError as error:
@@ -184,8 +179,10 @@ for key, (bits, log_likelihood, _) in curves.items():
 # the messages before the first round. The block quantizer takes 14 to 50 percent, and random k
 # six tenths at best, and with automatic steps more than no compression at all.
 #
-# *A larger* :math:`\omega` *is not a better one.* Messages get shorter, but the number of rounds
-# grows. For dithering anything from 0.5 to 8 does here.
+# *A larger* :math:`\omega` *is a better one only with a longer step.* Messages get shorter, but the
+# number of rounds grows. With :math:`\gamma = 0.5` dithering takes 11 percent of the bits at
+# :math:`\omega = 0.5` and 7 percent at 8; with automatic steps it takes more for each
+# :math:`\omega` that is larger.
 #
 # *The automatic step is careful.* With the largest :math:`\omega` it has not arrived after 150
 # rounds. It is meant to stand everywhere, and random k at :math:`\omega = 8` shows why: with
@@ -221,7 +218,7 @@ for row, step_size in zip(axes, STEP_SIZES, strict=True):
                 color=colour,
                 label=f"ω = {omega:g}",
             )
-        axis.axhline(WITHIN, color="0.5", linestyle=":", linewidth=1)
+        axis.axhline(WITHIN, color="0.5", linestyle=":", linewidth=1, label=f"{WITHIN} nats")
         axis.set(xscale="log", yscale="log", xlim=(None, 1.2 * most), ylim=(floor, highest))
         axis.set_title(f"{title}, γ = {step_size}")
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))

@@ -8,19 +8,20 @@ pipeline marks and fills in what is missing, standardises, and fits a mixture, a
 hospital are sums and centroids, no patients. A grid search then says how far messages can be
 compressed and how often a hospital may be absent.
 
-The table is looked for as ``shared/data/heart_4hospitals.csv`` beside the checkout, in the folder
-``SKFEDEM_DATA``, or where ``--table`` says. Without it the script takes scikit-learn's diabetes
-patients, spread over four hospitals at random, one of which never measured cholesterol. ``--full``
-searches a larger grid::
+The data are the four processed files of UCI's "Heart Disease" (doi 10.24432/C52P4X) in one table,
+``heart_4hospitals.csv``, with the columns hospital, age, trestbps, chol, thalach, oldpeak and num
+among others, empty where a value is missing. It is read from the folder that ``SKFEDEM_DATA`` names
+(``data`` if it names none), or from where ``--table`` says. Without it the script takes
+scikit-learn's diabetes patients, spread over four hospitals at random, one of which never measured
+cholesterol. ``--full`` searches a larger grid::
 
     python examples/plot_hospitals.py
-    python examples/plot_hospitals.py --full --output hospitals.png
+    python examples/plot_hospitals.py --table heart_4hospitals.csv --full --output hospitals.png
 """
 
 import argparse
 import csv
 import os
-import sys
 import warnings
 from pathlib import Path
 
@@ -37,9 +38,6 @@ from sklearn.preprocessing import FunctionTransformer
 from skfedem import FederatedGaussianMixture
 from skfedem.datasets import split_clients
 from skfedem.preprocessing import FederatedStandardScaler, PerClient
-
-# Not __file__, which scripts that make a gallery do not have.
-BESIDE = Path(sys.argv[0]).resolve().parent / ".." / ".." / "shared" / "data"
 
 parser = argparse.ArgumentParser(description="Patients of four hospitals, a whole pipeline.")
 parser.add_argument("--table", type=Path, help="heart_4hospitals.csv")
@@ -83,7 +81,7 @@ def diabetes_tables():
     return hospitals, names, [part[:, :5] for part in parts], [part[:, 5] > 0 for part in parts]
 
 
-path = options.table or Path(os.environ.get("SKFEDEM_DATA", BESIDE)) / "heart_4hospitals.csv"
+path = options.table or Path(os.environ.get("SKFEDEM_DATA", "data")) / "heart_4hospitals.csv"
 if options.diabetes or not (options.table or path.exists()):
     print("no heart_4hospitals.csv: scikit-learn's diabetes patients instead")
     hospitals, names, tables, ill = diabetes_tables()

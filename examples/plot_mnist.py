@@ -7,8 +7,8 @@ Gaussian mixture with ten components and a common covariance, fitted to the imag
 clients by FedEM and by VR-FedEM. The weights of the components are followed over a hundred epochs,
 and so is :math:`\lVert H_k \rVert^2`, the squared norm of what the server sees of the mean field.
 
-MNIST's four idx files are looked for in ``shared/data/mnist`` beside the checkout, in the folder
-``mnist`` of ``SKFEDEM_DATA``, or where ``--mnist`` says. Without them the script takes the small
+MNIST's four idx files are read from the folder ``mnist`` of that which ``SKFEDEM_DATA`` names
+(``data`` if it names none), or from where ``--mnist`` says. Without them the script takes the small
 digits that come with scikit-learn, on fewer clients. ``--full`` runs twenty times as many epochs as
 the paper, six minutes, to see where the runs end::
 
@@ -19,7 +19,6 @@ the paper, six minutes, to see where the runs end::
 import argparse
 import gzip
 import os
-import sys
 import warnings
 from pathlib import Path
 
@@ -31,9 +30,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture
 from skfedem.datasets import client_labels
-
-# Not __file__, which scripts that make a gallery do not have.
-BESIDE = Path(sys.argv[0]).resolve().parent / ".." / ".." / "shared" / "data"
 
 parser = argparse.ArgumentParser(description="FedEM and VR-FedEM on MNIST, Figure 3 of the paper.")
 parser.add_argument("--mnist", type=Path, help="folder of MNIST's idx files, gzipped or not")
@@ -81,7 +77,7 @@ def reduced(parts, n_features=20):
     return varying.sum(), rows.astype(np.float64)
 
 
-folder = options.mnist or Path(os.environ.get("SKFEDEM_DATA", BESIDE)) / "mnist"
+folder = options.mnist or Path(os.environ.get("SKFEDEM_DATA", "data")) / "mnist"
 parts = None if options.digits else mnist_images(folder)
 if parts is None and options.mnist:
     raise SystemExit(f"No images in {folder}: expected train- and t10k-images-idx3-ubyte(.gz).")
