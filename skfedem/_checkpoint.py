@@ -22,6 +22,8 @@ _FORMAT = "skfedem checkpoint"
 _VERSION = 1
 _HEADER, _DIGEST = "header", "digest"
 PREVIOUS = ".previous"
+# How an npz file begins.
+_ZIP = b"PK\x03\x04"
 
 
 def save(path, identity, state):
@@ -123,6 +125,10 @@ def _read(path):
         raise ValueError(
             f"Expected a checkpoint to resume from at {path}, got a folder. Name the file in it."
         )
+    with path.open("rb") as handle:
+        start = handle.read(len(_ZIP))
+    if start and not _ZIP.startswith(start):
+        raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
     damaged = (
         f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "
         f"({{}}). The one before it may be at {path}{PREVIOUS}."

@@ -360,6 +360,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         TypeError, ValueError
             For data or parameters that do not fit; nothing is fitted then, and an earlier fit
             stands.
+        FileNotFoundError
+            If there is no checkpoint at ``resume_from``.
 
         Warns
         -----

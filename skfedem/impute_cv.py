@@ -20,7 +20,7 @@ from ._held_out import check_folds, deal_cells, split_cells
 from ._input.cells import check_cells
 from ._input.clients import take_features
 from ._messages import warn
-from ._parameters import check_choice, check_number, check_rank
+from ._parameters import check_choice, check_number, check_rank, python_number
 from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
 from ._random import seeds_of_runs
 from ._typing import (
@@ -41,9 +41,6 @@ from .impute import FederatedMatrixImputer
 from .models.families import FAMILIES
 from .models.main_effects import EFFECTS
 from .solvers._options import check_federated_parameters
-
-# Parameters that the imputer does not have.
-_OF_THE_SEARCH = ("ranks", "penalties", "eps", "n_splits", "patience")
 
 
 class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -423,6 +420,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             check_number("patience", self.patience, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
         check_choice("effects", self.effects, EFFECTS)
+        check_number("effects_penalty", self.effects_penalty, low=0)
         check_federated_parameters(self)
 
     def _path(self, penalty_max):
@@ -434,9 +432,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
     def _imputer(self, seed):
         """What starts each fit of a path from the one before."""
-        parameters = self.get_params(deep=False)
-        for name in _OF_THE_SEARCH:
-            del parameters[name]
+        names = FederatedMatrixImputer().get_params(deep=False)
+        parameters = {name: getattr(self, name) for name in names if hasattr(self, name)}
         parameters.update(random_state=seed, warm_start=True, verbose=max(self.verbose - 1, 0))
         return FederatedMatrixImputer(**parameters)
 
@@ -479,7 +476,7 @@ def _muted():
 def _checked_ranks(ranks, shape=None):
     """Bounds of the rank as a list; with a shape, none is larger than the matrix."""
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
-    if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+    if isinstance(ranks, str) or not np.iterable(ranks):
         raise TypeError(f"{expected}, got {ranks!r}. Give [{ranks!r}] for a single one.")
     if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
         raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
@@ -492,7 +489,7 @@ def _checked_ranks(ranks, shape=None):
         check_number("each of ranks", rank, kind=Integral, low=1, hint="None is no bound.")
         if shape is not None:
             check_rank("ranks", rank, shape)
-    return ranks
+    return [python_number(rank) for rank in ranks]
 
 
 def _checked_penalties(penalties):

@@ -401,6 +401,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         TypeError, ValueError
             For data or parameters that do not fit; nothing is fitted then, and an earlier fit
             stands.
+        FileNotFoundError
+            If there is no checkpoint at ``resume_from``.
 
         Warns
         -----

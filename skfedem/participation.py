@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 
+from ._parameters import check_number
 from ._typing import IntArray
+
+__all__ = ["draw_active"]
 
 
 def draw_active(generator: np.random.Generator, n_clients: int, participation: float) -> IntArray:
@@ -26,6 +31,11 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
     active : ndarray of int, shape (n_active,)
         Increasing client indices; may be empty.
 
+    Raises
+    ------
+    TypeError, ValueError
+        For what is no generator, or numbers out of their domain.
+
     Notes
     -----
     Assumption A9 (Appendix A) of Dieuleveut, Fort, Moulines and Robin, NeurIPS 2021.
@@ -37,6 +47,13 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
     >>> draw_active(np.random.default_rng(0), n_clients=4, participation=1.0)
     array([0, 1, 2, 3])
     """
+    if not isinstance(generator, np.random.Generator):
+        raise TypeError(
+            f"Expected generator to be a numpy.random.Generator, got {generator!r}. "
+            "numpy.random.default_rng(seed) makes one."
+        )
+    check_number("n_clients", n_clients, kind=Integral, low=1)
+    check_number("participation", participation, low=0, low_open=True, high=1)
     if participation == 1:
         return np.arange(n_clients)
     n_active = generator.binomial(n_clients, participation)

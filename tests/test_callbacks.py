@@ -175,11 +175,17 @@ def test_in_a_pipeline_and_a_grid_search(estimator, clients):
 
 
 @not_converged
+@pytest.mark.filterwarnings("ignore:The estimator FunctionTransformer does not support")
 @every_estimator
-def test_progress_bars(estimator, clients, capsys):
+@pytest.mark.parametrize("tool", ["alone", "pipeline", "search"])
+def test_progress_bars(tool, estimator, clients, capsys):
     pytest.importorskip("rich")
-    search = GridSearchCV(clone(estimator), {"omega": [0.0, 2.0]}, cv=2)
-    search.set_callbacks(callback.ProgressBar(max_propagation_depth=None)).fit(clients)
+    watched = clone(estimator)
+    if tool == "pipeline":
+        watched = make_pipeline(FunctionTransformer(), watched)
+    elif tool == "search":
+        watched = GridSearchCV(watched, {"omega": [0.0, 2.0]}, cv=2)
+    watched.set_callbacks(callback.ProgressBar(max_propagation_depth=None)).fit(clients)
     assert type(estimator).__name__[:12] in capsys.readouterr().out
 
 

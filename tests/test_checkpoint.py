@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -199,6 +200,11 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
     np.savez(foreign, a=np.arange(3))
     with pytest.raises(ValueError, match="got another file"):
         clone(estimator).fit(matrices(), resume_from=foreign)
+    for content in (b"round,loss\n", pickle.dumps(estimator)):
+        foreign.write_bytes(content)
+        with pytest.raises(ValueError, match="got another file") as caught:
+            clone(estimator).fit(matrices(), resume_from=foreign)
+        assert "pickle" not in str(caught.value)
     with pytest.raises(FileNotFoundError, match="no such file"):
         clone(estimator).fit(matrices(), resume_from=tmp_path / "none.npz")
     identity, arrays = _checkpoint._read(path)
@@ -209,6 +215,29 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="version 1 at .*, got version 2"):
         clone(estimator).fit(matrices(), resume_from=foreign)
     assert "state.server.control" in arrays
+
+
+def test_a_file_is_on_the_disk_before_it_takes_the_name(tmp_path, monkeypatch):
+    path, calls = tmp_path / "run.npz", []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(handle):
+        calls.append(("sync", os.fstat(handle).st_ino))
+        fsync(handle)
+
+    def renamed(source, target):
+        calls.append(("name", os.stat(source).st_ino, str(target)))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    for value in range(2):
+        calls.clear()
+        _checkpoint.save(path, {}, {"a": np.full(3, value)})
+        file, folder = path.stat().st_ino, tmp_path.stat().st_ino
+        named = calls.index(("name", file, str(path)))
+        assert calls.index(("sync", file)) < named < calls.index(("sync", folder))
+    assert path.with_name("run.npz.previous").exists()
 
 
 @pytest.mark.parametrize(

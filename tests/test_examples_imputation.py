@@ -73,6 +73,7 @@ def run_plot(folder, *arguments):
         timeout=120,
     )
     assert run.returncode == 0, run.stderr
+    assert "no LOESS curves" not in run.stdout
     assert (folder / "bird_trends.png").stat().st_size > 10_000
     return run.stdout
 
@@ -80,6 +81,7 @@ def run_plot(folder, *arguments):
 @pytest.mark.slow
 def test_plot_of_simulated_counts(tmp_path):
     pytest.importorskip("matplotlib")
+    pytest.importorskip("statsmodels")
     printed = run_plot(tmp_path, "--sites", "120", "--months", "48", "--observations", "900")
     assert "120 sites x 48 months" in printed
     assert "correlation with the truth, year by year" in printed
@@ -87,6 +89,7 @@ def test_plot_of_simulated_counts(tmp_path):
 
 def test_plot_of_an_ebird_file(tmp_path):
     pytest.importorskip("matplotlib")
+    pytest.importorskip("statsmodels")
     pytest.importorskip("pandas")
     columns = ["COMMON NAME", "SCIENTIFIC NAME", "OBSERVATION COUNT", "LOCALITY ID"]
     columns += ["OBSERVATION DATE", "OBSERVER ID", "SAMPLING EVENT IDENTIFIER", "GROUP IDENTIFIER"]

@@ -123,11 +123,16 @@ def test_fits_down_the_path_are_those_from_nothing(family):
     split = split_cells(observed, folds_of(observed, 4) == 0)
     threshold = largest_penalty(observed, FAMILIES[family], "both", 0.01, "n_samples")
     imputer = FederatedMatrixImputer(None, family=family, warm_start=True, tol=1e-11, max_iter=2000)
-    penalties = threshold * np.array([1, 0.6, 0.3, 0.15])
+    penalties = threshold * np.geomspace(1, 0.15, 8)
+    n_rounds, n_rounds_cold = 0, 0
     for trial in path_trials(imputer, [split], penalties, None):
         cold = clone(imputer).set_params(penalty=trial.penalty).fit(split[0])
         assert_allclose(trial.score, cold.score(split[1]), rtol=1e-4)
         assert trial.converged.all()
+        n_rounds += np.sum(trial.n_iter)
+        n_rounds_cold += cold.n_iter_
+    # And they begin where the last one ended.
+    assert n_rounds < n_rounds_cold
 
 
 def test_patience():

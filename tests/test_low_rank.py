@@ -249,6 +249,40 @@ def test_it_is_algorithm_7_of_one_observer_step_by_step(penalty):
         assert_allclose(dense, want.theta, atol=1e-8)
 
 
+@pytest.mark.parametrize("n_observers", [5, 8])
+@pytest.mark.parametrize("penalty", [0.0, 0.7])
+def test_it_is_algorithm_7_of_observers_who_see_the_same_cells(penalty, n_observers):
+    rows, columns, values, _ = observations("gaussian", overlap=True)
+    cells = rows * SHAPE[1] + columns
+    # In the paper an observer sees a cell once.
+    sightings = np.array([np.count_nonzero(cells[:k] == cell) for k, cell in enumerate(cells)])
+    n_sightings = sightings.max() + 1
+    assert 1 < n_sightings <= n_observers
+    owners = (cells + sightings) % n_observers
+    observers = [
+        oracle.Cells(rows[own], columns[own], values[own])
+        for own in (owners == i for i in range(n_observers))
+    ]
+    zeros, every = np.zeros(SHAPE), list(range(n_observers))
+    literal = oracle.algorithm_7(
+        [[observer] for observer in observers], "gaussian", 2, penalty / n_observers, zeros,
+        [oracle.client_statistic([observer], zeros, "gaussian") for observer in observers],
+        [1 / n_observers] * n_observers, [1.0] * 12, 1.0, 1.0, [every] * 12,
+        [[None] * n_observers] * 12,
+    )  # fmt: skip
+    problem = problem_of(
+        (rows, columns, values, owners), "gaussian", penalty=penalty, rank=2, effects="none",
+        adaptive=False,
+    )  # fmt: skip
+    # Our step of 1 is the longest that stands for any number of observers.
+    step_size = n_sightings / n_observers
+    for k, want in enumerate(literal):
+        result = fitted(problem, step_size=step_size, max_iter=k + 1)
+        low_rank = result.server.parameters.natural.low_rank
+        dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
+        assert_allclose(dense, want.theta, atol=1e-8)
+
+
 # ---- invariants
 
 

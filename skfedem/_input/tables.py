@@ -86,10 +86,11 @@ def refuse_dates(table, where=""):
 def client_rows(table, k):
     """One client's rows as a 2-D array of float32 or float64."""
     table = unmasked(table)
-    if issparse(table):
+    if issparse(table) or hasattr(table, "sparse"):  # the accessor of pandas' sparse tables
+        dense = ".toarray()" if issparse(table) else ".sparse.to_dense()"
         raise TypeError(
             f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "
-            "`.toarray()` if it fits in memory."
+            f"`{dense}` if it fits in memory."
         )
     whose = f"the table of client {k}"
     refuse_dates(table, f" in {whose}")

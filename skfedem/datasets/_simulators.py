@@ -272,7 +272,11 @@ def _draw_mixture(n_features, n_components, covariance_type, separation, weights
 def _check_weights(weights, n_components):
     if weights is None:
         return np.full(n_components, 1 / n_components)
-    weights = np.array(weights, dtype=float)
+    try:
+        weights = np.array(weights, dtype=float)
+    except (TypeError, ValueError) as error:
+        expected = f"Expected weights to be {n_components} numbers or None"
+        raise type(error)(f"{expected}, got {weights!r}.") from error
     if weights.shape != (n_components,):
         raise ValueError(
             f"Expected weights of shape ({n_components},), one per component, got shape "

@@ -178,7 +178,9 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
         change = values - origin.low_rank_values
         above = above_tangent(pooled, origin.theta, mean, log_partition, change)
         if 2 * natural_step * above <= distance * (1 + 1e-9):
-            return Move(low_rank, values, natural_step, after, distance / length**2, halvings)
+            # A function may give steps so short that their square is 0.
+            sq_norm = distance / length**2 if length**2 else np.nan
+            return Move(low_rank, values, natural_step, after, sq_norm, halvings)
         natural_step = natural_step / 2
     return None
 
