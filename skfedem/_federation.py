@@ -18,6 +18,8 @@ from ._typing import IntArray
 
 # Clients whose first and last rows make the fingerprint of a table.
 _FINGERPRINTED = 1000
+# Rows that a digest of all reads at once.
+_DIGESTED = 2**14
 
 
 class SampleWeight(NamedTuple):
@@ -224,17 +226,33 @@ def take_rows(rows, positions):
     return rows.take(positions, axis=0)
 
 
-def fingerprint(federation):
-    """Digest of some rows, by which other data of the same sizes are told apart."""
-    n_clients = federation.n_clients
-    some = np.linspace(0, n_clients - 1, min(n_clients, _FINGERPRINTED)).astype(np.intp)
-    ends = np.concatenate([federation.offsets[some], federation.offsets[some + 1] - 1])
-    rows = federation.rows
-    columns = rows if isinstance(rows, tuple) else (take_rows(rows, ends),)
+def fingerprint(federation, *, whole):
+    """Digest of rows, by which other data of the same sizes are told apart.
+
+    With ``whole`` of all rows and their weights; else of the ends of some clients' rows, which
+    takes no pass over the data.
+    """
+    rows, n_clients = federation.rows, federation.n_clients
     digest = hashlib.sha256()
-    for column in columns:
-        digest.update(np.ascontiguousarray(column).tobytes())
+    if isinstance(rows, tuple):
+        pieces = rows
+    elif whole:
+        pieces = _pieces(federation)
+    else:
+        some = np.linspace(0, n_clients - 1, min(n_clients, _FINGERPRINTED)).astype(np.intp)
+        ends = np.concatenate([federation.offsets[some], federation.offsets[some + 1] - 1])
+        pieces = (take_rows(rows, ends),)
+    for piece in pieces:
+        digest.update(np.ascontiguousarray(piece).data)
     return digest.hexdigest()
+
+
+def _pieces(federation):
+    """All rows and their weights, some at a time."""
+    for reading in read(federation, np.arange(federation.n_clients), _DIGESTED):
+        yield reading.rows
+        if reading.sample_weight is not None:
+            yield reading.sample_weight
 
 
 def runs(lengths, n_rows, n_clients=1024):

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -14,6 +15,7 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.mixture import GaussianMixture
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._input.clients import check_rows, each_client
@@ -173,7 +175,20 @@ class FittedMixture(
         """
         check_is_fitted(self)
         check_number("n_samples", n_samples, kind=Integral, low=1)
-        return self._pooled(np.zeros(self.n_features_in_)).sample(n_samples)
+        rng = check_random_state(self.random_state)
+        y = np.repeat(np.arange(len(self.weights_)), rng.multinomial(n_samples, self.weights_))
+        rows = rng.standard_normal((n_samples, self.n_features_in_))
+        # By the roots of the precisions: in unlike units covariances may be singular to rounding.
+        roots = self.precisions_cholesky_
+        for component, mean in enumerate(self.means_):
+            own = y == component
+            root = roots if self._fitted_type == "tied" else roots[component]
+            if self._fitted_type in ("full", "tied"):
+                rows[own] = solve_triangular(root, rows[own].T, trans="T").T
+            else:
+                rows[own] /= root
+            rows[own] += mean
+        return rows, y
 
     def _by_client(self, X, method):
         """Apply a method of scikit-learn's mixture to one table, or to each of a list."""
@@ -183,7 +198,11 @@ class FittedMixture(
         rows = check_rows(self, X)
         # Near its own rows the mixture loses no digits, however far they are from the origin.
         shift = self.weights_ @ self.means_
-        return getattr(self._pooled(shift), method)(rows - shift)
+        answer = getattr(self._pooled(shift), method)(rows - shift)
+        if method == "predict_proba":
+            # Of a row that is far from all components, densities differ by less than rounding.
+            answer /= answer.sum(axis=1, keepdims=True)
+        return answer
 
     def _pooled(self, shift):
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""

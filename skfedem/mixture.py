@@ -424,7 +424,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         "kmeans" and "k-means++" start alike if repeated rows are neighbours and no cluster is a
         single row (whose centroid is not sent, whatever its weight); "random_from_data" and
         "random" do not, as they draw for distinct rows. Epochs, and with them ``n_inner="auto"``,
-        count distinct rows.
+        count distinct rows, and so does the automatic step of many clients whose messages are
+        compressed or who may be away.
         """
         self._check_parameters()
         checked, settings = clone(self), in_python_numbers(self)
@@ -513,8 +514,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``new_client_ids_``. With ``client_weights="n_samples"`` w_i is the client's share of all
         rows so far, "uniform" gives all known clients the same.
 
-        ``step_size="auto"`` is the share of the round's rows in all rows so far, to the power 0.65,
-        or less with compression, participation below 1 or few rows. A number is a constant step,
+        ``step_size="auto"`` is the share of the round's rows in all rows so far (rows, not their
+        weights), to the power 0.65, or less with compression, participation below 1 or few rows. A number is a constant step,
         which forgets and so follows a stream that changes; a function gets the round, counted on
         from call to call. The units are those of the first call; of features that were constant or
         linearly dependent, those of the first call in which they vary. "tied" covariances need the

@@ -341,6 +341,36 @@ def test_samples_come_from_the_mixture(covariance_type):
     assert gm.sample()[0].shape == (1, 2)
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_samples_have_the_covariances_of_features_in_unlike_units(covariance_type):
+    rng = np.random.default_rng(0)
+    scales = np.array([1e-7, 1.0, 1e7])
+    if covariance_type == "spherical":
+        scales[:] = 1e7
+    rows = rng.normal(size=(500, 3)) @ (np.eye(3) + 0.5) * scales
+    gm = FederatedGaussianMixture(
+        1, covariance_type=covariance_type, reg_covar=1e-18, random_state=0
+    ).fit(rows)
+    drawn = gm.sample(20_000)[0] / scales
+    want = (rows / scales).T @ (rows / scales) / len(rows)
+    want -= np.outer(rows.mean(axis=0) / scales, rows.mean(axis=0) / scales)
+    if covariance_type in ("diag", "spherical"):
+        want = np.diag(np.diag(want))
+    if covariance_type == "spherical":
+        want = np.diag(want).mean() * np.eye(3)
+    # Six standard errors of a covariance, √(2 / 20,000) of the largest variance.
+    assert_allclose(np.cov(drawn.T), want, atol=6 * 0.01 * want.max())
+
+
+def test_posterior_probabilities_of_a_row_far_away_sum_to_one():
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([np.r_[rng.normal(-4, 1, 100), rng.normal(4, 1, 100)], np.zeros(200)])
+    gm = FederatedGaussianMixture(2, random_state=0).fit(rows)
+    far = [[0.3, 10.0**k] for k in range(9)]
+    assert_allclose(gm.predict_proba(far).sum(axis=1), 1, rtol=1e-14)
+    assert_array_equal(gm.transform(far), gm.predict_proba(far))
+
+
 def sklearn_mixture_of(gm):
     """scikit-learn's mixture with the parameters of a fit."""
     mixture = GaussianMixture(gm.n_components, covariance_type=gm.covariance_type)

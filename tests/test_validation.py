@@ -764,6 +764,10 @@ BAD_STARTS = {
         {"fixed_covariance": np.ones((2, 2)), "covariance_type": "tied"},
         ["fixed_covariance", "positive definite"],
     ),
+    "a fixed covariance in small units that is not symmetric": (
+        {"fixed_covariance": [[1e-10, 9e-11], [0, 1e-10]], "covariance_type": "tied"},
+        ["fixed_covariance", "symmetric", "9e-11 from .* the diagonal"],
+    ),
     "a fixed covariance with holes": (
         {"fixed_covariance": [[1, NAN], [NAN, 1]], "covariance_type": "tied"},
         ["fixed_covariance", "NaN"],

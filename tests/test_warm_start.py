@@ -194,6 +194,29 @@ def test_variance_reduction_begins_anew_on_other_rows():
     assert abs(gm.weights_ @ gm.means_ - 10).max() < 1
 
 
+@pytest.mark.parametrize("change", ["rows", "weights"])
+def test_variance_reduction_begins_anew_where_rows_changed_between_the_first_and_the_last(change):
+    # The estimates of the clients, kept, would agree with the fit that they come from.
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(size=(400, 1)) for _ in range(5)]
+    before, weights = [rows.copy() for rows in clients], [rng.integers(1, 9, 400) for _ in clients]
+    weighted = [{"sample_weight": weights}] * 2
+    if change == "rows":
+        for rows in before:
+            rows[5:200] += 10
+        weighted = [{}] * 2
+    else:
+        weighted[0] = {"sample_weight": [weight[::-1] for weight in weights]}
+    gm = FederatedGaussianMixture(
+        1, solver="vr_fedem", batch_size=20, participation=0.5, max_iter=2000, warm_start=True,
+        random_state=0,
+    )  # fmt: skip
+    gm.fit(before, **weighted[0]).fit(clients, **weighted[1])
+    pooled = np.concatenate(clients)[:, 0]
+    mean = np.average(pooled, weights=np.concatenate(weights) if change == "weights" else None)
+    assert_allclose(gm.means_[0, 0], mean, atol=0.01)
+
+
 # ------------------------------------------------------------------ imputers
 
 

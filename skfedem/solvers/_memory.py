@@ -66,7 +66,7 @@ def memory_of(ids, problem, server, states):
         weights=problem.federation.weights,
         n_samples=problem.federation.n_samples,
         n_inner=problem.n_inner,
-        data=fingerprint(problem.federation),
+        data=_fingerprint(problem.federation, states),
         model=problem.model,
         server=server,
         states=states,
@@ -74,12 +74,17 @@ def memory_of(ids, problem, server, states):
     )
 
 
+def _fingerprint(federation, states):
+    """Of all rows where clients keep estimates of theirs, which no other rows may take over."""
+    return fingerprint(federation, whole=not isinstance(states, ClientStates))
+
+
 def same_rows(memory, federation, ids):
     """Whether these are the clients of the memory, with the rows that they had."""
     return (
         np.array_equal(memory.ids, ids)
         and np.array_equal(memory.totals, federation.totals)
-        and memory.data == fingerprint(federation)
+        and memory.data == _fingerprint(federation, memory.states)
     )
 
 

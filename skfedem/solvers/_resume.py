@@ -126,7 +126,7 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         "weights of rows": None
         if federation.sample_weight is None
         else _digest(federation.sample_weight.values),
-        "data": fingerprint(federation),
+        "data": fingerprint(federation, whole=True),
         "constants of the model": _digest(problem.model.constants()),
         **parameters,
         # Of an operator whose class is all that is known of it.
