@@ -122,6 +122,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _family(self):
         return FAMILIES[self._fitted_family]
 
+    def _origin(self):
+        """What cells are counted from where they are scored or regressed on, see ``CellData``."""
+        return self.intercept_ if self._fitted_family == "gaussian" else 0.0
+
     def _theta(self):
         low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
         return Theta(self.intercept_, self.row_effects_, self.column_effects_, low_rank)
@@ -148,10 +152,12 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _cells(self, X):
         """Cells of one table."""
         if self._rows_are_sites and self._has_triplets and not issparse(X):
-            return check_triplets(X, self._shape, self.missing_values, self._family())
+            return check_triplets(
+                X, self._shape, self.missing_values, self._family(), self._origin()
+            )
         if self._has_triplets:
             refuse_triplets_alone(X, self._shape[1])
-        cells = check_matrix(self, X, self.missing_values, self._family())
+        cells = check_matrix(self, X, self.missing_values, self._family(), self._origin())
         rows, columns = table_labels(X)
         check_labels("column", self._column_labels, columns, "Reindex it")
         if self._rows_are_sites:
@@ -172,9 +178,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """θ of rows that are not those of the fit, from their observed cells."""
         root = np.sqrt(self.singular_values_)
         effects, factors = fit_rows(
-            cells,
+            cells._replace(values=cells.values - cells.origin),
             cells.n_rows,
-            self.intercept_ + self.column_effects_,
+            self.intercept_ - cells.origin + self.column_effects_,
             self.column_factors_ * root,
             self._fitted_penalty,
             self._family(),
@@ -185,10 +191,12 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return Theta(self.intercept_, effects, self.column_effects_, low_rank)
 
     def _log_likelihood(self, theta, cells):
-        """Log-likelihood of all observations, without their base measure."""
+        """Log-likelihood of all observations."""
+        theta = theta._replace(intercept=theta.intercept - cells.origin)
         natural = at(theta, cells.rows, cells.columns)
         log_partition = self._family().log_partition(natural)
-        return float(cells.counts @ (cells.values * natural - log_partition))
+        terms = (cells.values - cells.origin) * natural - log_partition
+        return float(cells.counts @ terms) + cells.log_base_measure
 
     def _scored(self, X):
         """Log-likelihood and number of all observations; under the fit if the rows are sites."""
@@ -196,8 +204,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return np.sum(_each_client(X, self._for_tables()._scored), axis=0)
         cells = self._cells(X)
         theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
-        log_likelihood = self._log_likelihood(theta, cells) + cells.log_base_measure
-        return np.array([log_likelihood, cells.counts.sum()])
+        return np.array([self._log_likelihood(theta, cells), cells.counts.sum()])
 
 
 def _each_client(X, answer):

@@ -383,13 +383,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             family=family,
             missing_values=self.missing_values,
             rows=self.rows,
+            centred=self.family == "gaussian" and self.effects != "none",
         )
         rank = check_rank("rank", settings.rank, data.shape) or min(data.shape)
         observers = np.flatnonzero(np.diff(data.offsets))
         federation = cell_federation(data, observers, self.client_weights)
         check_minibatches(settings, federation.lengths, data.ids[observers], "observed cells")
         known = self._known(X, shape, data, checked)
-        theta = self._warm_theta(data.shape, known)
+        theta = self._warm_theta(data, known)
         memory = None if theta is None else getattr(self, "_memory", None)
         (seed,) = seeds_of_runs(self.random_state, 1)
         seed = seed_of(self, seed, resume_from)
@@ -413,10 +414,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 first_round = memory.server.round_index
             else:
                 start, first_round = start_run(model, federation, theta), 0
-            tasks = task.rounds(lambda server: {**known, **_so_far(server, first_round)})
+            tasks = task.rounds(
+                lambda server: {**known, **_so_far(server, data.origin, first_round)}
+            )
             result = run_solver(settings, problem, start, workers, resume_from, tasks)
             objective, _ = evaluate(problem, result.server, workers)
-        self._store(known, result, problem, data.ids, observers, objective)
+        self._store(known, result, problem, data, observers, objective)
         task.end()
         self._warn(known, result, problem, data, observers)
         return self
@@ -448,14 +451,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _warm_theta(self, shape, known):
-        """θ of the last fit, if that is where to start."""
+    def _warm_theta(self, data, known):
+        """θ of the last fit, from the origin of the data, if that is where to start."""
         if not (self.warm_start and hasattr(self, "converged_")):
             return None
-        if self._shape != shape or self._fitted_family != self.family:
+        if self._shape != data.shape or self._fitted_family != self.family:
             raise ValueError(
                 f"Expected a matrix of shape {self._shape} and family={self._fitted_family!r} as "
-                f"in the last fit with warm_start=True, got shape {shape} and "
+                f"in the last fit with warm_start=True, got shape {data.shape} and "
                 f"family={self.family!r}. Fit with warm_start=False."
             )
         for axis in ("row", "column"):
@@ -465,7 +468,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         theta, rank = self._theta(), self.rank
         left, singular_values, right = theta.low_rank
         return Theta(
-            0.0 if self.effects == "none" else theta.intercept,
+            0.0 if self.effects == "none" else theta.intercept - data.origin,
             theta.row_effects * (self.effects in ("both", "rows")),
             theta.column_effects * (self.effects in ("both", "columns")),
             LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]),
@@ -495,17 +498,17 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             **features_of(checked),
         }
 
-    def _store(self, known, result, problem, ids, observers, objective):
+    def _store(self, known, result, problem, data, observers, objective):
         """Set the fitted attributes, all at once."""
         first_round = result.server.round_index - (len(result.trace) - 1)
-        drift = np.zeros(len(ids))
+        drift = np.zeros(len(data.ids))
         drift[observers] = np.sqrt(problem.federation.lengths) * problem.vectors.norms(
             result.states.controls
         )
         memory = None
         if self.warm_start:  # as large as the data
-            memory = memory_of(ids[observers], problem, result.server, result.states)
-        attributes = {**known, **_so_far(result.server, first_round)}
+            memory = memory_of(data.ids[observers], problem, result.server, result.states)
+        attributes = {**known, **_so_far(result.server, data.origin, first_round)}
         attributes.update(
             objective_=objective,
             converged_=result.converged,
@@ -551,11 +554,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         )
 
 
-def _so_far(server, first_round):
-    """Fitted attributes that the server's state gives."""
+def _so_far(server, origin, first_round):
+    """Fitted attributes that the server's state gives, whose θ counts from an origin."""
     theta = server.parameters.natural
     return {
-        "intercept_": float(theta.intercept),
+        "intercept_": float(theta.intercept) + origin,
         "row_effects_": theta.row_effects,
         "column_effects_": theta.column_effects,
         "row_factors_": theta.low_rank.left,

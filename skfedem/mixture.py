@@ -515,11 +515,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         rows so far, "uniform" gives all known clients the same.
 
         ``step_size="auto"`` is the share of the round's rows in all rows so far (rows, not their
-        weights), to the power 0.65, or less with compression, participation below 1 or few rows. A number is a constant step,
-        which forgets and so follows a stream that changes; a function gets the round, counted on
-        from call to call. The units are those of the first call; of features that were constant or
-        linearly dependent, those of the first call in which they vary. "tied" covariances need the
-        scatter of the rows about the means, which clients send in every round, uncompressed.
+        weights), to the power 0.65, or less with compression, participation below 1 or few rows. A
+        number is a constant step, which forgets and so follows a stream that changes; a function
+        gets the round, counted on from call to call. The units are those of the first call; of
+        features that were constant or linearly dependent, those of the first call in which they
+        vary. "tied" covariances need the scatter of the rows about the means, which clients send in
+        every round, uncompressed.
 
         A stream warns of nothing: look at ``safeguarded``, ``step_size`` and ``weights`` in
         ``history_``. The rows of the first call count twice, as the start has seen them. Weights of

@@ -21,6 +21,7 @@ from problems import assert_same_fit, fit_unconverged
 from skfedem import FederatedMatrixImputer, _parallel, _poisson_means
 from skfedem.compression import Dithering, RandK
 from skfedem.datasets import make_site_counts
+from skfedem.models import main_effects
 
 N_ROWS, N_COLUMNS = SHAPE = (12, 8)
 N_CLIENTS = 4
@@ -360,6 +361,62 @@ def test_fitted_mean_of_cells_that_are_not_there(fitted, index, error, says):
         fitted.fitted_mean(index)
     with pytest.raises(error):
         fitted.fitted_mean(columns=index)
+
+
+@pytest.mark.parametrize("offset", [1e6, -1e9])
+@pytest.mark.parametrize(
+    "noise", [{}, {"omega": 1.0, "participation": 0.7, "tol": 1e-6, "max_iter": 2000}]
+)
+def test_an_offset_of_normal_cells_changes_the_intercept_alone(noise, offset):
+    rng = np.random.default_rng(0)
+    table = 2 * rng.normal(size=(30, 2)) @ rng.normal(size=(2, 20)) + rng.normal(size=(30, 20))
+    # Sixty-fourths, which an offset leaves as they are.
+    table = np.round(64 * table) / 64
+    clients = [np.where(rng.random(table.shape) < 0.3, table, NAN) for _ in range(3)]
+    there = [own + offset for own in clients]
+    imputer = FederatedMatrixImputer(None, penalty=3.0, random_state=0, **noise)
+    near, far = clone(imputer).fit(clients), clone(imputer).fit(there)
+    # What an offset has digits for, a few times.
+    digits = {"rtol": 0, "atol": 1e-15 * abs(offset)}
+    assert far.n_iter_ == near.n_iter_
+    assert_allclose(far.objective_, near.objective_, rtol=1e-9)
+    assert_allclose(far.intercept_ - offset, near.intercept_, **digits)
+    assert_allclose(far.fitted_mean() - offset, near.fitted_mean(), **digits)
+    assert_allclose(far.score(there), near.score(clients), rtol=1e-6)
+    others = clients[0][::-1].copy()
+    assert_allclose(far.transform(others + offset) - offset, near.transform(others), **digits)
+    assert_allclose(far.score(others + offset), near.score(others), rtol=1e-6)
+    # A fit goes on from where it is, whatever its cells are counted from.
+    again = clone(imputer).set_params(warm_start=True, max_iter=2000).fit(there)
+    assert again.fit(clients[::-1]).converged_
+    assert_allclose(again.objective_, near.objective_, rtol=1e-3)
+
+
+def test_rounds_do_not_stop_while_momentum_gathers_pace():
+    # Gains of the first rounds are below tol, and a thousand times as large in sum.
+    counts = np.array([[588.0, 44.0, 32.0, 1.0]])
+    clients = [np.where(mask, counts, NAN) for mask in np.eye(4, dtype=bool)[[0]]]
+    clients.append(np.where(np.arange(4) > 0, counts, NAN))
+    imputer = FederatedMatrixImputer(None, family="poisson", penalty=0.009, max_iter=3000)
+    fit = clone(imputer).fit(clients)
+    optimum = imputer.set_params(tol=1e-10).fit(clients).objective_
+    # A hundred times tol at most, as its docstring says.
+    assert fit.converged_ and fit.objective_ < optimum * (1 + 1e-4)
+
+
+def test_effects_that_fit_to_rounding_are_let_be(monkeypatch):
+    calls = []
+    objective = main_effects._objective
+
+    def counted(*args):
+        calls.append(1)
+        return objective(*args)
+
+    monkeypatch.setattr(main_effects, "_objective", counted)
+    imputer = FederatedMatrixImputer(1, family="bernoulli", tol=0, max_iter=250)
+    fit_unconverged(imputer, np.ones((1, 1)))
+    # A step of Newton's in a round, now and then another: none is halved for what is rounding.
+    assert len(calls) < 5 * imputer.n_iter_
 
 
 def test_a_penalty_that_leaves_only_effects():

@@ -208,8 +208,8 @@ def test_variance_reduction_begins_anew_where_rows_changed_between_the_first_and
     else:
         weighted[0] = {"sample_weight": [weight[::-1] for weight in weights]}
     gm = FederatedGaussianMixture(
-        1, solver="vr_fedem", batch_size=20, participation=0.5, max_iter=2000, warm_start=True,
-        random_state=0,
+        1, solver="vr_fedem", batch_size=20, n_inner=200, participation=0.5, max_iter=2000,
+        warm_start=True, random_state=0,
     )  # fmt: skip
     gm.fit(before, **weighted[0]).fit(clients, **weighted[1])
     pooled = np.concatenate(clients)[:, 0]

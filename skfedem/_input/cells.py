@@ -43,7 +43,7 @@ class CellData(NamedTuple):
     offsets : ndarray of int64, shape (n_clients + 1,)
         Client ``i`` owns the cells ``offsets[i]:offsets[i + 1]``, which may be none.
     log_base_measure : ndarray of shape (n_clients,)
-        Sum of log ρ(y) over the client's observations.
+        Sum of log ρ(y - origin) over the client's observations.
     ids : ndarray of shape (n_clients,)
         Sorted labels of the clients, or their positions in a list.
     shape : tuple of int
@@ -52,6 +52,9 @@ class CellData(NamedTuple):
         With ``rows="disjoint"``, client ``i`` has the rows ``row_offsets[i]:row_offsets[i + 1]``.
     observations : ndarray of shape (sum of counts,), or None
         The observations, cell after cell, if they were asked for.
+    origin : float
+        What normal observations and their θ are counted from, which changes no likelihood: squares
+        of an offset would swamp the rest. 0 for other families.
     """
 
     rows: np.ndarray
@@ -64,6 +67,7 @@ class CellData(NamedTuple):
     shape: tuple
     row_offsets: np.ndarray | None
     observations: np.ndarray | None
+    origin: float
 
 
 class TableCells(NamedTuple):
@@ -75,6 +79,7 @@ class TableCells(NamedTuple):
     counts: np.ndarray
     n_rows: int
     log_base_measure: float
+    origin: float
 
 
 def check_cells(
@@ -87,6 +92,7 @@ def check_cells(
     missing_values=np.nan,
     rows="shared",
     keep_observations=False,
+    centred=False,
 ):
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
@@ -110,6 +116,8 @@ def check_cells(
         Whether the rows of the clients in a list are the same sites, or each has its own.
     keep_observations : bool, default=False
         Whether single observations are wanted beside the means of cells.
+    centred : bool, default=False
+        Whether their mean is the origin: for normal cells, where there is an intercept.
 
     Returns
     -------
@@ -149,10 +157,11 @@ def check_cells(
             f"{plural(len(observations.offsets) - 1, 'client')}: all cells are missing. Check "
             "what marks missing cells (missing_values)."
         )
-    return _merged(observations, family, keep_observations)
+    origin = float(observations.values.mean()) if centred else 0.0
+    return _merged(observations, family, origin, keep_observations)
 
 
-def check_matrix(estimator, X, missing_values, family):
+def check_matrix(estimator, X, missing_values, family, origin=0.0):
     """Validate one table against the fitted estimator.
 
     Parameters
@@ -161,6 +170,7 @@ def check_matrix(estimator, X, missing_values, family):
     X : array, DataFrame or sparse matrix of shape (n_rows, n_features_in_)
     missing_values : number
     family : Family
+    origin : float, default=0
 
     Returns
     -------
@@ -173,7 +183,7 @@ def check_matrix(estimator, X, missing_values, family):
     table = one_table(estimator, X, reset=False)
     codes, values = observed(table, missing)
     given = X if is_frame(X) else table
-    return _table_cells(codes, values, table.shape, given, missing, family)
+    return _table_cells(codes, values, table.shape, given, missing, family, origin)
 
 
 def refuse_triplets_alone(X, n_columns):
@@ -185,7 +195,7 @@ def refuse_triplets_alone(X, n_columns):
         )
 
 
-def check_triplets(X, shape, missing_values, family):
+def check_triplets(X, shape, missing_values, family, origin=0.0):
     """Validate one client's triplets against the matrix of the fit.
 
     Parameters
@@ -196,6 +206,7 @@ def check_triplets(X, shape, missing_values, family):
         (J, L).
     missing_values : number
     family : Family
+    origin : float, default=0
 
     Returns
     -------
@@ -212,14 +223,14 @@ def check_triplets(X, shape, missing_values, family):
     table = client_table(X, "")
     check_fits_shape(table, shape, "")
     ((codes, values),) = from_triplets([table], shape, missing, whose="")
-    return _table_cells(codes, values, shape, None, missing, family)
+    return _table_cells(codes, values, shape, None, missing, family, origin)
 
 
-def _table_cells(codes, values, shape, given, missing, family):
+def _table_cells(codes, values, shape, given, missing, family, origin):
     """Cells of the observations of one table."""
     observations = Observations(codes, values, np.array([0, len(codes)]), shape, given=given)
     check_values(observations, family, missing)
-    cells = _merged(observations, family, keep_observations=False)
+    cells = _merged(observations, family, origin, keep_observations=False)
     return TableCells(
         rows=cells.rows,
         columns=cells.columns,
@@ -227,10 +238,11 @@ def _table_cells(codes, values, shape, given, missing, family):
         counts=cells.counts,
         n_rows=shape[0],
         log_base_measure=float(cells.log_base_measure[0]),
+        origin=origin,
     )
 
 
-def _merged(observations, family, keep_observations):
+def _merged(observations, family, origin, keep_observations):
     """Sort each client's observations by cell, and merge those of the same cell."""
     codes, offsets = observations.codes, observations.offsets
     n_rows, n_columns = observations.shape
@@ -262,7 +274,7 @@ def _merged(observations, family, keep_observations):
         base_measures.append(
             np.bincount(
                 np.repeat(np.arange(len(own)), own),
-                family.log_base_measure(sorted_values),
+                family.log_base_measure(sorted_values - origin),
                 minlength=len(own),
             )
         )
@@ -278,4 +290,5 @@ def _merged(observations, family, keep_observations):
         shape=(int(n_rows), int(n_columns)),
         row_offsets=observations.row_offsets,
         observations=np.concatenate(kept) if keep_observations else None,
+        origin=origin,
     )

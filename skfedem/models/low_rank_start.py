@@ -21,10 +21,13 @@ _FIRST_STEP = 4.0
 
 
 def cell_federation(data, observers, client_weights):
-    """Stack the cells of the clients who have some, with the clients' weights w_i."""
+    """Stack the cells of the clients who have some, with the clients' weights w_i.
+
+    Values are counted from the origin of the data.
+    """
     lengths = np.diff(data.offsets)[observers]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    cells = Cells(data.rows, data.columns, data.values, data.counts)
+    cells = Cells(data.rows, data.columns, data.values - data.origin, data.counts)
     return Federation(cells, offsets, weights_of_clients(lengths, client_weights))
 
 

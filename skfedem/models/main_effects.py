@@ -21,6 +21,8 @@ EFFECTS = ("both", "rows", "columns", "none")
 # Least ridge on the effects: a site where nothing was ever seen would have the effect -inf.
 LEAST_PENALTY = 1e-7
 _TOLERANCE = 1e-12
+# Relative rounding of the objective's terms.
+_ROUNDING = 1e-15
 # Newton's decrements are squared from step to step: after one of so few nats the next is nothing.
 _LAST_DECREASE = 1e-5
 _MAX_NEWTON_STEPS = 50
@@ -131,7 +133,9 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
         slopes, weights = _derivatives(support, margins, effects, theta, penalty, family)
         direction, factor = _newton_direction(support, slopes, weights, kind, penalty, factor)
         decrease = sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
-        if decrease <= _TOLERANCE * abs(value) + np.finfo(float).tiny:
+        terms = support.counts @ np.abs(family.log_partition(theta)) + abs(value)
+        rounding = _ROUNDING * terms + np.finfo(float).tiny
+        if decrease <= _TOLERANCE * abs(value) + rounding:
             break
         length = 1.0
         for halvings in range(_MAX_HALVINGS):

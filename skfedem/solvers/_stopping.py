@@ -26,9 +26,10 @@ class Exact:
 
     For exact rounds, where the clients' E-steps tell the criterion. The model says what the
     difference is, nats per row for a log-likelihood, relative for an objective, and how many in a
-    row have to be small: steps with momentum may gain little once, and much thereafter. A step of γ
-    gains γ of what a whole one does, so that each difference is judged by the step that led from
-    one iterate to the other. The state is the criteria so far.
+    row have to be small, the last no larger than the first: steps with momentum may gain little
+    once, or while they gather pace, and much thereafter. A step of γ gains γ of what a whole one
+    does, so that each difference is judged by the step that led from one iterate to the other. The
+    state is the criteria so far.
     """
 
     def __init__(self, tol, model):
@@ -43,9 +44,12 @@ class Exact:
         """
         self.state.append(criterion)
         latest = self.state[-1 - self.model.n_quiet :]
-        return len(latest) > self.model.n_quiet and all(
-            abs(self.model.change(now, before)) < self.tol * step_size
-            for (before, now), step_size in zip(pairwise(latest), step_sizes, strict=True)
+        if len(latest) <= self.model.n_quiet:
+            return False
+        changes = [abs(self.model.change(now, before)) for before, now in pairwise(latest)]
+        return changes[-1] <= changes[0] and all(
+            change < self.tol * step_size
+            for change, step_size in zip(changes, step_sizes, strict=True)
         )
 
 
