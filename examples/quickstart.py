@@ -37,7 +37,7 @@ common |= {
     "precisions_init": start.precisions_,
     "max_iter": 1000,
 }
-pooled = FederatedGaussianMixture(**common, tol=1e-5).fit(X)
+pooled = FederatedGaussianMixture(**common, tol=1e-10).fit(X)
 
 # %%
 # Federated: omega is the relative variance of the compression, participation the probability that

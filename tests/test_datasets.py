@@ -532,6 +532,8 @@ def test_one_component_needs_no_separation():
         (dict(separation=-1.0), ValueError, "separation to be a number >= 0, got -1.0"),
         (dict(separation=np.nan), ValueError, "separation to be a number >= 0, got nan"),
         (dict(weights=[0.5, 0.5]), ValueError, r"shape \(3,\), one per component, got"),
+        (dict(weights="abc"), ValueError, "Expected weights to be 3 numbers or None, got 'abc'"),
+        (dict(weights={}), TypeError, "Expected weights to be 3 numbers or None, got {}"),
         (dict(weights=[0.5, 0.4, 0.4]), ValueError, "divide them by their sum"),
         (dict(weights=[1.5, -0.25, -0.25]), ValueError, "weights >= 0"),
         (dict(heterogeneity="label"), ValueError, "'one_component', got 'label'"),

@@ -164,6 +164,20 @@ def test_everyone_or_nobody_may_take_part():
         assert len(active) == 0 and active.dtype.kind == "i"
 
 
+@pytest.mark.parametrize(
+    ("generator", "n_clients", "participation", "error", "says"),
+    [
+        (0, 10, 0.5, TypeError, "a numpy.random.Generator, got 0"),
+        (np.random.default_rng(0), 10, 2, ValueError, "participation .* <= 1, got 2"),
+        (np.random.default_rng(0), 10, 0.0, ValueError, "participation to be a number > 0"),
+        (np.random.default_rng(0), 0, 0.5, ValueError, "n_clients to be an integer >= 1, got 0"),
+    ],
+)
+def test_what_nobody_can_be_drawn_from(generator, n_clients, participation, error, says):
+    with pytest.raises(error, match=says):
+        draw_active(generator, n_clients, participation)
+
+
 # ---- minibatches
 
 

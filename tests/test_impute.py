@@ -404,6 +404,16 @@ def test_rounds_do_not_stop_while_momentum_gathers_pace():
     assert fit.converged_ and fit.objective_ < optimum * (1 + 1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("step_size", [lambda k: 0.1**k, 1e-300])
+def test_steps_whose_squares_vanish(step_size):
+    imputer = FederatedMatrixImputer(
+        2, family="poisson", omega=1.0, step_size=step_size, max_iter=170, random_state=0
+    )
+    imputer.fit(make_clients())
+    assert np.isfinite(imputer.fitted_mean()).all()
+
+
 def test_effects_that_fit_to_rounding_are_let_be(monkeypatch):
     calls = []
     objective = main_effects._objective

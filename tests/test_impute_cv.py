@@ -392,6 +392,9 @@ def test_it_prints_what_it_tried(capsys):
         ({"ranks": ()}, ValueError, "Expected ranks .* got none"),
         ({"ranks": (2, 0)}, ValueError, "Expected each of ranks to be an integer >= 1, got 0"),
         ({"ranks": (2, 10)}, ValueError, r"got 10 for a matrix of shape \(14, 9\)"),
+        ({"ranks": np.array(2)}, TypeError, "Expected ranks to be a list .* got array"),
+        ({"effects_penalty": "auto"}, TypeError, "Expected effects_penalty to be a number"),
+        ({"effects_penalty": -1}, ValueError, "^Expected effects_penalty to be a number >= 0"),
         ({"penalties": 0}, ValueError, "Expected penalties to be an integer >= 1, got 0"),
         ({"penalties": 2.5}, TypeError, "Expected penalties to be an integer"),
         ({"penalties": []}, ValueError, "Expected penalties .* Give at least one"),
@@ -487,3 +490,16 @@ def test_ranks_may_be_any_collection():
     for ranks in (range(1, 3), np.array([1, 2]), {1, 2}):
         search = FederatedMatrixImputerCV(ranks, penalties=2, n_splits=2, tol=0.1)
         assert set(search.fit(clients_of("gaussian")).cv_results_["param_rank"]) == {1, 2}
+        assert type(search.best_params_["rank"]) is int
+
+
+def test_a_subclass_may_have_parameters_of_its_own():
+    class Search(FederatedMatrixImputerCV):
+        def __init__(self, *, penalties=2, n_splits=2, comment=""):
+            super().__init__(penalties=penalties, n_splits=n_splits, random_state=0)
+            self.comment = comment
+
+    clients = clients_of()
+    search = clone(Search(comment="fewer")).fit(clients)
+    plain = FederatedMatrixImputerCV(penalties=2, n_splits=2, random_state=0).fit(clients)
+    assert search.best_params_ == plain.best_params_

@@ -722,7 +722,7 @@ def test_maps_say_what_a_band_shows(pyplot, imputer):
     alone = ImputationDisplay.from_estimator(imputer, row_order="given", **options).ax_
     assert (alone.get_title(), alone.get_ylabel()) == ("fitted mean", sizes)
     rows = ImputationDisplay.from_estimator(imputer, **options | {"max_rows": 14}).ax_
-    assert rows.get_ylabel() == "sites, largest total on top"
+    assert rows.get_ylabel() == "sites by rank, largest total on top"
 
 
 @pytest.mark.parametrize("height", [2.4, 4.2])

@@ -50,6 +50,27 @@ def test_nothing_optional_is_imported_unasked():
     assert imported() == modules()
 
 
+def test_documented_modules_are_there_without_an_import_of_their_own():
+    code = """
+import sys, skfedem
+assert "skfedem.datasets" not in sys.modules
+pages = ("compression", "datasets", "inspection", "participation", "preprocessing", "theory")
+assert set(pages) <= set(dir(skfedem))
+print(*(getattr(skfedem, page).__name__ for page in pages))
+try:
+    skfedem.nothing
+except AttributeError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    names, error = run.stdout.splitlines()
+    reference = (ROOT / "doc" / "api.rst").read_text(encoding="utf-8")
+    shown = re.findall(r"^   (skfedem\.\w+)$", reference, re.MULTILINE)
+    assert set(names.split()) == set(shown)
+    assert error == "module 'skfedem' has no attribute 'nothing'"
+
+
 def test_annotations_are_announced():
     assert files("skfedem").joinpath("py.typed").is_file()
 

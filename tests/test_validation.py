@@ -293,6 +293,11 @@ BAD_TABLES = {
         TypeError,
         ["dense", "client 1", "sparse", "toarray"],
     ),
+    "a sparse DataFrame": (
+        [pd.DataFrame(rows).astype(pd.SparseDtype(float)) for rows in CLIENTS],
+        TypeError,
+        ["dense", "client 0", "sparse", "sparse.to_dense"],
+    ),
     "one sparse table": (sparse.csr_matrix(X), TypeError, ["[Ss]parse", "toarray"]),
     "a dictionary": (
         dict(enumerate(CLIENTS)),

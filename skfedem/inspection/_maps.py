@@ -132,7 +132,7 @@ def _row_label(display, row_name, sizes):
         label += f" in bands of {' or '.join(f'{size:,.0f}' for size in np.unique(sizes))}"
     if display.row_order == "given":
         return label
-    return f"{label},\n{order}" if _has_bands(display) else f"{label}, {order}"
+    return f"{label},\n{order}" if _has_bands(display) else f"{label} by rank, {order}"
 
 
 def _axes(ax, n_panels, shape):

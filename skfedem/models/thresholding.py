@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, svds
+from scipy.sparse.linalg import ArpackError, LinearOperator, svds
 
 from .low_rank_theta import LowRank, zero_low_rank
 
@@ -80,7 +80,8 @@ def dominant_directions(matrix, size):
     v0 = generator.standard_normal(min(matrix.shape))
     try:
         _, _, right = svds(matrix, size, v0=v0, return_singular_vectors="vh")
-    except ArpackNoConvergence:  # many singular values are alike: any of their directions serves
+    except ArpackError:
+        # Many singular values are alike, and any of their directions serves; or squares vanish.
         block = generator.standard_normal((matrix.shape[1], size))
         for _ in range(_POWER_ITERATIONS):
             block = orthonormal(matrix.T @ orthonormal(matrix @ block))
