@@ -138,9 +138,10 @@ pooled = FederatedGaussianMixture(**START, tol=1e-5, max_iter=1_000).fit(X)
 
 # %%
 # Squared norms are means over the rounds of the epochs before, because a single round's
-# :math:`\lVert H_k \rVert^2` is noisy; they are of statistics in standard units. A round with
-# step :math:`\gamma` goes a share :math:`\gamma` of an EM iteration, so that the sum of the steps
-# says how many iterations a run is worth.
+# :math:`\lVert H_k \rVert^2` is noisy; they are of statistics in standard units, and messages are
+# compressed in the units of the components, where the paper has neither. A round with step
+# :math:`\gamma` goes a share :math:`\gamma` of an EM iteration, so that the sum of the steps says
+# how many iterations a run is worth.
 
 
 def mean_before(epochs, values, ends):

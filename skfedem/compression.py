@@ -46,15 +46,49 @@ class Compressor(ABC):
     - a zero coordinate stays 0.0, -0.0 is never returned, inputs are never changed;
     - ``decode(encode(v))`` is v bit for bit, and ``len(encode(v)) == n_bytes(v)``, for every v
       that `compress` returned; `decode` refuses all other bytes with ValueError.
+
+    Examples
+    --------
+    What a client sends, and what the server reads:
+
+    >>> import numpy as np
+    >>> from skfedem.compression import Compressor, Dithering
+    >>> operator: Compressor = Dithering(omega=1.0)
+    >>> sent, n_bytes = operator.send([3.0, 0.0, -4.0], [0.2, 0.2, 0.2])
+    >>> data = operator.encode(sent)
+    >>> len(data) == n_bytes[0], np.array_equal(operator.decode(data), sent)
+    (True, True)
+    >>> bool(operator.variance([3.0, 0.0, -4.0])[0] <= operator.omega_for(3) * 25.0)
+    True
     """
 
     @abstractmethod
     def omega_for(self, length: ArrayLike) -> Any:
-        """Return omega, float64, for vectors of this length q >= 0: a number, or an array."""
+        """Return omega, the relative variance.
+
+        Parameters
+        ----------
+        length : int or array of int
+            Lengths q >= 0 of vectors.
+
+        Returns
+        -------
+        float, or ndarray of float64 of the shape of `length`
+        """
 
     @abstractmethod
     def with_omega(self, omega: float) -> Self:
-        """Return a copy whose level follows a wanted `omega` > 0 (each length its own level)."""
+        """Return a copy whose level follows a wanted relative variance.
+
+        Parameters
+        ----------
+        omega : float
+            > 0; each length of vectors gets the cheapest level that reaches it.
+
+        Returns
+        -------
+        operator of the same class
+        """
 
     @abstractmethod
     def compress(
@@ -78,16 +112,41 @@ class Compressor(ABC):
 
     @abstractmethod
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
-        """Return the exact E ||Q(x) - x||^2 of each vector x, shape (n,); (1,) for one vector."""
+        """Return the exact variance ``E ||Q(x) - x||^2`` of each vector x.
+
+        Parameters
+        ----------
+        values, lengths
+            As in `compress`.
+
+        Returns
+        -------
+        ndarray of float64, of shape (n,); (1,) for one vector
+        """
 
     @abstractmethod
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
-        """Return ``len(encode(v))`` of each *compressed* vector v, int64 of the shape (n,)."""
+        """Return ``len(encode(v))`` of each vector v, without encoding it.
+
+        Parameters
+        ----------
+        values, lengths
+            As in `compress`, but *compressed* vectors: what that returned.
+
+        Returns
+        -------
+        ndarray of int64, of shape (n,); (1,) for one vector
+        """
 
     def send(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> tuple[FloatArray, IntArray]:
         """Return what `compress` returns, and `n_bytes` of that; an operator may share their work.
+
+        Parameters
+        ----------
+        values, uniforms, lengths
+            As in `compress`.
 
         Returns
         -------
@@ -99,11 +158,41 @@ class Compressor(ABC):
 
     @abstractmethod
     def encode(self, values: ArrayLike) -> bytes:
-        """Return the bytes of one compressed vector (q,); ValueError for other values."""
+        """Return the message of one vector.
+
+        Parameters
+        ----------
+        values : array of shape (q,)
+            What `compress` returned.
+
+        Returns
+        -------
+        bytes
+
+        Raises
+        ------
+        ValueError
+            For values that `compress` cannot have returned.
+        """
 
     @abstractmethod
     def decode(self, data: bytes) -> FloatArray:
-        """Return the vector that `encode`, of this class and any level, turned into `data`."""
+        """Return the vector of a message.
+
+        Parameters
+        ----------
+        data : bytes
+            From `encode`, of an operator of this class with any level.
+
+        Returns
+        -------
+        ndarray of float64, of shape (q,)
+
+        Raises
+        ------
+        ValueError
+            For bytes that `encode` cannot have returned: damaged, or another class's.
+        """
 
     def __sklearn_clone__(self) -> Self:
         return self  # it never changes

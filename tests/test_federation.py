@@ -367,10 +367,18 @@ def test_where_several_changes_have_to_be_small_each_is_judged_by_its_own_step()
     for steps, stops in (([0.1, 1.0], True), ([1.0, 0.1], False)):
         rule = Exact(tol=0.1, model=Quadratic())
         rule.model.n_quiet = 2
-        # Changes of 0.005 and 0.05.
+        # Changes of 0.005 and 0.04.
         assert not rule.converged(-3.0, [])
         assert not rule.converged(-2.995, [1.0])
-        assert rule.converged(-2.945, steps) == stops
+        assert rule.converged(-2.955, steps) == stops
+
+
+def test_where_several_changes_have_to_be_small_they_must_not_grow():
+    for changes, stops in (([0.01, 0.05, 0.01], True), ([0.01, 0.05, 0.02], False)):
+        rule = Exact(tol=0.1, model=Quadratic())
+        rule.model.n_quiet = 3
+        values = -3.0 + np.cumsum([0.0, *changes])
+        assert [rule.converged(value, [1.0] * 3) for value in values.tolist()] == [0, 0, 0, stops]
 
 
 class Quadratic:

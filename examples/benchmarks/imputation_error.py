@@ -1,15 +1,17 @@
 """How well does FederatedMatrixImputerCV predict real counts that it did not see?
 
-Monthly counts of oystercatchers at 138 sites, 13,240 of 33,120 cells observed, from
-DATA/oystercatcher_138x240.csv. A tenth of the observed cells is held out, rank and penalty are
-chosen on the others. First log1p of the counts, as if Gaussian, by one client and by ten with
-compressed messages of three quarters of them; then the counts themselves, as Poisson, of five such
-splits. Beside them stand the effects of sites and months alone, and soft-impute without effects.
+Monthly counts of oystercatchers at 138 sites, from DATA/oystercatcher_138x240.csv, and yearly ones
+of great egrets' nests in colonies of the Everglades, from DATA/everglades/maxcounts.csv. A tenth of
+the observed cells is held out, rank and penalty are chosen on the others. First log1p of the
+counts, as if Gaussian, by one client and by ten with compressed messages of three quarters of them;
+then the counts themselves, as Poisson, of five such splits. Beside them stand the effects of rows
+and columns alone, and soft-impute without effects.
 
     python examples/benchmarks/imputation_error.py [--data DATA] [--ranks 10 None]
 """
 
 import argparse
+import csv
 import os
 import time
 from pathlib import Path
@@ -61,32 +63,50 @@ def measured(name, imputer, table, seed, n_clients, error):
     return result
 
 
+def oystercatchers(folder):
+    """Counts (sites, months)."""
+    return np.genfromtxt(folder / "oystercatcher_138x240.csv", delimiter=",")
+
+
+def great_egrets(folder):
+    """Nesting pairs (colonies, years), of colonies that were counted in three years or more."""
+    with open(folder / "everglades" / "maxcounts.csv", newline="") as file:
+        counts = [row for row in csv.DictReader(file) if row["species"] == "greg"]
+    colonies, colony = np.unique([row["colony"] for row in counts], return_inverse=True)
+    years, year = np.unique([int(row["year"]) for row in counts], return_inverse=True)
+    table = np.full((len(colonies), len(years)), np.nan)
+    np.fmax.at(table, (colony, year), [float(row["count"]) for row in counts])
+    return table[np.isfinite(table).sum(axis=1) >= 3]
+
+
 def main():
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--ranks", nargs="+", default=["None"])
     options = parser.parse_args()
-    counts = np.genfromtxt(options.data / "oystercatcher_138x240.csv", delimiter=",")
     ranks = [None if rank == "None" else int(rank) for rank in options.ranks]
     searched = FederatedMatrixImputerCV(ranks, random_state=0)
     # So large a penalty leaves nothing but the effects.
     effects = FederatedMatrixImputer(rank=1, penalty=1e6)
-    print("       model    family  split  clients   rank   penalty     error     time")
-    logs = np.log1p(counts)
     soft_impute = clone(searched).set_params(effects="none")
     federated = clone(searched).set_params(**FEDERATED)
-    measured("effects", effects, logs, 0, 1, root_mean_square)
-    measured("soft-impute", soft_impute, logs, 0, 1, root_mean_square)
-    measured("low rank", searched, logs, 0, 1, root_mean_square)
-    measured("low rank", federated, logs, 0, N_CLIENTS, root_mean_square)
-    for name, imputer in (("effects", effects), ("low rank", searched)):
-        imputer.set_params(family="poisson")
-        deviances = [
-            measured(name, imputer, counts, seed, 1, mean_poisson_deviance)
-            for seed in range(N_SPLITS)
-        ]
-        print(f"mean deviance {np.mean(deviances):.1f}")
+    for read in (oystercatchers, great_egrets):
+        counts = read(options.data)
+        logs = np.log1p(counts)
+        print(f"{read.__name__}: {np.isfinite(counts).sum():,} of {counts.size:,} cells observed")
+        print("       model    family  split  clients   rank   penalty     error     time")
+        measured("effects", effects, logs, 0, 1, root_mean_square)
+        measured("soft-impute", soft_impute, logs, 0, 1, root_mean_square)
+        measured("low rank", searched, logs, 0, 1, root_mean_square)
+        measured("low rank", federated, logs, 0, N_CLIENTS, root_mean_square)
+        for name, imputer in (("effects", effects), ("low rank", searched)):
+            of_counts = clone(imputer).set_params(family="poisson")
+            deviances = [
+                measured(name, of_counts, counts, seed, 1, mean_poisson_deviance)
+                for seed in range(N_SPLITS)
+            ]
+            print(f"mean deviance {np.mean(deviances):.1f}")
 
 
 if __name__ == "__main__":

@@ -25,11 +25,11 @@ class Exact:
     """scikit-learn's rule: the criterion of two iterates in a row differs by less than tol times γ.
 
     For exact rounds, where the clients' E-steps tell the criterion. The model says what the
-    difference is, nats per row for a log-likelihood, relative for an objective, and how many in a
-    row have to be small, the last no larger than the first: steps with momentum may gain little
-    once, or while they gather pace, and much thereafter. A step of γ gains γ of what a whole one
-    does, so that each difference is judged by the step that led from one iterate to the other. The
-    state is the criteria so far.
+    difference is, nats per row for a log-likelihood, relative for an objective. A step of γ gains γ
+    of what a whole one does, so that each difference is judged by the step that led from one
+    iterate to the other. The model also says how many in a row have to be small, the last no larger
+    than the first: steps with momentum may gain little once, or while they gather pace, and much
+    thereafter. The state is the criteria so far.
     """
 
     def __init__(self, tol, model):
@@ -46,11 +46,11 @@ class Exact:
         latest = self.state[-1 - self.model.n_quiet :]
         if len(latest) <= self.model.n_quiet:
             return False
-        changes = [abs(self.model.change(now, before)) for before, now in pairwise(latest)]
-        return changes[-1] <= changes[0] and all(
-            change < self.tol * step_size
-            for change, step_size in zip(changes, step_sizes, strict=True)
-        )
+        gains = [
+            abs(self.model.change(now, before)) / step_size
+            for (before, now), step_size in zip(pairwise(latest), step_sizes, strict=True)
+        ]
+        return gains[-1] <= gains[0] and max(gains) < self.tol
 
 
 class Sweeps:
