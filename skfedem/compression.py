@@ -56,7 +56,7 @@ class Compressor(ABC):
     >>> operator: Compressor = Dithering(omega=1.0)
     >>> sent, n_bytes = operator.send([3.0, 0.0, -4.0], [0.2, 0.2, 0.2])
     >>> data = operator.encode(sent)
-    >>> len(data) == n_bytes[0], np.array_equal(operator.decode(data), sent)
+    >>> bool(len(data) == n_bytes[0]), np.array_equal(operator.decode(data), sent)
     (True, True)
     >>> bool(operator.variance([3.0, 0.0, -4.0])[0] <= operator.omega_for(3) * 25.0)
     True

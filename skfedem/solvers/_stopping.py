@@ -50,7 +50,7 @@ class Exact:
             abs(self.model.change(now, before)) / step_size
             for (before, now), step_size in zip(pairwise(latest), step_sizes, strict=True)
         ]
-        return gains[-1] <= gains[0] and max(gains) < self.tol
+        return bool(gains[-1] <= gains[0] and max(gains) < self.tol)
 
 
 class Sweeps:
