@@ -1,7 +1,7 @@
 """Federated Expectation-Maximization for scikit-learn users."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from skfedem.impute import FederatedMatrixImputer
 from skfedem.impute_cv import FederatedMatrixImputerCV
@@ -19,12 +19,19 @@ __version__ = "0.1.0"
 # Documented modules, imported when first asked for, as scikit-learn's are.
 _MODULES = ("compression", "datasets", "inspection", "participation", "preprocessing", "theory")
 
+if TYPE_CHECKING:
+    from skfedem import compression as compression
+    from skfedem import datasets as datasets
+    from skfedem import inspection as inspection
+    from skfedem import participation as participation
+    from skfedem import preprocessing as preprocessing
+    from skfedem import theory as theory
+else:
+    # A checker that saw this function would let every name pass.
+    def __getattr__(name):
+        if name in _MODULES:
+            return import_module(f"skfedem.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"skfedem.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    def __dir__():
+        return sorted({*globals(), *_MODULES})

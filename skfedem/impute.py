@@ -383,7 +383,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             family=family,
             missing_values=self.missing_values,
             rows=self.rows,
-            centred=self.family == "gaussian" and self.effects != "none",
+            has_intercept=self.effects != "none",
         )
         rank = check_rank("rank", settings.rank, data.shape) or min(data.shape)
         observers = np.flatnonzero(np.diff(data.offsets))

@@ -305,7 +305,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
                 missing_values=self.missing_values,
                 rows=self.rows,
                 keep_observations=True,
-                centred=self.family == "gaussian" and self.effects != "none",
+                has_intercept=self.effects != "none",
             )
             ranks = _checked_ranks(self.ranks, cells.shape)
             folds = deal_cells(np.diff(cells.offsets), self.n_splits, seed)

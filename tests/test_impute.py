@@ -386,7 +386,6 @@ def test_an_offset_of_normal_cells_changes_the_intercept_alone(noise, offset):
     others = clients[0][::-1].copy()
     assert_allclose(far.transform(others + offset) - offset, near.transform(others), **digits)
     assert_allclose(far.score(others + offset), near.score(others), rtol=1e-6)
-    # A fit goes on from where it is, whatever its cells are counted from.
     again = clone(imputer).set_params(warm_start=True, max_iter=2000).fit(there)
     assert again.fit(clients[::-1]).converged_
     assert_allclose(again.objective_, near.objective_, rtol=1e-3)

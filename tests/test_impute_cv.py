@@ -99,6 +99,19 @@ def test_the_low_rank_part_vanishes_from_the_largest_penalty_on(family, effects,
         assert len(imputer.fit(clients).singular_values_) == n_factors
 
 
+def test_the_path_of_normal_cells_does_not_know_their_offset():
+    rng = np.random.default_rng(0)
+    # Sixty-fourths, which an offset leaves as they are.
+    cells = np.round(64 * rng.normal(size=(40, 12))) / 64
+    cells[rng.random(cells.shape) < 0.4] = np.nan
+    searches = [
+        FederatedMatrixImputerCV(penalties=3, random_state=0).fit([cells + offset])
+        for offset in (0, 1e6)
+    ]
+    near, far = (search.cv_results_["param_penalty"] for search in searches)
+    assert_allclose(near, far, rtol=1e-12)
+
+
 def test_the_path_is_a_log_scale_from_the_largest_penalty():
     search = FederatedMatrixImputerCV(penalties=4, eps=0.064, patience=None).fit(clients_of())
     penalties = search.cv_results_["param_penalty"] / search.penalty_max_

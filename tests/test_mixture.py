@@ -1125,6 +1125,14 @@ def test_components_that_noise_took_are_named():
     with pytest.warns(ConvergenceWarning, match=r"Components \[1\] ended with less weight"):
         noisy.fit(rows, clients=clients)
     assert len(rows) * noisy.weights_[1] < 1
+    # What began with nothing was taken by nobody.
+    lost = clone(noisy).set_params(warm_start=True)
+    with pytest.warns(ConvergenceWarning, match="Components"):
+        lost.fit(rows, clients=clients)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lost.fit(rows, clients=clients)
+    assert not [w for w in caught if str(w.message).startswith("Components")]
     kept = noisy.set_params(solver="vr_fedem", step_size="auto").fit(rows, clients=clients)
     assert_allclose(kept.weights_[1], 0.0025, rtol=0.1)
 

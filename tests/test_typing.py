@@ -192,13 +192,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import skfedem
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
 from skfedem.compression import Compressor, Dithering
 from skfedem.datasets import client_labels, make_gaussian_mixture, make_site_counts, split_clients
 from skfedem.inspection import ConvergenceDisplay, ImputationDisplay
 from skfedem.participation import draw_active
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
-from skfedem.theory import max_step_size, vr_n_inner
+from skfedem.theory import max_step_size
 
 rng = np.random.default_rng(0)
 table = rng.normal(size=(80, 2))
@@ -243,7 +244,7 @@ display = ConvergenceDisplay.from_estimator(imputer, x="bits", y="objective").pl
 display.figure_.savefig("convergence.png")
 ImputationDisplay.from_estimator(imputer, counts.clients, kind="heatmap", max_rows=50)
 step: float = max_step_size(10, 1.0, 0.5, v_min=1, gradient_lipschitz=1, field_lipschitz=2)
-inner: int = vr_n_inner(100, omega=1.0)
+inner: int = skfedem.theory.vr_n_inner(100, omega=1.0)
 active = draw_active(rng, 10, participation=0.5).tolist()
 
 
@@ -264,6 +265,8 @@ class Half(Compressor):
 
 
 # ---- what is wrong
+skfedem.FederatedGausianMixture  # wrong
+skfedem.datasets.split_client  # wrong
 FederatedGaussianMixture(n_component=2)  # wrong
 FederatedGaussianMixture(covariance_type="round")  # wrong
 FederatedGaussianMixture(omega="large")  # wrong

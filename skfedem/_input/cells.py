@@ -92,7 +92,7 @@ def check_cells(
     missing_values=np.nan,
     rows="shared",
     keep_observations=False,
-    centred=False,
+    has_intercept=False,
 ):
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
@@ -116,8 +116,8 @@ def check_cells(
         Whether the rows of the clients in a list are the same sites, or each has its own.
     keep_observations : bool, default=False
         Whether single observations are wanted beside the means of cells.
-    centred : bool, default=False
-        Whether their mean is the origin: for normal cells, where there is an intercept.
+    has_intercept : bool, default=False
+        Whether the model has one: the mean of normal cells is their origin then.
 
     Returns
     -------
@@ -157,7 +157,8 @@ def check_cells(
             f"{plural(len(observations.offsets) - 1, 'client')}: all cells are missing. Check "
             "what marks missing cells (missing_values)."
         )
-    origin = float(observations.values.mean()) if centred else 0.0
+    from_mean = has_intercept and family.name == "gaussian"
+    origin = float(observations.values.mean()) if from_mean else 0.0
     return _merged(observations, family, origin, keep_observations)
 
 
