@@ -7,7 +7,7 @@ partial participation: the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs
 their toy example of two components in the plane. Here it is for clients that take part in a round
 with probability :math:`p = 0.25`, 0.5, 0.75 and 1.
 
-The default is a mean of eight runs of 240 epochs; ``--full`` is 50 runs of 500::
+The default is a mean of five runs of 200 epochs; ``--full`` is 50 runs of 500::
 
     python examples/plot_slides_participation.py
     python examples/plot_slides_participation.py --full --output participation.png
@@ -25,8 +25,8 @@ from skfedem.datasets import make_fedem_mixture
 from skfedem.theory import noise_factor
 
 parser = argparse.ArgumentParser(description="Mean ||h||² over runs for several p.")
-parser.add_argument("--runs", type=int, default=8)
-parser.add_argument("--epochs", type=int, default=240)
+parser.add_argument("--runs", type=int, default=5)
+parser.add_argument("--epochs", type=int, default=200)
 parser.add_argument("--full", action="store_true", help="50 runs of 500 epochs")
 parser.add_argument("--output", help="file to save the figure to")
 options, _ = parser.parse_known_args()

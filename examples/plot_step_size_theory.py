@@ -7,7 +7,7 @@ Theorems 1, 3 and 4 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021) bound
 and the participation p; :mod:`skfedem.theory` has the bounds as functions. Here the largest stable
 step is *measured*, by bisection over short runs, and set beside them.
 
-The default tries each step with four seeds and halves the interval six times; ``--full`` takes
+The default tries each step with three seeds and halves the interval five times; ``--full`` takes
 twelve seeds, nine halvings and runs of twice the length::
 
     python examples/plot_step_size_theory.py
@@ -29,8 +29,8 @@ from skfedem.datasets import make_gaussian_mixture
 from skfedem.theory import max_step_size, participation_omega, vr_batch_size, vr_step_size
 
 parser = argparse.ArgumentParser(description="Largest stable step size, measured and in theory.")
-parser.add_argument("--seeds", type=int, default=4, help="runs for each step tried")
-parser.add_argument("--halvings", type=int, default=6, help="of the interval of log steps")
+parser.add_argument("--seeds", type=int, default=3, help="runs for each step tried")
+parser.add_argument("--halvings", type=int, default=5, help="of the interval of log steps")
 parser.add_argument("--length", type=float, default=15.0, help="of a run, in time constants")
 parser.add_argument("--full", action="store_true", help="12 seeds, 9 halvings, length 30")
 parser.add_argument("--output", help="file to save the figure to")
@@ -226,7 +226,7 @@ def clients_per_noise(n_clients, omega, participation):
 
 def exponent(x, y):
     """Slope of log y against log x where steps are not held down by their largest value, 1."""
-    free = y < 0.9
+    free = y < 0.8
     if free.sum() < 2:
         return np.nan
     return np.polyfit(np.log(np.asarray(x)[free]), np.log(y[free]), 1)[0]
@@ -259,7 +259,7 @@ for (name, swept), steps in measured.items():
 #
 # *The dependence is another.* Where FedEM's steps are not held down by 1, they are proportional to
 # n and p, and to :math:`1/\omega` once it is large. The bound goes as :math:`\sqrt n`,
-# :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured steps are 0.9 to 1.5 times
+# :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured steps are 0.9 to 1.4 times
 # :math:`0.5\,n/\omega_p`, dotted, where :math:`\omega_p = (1 + \omega)/p - 1` is the relative
 # variance of compression and absence together. (With ``--full``, twelve runs of twice the length a
 # step, it is 1 to 1.5 times, and all else is as it is here.)
