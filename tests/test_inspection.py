@@ -38,14 +38,26 @@ ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
 
 
 @pytest.fixture
-def pyplot():
-    """matplotlib without a screen; figures are closed afterwards."""
+def paper():
+    """matplotlib without a screen, for what is measured; figures are closed afterwards."""
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     yield plt
     plt.close("all")
+
+
+@pytest.fixture
+def pyplot(paper, monkeypatch):
+    """The same without layouts, most of the time that a figure takes, for all but what is measured.
+
+    Axes stay where they are made; what is drawn in them does not depend on it.
+    """
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
+    return paper
 
 
 def rows_of_clients():
@@ -355,7 +367,7 @@ def test_points_that_no_line_leads_to_are_marked(pyplot):
     assert x[np.array(line.get_markevery())].tolist() == [3, 40, 99]
 
 
-def test_long_labels_of_an_axis_are_wrapped(pyplot):
+def test_long_labels_of_an_axis_are_wrapped(paper):
     imputer = FederatedMatrixImputer(1, family="poisson", max_iter=3)
     with pytest.warns(ConvergenceWarning):
         imputer.fit(counts_of_clients())
@@ -708,7 +720,7 @@ def test_a_display_of_ones_own_needs_no_shares(pyplot):
     np.testing.assert_array_equal(display.images_[0].get_alpha(), [[1, 0]])
 
 
-def test_maps_say_what_a_band_shows(pyplot, imputer):
+def test_maps_say_what_a_band_shows(paper, imputer):
     options = {"kind": "heatmap", "max_rows": 4, "row_name": "sites"}
     display = ImputationDisplay.from_estimator(imputer, counts_of_clients(), **options)
     titles = [axis.get_title() for axis in display.ax_]
@@ -726,8 +738,8 @@ def test_maps_say_what_a_band_shows(pyplot, imputer):
 
 
 @pytest.mark.parametrize("height", [2.4, 4.2])
-def test_labels_of_colors_are_no_longer_than_the_figure_is_high(pyplot, imputer, height):
-    figure, axis = pyplot.subplots(figsize=(4, height), layout="constrained")
+def test_labels_of_colors_are_no_longer_than_the_figure_is_high(paper, imputer, height):
+    figure, axis = paper.subplots(figsize=(4, height), layout="constrained")
     display = ImputationDisplay.from_estimator(
         imputer, counts_of_clients(), kind="heatmap", mark_missing=True, max_rows=4, ax=axis
     )
@@ -739,8 +751,8 @@ def test_labels_of_colors_are_no_longer_than_the_figure_is_high(pyplot, imputer,
 
 
 @pytest.mark.parametrize("max_rows", [4, 14])
-def test_labels_of_rows_do_not_run_into_each_other(pyplot, imputer, max_rows):
-    figure, axes = pyplot.subplots(2, 1, figsize=(6.4, 5.6), layout="constrained")
+def test_labels_of_rows_do_not_run_into_each_other(paper, imputer, max_rows):
+    figure, axes = paper.subplots(2, 1, figsize=(6.4, 5.6), layout="constrained")
     ImputationDisplay.from_estimator(
         imputer,
         counts_of_clients(),
@@ -1063,7 +1075,7 @@ def test_what_is_no_imputer_is_refused(pyplot, mixtures, imputer):
     assert not pyplot.get_fignums()
 
 
-def test_smallest_pictures(pyplot):
+def test_smallest_pictures(paper):
     zeros = np.zeros((1, 1))
     data = {"trend": [0.0], "fitted": zeros, "n_rows": 1, "observed": zeros}
     display = ImputationDisplay(**data, observed_share=np.ones(1), observed_total=np.zeros(1))
@@ -1077,13 +1089,13 @@ def test_smallest_pictures(pyplot):
 
 
 @pytest.mark.parametrize("n_months", [2, 14, 23, 24, 25, 400])
-def test_narrow_axes_have_ticks_for_any_span_of_dates(pyplot, n_months):
+def test_narrow_axes_have_ticks_for_any_span_of_dates(paper, n_months):
     months = (np.datetime64("2000-01") + np.arange(n_months)).astype("M8[D]")
     values = np.ones((3, n_months))
     display = ImputationDisplay(
         trend=values.sum(axis=0), fitted=values, n_rows=3, column_labels=months
     )
-    figure, axis = pyplot.subplots(figsize=(1.8, 2), layout="constrained")
+    figure, axis = paper.subplots(figsize=(1.8, 2), layout="constrained")
     display.plot(kind="heatmap", ax=axis)  # matplotlib warns where it finds no ticks
     figure.canvas.draw()
     assert len(drawn_texts(axis, figure.canvas.get_renderer())) >= 1
@@ -1102,7 +1114,7 @@ def drawn_texts(axis, renderer):
 
 @pytest.mark.parametrize("options", [{}, {"kind": "heatmap"}, {"kind": "heatmap", "mark": True}])
 @pytest.mark.parametrize("n_rows", [40, 400])
-def test_ticks_and_legends_do_not_collide(pyplot, options, n_rows):
+def test_ticks_and_legends_do_not_collide(paper, options, n_rows):
     generator = np.random.default_rng(0)
     shape = (n_rows, 240)
     values = np.where(generator.random(shape) < 0.4, generator.poisson(30_000, shape), NAN)
@@ -1144,13 +1156,13 @@ def test_ticks_and_legends_do_not_collide(pyplot, options, n_rows):
 @pytest.mark.parametrize("name", ["column", "a long name of column", "wide" * 50])
 @pytest.mark.parametrize("options", [{}, {"kind": "heatmap"}])
 @pytest.mark.parametrize("width", [5, 6.4])
-def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(pyplot, name, options, width):
+def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(paper, name, options, width):
     names = [f"{name} {k}" for k in range(48)]
     values = np.random.default_rng(0).poisson(30, (60, 48)).astype(float)
     display = ImputationDisplay(
         trend=values.sum(axis=0), fitted=values, n_rows=60, observed=values, column_labels=names
     )
-    figure, axes = pyplot.subplots(1, 2 if options else 1, figsize=(width, 4), layout="constrained")
+    figure, axes = paper.subplots(1, 2 if options else 1, figsize=(width, 4), layout="constrained")
     display.plot(ax=axes, **options)
     figure.canvas.draw()
     for axis in np.atleast_1d(axes):
@@ -1169,7 +1181,7 @@ def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(pyplot, name
 
 @pytest.mark.parametrize("names", ["sites months", "monitoring_localities calendar_months"])
 @pytest.mark.parametrize("window", [None, 12])
-def test_a_trend_keeps_its_width_whatever_its_legend_says(pyplot, imputer, window, names):
+def test_a_trend_keeps_its_width_whatever_its_legend_says(paper, imputer, window, names):
     row_name, column_name = (name.replace("_", " ") for name in names.split())
     display = ImputationDisplay.from_estimator(
         imputer,
@@ -1194,7 +1206,7 @@ def test_a_trend_keeps_its_width_whatever_its_legend_says(pyplot, imputer, windo
 
 @pytest.mark.parametrize("n_runs", [3, 9])
 @pytest.mark.parametrize("label", ["a", "a setting of this length", "a long label " * 5, "x" * 200])
-def test_curves_keep_their_width_whatever_the_labels(pyplot, mixtures, label, n_runs):
+def test_curves_keep_their_width_whatever_the_labels(paper, mixtures, label, n_runs):
     labels = [f"{label} {run}" for run in range(n_runs)]
     runs = [mixtures[0]] * n_runs
     display = ConvergenceDisplay.from_estimators(runs, labels=labels, y=["log_likelihood"])
@@ -1208,7 +1220,7 @@ def test_curves_keep_their_width_whatever_the_labels(pyplot, mixtures, label, n_
     assert [line.get_label() for line in display.lines_["log_likelihood"]] == labels
 
 
-def test_short_labels_stand_in_a_row(pyplot, mixtures):
+def test_short_labels_stand_in_a_row(paper, mixtures):
     display = ConvergenceDisplay.from_estimators(mixtures, labels=["a", "b", "c"], y="step_size")
     display.figure_.canvas.draw()
     heights = {text.get_window_extent().y0 for text in display.ax_.get_legend().get_texts()}
@@ -1216,15 +1228,15 @@ def test_short_labels_stand_in_a_row(pyplot, mixtures):
     assert display.figure_.get_size_inches().tolist() == [6.4, 3.5]
 
 
-def test_components_of_a_run_with_a_long_name_leave_room_for_the_axes(pyplot, mixtures):
+def test_components_of_a_run_with_a_long_name_leave_room_for_the_axes(paper, mixtures):
     name = "a mixture whose name is longer than its weights are wide"
     axis = ConvergenceDisplay.from_estimator(mixtures[0], y="weights", name=name).ax_
     axis.figure.canvas.draw()
     assert axis.get_position().width >= 0.5
 
 
-def test_a_part_of_a_figure(pyplot, mixtures, imputer):
-    left, right = pyplot.figure(figsize=(9, 4), layout="constrained").subfigures(1, 2)
+def test_a_part_of_a_figure(paper, mixtures, imputer):
+    left, right = paper.figure(figsize=(9, 4), layout="constrained").subfigures(1, 2)
     curves = ConvergenceDisplay.from_estimator(mixtures[0], y="weights", ax=left.subplots())
     ImputationDisplay.from_estimator(imputer, ax=right.subplots())
     left.figure.canvas.draw()
@@ -1233,7 +1245,7 @@ def test_a_part_of_a_figure(pyplot, mixtures, imputer):
     assert legend.x1 <= right.bbox.x0
 
 
-def test_legends_of_components_are_beside_the_axes(pyplot, mixtures):
+def test_legends_of_components_are_beside_the_axes(paper, mixtures):
     display = ConvergenceDisplay.from_estimator(mixtures[0], y=["weights", "step_size"])
     display.figure_.canvas.draw()
     renderer = display.figure_.canvas.get_renderer()
@@ -1252,7 +1264,7 @@ def test_examples_of_the_docstrings(pyplot, module):
     assert result.failed == 0
 
 
-def test_examples_of_the_documentation(pyplot, tmp_path, monkeypatch):
+def test_examples_of_the_documentation(paper, tmp_path, monkeypatch):
     page = Path(__file__).parents[1] / "doc" / "plots.rst"
     monkeypatch.chdir(tmp_path)
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -1374,7 +1386,7 @@ def test_a_list_is_sent_to_from_estimators(pyplot, mixtures):
 
 
 @pytest.mark.parametrize("n_components", [10, 40, 400])
-def test_legends_of_many_components_leave_the_axes_their_room(n_components, pyplot):
+def test_legends_of_many_components_leave_the_axes_their_room(n_components, paper):
     rows = np.random.default_rng(0).normal(size=(800, 1))
     gm = FederatedGaussianMixture(
         n_components, init_params="random_from_data", max_iter=2, tol=0, random_state=0
@@ -1395,10 +1407,10 @@ def test_legends_of_many_components_leave_the_axes_their_room(n_components, pypl
 
 @pytest.mark.parametrize("name", [None, "twenty", "a name of several words, and as many lines"])
 @pytest.mark.parametrize("size", [None, (3, 2)])
-def test_a_legend_of_components_is_no_higher_than_its_axes(pyplot, mixtures, name, size):
+def test_a_legend_of_components_is_no_higher_than_its_axes(paper, mixtures, name, size):
     weights = np.full((5, 20), 0.05)
     history = mixtures[0].history_ | {"round": np.arange(5), "weights": weights}
-    axis = None if size is None else pyplot.subplots(figsize=size, layout="constrained")[1]
+    axis = None if size is None else paper.subplots(figsize=size, layout="constrained")[1]
     labels = None if name is None else [name]
     axis = ConvergenceDisplay(history, y="weights", labels=labels).plot(axis).ax_
     axis.figure.canvas.draw()
@@ -1410,7 +1422,7 @@ def test_a_legend_of_components_is_no_higher_than_its_axes(pyplot, mixtures, nam
     assert shown[0] == 0 and len(set(np.diff(shown))) <= 1
 
 
-def test_formulas_in_legends_are_not_cut(pyplot):
+def test_formulas_in_legends_are_not_cut(paper):
     rows = np.random.default_rng(0).normal(size=(60, 1))
     runs = [FederatedGaussianMixture(2, random_state=k).fit(rows) for k in range(2)]
     labels = [
