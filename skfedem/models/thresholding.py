@@ -42,12 +42,13 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     if not (sparse.data.any() or low_rank.singular_values.any()):
         return zero_low_rank(sparse.shape), block
     scaled = low_rank.left * low_rank.singular_values
+    transposed = sparse.T  # made once: ARPACK asks for hundreds of products
 
     def times(vectors):
         return sparse @ vectors + scaled @ (low_rank.right.T @ vectors)
 
     def transposed_times(vectors):
-        return sparse.T @ vectors + low_rank.right @ (scaled.T @ vectors)
+        return transposed @ vectors + low_rank.right @ (scaled.T @ vectors)
 
     if block is None:
         matrix = LinearOperator(sparse.shape, times, transposed_times, dtype=np.float64)
