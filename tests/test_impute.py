@@ -2,12 +2,14 @@ import pickle
 import re
 import tracemalloc
 import warnings
+from copy import copy
 from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from joblib import parallel_config
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.sparse import coo_array, csr_matrix
@@ -50,6 +52,8 @@ FITTED = (
     "client_drift_",
 )
 EXACT = {"rank": 4, "family": "poisson", "penalty": 2.0, "random_state": 0}
+# For what does not depend on how far a fit goes.
+QUICK = {**EXACT, "tol": 1e-2}
 # Random in every way at once; enough rounds to converge.
 STOCHASTIC = {
     **EXACT,
@@ -118,6 +122,21 @@ def fitted():
     return FederatedMatrixImputer(**EXACT).fit(CLIENTS)
 
 
+@pytest.fixture(scope="module")
+def quick():
+    return FederatedMatrixImputer(**QUICK).fit(CLIENTS)
+
+
+@pytest.fixture(scope="module")
+def named():
+    return FederatedMatrixImputer(**QUICK).fit(FRAMES)
+
+
+@pytest.fixture(scope="module")
+def of_triplets():
+    return FederatedMatrixImputer(**QUICK).fit(TRIPLETS, shape=SHAPE)
+
+
 def assert_finite(imputer):
     for name in FITTED:
         assert np.isfinite(getattr(imputer, name)).all(), name
@@ -145,42 +164,42 @@ SHARED_FORMS = {
 
 
 @pytest.mark.parametrize("form", SHARED_FORMS)
-def test_clients_of_any_form_give_the_fit_of_arrays(form, fitted):
+def test_clients_of_any_form_give_the_fit_of_arrays(form, quick):
     X = SHARED_FORMS[form]
     assert any((cells.data == 0).any() for cells in SPARSE)  # observed zeros are stored
-    got = FederatedMatrixImputer(**EXACT).fit(X)
-    assert_same_fit(got, fitted)
+    got = FederatedMatrixImputer(**QUICK).fit(X)
+    assert_same_fit(got, quick)
     assert got.n_clients_ == N_CLIENTS
     assert got.client_ids_.tolist() == [0, 1, 2, 3]
     assert got.n_features_in_ == N_COLUMNS
-    assert got.score(X) == fitted.score(CLIENTS)
+    assert got.score(X) == quick.score(CLIENTS)
     answers = got.transform(X)
     assert isinstance(answers, tuple)
-    for answer, want in zip(answers, fitted.transform(CLIENTS), strict=True):
+    for answer, want in zip(answers, quick.transform(CLIENTS), strict=True):
         assert_array_equal(answer, want)
 
 
 @pytest.mark.parametrize("as_client", [np.array, np.ndarray.tolist])
-def test_triplets_give_the_fit_of_matrices(as_client, fitted):
+def test_triplets_give_the_fit_of_matrices(as_client, quick):
     X = [as_client(triplets[::-1]) for triplets in TRIPLETS]
-    got = FederatedMatrixImputer(**EXACT).fit(X, shape=SHAPE)
-    assert_same_fit(got, fitted)
-    assert got.score(X) == fitted.score(CLIENTS)
-    for answer, want in zip(got.transform(X), fitted.transform(CLIENTS), strict=True):
+    got = FederatedMatrixImputer(**QUICK).fit(X, shape=SHAPE)
+    assert_same_fit(got, quick)
+    assert got.score(X) == quick.score(CLIENTS)
+    for answer, want in zip(got.transform(X), quick.transform(CLIENTS), strict=True):
         assert_array_equal(answer, want)
     # Other forms of a client fit beside them.
-    assert_array_equal(got.transform([SPARSE[0]])[0], fitted.transform(CLIENTS)[0])
-    assert_array_equal(got.transform([np.empty((0, 3))])[0], fitted.fitted_mean())
-    answers = FederatedMatrixImputer(**EXACT).fit_transform(X, shape=SHAPE)
-    assert_array_equal(answers[1], fitted.transform(CLIENTS)[1])
+    assert_array_equal(got.transform([SPARSE[0]])[0], quick.transform(CLIENTS)[0])
+    assert_array_equal(got.transform([np.empty((0, 3))])[0], quick.fitted_mean())
+    answers = FederatedMatrixImputer(**QUICK).fit_transform(X, shape=SHAPE)
+    assert_array_equal(answers[1], quick.transform(CLIENTS)[1])
 
 
-def test_triplets_in_frames(fitted):
+def test_triplets_in_frames(quick):
     X = [pd.DataFrame(own, columns=["site", "month", "count"])[::-1] for own in TRIPLETS]
-    got = FederatedMatrixImputer(**EXACT).set_output(transform="pandas").fit(X, shape=SHAPE)
-    assert_same_fit(got, fitted)
-    assert got.score(X) == fitted.score(CLIENTS)
-    for frame, want in zip(got.transform(X), fitted.transform(CLIENTS), strict=True):
+    got = FederatedMatrixImputer(**QUICK).set_output(transform="pandas").fit(X, shape=SHAPE)
+    assert_same_fit(got, quick)
+    assert got.score(X) == quick.score(CLIENTS)
+    for frame, want in zip(got.transform(X), quick.transform(CLIENTS), strict=True):
         assert frame.index.tolist() == list(range(N_ROWS))
         assert_array_equal(frame.to_numpy(), want)
 
@@ -229,11 +248,11 @@ def test_rows_of_ones_own_are_those_of_one_matrix():
         assert_allclose(got.transform([STACKED[5:7]])[0], got.transform(STACKED)[5:7], rtol=1e-9)
 
 
-def test_missing_values_may_have_a_mark(fitted):
+def test_missing_values_may_have_a_mark(quick):
     marked = [np.where(np.isnan(client), -1, client).astype(int) for client in CLIENTS]
-    got = FederatedMatrixImputer(**EXACT, missing_values=-1).fit(marked)
-    assert_same_fit(got, fitted)
-    assert_array_equal(got.transform(marked)[0], fitted.transform(CLIENTS)[0])
+    got = FederatedMatrixImputer(**QUICK, missing_values=-1).fit(marked)
+    assert_same_fit(got, quick)
+    assert_array_equal(got.transform(marked)[0], quick.transform(CLIENTS)[0])
 
 
 def test_the_data_stay_as_they_are():
@@ -241,7 +260,7 @@ def test_the_data_stay_as_they_are():
     sparse = [cells.copy() for cells in SPARSE]
     triplets = [own.copy() for own in TRIPLETS]
     for X, keywords in ((frames, {}), (sparse, {}), (triplets, {"shape": SHAPE})):
-        imputer = FederatedMatrixImputer(**EXACT).fit(X, **keywords)
+        imputer = FederatedMatrixImputer(**QUICK).fit(X, **keywords)
         imputer.score(X)
         for answer in imputer.transform(X):
             answer[:] = -1
@@ -251,7 +270,7 @@ def test_the_data_stay_as_they_are():
         assert_array_equal(cells.data, want.data)
     for own, want in zip(triplets, TRIPLETS, strict=True):
         assert_array_equal(own, want)
-    imputer = FederatedMatrixImputer(**EXACT).fit(STACKED)
+    imputer = FederatedMatrixImputer(**QUICK).fit(STACKED)
     filled = imputer.transform(np.array(STACKED))
     filled[:] = -1
     assert (imputer.transform(STACKED) >= 0).all()
@@ -365,7 +384,7 @@ def test_fitted_mean_of_cells_that_are_not_there(fitted, index, error, says):
 
 @pytest.mark.parametrize("offset", [1e6, -1e9])
 @pytest.mark.parametrize(
-    "noise", [{}, {"omega": 1.0, "participation": 0.7, "tol": 1e-6, "max_iter": 2000}]
+    "noise", [{}, {"omega": 1.0, "participation": 0.7, "tol": 1e-4, "max_iter": 2000}]
 )
 def test_an_offset_of_normal_cells_changes_the_intercept_alone(noise, offset):
     rng = np.random.default_rng(0)
@@ -398,16 +417,18 @@ def test_rounds_do_not_stop_while_momentum_gathers_pace():
     clients.append(np.where(np.arange(4) > 0, counts, NAN))
     imputer = FederatedMatrixImputer(None, family="poisson", penalty=0.009, max_iter=3000)
     fit = clone(imputer).fit(clients)
-    optimum = imputer.set_params(tol=1e-10).fit(clients).objective_
+    assert fit.converged_
+    objective = fit.objective_
+    optimum = fit.set_params(tol=1e-10, warm_start=True).fit(clients).objective_
     # A hundred times tol at most, as its docstring says.
-    assert fit.converged_ and fit.objective_ < optimum * (1 + 1e-4)
+    assert objective < optimum * (1 + 1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("step_size", [lambda k: 0.1**k, 1e-300])
+@pytest.mark.parametrize("step_size", [lambda k: 1e-8**k, 1e-300])
 def test_steps_whose_squares_vanish(step_size):
     imputer = FederatedMatrixImputer(
-        2, family="poisson", omega=1.0, step_size=step_size, max_iter=170, random_state=0
+        2, family="poisson", omega=1.0, step_size=step_size, max_iter=22, random_state=0
     )
     imputer.fit(make_clients())
     assert np.isfinite(imputer.fitted_mean()).all()
@@ -536,7 +557,7 @@ def test_transform_of_a_client_who_saw_nothing(fitted):
 
 def test_several_observations_of_a_cell_have_their_mean():
     cells = coo_array(([1.0, 4.0, 7.0], ([0, 0, 1], [1, 1, 0])), SHAPE)
-    imputer = FederatedMatrixImputer(**EXACT).fit([*CLIENTS, cells])
+    imputer = FederatedMatrixImputer(**QUICK).fit([*CLIENTS, cells])
     filled = imputer.transform([cells])[0]
     assert (filled[0, 1], filled[1, 0]) == (2.5, 7.0)
     assert imputer.transform(cells)[0, 1] == 2.5
@@ -546,8 +567,8 @@ def test_several_observations_of_a_cell_have_their_mean():
 @pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
 def test_rows_are_filled_one_by_one(family, effects):
     (X,) = of_family(family, [STACKED])
-    imputer = FederatedMatrixImputer(2, family=family, effects=effects, penalty=0.7).fit(X)
-    filled = imputer.transform(X)
+    imputer = FederatedMatrixImputer(2, family=family, effects=effects, penalty=0.7, tol=1e-3)
+    filled = imputer.fit(X).transform(X)
     assert isinstance(filled, np.ndarray)
     assert_array_equal(filled[~np.isnan(X)], X[~np.isnan(X)])
     assert np.isfinite(filled).all()
@@ -585,8 +606,8 @@ def test_rows_that_were_never_seen(fitted):
 
 
 def test_set_output_makes_every_client_a_frame():
-    imputer = FederatedMatrixImputer(**EXACT).set_output(transform="pandas").fit(FRAMES)
-    plain = FederatedMatrixImputer(**EXACT).fit(CLIENTS).transform(CLIENTS)
+    imputer = FederatedMatrixImputer(**QUICK).set_output(transform="pandas").fit(FRAMES)
+    plain = FederatedMatrixImputer(**QUICK).fit(CLIENTS).transform(CLIENTS)
     answers = (imputer.transform(FRAMES), clone(imputer).fit_transform(FRAMES))
     for frames in answers:
         assert isinstance(frames, tuple)
@@ -607,8 +628,7 @@ def test_set_output_makes_every_client_a_frame():
             imputer.transform(X)
 
 
-def test_feature_names(fitted):
-    named = FederatedMatrixImputer(**EXACT).fit(FRAMES)
+def test_feature_names(fitted, named):
     assert named.feature_names_in_.tolist() == MONTHS
     assert named.get_feature_names_out().tolist() == MONTHS
     assert fitted.get_feature_names_out().tolist() == [f"x{k}" for k in range(N_COLUMNS)]
@@ -617,8 +637,8 @@ def test_feature_names(fitted):
             named.transform(X)
         with pytest.raises(ValueError, match="feature names should match"):
             named.score(X)
-    named.fit(CLIENTS)
-    assert not hasattr(named, "feature_names_in_")
+    again = copy(named).fit(CLIENTS)
+    assert not hasattr(again, "feature_names_in_")
 
 
 @pytest.mark.parametrize("X", [None, 3.0])
@@ -641,7 +661,7 @@ COLUMN_LABELS = {
 def test_columns_in_another_order_are_refused_whatever_their_labels(labels, rows):
     frames = [pd.DataFrame(table, columns=labels) for table in CLIENTS]
     turned = frames[0].iloc[:, ::-1]
-    estimator = FederatedMatrixImputer(**EXACT, rows=rows)
+    estimator = FederatedMatrixImputer(**QUICK, rows=rows)
     match = f"Expected the column labels of the fit.*{labels[0]} for column 0, got {labels[-1]}"
     if labels is COLUMN_LABELS["months"]:  # these scikit-learn compares
         match = "feature names should match"
@@ -657,8 +677,7 @@ def test_columns_in_another_order_are_refused_whatever_their_labels(labels, rows
             assert fitted.score([pd.DataFrame(CLIENTS[0])]) == expected
 
 
-def test_sites_in_another_order_are_not_filled_with_other_sites_means():
-    named = FederatedMatrixImputer(**EXACT).fit(FRAMES)
+def test_sites_in_another_order_are_not_filled_with_other_sites_means(named):
     with pytest.raises(ValueError, match="client 1: .* 'site 0' for row 0, got 'site 11'. Reindex"):
         named.transform([FRAMES[0], FRAMES[1][::-1]])
     # Sites of their own are no matter.
@@ -707,9 +726,8 @@ def test_what_does_not_fit_the_fit(fitted, X, says):
         ([["a", "b", "c"]], "Expected numbers in the table, got"),
     ],
 )
-def test_bad_triplets_after_the_fit(bad, says):
-    imputer = FederatedMatrixImputer(**EXACT).fit(TRIPLETS, shape=SHAPE)
-    for answer in (imputer.transform, imputer.score):
+def test_bad_triplets_after_the_fit(of_triplets, bad, says):
+    for answer in (of_triplets.transform, of_triplets.score):
         with pytest.raises(ValueError, match="In the matrix of client 2: .*" + says) as caught:
             answer([*TRIPLETS[:2], bad])
         # The client is named once, and what fit alone was given by no name of its own.
@@ -718,9 +736,8 @@ def test_bad_triplets_after_the_fit(bad, says):
 
 
 @pytest.mark.parametrize("as_given", [np.asarray, pd.DataFrame])
-def test_triplets_alone_are_to_be_in_a_list(as_given):
-    imputer = FederatedMatrixImputer(**EXACT).fit(TRIPLETS, shape=SHAPE)
-    for answer in (imputer.transform, imputer.score):
+def test_triplets_alone_are_to_be_in_a_list(as_given, of_triplets):
+    for answer in (of_triplets.transform, of_triplets.score):
         with pytest.raises(ValueError, match=r"matrix of 8 columns, got 3\. Give \[X\] if these"):
             answer(as_given(TRIPLETS[0]))
         with pytest.raises(ValueError, match="X has 4 features, .* expecting 8"):
@@ -766,7 +783,8 @@ def test_grid_search_holds_out_observers():
     for penalty in (0.01, 1000.0):
         assert scores[str({"penalty": penalty, "rank": 4})] < search.best_score_ - 0.05
     assert search.best_estimator_.n_clients_ == 9
-    in_threads = GridSearchCV(imputer, grid, cv=3, n_jobs=2).fit(clients)
+    with parallel_config("threading"):
+        in_threads = GridSearchCV(imputer, grid, cv=3, n_jobs=2).fit(clients)
     assert_array_equal(
         in_threads.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"]
     )
@@ -777,7 +795,7 @@ def test_grid_search_tunes_the_federation():
         {"omega": [0.0, 1.0], "participation": [0.75, 1.0]},
         {"step_size": [0.3], "omega": [1.0]},
     ]
-    imputer = FederatedMatrixImputer(**{**EXACT, "tol": 1e-3, "max_iter": 2000})
+    imputer = FederatedMatrixImputer(**{**EXACT, "tol": 1e-2, "max_iter": 2000})
     search = GridSearchCV(imputer, grid, cv=2).fit(CLIENTS)
     scores = search.cv_results_["mean_test_score"]
     # All of them go to the same optimum, near enough.
@@ -790,9 +808,9 @@ def test_grid_search_tunes_the_federation():
 def test_cross_validation_of_triplets(routing):
     with sklearn.config_context(enable_metadata_routing=routing):
         scores = cross_val_score(
-            FederatedMatrixImputer(**EXACT), TRIPLETS, cv=2, params={"shape": SHAPE}
+            FederatedMatrixImputer(**QUICK), TRIPLETS, cv=2, params={"shape": SHAPE}
         )
-    want = cross_val_score(FederatedMatrixImputer(**EXACT), CLIENTS, cv=2)
+    want = cross_val_score(FederatedMatrixImputer(**QUICK), CLIENTS, cv=2)
     assert_array_equal(scores, want)
 
 
@@ -800,8 +818,8 @@ def test_cross_validation_of_triplets(routing):
     ("routing", "key"), [(False, "impute__clients"), (True, "clients")], ids=["prefix", "routing"]
 )
 def test_pipeline(routing, key):
-    steps = [("as is", FunctionTransformer()), ("impute", FederatedMatrixImputer(**EXACT))]
-    direct = FederatedMatrixImputer(**EXACT).fit(STACKED, clients=OWNERS)
+    steps = [("as is", FunctionTransformer()), ("impute", FederatedMatrixImputer(**QUICK))]
+    direct = FederatedMatrixImputer(**QUICK).fit(STACKED, clients=OWNERS)
     with sklearn.config_context(enable_metadata_routing=routing):
         pipe = Pipeline(steps).fit(STACKED, **{key: OWNERS})
         filled = clone(pipe).fit_transform(STACKED, **{key: OWNERS})
@@ -816,7 +834,7 @@ def test_pipeline(routing, key):
 
 
 def test_clone_pickle_and_representations():
-    parameters = {**STOCHASTIC, "compressor": Dithering(levels=3), "omega": 3.0}
+    parameters = {**STOCHASTIC, "compressor": Dithering(levels=3), "omega": 3.0, "tol": 1e-2}
     imputer = FederatedMatrixImputer(**parameters).fit(CLIENTS)
     copy = clone(imputer)
     assert not [name for name in vars(copy) if name.endswith("_")]
@@ -848,7 +866,7 @@ def test_before_a_fit():
 
 
 def test_a_fit_is_what_it_was_after_set_params():
-    imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
+    imputer = FederatedMatrixImputer(**QUICK).fit(CLIENTS)
     want = imputer.fitted_mean(), imputer.score(CLIENTS), imputer.transform(STACKED)
     imputer.set_params(family="gaussian", penalty=99.0, effects="none", rows="disjoint", rank=1)
     assert_array_equal(imputer.fitted_mean(), want[0])
@@ -882,7 +900,9 @@ def test_a_seed_gives_the_same_fit_on_any_number_of_workers(solver, monkeypatch)
 
 
 def test_a_random_state_advances():
-    imputer = FederatedMatrixImputer(**{**STOCHASTIC, "random_state": np.random.RandomState(5)})
+    imputer = FederatedMatrixImputer(
+        **{**STOCHASTIC, "tol": 1e-2, "random_state": np.random.RandomState(5)}
+    )
     first = imputer.fit(CLIENTS).objective_
     assert imputer.fit(CLIENTS).objective_ != first
     imputer.set_params(random_state=np.random.RandomState(5))
@@ -961,7 +981,7 @@ def test_control_variates_follow_the_worst_message(compressor):
 
 @pytest.mark.parametrize("compressor", ["dithering", "block", "rand_k"])
 def test_compression_saves_bits_and_reaches_the_same(compressor, fitted):
-    compressed = FederatedMatrixImputer(**EXACT, omega=1.0, compressor=compressor)
+    compressed = FederatedMatrixImputer(**{**EXACT, "tol": 1e-4}, omega=1.0, compressor=compressor)
     compressed.fit(CLIENTS)
     assert compressed.converged_
     assert compressed.history_["uplink_bits"][1] < 0.6 * fitted.history_["uplink_bits"][1]
@@ -973,7 +993,9 @@ def test_looking_changes_neither_the_fit_nor_its_cost():
         return np.flatnonzero(~np.isnan(imputer.history_["objective"])).tolist()
 
     fits = {
-        eval_every: FederatedMatrixImputer(**STOCHASTIC, eval_every=eval_every).fit(CLIENTS)
+        eval_every: FederatedMatrixImputer(
+            **{**STOCHASTIC, "tol": 1e-2}, eval_every=eval_every
+        ).fit(CLIENTS)
         for eval_every in (None, 7, "auto")
     }
     n_iter = fits["auto"].n_iter_
@@ -985,7 +1007,7 @@ def test_looking_changes_neither_the_fit_nor_its_cost():
             assert_array_equal(getattr(fits[eval_every], name), getattr(fits["auto"], name))
         for name in ("epoch", "uplink_bits", "downlink_bits"):
             assert_array_equal(fits[eval_every].history_[name], fits["auto"].history_[name])
-    exact = FederatedMatrixImputer(**EXACT, eval_every=None).fit(CLIENTS)
+    exact = FederatedMatrixImputer(**QUICK, eval_every=None).fit(CLIENTS)
     assert evaluated(exact) == []
     assert np.isfinite(exact.objective_)
 
@@ -1067,7 +1089,7 @@ def test_a_fit_that_did_not_converge_says_what_to_do(parameters, says, method):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_of_a_given_size_are_plain_proximal_steps(family):
     X = of_family(family)
-    parameters = {"rank": 2, "family": family, "penalty": 0.7, "tol": 1e-10, "max_iter": 3000}
+    parameters = {"rank": 2, "family": family, "penalty": 0.7, "tol": 1e-7, "max_iter": 3000}
     plain = FederatedMatrixImputer(**parameters, step_size=1.0).fit(X)
     objective = plain.history_["objective"]
     assert np.diff(objective).max() <= 1e-12 * objective[0]
@@ -1093,7 +1115,7 @@ def test_step_size_may_be_a_function_of_the_round():
 
 
 def test_variance_reduction_reaches_the_optimum_that_minibatches_alone_miss(fitted):
-    reduced = FederatedMatrixImputer(**{**STOCHASTIC, "tol": 1e-6}).fit(CLIENTS)
+    reduced = FederatedMatrixImputer(**STOCHASTIC).fit(CLIENTS)
     assert reduced.converged_
     assert abs(reduced.objective_ - fitted.objective_) < 1e-3 * fitted.objective_
     alone = FederatedMatrixImputer(**{**STOCHASTIC, "solver": "fedem", "tol": 0.0})
@@ -1139,8 +1161,8 @@ def test_warm_start_with_other_parameters():
     [({"family": "gaussian"}, CLIENTS), ({}, [client[:5] for client in CLIENTS])],
     ids=["family", "shape"],
 )
-def test_warm_start_of_another_matrix(change, X):
-    imputer = FederatedMatrixImputer(**EXACT, warm_start=True).fit(CLIENTS)
+def test_warm_start_of_another_matrix(quick, change, X):
+    imputer = copy(quick).set_params(warm_start=True)
     before = imputer.fitted_mean()
     says = r"Expected a matrix of shape \(12, 8\) and family='poisson' as in the last fit"
     with pytest.raises(ValueError, match=says):
@@ -1273,7 +1295,7 @@ def test_tiny_matrices(family, shape):
 @pytest.mark.filterwarnings("ignore:The fitted mean .* in row 0, column 0 is some")
 def test_huge_counts(scale):
     X = [np.floor(client * scale / 20) for client in CLIENTS]
-    imputer = FederatedMatrixImputer(**{**EXACT, "max_iter": 100}).fit(X)
+    imputer = FederatedMatrixImputer(**{**EXACT, "max_iter": 50}).fit(X)
     assert_finite(imputer)
     objective = imputer.history_["objective"]
     assert np.diff(objective).max() <= 1e-9 * objective[0]
@@ -1284,7 +1306,7 @@ def test_huge_counts(scale):
     assert_allclose(means.sum(), values.sum(), rtol=1e-3)
     one = np.array(CLIENTS[0])
     one[0, 0] = scale
-    assert_finite(FederatedMatrixImputer(**EXACT).fit([one, *CLIENTS[1:]]))
+    assert_finite(FederatedMatrixImputer(**EXACT, max_iter=50).fit([one, *CLIENTS[1:]]))
 
 
 def test_counts_whose_means_would_overflow_are_refused(fitted):
@@ -1387,8 +1409,8 @@ DATA = [
 
 
 @pytest.mark.parametrize(("parameters", "error", "says"), PARAMETERS)
-def test_parameters_that_do_not_fit_leave_the_last_fit(parameters, error, says):
-    imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
+def test_parameters_that_do_not_fit_leave_the_last_fit(quick, parameters, error, says):
+    imputer = copy(quick)
     before = dict(vars(imputer))
     imputer.set_params(**parameters)
     with pytest.raises(error, match=says):
@@ -1402,8 +1424,8 @@ def test_parameters_that_do_not_fit_leave_the_last_fit(parameters, error, says):
 
 
 @pytest.mark.parametrize(("X", "says"), DATA)
-def test_data_that_do_not_fit_leave_the_last_fit(X, says):
-    imputer = FederatedMatrixImputer(**EXACT).fit(FRAMES)
+def test_data_that_do_not_fit_leave_the_last_fit(named, X, says):
+    imputer = copy(named)
     before = dict(vars(imputer))
     with pytest.raises(ValueError, match=says):
         imputer.fit(X)
@@ -1521,15 +1543,15 @@ def test_a_large_flock_is_told_where_rounds_have_no_momentum(parameters):
         r"in row 49, column 14 is some .* Raise max_iter, not tol, or fit in exact rounds .* log1p"
     )
     with pytest.warns(UserWarning, match=says):
-        fit_with_a_flock(10_000, **parameters, tol=1e-3)
+        fit_with_a_flock(10_000, **parameters, tol=1e-2)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        fit_with_a_flock(1_000, **parameters, tol=1e-3)
+        fit_with_a_flock(1_000, **parameters, tol=1e-2)
 
 
 def test_a_large_flock_is_no_matter_where_rounds_have_momentum():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        fit_with_a_flock(10_000)
+        fit_with_a_flock(10_000, tol=1e-4)
     with pytest.warns(UserWarning, match="converged or not. Check the counts of this row"):
-        fit_with_a_flock(100_000)
+        fit_with_a_flock(100_000, tol=1e-4)
