@@ -417,11 +417,9 @@ def test_rounds_do_not_stop_while_momentum_gathers_pace():
     clients.append(np.where(np.arange(4) > 0, counts, NAN))
     imputer = FederatedMatrixImputer(None, family="poisson", penalty=0.009, max_iter=3000)
     fit = clone(imputer).fit(clients)
-    assert fit.converged_
-    objective = fit.objective_
-    optimum = fit.set_params(tol=1e-10, warm_start=True).fit(clients).objective_
+    optimum = imputer.set_params(tol=1e-10).fit(clients).objective_
     # A hundred times tol at most, as its docstring says.
-    assert objective < optimum * (1 + 1e-4)
+    assert fit.converged_ and fit.objective_ < optimum * (1 + 1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -761,7 +759,7 @@ def test_grid_search_holds_out_observers():
     # Rank 1 beside effects, well observed: a penalty in the middle is best, and no penalty worst.
     clients = make_clients(9, share=0.5, seed=3)
     grid = {"rank": [1, 4], "penalty": [0.01, 10.0, 1000.0]}
-    imputer = FederatedMatrixImputer(family="poisson", max_iter=500, tol=1e-3)
+    imputer = FederatedMatrixImputer(family="poisson", max_iter=500, tol=1e-2)
     search = GridSearchCV(imputer, grid, cv=3).fit(clients)
     assert search.best_params_["penalty"] == 10.0
     folds = KFold(3).split(clients)
@@ -784,10 +782,12 @@ def test_grid_search_holds_out_observers():
         assert scores[str({"penalty": penalty, "rank": 4})] < search.best_score_ - 0.05
     assert search.best_estimator_.n_clients_ == 9
     with parallel_config("threading"):
-        in_threads = GridSearchCV(imputer, grid, cv=3, n_jobs=2).fit(clients)
-    assert_array_equal(
-        in_threads.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"]
-    )
+        in_threads = GridSearchCV(imputer, {"rank": [1, 4], "penalty": [10.0]}, cv=3, n_jobs=2)
+        in_threads.fit(clients)
+    for parameters, score in zip(
+        in_threads.cv_results_["params"], in_threads.cv_results_["mean_test_score"], strict=True
+    ):
+        assert scores[str({"penalty": 10.0, "rank": parameters["rank"]})] == score
 
 
 def test_grid_search_tunes_the_federation():
@@ -795,7 +795,7 @@ def test_grid_search_tunes_the_federation():
         {"omega": [0.0, 1.0], "participation": [0.75, 1.0]},
         {"step_size": [0.3], "omega": [1.0]},
     ]
-    imputer = FederatedMatrixImputer(**{**EXACT, "tol": 1e-2, "max_iter": 2000})
+    imputer = FederatedMatrixImputer(**{**EXACT, "tol": 1e-3, "max_iter": 2000})
     search = GridSearchCV(imputer, grid, cv=2).fit(CLIENTS)
     scores = search.cv_results_["mean_test_score"]
     # All of them go to the same optimum, near enough.
