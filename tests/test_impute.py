@@ -384,7 +384,7 @@ def test_fitted_mean_of_cells_that_are_not_there(fitted, index, error, says):
 
 @pytest.mark.parametrize("offset", [1e6, -1e9])
 @pytest.mark.parametrize(
-    "noise", [{}, {"omega": 1.0, "participation": 0.7, "tol": 1e-4, "max_iter": 2000}]
+    "noise", [{}, {"omega": 1.0, "participation": 0.7, "tol": 1e-3, "max_iter": 2000}]
 )
 def test_an_offset_of_normal_cells_changes_the_intercept_alone(noise, offset):
     rng = np.random.default_rng(0)
@@ -1339,24 +1339,16 @@ def test_means_that_reach_the_guard_are_said(monkeypatch):
         assert np.isfinite(imputer.fitted_mean()).all()
 
 
-@pytest.mark.parametrize(
-    "scale",
-    [
-        1e-3,
-        1e2,
-        1e6,
-        1e100,
-    ],
-)
 @pytest.mark.filterwarnings("ignore:Not converged")
-def test_measurements_in_any_unit(scale):
-    X = [client * scale for client in CLIENTS]
+def test_measurements_in_any_unit():
     parameters = {"rank": None, "tol": 0.0, "max_iter": 60}
-    imputer = FederatedMatrixImputer(**parameters, penalty=2.0 * scale).fit(X)
-    assert_finite(imputer)
     unit = FederatedMatrixImputer(**parameters, penalty=2.0).fit(CLIENTS)
-    # Without a bound on the rank there is one optimum, the same in any unit.
-    assert_allclose(imputer.fitted_mean() / scale, unit.fitted_mean(), atol=1e-3)
+    for scale in (1e-3, 1e2, 1e6, 1e100):
+        X = [client * scale for client in CLIENTS]
+        imputer = FederatedMatrixImputer(**parameters, penalty=2.0 * scale).fit(X)
+        assert_finite(imputer)
+        # Without a bound on the rank there is one optimum, the same in any unit.
+        assert_allclose(imputer.fitted_mean() / scale, unit.fitted_mean(), atol=1e-3)
 
 
 def test_integers_and_booleans():
