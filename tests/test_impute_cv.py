@@ -76,8 +76,11 @@ def recorded(monkeypatch):
     return Recorder.fits
 
 
-# Fewer and shorter fits than by default: what is checked does not depend on how many there are.
-@parametrize_with_checks([FederatedMatrixImputerCV(penalties=2, n_splits=2, tol=1e-2)])
+# Fewer, shorter and simpler fits than by default: what is checked does not depend on them, and the
+# imputer itself is checked with the effects of its default.
+@parametrize_with_checks(
+    [FederatedMatrixImputerCV(effects="rows", penalties=2, n_splits=2, tol=1e-2)]
+)
 def test_the_contract_of_scikit_learn(estimator, check):
     check(estimator)
 
