@@ -142,26 +142,26 @@ def test_exact_rounds_reach_the_pooled_optimum(family, overlap, effects):
 @every_family
 @every_split
 @pytest.mark.parametrize("compressor", [Dithering(omega=1.0), BlockQuantizer(omega=1.0)])
-@pytest.mark.slow
 def test_compressed_and_partial_rounds_reach_the_pooled_optimum(family, overlap, compressor):
     data = observations(family, overlap)
     want = soft_impute(data, family)
     problem = problem_of(data, family, compressor=compressor, participation=0.75)
-    result = fitted(problem, max_iter=600)
-    assert abs(result.criteria[-1] - want.objective) < 1e-3 * want.objective
+    result = fitted(problem, max_iter=150)
+    # 1e-7 at most; minibatches leave 1e-2.
+    assert abs(result.criteria[-1] - want.objective) < 1e-6 * want.objective
     assert not result.history["safeguarded"].any()
 
 
 @every_family
-@pytest.mark.slow
 def test_variance_reduction_reaches_the_pooled_optimum_with_minibatches(family):
     data = observations(family, overlap=True)
     want = soft_impute(data, family)
     problem = problem_of(
         data, family, compressor=Dithering(omega=1.0), participation=0.75, batch_size=4
     )
-    result = fitted(problem, solver=vr_fedem, max_iter=3000)
-    assert abs(result.criteria[-1] - want.objective) < 1e-3 * want.objective
+    result = fitted(problem, solver=vr_fedem, max_iter=400)
+    # 3e-8 at most; FedEM's minibatches leave 1e-2.
+    assert abs(result.criteria[-1] - want.objective) < 1e-6 * want.objective
 
 
 @every_family
@@ -178,18 +178,17 @@ def test_any_split_of_the_observations_gives_the_same_fit(family):
         )
 
 
-@pytest.mark.parametrize("solver", [fedem, vr_fedem])
+@pytest.mark.parametrize(("solver", "share_left"), [(fedem, 0.5), (vr_fedem, 1e-6)])
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
-@pytest.mark.slow
-def test_minibatches_of_clients_of_very_unlike_effort_do_not_diverge(family, solver):
+def test_minibatches_of_clients_of_very_unlike_effort_do_not_diverge(family, solver, share_left):
     rows, columns, values, _ = observations(family, overlap=True)
     # One client has four fifths of the observations, the others a few each.
     owners = np.maximum(np.arange(len(rows)) - len(rows) * 4 // 5, 0) // 5
     problem = problem_of((rows, columns, values, owners), family, batch_size=3)
-    result = fitted(problem, solver=solver, max_iter=1500)
+    result = fitted(problem, solver=solver, max_iter=300)
     start, end = result.history["objective"][0], result.criteria[-1]
     best = soft_impute((rows, columns, values), family).objective
-    assert end - best < 0.5 * (start - best)
+    assert end - best < share_left * (start - best)
 
 
 def test_a_penalty_that_leaves_nothing_is_no_trouble_however_long_the_run():
