@@ -677,7 +677,7 @@ def test_a_round_without_active_clients_follows_the_control(case, solver):
     ],
 )
 def test_the_field_is_unbiased_for_the_mean_field(name, setting, solver):
-    case, n_draws = MODELS[name](), 500
+    case, n_draws = MODELS[name](), 200
     participation = SETTINGS[setting].participation
     problem = make_problem(case.model, case.federation, SETTINGS[setting], n_inner=10)
     # Everyone takes part in round 0, so that every estimate is exact or, for variance-reduced
