@@ -850,6 +850,10 @@ def test_columns_of_a_data_frame_are_dates(pyplot):
     frames = [pandas.DataFrame(table, columns=COLUMNS) for table in counts_of_clients()]
     display = ImputationDisplay.from_estimator(model.fit(frames))
     np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
+    # A fit of arrays knows none: what is drawn has them.
+    model.fit(counts_of_clients())
+    display = ImputationDisplay.from_estimator(model, frames)
+    np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
 
 
 @pytest.mark.parametrize("kind", ["periods", "dates", "years", "text"])
