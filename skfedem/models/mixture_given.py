@@ -94,13 +94,12 @@ def _inverses_of_precisions(estimator, d):
 
 def _check_positive_definite(name, matrices):
     expected = f"Expected {name} to be symmetric and positive definite"
-    transposed = np.swapaxes(matrices, -1, -2)
     # With a unit diagonal: what is small is small beside the features that it is about.
     variances = np.diagonal(matrices, axis1=-2, axis2=-1)
     scale = np.sqrt(np.where(variances > 0, variances, 1.0))
     scaled = matrices / scale[..., :, None] / scale[..., None, :]
     if not np.allclose(scaled, np.swapaxes(scaled, -1, -2)):
-        apart = np.abs(matrices - transposed).max()
+        apart = np.abs(matrices - np.swapaxes(matrices, -1, -2)).max()
         raise ValueError(
             f"{expected}, got entries that are {apart:.3g} from those across the diagonal. Give "
             "the mean of the matrix and its transpose."
