@@ -95,6 +95,11 @@ class Federation(NamedTuple):
         return self.lengths_of(clients) if weighted is None else weighted.totals[clients]
 
 
+def offsets_of(lengths):
+    """Where each one's items begin, and where the last one's end, from their numbers."""
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
 def weights_of_clients(totals, client_weights):
     """Client weights w_i.
 
@@ -149,7 +154,7 @@ class JoinedRows:
 
     def __init__(self, tables):
         self.tables = tables
-        self.offsets = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
+        self.offsets = offsets_of([len(table) for table in tables])
         self.dtype = np.result_type(*(table.dtype for table in tables))
 
     def __len__(self):
@@ -255,16 +260,16 @@ def _pieces(federation):
             yield reading.sample_weight
 
 
-def runs(lengths, n_rows, n_clients=1024):
+def runs(offsets, n_rows, n_clients=1024):
     """Cut a sequence of clients into runs with at most so many rows and clients.
 
-    A client with more than ``n_rows`` rows is a run by itself. The cut depends on the lengths
-    alone, so that sums are the same for any number of workers.
+    A client with more than ``n_rows`` rows is a run by itself. The cut depends on their numbers
+    of rows alone, so that sums are the same for any number of workers.
 
     Parameters
     ----------
-    lengths : ndarray of int, shape (n,)
-        Number of rows of each client.
+    offsets : ndarray of int, shape (n + 1,)
+        Number of rows before each client of the sequence, and of all.
     n_rows, n_clients : int
         Largest number of rows and of clients in a run.
 
@@ -273,13 +278,13 @@ def runs(lengths, n_rows, n_clients=1024):
     runs : list of slice
         Positions in the sequence; together they cover it.
     """
-    if 0 < len(lengths) <= n_clients and lengths.sum() <= n_rows:
-        return [slice(0, len(lengths))]
-    ends = np.concatenate([[0], np.cumsum(lengths)])
+    n = len(offsets) - 1
+    if 0 < n <= n_clients and offsets[-1] <= n_rows:
+        return [slice(0, n)]
     cuts = [0]
-    while cuts[-1] < len(lengths):
+    while cuts[-1] < n:
         first = cuts[-1]
-        last = int(np.searchsorted(ends, ends[first] + n_rows, side="right")) - 1
+        last = int(np.searchsorted(offsets, offsets[first] + n_rows, side="right")) - 1
         cuts.append(min(max(last, first + 1), first + n_clients))
     return [slice(first, last) for first, last in pairwise(cuts)]
 
@@ -314,7 +319,7 @@ def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Rea
     """
     starts = federation.offsets[clients]
     lengths = federation.lengths_of(clients)
-    for run in runs(lengths, n_rows):
+    for run in runs(offsets_of(lengths), n_rows):
         start, own = int(starts[run.start]), lengths[run]
         stop = int(starts[run.stop - 1] + own[-1])
         if len(own) == 1:

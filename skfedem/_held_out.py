@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import coo_array
 
+from ._federation import offsets_of
 from ._random import VALIDATION, ragged_client_uniforms
 
 _NEVER_HELD_OUT = -1
@@ -73,7 +74,7 @@ def _tables(cells, kept):
     seen = np.repeat(kept, counts)
     rows, columns = (np.repeat(index, counts)[seen] for index in (cells.rows, cells.columns))
     values = cells.observations[seen]
-    ends = np.concatenate([[0], np.cumsum(counts * kept)])[cells.offsets]
+    ends = offsets_of(counts * kept)[cells.offsets]
     return [
         coo_array((values[own], (rows[own], columns[own])), shape=cells.shape)
         for own in map(slice, ends[:-1], ends[1:])

@@ -431,9 +431,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         checked, settings = clone(self), in_python_numbers(self)
         data = check_clients(checked, X, clients, sample_weight)
         check_enough_rows(data, settings.n_components)
-        lengths = np.diff(data.offsets)
-        check_minibatches(settings, lengths, data.ids, "rows", data.sample_weight)
         federation = federation_of(data, self.client_weights)
+        check_minibatches(settings, federation.lengths, data.ids, "rows", data.sample_weight)
         memory, first_round = None, 0
         if self.warm_start and hasattr(self, "converged_"):
             memory, first_round = self._memory, self._memory.server.round_index

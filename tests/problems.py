@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import literal_imputation as oracle
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem._federation import Federation
+from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, Start
@@ -57,7 +57,7 @@ def ragged_clients(lengths=LENGTHS, seed=0):
 def stack(clients, weights=None):
     """Federation of some clients' rows; weighted by the number of rows unless told otherwise."""
     lengths = np.array([len(rows) for rows in clients])
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = offsets_of(lengths)
     weights = lengths / lengths.sum() if weights is None else np.asarray(weights)
     return Federation(np.concatenate(clients), offsets, weights)
 

@@ -17,7 +17,7 @@ from scipy.stats import binom, kstest
 
 from problems import ragged_clients, stack
 from skfedem import _parallel, _random
-from skfedem._federation import draw_minibatches, read, runs
+from skfedem._federation import draw_minibatches, offsets_of, read, runs
 from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.participation import draw_active
@@ -37,7 +37,7 @@ def test_federation_counts_its_rows():
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 20), st.integers(1, 6))
 def test_runs_cover_the_clients_within_their_bounds(lengths, n_rows, n_clients):
-    found = runs(np.array(lengths, dtype=int), n_rows, n_clients)
+    found = runs(offsets_of(np.array(lengths, dtype=int)), n_rows, n_clients)
     assert [k for run in found for k in range(run.start, run.stop)] == list(range(len(lengths)))
     for run in found:
         size = run.stop - run.start
@@ -55,7 +55,7 @@ def test_read_gives_each_row_of_the_clients_once(data):
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
     chosen = data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))
     n_rows = data.draw(st.integers(1, 25))
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = offsets_of(lengths)
     rows = np.arange(offsets[-1])[:, None]
     federation = stack(np.split(rows, offsets[1:-1]))
     clients = np.array(sorted(chosen))

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import literal_imputation as oracle
-from skfedem._federation import Federation
+from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models.families import FAMILIES
@@ -67,7 +67,7 @@ def federate(rows, columns, values, owners, client_weights="n_samples"):
     weights = lengths / lengths.sum()
     if client_weights == "uniform":
         weights = np.full(len(lengths), 1 / len(lengths))
-    return Federation(cells, np.concatenate([[0], np.cumsum(lengths)]), weights)
+    return Federation(cells, offsets_of(lengths), weights)
 
 
 def problem_of(

@@ -19,6 +19,7 @@ from skfedem._federation import (
     Federation,
     draw_minibatches,
     draw_weighted_minibatches,
+    offsets_of,
     sample_weight_of,
 )
 from skfedem._input.clients import check_clients, federation_of
@@ -153,7 +154,7 @@ def test_minibatches_of_weighted_rows_are_those_of_repeated_rows(solver):
 
 
 def federation_of_lengths(lengths, weights):
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = offsets_of(lengths)
     return Federation(
         np.zeros((offsets[-1], 1)),
         offsets,

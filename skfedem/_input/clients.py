@@ -12,6 +12,7 @@ from .._federation import (
     Federation,
     JoinedRows,
     ReorderedRows,
+    offsets_of,
     sample_weight_of,
     weights_of_clients,
 )
@@ -164,7 +165,7 @@ def _weighted(data, weights):
         may_copy = is_small and not is_mapped(rows)
         rows = rows[chosen] if may_copy else _reordered(rows, chosen)
         weights = weights[kept]
-        offsets = np.concatenate([[0], np.cumsum(counts)])
+        offsets = offsets_of(counts)
     # Equal weights are none.
     weights = weights if (weights != weights[0]).any() else None
     return ClientData(rows, offsets, data.ids, weights)
@@ -175,7 +176,7 @@ def _from_list(estimator, X, allow_nan):
         raise ValueError(f"Expected at least one client, got an empty list. {GIVE_TABLES}")
     tables = [client_rows(table, k) for k, table in enumerate(X)]
     check_columns(estimator, X, [table.shape for table in tables])
-    offsets = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
+    offsets = offsets_of([len(table) for table in tables])
     if len(tables) == 1:
         rows = tables[0]
     elif any(is_mapped(table) for table in tables):

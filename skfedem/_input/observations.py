@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, validate_data
 
-from .._federation import runs
+from .._federation import offsets_of, runs
 from .._messages import plural
 from .client_labels import client_codes
 from .matrices import (
@@ -94,7 +94,7 @@ def observations_of_table(estimator, X, clients, missing):
     owners = row_owners[codes // table.shape[1]]
     # Cells are sorted by client, the rows of the matrix stay where they are.
     order = np.argsort(owners, kind="stable")
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(ids)))])
+    offsets = offsets_of(np.bincount(owners, minlength=len(ids)))
     return Observations(codes[order], values[order], offsets, table.shape, ids, given=given)
 
 
@@ -189,7 +189,7 @@ def from_triplets(tables, shape, missing, whose=" of client {}"):
     pieces = [None if _is_triplets(table) else observed(table, missing) for table in tables]
     clients = [k for k, piece in enumerate(pieces) if piece is None]
     lengths = np.array([len(tables[k]) for k in clients], dtype=np.int64)
-    for run in runs(lengths, _BLOCK):
+    for run in runs(offsets_of(lengths), _BLOCK):
         own = clients[run]
         stacked = np.concatenate([tables[k] for k in own], dtype=np.float64)
         numbers, ends = stacked[:, :2], np.cumsum(lengths[run])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._codec import FLOAT_BITS
-from .._federation import Federation, weights_of_clients
+from .._federation import Federation, offsets_of, weights_of_clients
 from ._base import Start
 from .low_rank import LowRankModel, Point
 from .low_rank_theta import Cells, effects_of, low_rank_at, zero_low_rank
@@ -26,7 +26,7 @@ def cell_federation(data, observers, client_weights):
     Values are counted from the origin of the data.
     """
     lengths = np.diff(data.offsets)[observers]
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = offsets_of(lengths)
     cells = Cells(data.rows, data.columns, data.values - data.origin, data.counts)
     return Federation(cells, offsets, weights_of_clients(lengths, client_weights))
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
+from .._federation import offsets_of
 from .low_rank_theta import products
 
 # Cells whose regressions are solved together. A matrix of coefficients counts as that many cells.
@@ -64,7 +65,7 @@ class _Regressions(NamedTuple):
     def select(self, kept):
         """The rows marked by a boolean array."""
         sizes, cells = np.diff(self.starts), self.to_cells(kept)
-        starts = _starts(sizes[kept])
+        starts = offsets_of(sizes[kept])
         return _Regressions(starts, *(of_cells[cells] for of_cells in self[1:]))
 
 
@@ -140,18 +141,13 @@ def _design(column_factors, penalty, row_effects, ridge):
     return np.column_stack([np.ones(n_columns), column_factors]), np.append(ridge, penalties)
 
 
-def _starts(sizes):
-    """First cell of each row, and the number of all, from the numbers of cells."""
-    return np.concatenate([[0], np.cumsum(sizes)])
-
-
 def _blocks(cells, n_rows, offset_columns, n_coefficients):
     """Yield the observed rows, some at a time, with their regressions at coefficients 0."""
     order = np.argsort(cells.rows, kind="stable")
     sizes = np.bincount(cells.rows, minlength=n_rows)
     observed = np.flatnonzero(sizes)
     sizes = sizes[observed]
-    starts = _starts(sizes)
+    starts = offsets_of(sizes)
     block_of_row = np.cumsum(sizes + n_coefficients**2) // _BLOCK
     edges = np.flatnonzero(np.diff(block_of_row)) + 1
     for rows in np.split(np.arange(len(observed)), edges):
@@ -163,7 +159,7 @@ def _blocks(cells, n_rows, offset_columns, n_coefficients):
         yield (
             observed[rows],
             _Regressions(
-                _starts(sizes[rows]),
+                offsets_of(sizes[rows]),
                 columns,
                 cells.values[chosen],
                 cells.counts[chosen],

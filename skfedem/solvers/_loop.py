@@ -10,7 +10,7 @@ import numpy as np
 from .. import _random
 from .._client_vectors import as_slice
 from .._codec import FLOAT_BITS
-from .._federation import runs
+from .._federation import offsets_of, runs
 from .._history import History
 from ..participation import draw_active
 from ._base import Broadcast, Received, ServerState, mean_control, server_half
@@ -302,7 +302,7 @@ def client_round(solver, problem, server, states, active, workers):
             else weights @ message.log_likelihood,
         )
 
-    parts = workers.map(half, runs(n_rows, problem.model.block_rows), "round")
+    parts = workers.map(half, runs(offsets_of(n_rows), problem.model.block_rows), "round")
     return _total(problem.vectors, active, parts)
 
 
@@ -327,7 +327,7 @@ def evaluate(problem, server, workers, controls=None):
             log_likelihood=weights @ estimate.log_likelihood,
         )
 
-    parts = workers.map(part, runs(federation.lengths, model.block_rows), "evaluation")
+    parts = workers.map(part, runs(federation.offsets, model.block_rows), "evaluation")
     total = _total(vectors, every, parts)
     return model.evaluated(total.log_likelihood, server.parameters), total.innovation
 
