@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from copy import copy
 from numbers import Integral, Real
 
@@ -36,7 +37,9 @@ def check_number(
                 f"{hint}"
             ).rstrip()
         )
-    inside = value == value and abs(value) != np.inf
+    # Integers may be larger than any float.
+    is_finite = value == value and abs(value) != np.inf
+    inside = is_finite and (kind is Integral or abs(python_number(value)) <= sys.float_info.max)
     inside = inside and (low is None or value > low or (value == low and not low_open))
     inside = inside and (high is None or value < high or (value == high and not high_open))
     if not inside:

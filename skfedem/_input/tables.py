@@ -256,6 +256,12 @@ def column_names(table, k):
             f"Expected the column names of client {k} to be strings, all of them or none, got "
             f"{shorten(names)}. Convert them with X.columns.astype(str)."
         )
+    if len(set(names)) < len(names) and all(are_strings):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(
+            f"Expected columns with different names for client {k}, got {twice!r} "
+            f"{names.count(twice)} times. Rename them."
+        )
     return names if any(are_strings) else None
 
 
