@@ -343,6 +343,10 @@ def test_effects_solve_their_likelihood_equations():
     )
     expected = support.margins(support.counts * np.exp(theta))
     assert_allclose(expected.rows + 1e-7 * effects.rows, margins.rows, rtol=1e-4)
+    # From means that are far too small Newton's first step would be (y - μ) / μ, beyond all floats.
+    far = start._replace(intercept=-12.0)
+    found = fit_effects(support, margins, low_rank, far, "both", 0.0, FAMILIES["poisson"])
+    assert_allclose(found[1], theta, atol=1e-4)
     assert_allclose(expected.columns + 1e-7 * effects.columns, margins.columns, rtol=1e-4)
     assert abs(effects.rows.mean()) + abs(effects.columns.mean()) < 1e-12
 
