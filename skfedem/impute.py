@@ -437,7 +437,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         tags.transformer_tags.preserves_dtype = ["float64"]
         return tags
 
-    # ---------------------------------------------------------------- fitting
+    # ---- fitting
 
     def _check_parameters(self):
         if self.rank is not None:

@@ -404,7 +404,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         tags.transformer_tags.preserves_dtype = ["float64"]
         return tags
 
-    # ---------------------------------------------------------------- fitting
+    # ---- fitting
 
     def _check_parameters(self):
         _checked_ranks(self.ranks)

@@ -618,7 +618,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         """Whether ``fit`` has succeeded."""
         return hasattr(self, "converged_")
 
-    # ---------------------------------------------------------------- fitting
+    # ---- fitting
 
     def _check_type_of_fit(self):
         """Raise if the parameters are of another covariance type than what was fitted."""

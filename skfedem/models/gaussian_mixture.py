@@ -169,7 +169,7 @@ class GaussianMixtureModel(RowModel):
         """What is added to a covariance that all components share."""
         return self.given_regularization + ROUNDING * np.eye(self.n_features)
 
-    # ---------------------------------------------------------------- E-step
+    # ---- E-step
 
     def features(self, rows):
         """Sufficient functions f(y) of some rows.
@@ -278,7 +278,7 @@ class GaussianMixtureModel(RowModel):
             )
         return sums.reshape(len(lengths), -1)
 
-    # ---------------------------------------------------------------- M-step
+    # ---- M-step
 
     def maximization(self, statistics):
         """T(s), equations (60)-(62) of the paper and their like for the other covariance types."""
@@ -400,7 +400,7 @@ class GaussianMixtureModel(RowModel):
         )
         return natural, log_partition
 
-    # ---------------------------------------------------------------- server
+    # ---- server
 
     def server_step(self, statistics, field, step_size, *, exact):
         """``statistics + step_size * field``, kept in the domain of T."""

@@ -110,7 +110,7 @@ class LowRankModel(Model):
         self.log_base_measure = log_base_measure
         self.adaptive = adaptive
 
-    # ---------------------------------------------------------------- clients
+    # ---- clients
 
     def vectors(self, federation):
         """One number for each cell that a client observed."""
@@ -180,7 +180,7 @@ class LowRankModel(Model):
         """Shape of the matrix."""
         return np.array(self.pooled.support.shape)
 
-    # ---------------------------------------------------------------- server
+    # ---- server
 
     def maximization(self, statistics):
         """θ: the server's step has the M-step in it."""
