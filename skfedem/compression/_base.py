@@ -1,0 +1,176 @@
+"""The contract of compression operators."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+from numpy.typing import ArrayLike
+
+from .._typing import FloatArray, IntArray
+
+
+class Compressor(ABC):
+    """What every compression operator provides.
+
+    An operator is a frozen, stateless value: all randomness comes in as `uniforms`, so the same
+    inputs give the same output on any machine, in any grouping of the vectors. Every method takes
+    one vector (q,), n vectors of one length (n, q), or, with `lengths` (n,), a flat array that
+    holds n vectors of these lengths back to back; the result for a vector does not depend on the
+    others. A new operator implements the methods below and keeps to these rules:
+
+    - unbiased: the mean of ``compress(x, uniforms)`` over uniform draws is x;
+    - bounded: the mean of its squared norm is at most ``(1 + omega_for(q)) * ||x||^2``;
+    - a zero coordinate stays 0.0, -0.0 is never returned, inputs are never changed;
+    - ``decode(encode(v))`` is v bit for bit, and ``len(encode(v)) == n_bytes(v)``, for every v
+      that `compress` returned; `decode` refuses all other bytes with ValueError.
+
+    Examples
+    --------
+    What a client sends, and what the server reads:
+
+    >>> import numpy as np
+    >>> from skfedem.compression import Compressor, Dithering
+    >>> operator: Compressor = Dithering(omega=1.0)
+    >>> sent, n_bytes = operator.send([3.0, 0.0, -4.0], [0.2, 0.2, 0.2])
+    >>> data = operator.encode(sent)
+    >>> bool(len(data) == n_bytes[0]), np.array_equal(operator.decode(data), sent)
+    (True, True)
+    >>> bool(operator.variance([3.0, 0.0, -4.0])[0] <= operator.omega_for(3) * 25.0)
+    True
+    """
+
+    @abstractmethod
+    def omega_for(self, length: ArrayLike) -> Any:
+        """Return omega, the relative variance.
+
+        Parameters
+        ----------
+        length : int or array of int
+            Lengths q >= 0 of vectors.
+
+        Returns
+        -------
+        float, or ndarray of float64 of the shape of `length`
+        """
+
+    @abstractmethod
+    def with_omega(self, omega: float) -> Self:
+        """Return a copy whose level follows a wanted relative variance.
+
+        Parameters
+        ----------
+        omega : float
+            > 0; each length of vectors gets the cheapest level that reaches it.
+
+        Returns
+        -------
+        operator of the same class
+        """
+
+    @abstractmethod
+    def compress(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> FloatArray:
+        """Return the compressed vectors, decoded: what the server will see. Checks its arguments.
+
+        Parameters
+        ----------
+        values : array of shape (q,), (n, q) or, with `lengths`, (sum(lengths),)
+            The vectors, finite; norms at most 2**1022.
+        uniforms : array of the shape of `values`
+            Independent draws of the uniform law on [0, 1).
+        lengths : array of int of shape (n,), optional
+            Lengths >= 0 of the vectors in a flat `values`.
+
+        Returns
+        -------
+        ndarray of float64, of the shape of `values`
+        """
+
+    @abstractmethod
+    def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
+        """Return the exact variance ``E ||Q(x) - x||^2`` of each vector x.
+
+        Parameters
+        ----------
+        values, lengths
+            As in `compress`.
+
+        Returns
+        -------
+        ndarray of float64, of shape (n,); (1,) for one vector
+        """
+
+    @abstractmethod
+    def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
+        """Return ``len(encode(v))`` of each vector v, without encoding it.
+
+        Parameters
+        ----------
+        values, lengths
+            As in `compress`, but *compressed* vectors: what that returned.
+
+        Returns
+        -------
+        ndarray of int64, of shape (n,); (1,) for one vector
+        """
+
+    def send(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> tuple[FloatArray, IntArray]:
+        """Return what `compress` returns, and `n_bytes` of that; an operator may share their work.
+
+        Parameters
+        ----------
+        values, uniforms, lengths
+            As in `compress`.
+
+        Returns
+        -------
+        compressed : ndarray of float64, of the shape of `values`
+        n_bytes : ndarray of int64, of shape (n,)
+        """
+        compressed = self.compress(values, uniforms, lengths)
+        return compressed, self.n_bytes(compressed, lengths)
+
+    @abstractmethod
+    def encode(self, values: ArrayLike) -> bytes:
+        """Return the message of one vector.
+
+        Parameters
+        ----------
+        values : array of shape (q,)
+            What `compress` returned.
+
+        Returns
+        -------
+        bytes
+
+        Raises
+        ------
+        ValueError
+            For values that `compress` cannot have returned.
+        """
+
+    @abstractmethod
+    def decode(self, data: bytes) -> FloatArray:
+        """Return the vector of a message.
+
+        Parameters
+        ----------
+        data : bytes
+            From `encode`, of an operator of this class with any level.
+
+        Returns
+        -------
+        ndarray of float64, of shape (q,)
+
+        Raises
+        ------
+        ValueError
+            For bytes that `encode` cannot have returned: damaged, or another class's.
+        """
+
+    def __sklearn_clone__(self) -> Self:
+        return self  # it never changes

@@ -1,0 +1,90 @@
+"""Block-p quantization."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .. import _codec, _vectors
+from .._typing import FloatArray
+from ._operator import least
+from ._stepped import Stepped, shorten
+
+
+@dataclass(frozen=True)
+class BlockQuantizer(Stepped):
+    """Block-p quantization: keep each sign with a probability proportional to the size.
+
+    Per block: ``Q(x)_j = ||x||_p * sign(x_j) * U_j``, U_j a Bernoulli draw of probability
+    ``|x_j| / ||x||_p`` (1 where a uniform is below it), with
+    ``omega = sqrt(B) - 1`` (p = 2) or ``(sqrt(B) - 1) / 2`` (p = inf) for blocks of B coordinates,
+    and variance ``||x||_1 ||x||_p - ||x||^2``. The norm is rounded up to 24 significant bits to
+    travel as a float32, which may exceed omega by ``(1 + omega) 2**-23``. Where all blocks are of
+    one coordinate, these are sent as they are.
+
+    Parameters
+    ----------
+    block_length : int, optional
+        Coordinates in a block, B >= 1; the last block of a vector may be shorter. Give this or
+        `omega`.
+    omega : float, optional
+        Wanted relative variance, > 0: the longest block that reaches it, ``floor((1 + omega)^2)``
+        (p = 2) or ``floor((1 + 2 omega)^2)`` (p = inf).
+    norm : {2, numpy.inf}, default=2
+        The norm p.
+
+    References
+    ----------
+    A. Dieuleveut, G. Fort, E. Moulines, G. Robin, "Federated Expectation Maximization with
+    heterogeneity mitigation and variance reduction", NeurIPS 2021, Appendix B, Lemma 5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem.compression import BlockQuantizer
+    >>> operator = BlockQuantizer(omega=1.0)
+    >>> operator.block_length_for(100)
+    4
+    >>> operator.compress([3.0, 0.0, -4.0, 0.0, 7.0], [0.7, 0.1, 0.7, 0.1, 0.9])
+    array([ 0.,  0., -5.,  0.,  7.])
+    """
+
+    block_length: int | None = None
+    omega: float | None = None
+    _: KW_ONLY
+    norm: float = 2
+
+    _level_name: ClassVar[str] = "block_length"
+
+    def block_length_for(self, length: ArrayLike) -> Any:
+        """Return the length of the longest block in vectors of this length."""
+        return _vectors.for_each_length(self._level, length)
+
+    def _omega(self, q: int, block_length: int) -> float:
+        return max(sqrt(block_length) - 1, 0.0) / (1 if self.norm == 2 else 2)
+
+    def _level(self, q: int) -> int:
+        return min(q, self._cut())
+
+    def _cut(self) -> int:
+        if self.block_length is not None:
+            return self.block_length
+        omega = self.omega
+        assert omega is not None  # __post_init__ saw to it
+        root = 1 + omega * (1 if self.norm == 2 else 2)
+        if root >= 2**26:
+            return self._most_levels
+        return least(int(root**2), lambda block: self._omega(block + 1, block + 1) > omega)
+
+    def _steps(self, norms: FloatArray, q: int) -> FloatArray:
+        return norms if self._level(q) == 1 else shorten(norms, np.ceil)
+
+    def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
+        return np.less(uniforms, ratios, out=ratios)
+
+    def _code(self, q: int) -> _codec.Scaled:
+        return _codec.Scaled(0x22, self._cut(), most=1)

@@ -1,0 +1,52 @@
+"""No compression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from .. import _codec, _vectors
+from .._typing import FloatArray
+from ._operator import Operator, check_omega
+
+
+@dataclass(frozen=True)
+class Identity(Operator):
+    """No compression: Q(x) = x, omega = 0, 8 bytes a coordinate.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem.compression import Identity
+    >>> Identity().compress([1.5, -2.0], np.zeros(2))
+    array([ 1.5, -2. ])
+    >>> Identity().n_bytes([1.5, -2.0])
+    array([20])
+    """
+
+    def __post_init__(self) -> None:
+        """There is nothing to check."""
+
+    def with_omega(self, omega: float) -> Self:
+        """Return the operator itself: its omega is below any wanted one."""
+        check_omega(omega)
+        return self
+
+    def _level(self, q: int) -> None:
+        return None
+
+    def _omega(self, q: int, level: Any) -> float:
+        return 0.0
+
+    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
+        _vectors.check_finite(x)
+        return x + 0.0  # turns -0.0 into 0.0
+
+    def _variance(self, x: FloatArray) -> FloatArray:
+        _vectors.check_finite(x)
+        return np.zeros(len(x))
+
+    def _code(self, q: int) -> _codec.Plain:
+        return _codec.Plain(0x20)

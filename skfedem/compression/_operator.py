@@ -1,0 +1,115 @@
+"""Base of the operators: checks of what is given, levels, and vectors of one length at a time."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .. import _codec, _vectors
+from .._parameters import check_number, python_number
+from .._typing import FloatArray, IntArray
+from ._base import Compressor
+
+
+class Operator(Compressor):
+    """All methods of `Compressor`, from functions of rows of one length, x of shape (n, q).
+
+    A subclass is a frozen dataclass. It gives `_level_name`, the parameter that `omega` can
+    replace, and the methods below that are abstract.
+    """
+
+    omega: float | None  # of all that have a level
+
+    _level_name: ClassVar[str]
+    _most_levels: ClassVar[int] = _vectors.MAX_LENGTH - 1
+
+    def __post_init__(self) -> None:
+        """Check the parameters: a level, or omega, which then gives each length its level."""
+        name, level = self._level_name, getattr(self, self._level_name)
+        if (level is None) == (self.omega is None):
+            raise ValueError(
+                f"Expected exactly one of {name} and omega, got {name}={level!r} and "
+                f"omega={self.omega!r}. Give the level, or the relative variance that it follows."
+            )
+        if level is None:
+            check_omega(self.omega)
+        else:
+            check_number(name, level, kind=Integral, low=1, high=self._most_levels)
+        for given, value in list(vars(self).items()):
+            object.__setattr__(self, given, python_number(value))
+
+    @abstractmethod
+    def _level(self, q: int) -> Any:
+        """Return the level for vectors of length q: the given one, or the cheapest for `omega`."""
+
+    @abstractmethod
+    def _omega(self, q: int, level: Any) -> float:
+        """Return the relative variance."""
+
+    @abstractmethod
+    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
+        """Return the compressed rows."""
+
+    @abstractmethod
+    def _variance(self, x: FloatArray) -> FloatArray:
+        """Return the variance of each compressed row."""
+
+    @abstractmethod
+    def _code(self, q: int) -> _codec.Plain | _codec.Sparse | _codec.Scaled:
+        """Return how its values are written, a code of `_codec`.
+
+        The first byte of a message is the version of the format (high half) and a number for the
+        operator.
+        """
+
+    def omega_for(self, length: ArrayLike) -> Any:
+        return _vectors.for_each_length(lambda q: self._omega(q, self._level(q)), length)
+
+    def with_omega(self, omega: float) -> Self:
+        operator: Any = self  # a dataclass, as all that are not abstract
+        return replace(operator, **{self._level_name: None, "omega": omega})
+
+    def compress(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> FloatArray:
+        values, sizes = _vectors.as_vectors(values, lengths)
+        uniforms = _vectors.as_uniforms(uniforms, values)
+        return _vectors.per_coordinate(self._compress, values, uniforms, sizes)
+
+    def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
+        values, sizes = _vectors.as_vectors(values, lengths)
+        return _vectors.per_vector(self._variance, np.float64, values, sizes)
+
+    def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
+        values, sizes = _vectors.as_vectors(values, lengths)
+        return _vectors.per_vector(
+            lambda rows: self._code(rows.shape[1]).sizes(rows), np.int64, values, sizes
+        )
+
+    def encode(self, values: ArrayLike) -> bytes:
+        vector, _ = _vectors.as_vectors(values)
+        if vector.ndim != 1:
+            raise ValueError(
+                f"Expected one vector of shape (q,), got shape {vector.shape}. Encode vectors one "
+                "by one."
+            )
+        return self._code(len(vector)).encode(vector)
+
+    def decode(self, data: bytes) -> FloatArray:
+        return self._code(0).decode(data)
+
+
+def least(guess: int, holds: Callable[[int], bool]) -> int:
+    """Return the least integer >= 1 that holds; `guess`, a rounded number, may be one above it."""
+    return next(level for level in count(max(guess - 1, 1)) if holds(level))
+
+
+def check_omega(omega: object) -> None:
+    check_number("omega", omega, low=0, low_open=True, hint="For no compression use Identity().")

@@ -1,0 +1,77 @@
+"""Random sparsification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .. import _codec, _vectors
+from .._typing import FloatArray
+from ._operator import Operator, least
+
+
+@dataclass(frozen=True)
+class RandK(Operator):
+    """Random sparsification: keep k coordinates, drawn without replacement, times q / k.
+
+    The coordinates with the k smallest uniforms stay (the first ones in a tie);
+    ``omega = q / k - 1`` is exact: ``E ||Q(x) - x||^2 = omega ||x||^2``.
+
+    Parameters
+    ----------
+    k : int, optional
+        Coordinates to keep, >= 1; a shorter vector is kept as it is. Give this or `omega`.
+    omega : float, optional
+        Wanted relative variance, > 0: ``k = ceil(q / (1 + omega))`` for each length q.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem.compression import RandK
+    >>> operator = RandK(omega=1.0)
+    >>> operator.omega_for([4, 5]).round(3)
+    array([1.   , 0.667])
+    >>> operator.compress([1.0, 2.0, 3.0, 4.0], [0.3, 0.9, 0.1, 0.5])
+    array([2., 0., 6., 0.])
+    """
+
+    k: int | None = None
+    omega: float | None = None
+
+    _level_name: ClassVar[str] = "k"
+
+    def k_for(self, length: ArrayLike) -> Any:
+        """Return how many coordinates of vectors of this length stay: int, or array."""
+        return _vectors.for_each_length(self._level, length)
+
+    def _omega(self, q: int, k: int) -> float:
+        return max(q / max(k, 1) - 1, 0.0)
+
+    def _level(self, q: int) -> int:
+        if self.k is not None:
+            return min(q, self.k)
+        omega = self.omega
+        assert omega is not None  # __post_init__ saw to it
+        k = least(ceil(q / (1 + omega)), lambda k: self._omega(q, k) <= omega)
+        return min(q, k)
+
+    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
+        k = self._level(x.shape[1])
+        with np.errstate(over="ignore"):
+            compressed = x * (x.shape[1] / max(k, 1))
+        _vectors.check_finite(compressed, "values times q / k", "Rescale the values.")
+        compressed *= _vectors.smallest(uniforms, k)
+        compressed += 0.0  # turns -0.0 into 0.0
+        return compressed
+
+    def _variance(self, x: FloatArray) -> FloatArray:
+        _vectors.check_finite(x)
+        omega = self.omega_for(x.shape[1])
+        return omega * (x * x).sum(axis=1) if omega else np.zeros(len(x))
+
+    def _code(self, q: int) -> _codec.Sparse:
+        return _codec.Sparse(0x23, most=self._level(q))
