@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._codec import FLOAT_BITS
+from .._bits import FLOAT_BITS
 from .._federation import Federation, offsets_of, weights_of_clients
 from ._base import Start
 from .low_rank import LowRankModel, Point

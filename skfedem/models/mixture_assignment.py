@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.random import sample_without_replacement
 
 from .. import _random
-from .._codec import FLOAT_BITS
+from .._bits import FLOAT_BITS
 from .._federation import read, take_rows
 from .mixture_domain import in_domain
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._codec import FLOAT_BITS
+from .._bits import FLOAT_BITS
 from .._federation import read
 from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel

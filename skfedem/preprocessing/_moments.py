@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._codec import FLOAT_BITS
+from .._bits import FLOAT_BITS
 from .._federation import read
 
 _NUMBERS_AT_ONCE = 2**18

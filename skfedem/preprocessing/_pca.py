@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._codec import FLOAT_BITS
+from .._bits import FLOAT_BITS
 from .._input.clients import check_rows, each_client
 from .._input.tables import is_client_list
 from .._parameters import check_number, check_switch

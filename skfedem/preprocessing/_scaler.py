@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._codec import FLOAT_BITS
+from .._bits import FLOAT_BITS
 from .._input.clients import check_rows, each_client
 from .._input.tables import is_client_list
 from .._messages import warn

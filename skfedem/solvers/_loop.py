@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _random
+from .._bits import FLOAT_BITS
 from .._client_vectors import as_slice
-from .._codec import FLOAT_BITS
 from .._federation import offsets_of, runs
 from .._history import History
 from ..participation import draw_active

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._codec import FLOAT_BITS
+from .._bits import FLOAT_BITS
 from .._federation import Federation, sample_weight_of, take_rows
 from .._history import History
 from . import fedem

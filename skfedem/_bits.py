@@ -1,0 +1,209 @@
+"""What messages are made of: numbers as bits, floats and a checksum.
+
+A message is one byte, `form`, which says whose it is; a stream of bits, the first bit of a byte its
+highest, zeros after the last; little-endian floats; and the CRC-16 of all this. A CRC-16 finds
+every one- or two-bit error of a message below 4 kB and every burst of at most 16 bits; other damage
+passes once in 65536 times at most. Three things are written as bits:
+
+- a *number* of a given width, its lowest bit first;
+- a *count*: its width, a number of 6 bits, and itself;
+- *heights*, small integers >= 0: which of N items exceed 0, then which of those exceed 1, and so
+  on until no item is left. Each is a subset: its size n, a number as wide as N, and which items.
+  With r the smaller of n and N - n, and k = floor(log2(N / r)) <= 12, the r rarer items are a
+  bitmap of N bits if k < 2, and else an Elias-Fano code: for each range of 2^k indexes a one for
+  each of the r in it, then a zero; after these the k low bits of each index.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+
+import numpy as np
+
+from ._vectors import MAX_LENGTH, check_finite
+
+# Of a number that is sent as it is, a double.
+FLOAT_BITS = 64
+# N items take at least N / 2**12 bits: damaged bytes cannot ask for a huge vector.
+_MOST_LOW_BITS = 12
+_SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."
+
+# ---- how many bits
+
+
+def widths(numbers):
+    """Return how many bits integers have, 0 for 0."""
+    return np.frexp(numbers)[1]
+
+
+def size_of_count(count):
+    """Return the bits of a count."""
+    return 6 + int(count).bit_length()
+
+
+def _low_bits(n_items, n_rare):
+    """Return k for subsets of so many items, of which so many are rare."""
+    k = np.minimum(widths(n_items // np.maximum(n_rare, 1)) - 1, _MOST_LOW_BITS)
+    return np.where(n_rare > 0, k, _MOST_LOW_BITS)
+
+
+def n_reaching(heights):
+    """Return how many items of each row are at least 1, at least 2, and so on to the highest."""
+    n, q = heights.shape
+    reached = [(heights >= 1).sum(axis=1)]
+    # Few are higher: only these are looked at again.
+    places = np.flatnonzero(heights > 1)
+    rows, higher = places // max(q, 1), heights.ravel()[places]
+    while len(rows):
+        reached.append(np.bincount(rows, minlength=n))
+        taller = higher > len(reached)
+        rows, higher = rows[taller], higher[taller]
+    return reached
+
+
+def size_of_heights(n_items, reached):
+    """Return the bits for the heights of rows of items: reached[h - 1] of a row are >= h."""
+    counts = np.zeros((len(reached) + 2, len(reached[0])), dtype=np.int64)
+    counts[0], counts[1:-1] = n_items, reached
+    items, chosen = counts[:-1], counts[1:]
+    n_rare = np.minimum(chosen, items - chosen)
+    k = _low_bits(items, n_rare)
+    subsets = np.where(k < 2, items, n_rare * (1 + k) - (-items >> k))
+    return (widths(items) + subsets).sum(axis=0)
+
+
+def size_of_message(n_bits, n_float_bytes):
+    """Return the bytes of a message with so many bits and bytes of floats."""
+    return 3 - (-n_bits // 8) + n_float_bytes
+
+
+# ---- writing
+
+
+def number_bits(numbers, width):
+    """Return numbers of a width as bits."""
+    return (np.asarray(numbers, dtype=np.int64)[:, None] >> np.arange(width) & 1 > 0).ravel()
+
+
+def count_bits(count):
+    """Return a count as bits."""
+    width = int(count).bit_length()
+    return np.concatenate([number_bits([width], 6), number_bits([count], width)])
+
+
+def height_bits(heights):
+    """Yield heights as bits."""
+    while len(heights):
+        higher = heights > 0
+        n_chosen = np.count_nonzero(higher)
+        yield number_bits([n_chosen], len(heights).bit_length())
+        yield from _rare_bits(higher if 2 * n_chosen <= len(heights) else ~higher)
+        heights = heights[higher] - 1
+
+
+def _rare_bits(rare):
+    """Return the rarer items of a subset as bits."""
+    places = np.flatnonzero(rare)
+    k = int(_low_bits(len(rare), len(places)))
+    if k < 2:
+        return [rare]
+    ranges = np.zeros(len(places) - (-len(rare) >> k), dtype=bool)
+    ranges[(places >> k) + np.arange(len(places))] = True
+    return [ranges, number_bits(places, k)]
+
+
+def seal(form, bits, floats):
+    """Return the message of arrays of bits and an array of floats."""
+    body = bytes([form]) + np.packbits(np.concatenate(bits)).tobytes() + floats.tobytes()
+    return body + crc_hqx(body, 0xFFFF).to_bytes(2, "little")
+
+
+# ---- reading
+
+
+def damaged(expected, got):
+    """Error for a message that nobody can have written so."""
+    return ValueError(f"Expected {expected}, got {got}. {_SEND_AGAIN}")
+
+
+class Reader:
+    """Reads a message from front to back; what cannot be right is a ValueError."""
+
+    def __init__(self, form, data):
+        data = bytes(data)
+        if len(data) < 4:
+            raise damaged("at least 4 bytes", len(data))
+        expected, got = crc_hqx(data[:-2], 0xFFFF), int.from_bytes(data[-2:], "little")
+        if got != expected:
+            raise damaged(f"checksum {expected:#06x}", f"{got:#06x}")
+        if data[0] != form:
+            raise ValueError(
+                f"Expected format byte {form:#04x}, got {data[0]:#04x}. Decode with the operator "
+                "that encoded."
+            )
+        self._body = data[1:-2]
+        self._bits = np.unpackbits(np.frombuffer(self._body, np.uint8))
+        self._start = 0
+
+    def _take(self, n_bits):
+        start, self._start = self._start, self._start + n_bits
+        if self._start > len(self._bits):
+            raise damaged(f"at least {self._start} bits", len(self._bits))
+        return self._bits[start : self._start]
+
+    def numbers(self, n_numbers, width):
+        digits = self._take(n_numbers * width).reshape(n_numbers, width).astype(np.int64)
+        return (digits << np.arange(width)).sum(axis=1)
+
+    def number(self, width):
+        return int(self.numbers(1, width)[0])
+
+    def count(self):
+        count = self.number(self.number(6))
+        if count >= MAX_LENGTH:
+            raise damaged("a length below 2**52", count)
+        return count
+
+    def heights(self, n_items):
+        chosen = self._subset(n_items)
+        heights = chosen.astype(np.int64)
+        places = np.flatnonzero(chosen)
+        while len(places):
+            places = places[self._subset(len(places))]
+            heights[places] += 1
+        return heights
+
+    def _subset(self, n_items):
+        n_chosen = self.number(n_items.bit_length())
+        n_rare = min(n_chosen, n_items - n_chosen)
+        if n_rare < 0:
+            raise damaged(f"at most {n_items} items", n_chosen)
+        rare = self._rare(n_items, n_rare)
+        return rare if n_rare == n_chosen else ~rare
+
+    def _rare(self, n_items, n_rare):
+        k = int(_low_bits(n_items, n_rare))
+        bits = self._take(n_items if k < 2 else n_rare - (-n_items >> k)).astype(bool)
+        ones = np.flatnonzero(bits)
+        if len(ones) != n_rare:
+            raise damaged(f"{n_rare} ones", len(ones))
+        if k < 2:
+            return bits
+        places = (ones - np.arange(n_rare) << k) + self.numbers(n_rare, k)
+        if (np.diff(places) <= 0).any() or (places >= n_items).any():
+            raise damaged(f"increasing places below {n_items}", places)
+        rare = np.zeros(n_items, dtype=bool)
+        rare[places] = True
+        return rare
+
+    def floats(self, n_floats, dtype):
+        """Read the rest."""
+        if self._take(-self._start % 8).any():
+            raise damaged("zeros after the last bit", "a one")
+        rest = self._body[self._start // 8 :]
+        if len(rest) != n_floats * np.dtype(dtype).itemsize:
+            raise damaged(f"{n_floats} floats of type {dtype}", f"{len(rest)} bytes")
+        with np.errstate(invalid="ignore"):  # NaN: refused below
+            floats = np.frombuffer(rest, dtype).astype(np.float64)
+        check_finite(floats, hint=_SEND_AGAIN)
+        return floats
