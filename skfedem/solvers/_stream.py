@@ -105,44 +105,76 @@ def stream(problem, memory, at, schedule, workers, *, uniform):
         else:
             step_size = schedule(server.round_index + 1)
         n_samples += batch.n_samples
-        before, states = server.parameters, fedem.ClientStates(controls[clients])
-        active = active_clients(now, server.round_index)
-        received = client_round(fedem, now, server, states, active, workers)
+        states = fedem.ClientStates(controls[clients])
+        server, model, row = _round(now, server, states, step_size, n_rows, workers)
         controls[clients] = states.controls
-        field = mean_field(now, server, received)
-        told, before, n_numbers = model.told(federation, active, before, server.statistics, field)
-        server, info = server_half(now._replace(model=told), server, received, step_size)
-        model = told.learned(info.step_taken)
-        criterion = np.nan
-        if len(active):
-            mean = received.log_likelihood / weights[active].sum()
-            criterion = model.evaluated(mean, before)
-        history.append(
-            round=server.round_index,
-            epoch=received.n_expectations / n_rows,
-            field_sq_norm=info.field_sq_norm,
-            step_size=step_size,
-            n_active=len(active),
-            uplink_bits=8 * received.n_bytes + FLOAT_BITS * n_numbers * len(active),
-            # What the model learnt has to go back to them.
-            downlink_bits=FLOAT_BITS
-            * (model.downlink_numbers(federation, active) + n_numbers * len(active)),
-            safeguarded=info.safeguarded,
-            **evaluation_columns(model, criterion),
-        )
+        history.append(**row)
         trace.append(model.trace(server.parameters))
-    weights = np.full(len(totals), 1 / len(totals)) if uniform else totals / mass
     every = memory.states.controls.copy()
     every[at] = controls
     memory = memory._replace(
         totals=totals,
-        weights=weights,
+        weights=np.full(len(totals), 1 / len(totals)) if uniform else totals / mass,
         n_samples=n_samples,
         model=model,
         server=server,
         states=fedem.ClientStates(every),
     )
     return memory, history, trace
+
+
+def _round(problem, server, states, step_size, epoch_rows, workers):
+    """Round of FedEM on the rows of a batch, of which the model may be told anew.
+
+    What ``states`` hold of active clients is overwritten.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of the batch.
+    server : ServerState
+    states : ClientStates
+        Of the clients of the batch.
+    step_size : float
+        γ.
+    epoch_rows : int
+        Rows whose expectations are an epoch.
+    workers : Workers
+
+    Returns
+    -------
+    server : ServerState
+    model : Model
+    row : dict
+        Of the history.
+    """
+    model, federation = problem.model, problem.federation
+    active = active_clients(problem, server.round_index)
+    received = client_round(fedem, problem, server, states, active, workers)
+    field = mean_field(problem, server, received)
+    told, before, n_numbers = model.told(
+        federation, active, server.parameters, server.statistics, field
+    )
+    server, info = server_half(problem._replace(model=told), server, received, step_size)
+    model = told.learned(info.step_taken)
+    criterion = np.nan
+    if len(active):
+        mean = received.log_likelihood / federation.weights[active].sum()
+        criterion = model.evaluated(mean, before)
+    # What the model learnt has to go back to the clients.
+    n_downlink = model.downlink_numbers(federation, active) + n_numbers * len(active)
+    row = {
+        "round": server.round_index,
+        "epoch": received.n_expectations / epoch_rows,
+        "field_sq_norm": info.field_sq_norm,
+        "step_size": step_size,
+        "n_active": len(active),
+        "uplink_bits": 8 * received.n_bytes + FLOAT_BITS * n_numbers * len(active),
+        "downlink_bits": FLOAT_BITS * n_downlink,
+        "safeguarded": info.safeguarded,
+        **evaluation_columns(model, criterion),
+    }
+    return server, model, row
 
 
 def appended(old, history, trace):
