@@ -221,18 +221,17 @@ def stopping_rule(problem, server, options):
 def initialise(solver, problem, start, options, workers):
     """Server and client states before the first round, and row 0 of the history."""
     model, vectors = problem.model, problem.vectors
+    seen, epoch = evaluation_columns(model), start.n_passes
+    uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
+    watched = options.eval_every is not None
+    # Exact rounds need neither: their field holds no V, and it is h_i(Ŝ) after the first.
+    sends_fields = not problem.exact and start.kept is None and options.control_init == "field"
     if start.kept is None:
         controls = vectors.zeros()
         server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
-    else:
-        server, states = start.kept
-    seen, epoch = evaluation_columns(model), start.n_passes
-    uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
-    if not problem.exact:
-        # Exact rounds need neither: their field holds no V, and it is h_i(Ŝ) after the first.
-        if start.kept is None and options.control_init == "field":
+        if sends_fields:
             criterion, mean_field = evaluate(problem, server, workers, controls)
-            if options.eval_every is not None:
+            if watched:
                 sq_norm = model.field_sq_norm(server.statistics, mean_field)
                 seen = evaluation_columns(model, criterion, sq_norm)
             server = server._replace(control=mean_field)
@@ -240,8 +239,11 @@ def initialise(solver, problem, start, options, workers):
             uplink_bits += FLOAT_BITS * vectors.n_numbers(every)
             downlink_bits += FLOAT_BITS * model.downlink_numbers(problem.federation, every)
             epoch += 1
-        elif options.eval_every is not None:
-            seen = evaluation(problem, server, workers)
+        states = solver.init(problem, controls)
+    else:
+        server, states = start.kept
+    if watched and not problem.exact and not sends_fields:
+        seen = evaluation(problem, server, workers)
     row = {
         "round": 0,
         "epoch": float(epoch),
@@ -253,7 +255,7 @@ def initialise(solver, problem, start, options, workers):
         "safeguarded": 0,
         **seen,
     }
-    return server, solver.init(problem, controls) if start.kept is None else states, row
+    return server, states, row
 
 
 def active_clients(problem, round_index):
