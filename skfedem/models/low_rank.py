@@ -201,23 +201,19 @@ class LowRankModel(Model):
         natural_step, block = statistics.natural_step, statistics.block
         if not self.adaptive:
             natural_step, block = 1 / largest_curvature(pooled, here.theta), None
+        taken = None
         momentum = _next_momentum(statistics.momentum)
-        move = None
         if exact and self.adaptive and statistics.momentum > 1:
-            share = (statistics.momentum - 1) / momentum
-            origin = extrapolate(pooled, here, statistics.previous, share)
-            move = proximal_step(pooled, origin, sums, step_size, natural_step, block)
-            if move is not None:
-                iterate = moved(pooled, origin, move)
-                rise = objective(pooled, iterate, sums) - objective(pooled, here, sums)
-                move = move if rise <= 0 else None
-        if move is None:
+            beta = (statistics.momentum - 1) / momentum
+            taken = self._leap(statistics, beta, sums, step_size)
+        if taken is None:
             momentum = _next_momentum(1.0)
             move = proximal_step(pooled, here, sums, step_size, natural_step, block)
             if move is None:
                 safe = statistics._replace(natural_step=1 / largest_curvature(pooled, here.theta))
                 return Step(safe, np.nan, MAX_HALVINGS, 0.0)
-            iterate = moved(pooled, here, move)
+            taken = move, moved(pooled, here, move)
+        move, iterate = taken
         # A step that moved nothing says nothing of the curvature.
         growth = _GROWTH if move.sq_norm > 0 else 1.0
         point = Point(
@@ -231,6 +227,19 @@ class LowRankModel(Model):
         if self.adaptive:
             return Step(point, move.sq_norm, 0, step_size)
         return Step(point, move.sq_norm, move.halvings, step_size * 0.5**move.halvings)
+
+    def _leap(self, statistics, beta, sums, step_size):
+        """Step from ``Θ + β (Θ - Θ_before)`` and where it leads; None if nowhere, or uphill."""
+        pooled, here = self.pooled, statistics.iterate
+        origin = extrapolate(pooled, here, statistics.previous, beta)
+        move = proximal_step(
+            pooled, origin, sums, step_size, statistics.natural_step, statistics.block
+        )
+        if move is None:
+            return None
+        iterate = moved(pooled, origin, move)
+        rise = objective(pooled, iterate, sums) - objective(pooled, here, sums)
+        return (move, iterate) if rise <= 0 else None
 
     def field_sq_norm(self, statistics, field):
         """Squared norm of ``(Θ⁺ - Θ) / η``: of the step that the field W asks for."""
