@@ -317,11 +317,10 @@ class ConvergenceDisplay:
 
     def _curves(self, name, log_x, log_y, quantiles):
         """Curves of a series, one for each group."""
-        curves = [
+        return [
             group_curve(label, runs, self.x, name, log_x=log_x, log_y=log_y, quantiles=quantiles)
             for label, runs in self._groups().items()
         ]
-        return [_positive(curve) for curve in curves] if log_y else curves
 
     def _scales(self, yscale):
         scales = as_list(yscale, len(self.y))
@@ -393,12 +392,3 @@ def _check_quantiles(quantiles):
             "Expected quantiles to be two numbers from 0 to 1, the lower first, or None for no "
             f"band, got {quantiles!r}."
         )
-
-
-def _positive(curve):
-    """Curve without what a logarithmic axis cannot show."""
-
-    def kept(values):
-        return None if values is None else np.where(values > 0, values, np.nan)
-
-    return curve._replace(middle=kept(curve.middle), low=kept(curve.low), high=kept(curve.high))

@@ -83,19 +83,31 @@ def evaluated(history, x, y, *, log_x=False):
 
 
 def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
-    """Curve of a group of runs with the same label."""
+    """Curve of a group of runs with the same label, as far as the axes can show it."""
     runs = [evaluated(history, x, y, log_x=log_x) for history in histories]
     _check_runs(runs, histories, label, y)
     per_component = np.ndim(histories[0][y]) > 1
     if len(runs) == 1:
         at, values = runs[0]
-        return Curve(label, at, values, None, None, per_component)
-    grid = _common_grid(runs, label, x, y)
-    # Components of one run need not be those of another: the largest is compared to the largest.
-    per_round = y in _PER_ROUND
-    values = np.stack([_on_grid(grid, _by_final_size(*run), log_y, per_round) for run in runs])
-    low, high = (None, None) if quantiles is None else np.quantile(values, quantiles, axis=0)
-    return Curve(label, grid, values.mean(axis=0), low, high, per_component)
+        curve = Curve(label, at, values, None, None, per_component)
+    else:
+        grid = _common_grid(runs, label, x, y)
+        # Components of one run need not be those of another: the largest is compared to the
+        # largest.
+        per_round = y in _PER_ROUND
+        values = np.stack([_on_grid(grid, _by_final_size(*run), log_y, per_round) for run in runs])
+        low, high = (None, None) if quantiles is None else np.quantile(values, quantiles, axis=0)
+        curve = Curve(label, grid, values.mean(axis=0), low, high, per_component)
+    return _positive(curve) if log_y else curve
+
+
+def _positive(curve):
+    """Curve without what a logarithmic axis cannot show."""
+
+    def kept(values):
+        return None if values is None else np.where(values > 0, values, np.nan)
+
+    return curve._replace(middle=kept(curve.middle), low=kept(curve.low), high=kept(curve.high))
 
 
 def _check_runs(runs, histories, label, y):
