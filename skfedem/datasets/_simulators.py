@@ -11,7 +11,8 @@ from sklearn.utils import Bunch, check_random_state
 
 from .._parameters import check_choice, check_number
 from .._typing import CovarianceType, Seed
-from ._splits import client_labels, equal_sizes, fill_up, split_by
+from ._dealers import dealer, mixing_dealer
+from ._splits import split_by
 
 _COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _N_MEANS_DRAWN = 20
@@ -95,7 +96,7 @@ def make_gaussian_mixture(
     >>> [len(set(components)) for components in data.labels]
     [1, 1, 1, 1]
     """
-    deal = _dealer(heterogeneity, n_clients, n_components)
+    deal = dealer(heterogeneity, n_clients, n_components)
     random_state = check_random_state(random_state)
     mixture = _draw_mixture(
         n_features, n_components, covariance_type, separation, weights, random_state
@@ -179,7 +180,7 @@ def make_federated_mixture(
     [0.7 0.1 0.2]
     [1. 0. 0.]
     """
-    deal = _mixing_dealer(heterogeneity, n_clients, n_components)
+    deal = mixing_dealer(heterogeneity, n_clients, n_components)
     random_state = check_random_state(random_state)
     mixture = _draw_mixture(
         n_features, n_components, covariance_type, separation, weights, random_state
@@ -248,7 +249,7 @@ def make_fedem_mixture(
         covariances=np.array([[1.0, 0.5], [0.5, 1.0]]),
         covariance_type="tied",
     )
-    deal = _dealer(heterogeneity, n_clients, 2)
+    deal = dealer(heterogeneity, n_clients, 2)
     return _simulate(n_clients, n_samples, mixture, deal, check_random_state(random_state))
 
 
@@ -288,22 +289,6 @@ def _check_weights(weights, n_components):
             "them by their sum."
         )
     return weights / weights.sum()
-
-
-def _one_component_labels(components, n_components, n_clients, random_state):
-    """Give each component whole clients: the next client goes where clients are largest."""
-    n_rows = np.bincount(components, minlength=n_components)
-    n_holders = (n_rows > 0).astype(int)
-    for _ in range(n_clients - n_holders.sum()):
-        n_holders[np.argmax(n_rows / np.maximum(n_holders, 1))] += 1
-    labels = np.empty(len(components), dtype=int)
-    first = 0
-    for component in np.flatnonzero(n_rows):
-        holders = np.arange(first, first + n_holders[component])
-        holders_of_rows = np.repeat(holders, equal_sizes(n_rows[component], len(holders)))
-        labels[components == component] = random_state.permutation(holders_of_rows)
-        first += len(holders)
-    return labels
 
 
 def _draw_means(n_components, n_features, separation, random_state):
@@ -347,62 +332,6 @@ def _component_factors(covariances, covariance_type, n_components, n_features):
     if covariance_type == "spherical":
         deviations = deviations[:, None]
     return deviations[..., None] * np.eye(n_features)
-
-
-def _dealer(heterogeneity, n_clients, n_components):
-    """Who gets which row, by its component: "iid", "one_component" or a Dirichlet split."""
-    _check_sizes(n_clients, n_components)
-    if not isinstance(heterogeneity, str):
-        check_number("heterogeneity", heterogeneity, low=0, low_open=True)
-        return lambda components, random_state: client_labels(
-            components,
-            n_clients,
-            scheme="dirichlet",
-            y=components,
-            alpha=heterogeneity,
-            random_state=random_state,
-        )
-    check_choice("heterogeneity", heterogeneity, ("iid", "one_component"))
-    if heterogeneity == "iid":
-        return lambda components, random_state: client_labels(
-            components, n_clients, random_state=random_state
-        )
-    _check_enough_clients(heterogeneity, n_clients, n_components)
-    return lambda components, random_state: _one_component_labels(
-        components, n_components, n_clients, random_state
-    )
-
-
-def _mixing_dealer(heterogeneity, n_clients, n_components):
-    """Who gets which row: a share of them by its component, the others at random."""
-    _check_sizes(n_clients, n_components)
-    hint = "It is the share of the rows that go to clients of one component."
-    check_number("heterogeneity", heterogeneity, low=0, high=1, hint=hint)
-    if heterogeneity > 0:
-        _check_enough_clients(heterogeneity, n_clients, n_components)
-
-    def deal(components, random_state):
-        labels = client_labels(components, n_clients, random_state=random_state)
-        if heterogeneity == 0:
-            return labels
-        sorted_labels = _one_component_labels(components, n_components, n_clients, random_state)
-        moved = random_state.random_sample(len(components)) < heterogeneity
-        return fill_up(np.where(moved, sorted_labels, labels), n_clients, 1, random_state)
-
-    return deal
-
-
-def _check_sizes(n_clients, n_components):
-    check_number("n_clients", n_clients, kind=Integral, low=1)
-    check_number("n_components", n_components, kind=Integral, low=1)
-
-
-def _check_enough_clients(heterogeneity, n_clients, n_components):
-    if n_clients < n_components:
-        raise ValueError(
-            f"heterogeneity={heterogeneity!r} needs a client for each of the {n_components} "
-            f"components, got n_clients={n_clients}: raise n_clients or lower n_components."
-        )
 
 
 def _simulate(n_clients, n_samples, mixture, deal, random_state):
