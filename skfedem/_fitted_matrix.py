@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
@@ -15,7 +16,7 @@ from ._input.matrices import holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
 from ._messages import naming
 from ._poisson_means import warn_of_guard
-from ._typing import FloatArray, MatricesLike, Transformed
+from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
 from .models.families import FAMILIES
 from .models.low_rank_theta import LowRank, Theta, at
 from .models.main_effects import LEAST_PENALTY
@@ -205,6 +206,15 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         cells = self._cells(X)
         theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
         return np.array([self._log_likelihood(theta, cells), cells.counts.sum()])
+
+
+def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
+    """scikit-learn's tags of what takes matrices with missing cells of a family, by its name."""
+    tags.input_tags.allow_nan = True
+    tags.input_tags.sparse = True
+    tags.input_tags.positive_only = family != "gaussian"
+    tags.transformer_tags.preserves_dtype = ["float64"]
+    return tags
 
 
 def _each_client(X, answer):

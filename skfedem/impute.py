@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
-from ._fitted_matrix import FittedMatrix
+from ._fitted_matrix import FittedMatrix, tags_of_matrices
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of
 from ._input.matrices import holds_clients
@@ -430,12 +430,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     def __sklearn_tags__(self) -> Tags:
         """NaN and sparse matrices are what it is for."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = self.family != "gaussian"
-        tags.transformer_tags.preserves_dtype = ["float64"]
-        return tags
+        return tags_of_matrices(super().__sklearn_tags__(), self.family)
 
     # ---- fitting
 

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from ._fitted_matrix import tags_of_matrices
 from ._held_out import check_folds, deal_cells, split_cells
 from ._input.cells import check_cells
 from ._input.clients import take_features
@@ -397,12 +398,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
     def __sklearn_tags__(self) -> Tags:
         """NaN and sparse matrices are what it is for."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = self.family != "gaussian"
-        tags.transformer_tags.preserves_dtype = ["float64"]
-        return tags
+        return tags_of_matrices(super().__sklearn_tags__(), self.family)
 
     # ---- fitting
 
