@@ -116,6 +116,27 @@ def _read(path):
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"Expected resume_from to be a path or None, got {path!r}.")
     path = Path(path)
+    arrays = _arrays_of(path)
+    try:
+        is_ours = json.loads(arrays[_HEADER].item())["format"] == _FORMAT
+    except (KeyError, TypeError, ValueError):
+        is_ours = False
+    if not is_ours:
+        raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
+    digest = arrays.pop(_DIGEST, np.array("")).item()
+    if digest != _digest(arrays):
+        raise _damaged(path, "its digest differs")
+    header = json.loads(arrays.pop(_HEADER).item())
+    if header["version"] != _VERSION:
+        raise ValueError(
+            f"Expected a checkpoint of version {_VERSION} at {path}, got version "
+            f"{header['version']}. Resume with the version of skfedem that wrote it."
+        )
+    return header["identity"], arrays
+
+
+def _arrays_of(path):
+    """Arrays of an npz file by name; none of a file with a single one."""
     if not path.exists():
         raise FileNotFoundError(
             f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
@@ -129,34 +150,23 @@ def _read(path):
         start = handle.read(len(_ZIP))
     if start and not _ZIP.startswith(start):
         raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
-    damaged = (
-        f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "
-        f"({{}}). The one before it may be at {path}{PREVIOUS}."
-    )
     try:
         # np.load leaves a damaged file open that it opened itself.
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except TypeError:  # an npy file: one array, which is no context manager
         arrays = {}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as e:
-        raise ValueError(damaged.format(e)) from e
-    try:
-        is_ours = json.loads(arrays[_HEADER].item())["format"] == _FORMAT
-    except (KeyError, TypeError, ValueError):
-        is_ours = False
-    if not is_ours:
-        raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
-    digest = arrays.pop(_DIGEST, np.array("")).item()
-    if digest != _digest(arrays):
-        raise ValueError(damaged.format("its digest differs"))
-    header = json.loads(arrays.pop(_HEADER).item())
-    if header["version"] != _VERSION:
-        raise ValueError(
-            f"Expected a checkpoint of version {_VERSION} at {path}, got version "
-            f"{header['version']}. Resume with the version of skfedem that wrote it."
-        )
-    return header["identity"], arrays
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise _damaged(path, error) from error
+    return arrays
+
+
+def _damaged(path, why):
+    """Error for a file that is no whole checkpoint."""
+    return ValueError(
+        f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "
+        f"({why}). The one before it may be at {path}{PREVIOUS}."
+    )
 
 
 def _leaves(name, node):
