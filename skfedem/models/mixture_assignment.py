@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -61,14 +62,29 @@ def assign(model, federation, init_params, seed):
         centers, bits = _CENTERS[init_params](model, federation, seed)
     else:
         centers, bits = init_params, 0
-    centers = model.units.means_to_standard(centers)
-    statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.totals
-    for run, rows, lengths, weights in read(federation, np.arange(n), model.block_rows):
-        sums = model.nearest(centers, model.features(rows), lengths, weights)
-        statistics += row_weights[run] @ sums
+    nearest = partial(model.nearest, model.units.means_to_standard(centers))
+    statistics = pooled_statistics(model, federation, nearest)
     downlink = FLOAT_BITS * n * size * d
     return Assignment(_without_empty(model, statistics), uplink + bits, downlink)
+
+
+def pooled_statistics(model, federation, sums):
+    """Σ_i w_i of the mean statistics of client i's rows.
+
+    Parameters
+    ----------
+    model : GaussianMixtureModel
+    federation : Federation
+    sums : callable
+        ``sums(features, lengths, sample_weight)``: sums over each client's rows, of shape
+        (n_clients, n_statistics).
+    """
+    statistics = np.zeros(model.n_statistics)
+    row_weights = federation.weights / federation.totals
+    every = np.arange(federation.n_clients)
+    for run, rows, lengths, weights in read(federation, every, model.block_rows):
+        statistics += row_weights[run] @ sums(model.features(rows), lengths, weights)
+    return statistics
 
 
 def _without_empty(model, statistics):

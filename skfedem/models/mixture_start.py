@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .._bits import FLOAT_BITS
-from .._federation import read
 from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel
-from .mixture_assignment import assign
+from .mixture_assignment import assign, pooled_statistics
 from .mixture_domain import in_domain
 from .mixture_parameters import in_standard_units
 from .units import (
@@ -243,10 +242,8 @@ def start_run(model, federation, init_params, given, seed, cost):
 
 def expected_statistics(model, federation, parameters):
     """Σ_i w_i s̄_i(θ)."""
-    every = np.arange(federation.n_clients)
-    statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.totals
-    for run, rows, lengths, weights in read(federation, every, model.block_rows):
-        sums = model.expectation(parameters.natural, model.features(rows), lengths, weights)
-        statistics += row_weights[run] @ sums.statistics
-    return statistics
+
+    def sums(features, lengths, sample_weight):
+        return model.expectation(parameters.natural, features, lengths, sample_weight).statistics
+
+    return pooled_statistics(model, federation, sums)
