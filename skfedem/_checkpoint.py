@@ -21,7 +21,7 @@ import numpy as np
 _FORMAT = "skfedem checkpoint"
 _VERSION = 1
 _HEADER, _DIGEST = "header", "digest"
-PREVIOUS = ".previous"
+_PREVIOUS = ".previous"
 # How an npz file begins.
 _ZIP = b"PK\x03\x04"
 
@@ -165,7 +165,7 @@ def _damaged(path, why):
     """Error for a file that is no whole checkpoint."""
     return ValueError(
         f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "
-        f"({why}). The one before it may be at {path}{PREVIOUS}."
+        f"({why}). The one before it may be at {path}{_PREVIOUS}."
     )
 
 
@@ -216,7 +216,7 @@ def _temporary(path):
 
 def _keep(path):
     """Let the file stay under its second name, too, without ever leaving the first."""
-    second = path.with_name(path.name + PREVIOUS)
+    second = path.with_name(path.name + _PREVIOUS)
     temporary = path.with_name(path.name + ".link.tmp")
     with suppress(FileNotFoundError):
         os.unlink(temporary)

@@ -103,7 +103,7 @@ def path_trials(imputer, splits, penalties, patience):
         scores = []
         for fold, (training, held_out) in enumerate(splits):
             try:
-                fit_step(imputers[fold], penalty, training)
+                _fit_step(imputers[fold], penalty, training)
                 scores.append(imputers[fold].score(held_out))
             except ValueError as error:
                 raise ValueError(f"Without the cells of fold {fold}: {error}") from error
@@ -128,11 +128,11 @@ def follow_path(imputer, penalties, X, **data):
     last = imputer.get_params()
     imputer.set_params(eval_every=None, verbose=0)
     for penalty in penalties.tolist():
-        fit_step(imputer, penalty, X, **data)
+        _fit_step(imputer, penalty, X, **data)
     imputer.set_params(**last)
 
 
-def fit_step(imputer, penalty, X, **data):
+def _fit_step(imputer, penalty, X, **data):
     """Fit a step of a path. A fit that was stopped from the keyboard stops the search."""
     imputer.set_params(penalty=penalty).fit(X, **data)
     if imputer._stopped_by == "keyboard":

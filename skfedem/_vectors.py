@@ -19,7 +19,7 @@ def as_vectors(values, lengths=None):
                 "of different lengths as a flat array with lengths."
             )
         return values, None
-    sizes = as_lengths("lengths", lengths)
+    sizes = _as_lengths("lengths", lengths)
     if values.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(values):
         raise ValueError(
             "Expected flat values, sum(lengths) numbers, with lengths, got values of shape "
@@ -45,7 +45,7 @@ def as_uniforms(uniforms, values):
     return uniforms
 
 
-def as_lengths(name, lengths):
+def _as_lengths(name, lengths):
     """Return lengths of vectors as int64."""
     array = np.asarray(lengths)
     if array.dtype.kind not in "iu" and array.size:
@@ -71,7 +71,7 @@ def _real_array(name, array):
 
 def for_each_length(function, lengths):
     """Return function(q), a number, for one length or for each of an array of them."""
-    array = as_lengths("length", lengths)
+    array = _as_lengths("length", lengths)
     if array.ndim == 0:
         return function(array.item())
     return np.array([function(q) for q in array.ravel().tolist()]).reshape(array.shape)

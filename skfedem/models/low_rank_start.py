@@ -136,7 +136,7 @@ def start_run(model, federation, theta=None):
     return Start(
         point,
         model.maximization(point),
-        uplink_bits=start_bits(federation, support.shape, pooled.effects),
+        uplink_bits=_start_bits(federation, support.shape, pooled.effects),
     )
 
 
@@ -174,7 +174,7 @@ def _same_steps(one, other):
     )
 
 
-def start_bits(federation, shape, effects):
+def _start_bits(federation, shape, effects):
     """Bits of the first messages: cell numbers, counts in bytes of 7 bits, margins as doubles."""
     n_rows, n_columns = shape
     cells = federation.rows

@@ -176,7 +176,7 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
         values = low_rank_at(low_rank, support.rows, support.columns)
         distance = squared_distance(low_rank, origin.low_rank)
         change = values - origin.low_rank_values
-        above = above_tangent(pooled, origin.theta, mean, log_partition, change)
+        above = _above_tangent(pooled, origin.theta, mean, log_partition, change)
         if 2 * natural_step * above <= distance * (1 + 1e-9):
             # A function may give steps so short that their square is 0.
             sq_norm = distance / length**2 if length**2 else np.nan
@@ -190,7 +190,7 @@ def moved(pooled, origin, move):
     return with_effects(pooled, move.low_rank, move.low_rank_values, origin.effects, origin.factor)
 
 
-def above_tangent(pooled, theta, mean, log_partition, change):
+def _above_tangent(pooled, theta, mean, log_partition, change):
     """``Σ N (ψ(θ + change) - ψ(θ) - ψ'(θ) change)``: how far the loss lies above its tangent."""
     family = pooled.family
     if np.abs(change).max(initial=0) < _SMALL_CHANGE:

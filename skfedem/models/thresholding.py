@@ -52,16 +52,16 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
 
     if block is None:
         matrix = LinearOperator(sparse.shape, times, transposed_times, dtype=np.float64)
-        block = dominant_directions(matrix, min(rank + _SPARE, *sparse.shape))
+        block = _dominant_directions(matrix, min(rank + _SPARE, *sparse.shape))
     left = orthonormal(times(block))
     block, singular_values, turned = np.linalg.svd(transposed_times(left), full_matrices=False)
     shrunk = singular_values[:rank] - threshold
     kept = np.flatnonzero(shrunk > 0)
     thresholded = LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept])
-    return thresholded, with_spares_stirred(block, rank)
+    return thresholded, _with_spares_stirred(block, rank)
 
 
-def with_spares_stirred(block, rank):
+def _with_spares_stirred(block, rank):
     """Singular vectors whose spare columns have a little of every direction.
 
     Power iteration keeps to the parts of a matrix where its vectors are: where parts share neither
@@ -72,7 +72,7 @@ def with_spares_stirred(block, rank):
     return np.hstack([block[:, :rank], spare + _STIRRED / np.sqrt(len(block)) * noise])
 
 
-def dominant_directions(matrix, size):
+def _dominant_directions(matrix, size):
     """Right singular vectors of the largest singular values, shape (n_columns, size)."""
     generator = np.random.default_rng(0)
     if size == min(matrix.shape):

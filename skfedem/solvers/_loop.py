@@ -98,15 +98,15 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     -------
     run : Run
     """
-    progress, states, history, trace, stopping = begin(
+    progress, states, history, trace, stopping = _begin(
         solver, problem, start, options, workers, checkpoint
     )
     stopped_by = None
     try:
-        while not (stopped_by or progress.converged or used_up(progress, options)):
+        while not (stopped_by or progress.converged or _used_up(progress, options)):
             if tasks:
                 tasks.begin(progress.server)
-            progress = one_round(
+            progress = _one_round(
                 solver, problem, progress, states, stopping, history, trace, options, workers
             )
             row = history.row(-1)
@@ -115,7 +115,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             if tasks and tasks.end(progress.server):
                 stopped_by = "callback"
             if checkpoint:
-                over = stopped_by or progress.converged or used_up(progress, options)
+                over = stopped_by or progress.converged or _used_up(progress, options)
                 checkpoint.after_round(
                     Saved(progress, states, history, trace, stopping.state), over
                 )
@@ -129,7 +129,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     if tasks:
         tasks.close(progress.server)
 
-    criteria = final_criteria(problem, progress.server, stopping, history, options, workers)
+    criteria = _final_criteria(problem, progress.server, stopping, history, options, workers)
     return Run(
         progress.server,
         states,
@@ -141,26 +141,26 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     )
 
 
-def begin(solver, problem, start, options, workers, checkpoint):
+def _begin(solver, problem, start, options, workers, checkpoint):
     """Where a run begins, or where its checkpoint left it: what its rounds go on from."""
     saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
     if saved is not None:
-        stopping = stopping_rule(problem, saved.progress.server, options)
+        stopping = _stopping_rule(problem, saved.progress.server, options)
         stopping.state = saved.stopping
         return saved.progress, saved.states, saved.history, saved.trace, stopping
     server, states, first_row = initialise(solver, problem, start, options, workers)
     history, trace = History(), [problem.model.trace(server.parameters)]
     history.append(**first_row)
     progress = Progress(server, first_row["epoch"], first_round=server.round_index)
-    return progress, states, history, trace, stopping_rule(problem, server, options)
+    return progress, states, history, trace, _stopping_rule(problem, server, options)
 
 
-def final_criteria(problem, server, stopping, history, options, workers):
+def _final_criteria(problem, server, stopping, history, options, workers):
     """Criteria that ``Run`` has; the history gets the evaluation of the end if it lacks it."""
     name = problem.model.criterion
     # As yet without, if the run was stopped, or exact and no round of it was done.
     if options.eval_every is not None and np.isnan(history.row(-1)[name]):
-        history.update(-1, **evaluation(problem, server, workers))
+        history.update(-1, **_evaluation(problem, server, workers))
     if problem.exact:
         criteria = list(stopping.state)
     else:
@@ -168,7 +168,7 @@ def final_criteria(problem, server, stopping, history, options, workers):
     return criteria or [evaluate(problem, server, workers)[0]]
 
 
-def one_round(solver, problem, progress, states, stopping, history, trace, options, workers):
+def _one_round(solver, problem, progress, states, stopping, history, trace, options, workers):
     """Both halves of a round, and what the history keeps of it."""
     model, before = problem.model, progress.server
     step_size = options.step_size(before.round_index + 1)
@@ -205,13 +205,13 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
     )
     trace.append(model.trace(server.parameters))
     after = after._replace(converged=converged)
-    over = converged or used_up(after, options)
-    if watched and (over or evaluation_due(problem, progress.epoch, after, options)):
-        history.update(-1, **evaluation(problem, server, workers))
+    over = converged or _used_up(after, options)
+    if watched and (over or _evaluation_due(problem, progress.epoch, after, options)):
+        history.update(-1, **_evaluation(problem, server, workers))
     return after
 
 
-def stopping_rule(problem, server, options):
+def _stopping_rule(problem, server, options):
     """Rule for exact rounds, or for others."""
     if problem.exact:
         return Exact(options.tol, problem.model)
@@ -243,7 +243,7 @@ def initialise(solver, problem, start, options, workers):
     else:
         server, states = start.kept
     if watched and not problem.exact and not sends_fields:
-        seen = evaluation(problem, server, workers)
+        seen = _evaluation(problem, server, workers)
     row = {
         "round": 0,
         "epoch": float(epoch),
@@ -334,7 +334,7 @@ def evaluate(problem, server, workers, controls=None):
     return model.evaluated(total.log_likelihood, server.parameters), total.innovation
 
 
-def evaluation(problem, server, workers):
+def _evaluation(problem, server, workers):
     """Columns of the history, evaluated at Ŝ over all rows of all clients."""
     criterion, mean_field = evaluate(problem, server, workers)
     sq_norm = problem.model.field_sq_norm(server.statistics, mean_field)
@@ -346,7 +346,7 @@ def evaluation_columns(model, criterion=np.nan, mean_field_sq_norm=np.nan):
     return {model.criterion: criterion, "mean_field_sq_norm": mean_field_sq_norm}
 
 
-def evaluation_due(problem, last_epoch, progress, options):
+def _evaluation_due(problem, last_epoch, progress, options):
     """Whether this row of the history wants an evaluation of its own."""
     if problem.exact:
         return False
@@ -355,7 +355,7 @@ def evaluation_due(problem, last_epoch, progress, options):
     return progress.n_rounds % options.eval_every == 0
 
 
-def used_up(progress, options):
+def _used_up(progress, options):
     """Whether the rounds or the epochs allowed are used up."""
     return (options.max_iter is not None and progress.n_rounds >= options.max_iter) or (
         options.max_epochs is not None and progress.epoch >= options.max_epochs

@@ -66,7 +66,7 @@ class Checkpoint(NamedTuple):
         """Save what stands after a round, if it is time."""
         if self.path is None or not (over or saved.progress.server.round_index % self.every == 0):
             return
-        _checkpoint.save(self.path, self.identity, as_state(saved))
+        _checkpoint.save(self.path, self.identity, _as_state(saved))
 
     def resumed(self, solver, problem, start):
         """Return what was saved, as ``Saved``; None if the run begins here."""
@@ -75,7 +75,7 @@ class Checkpoint(NamedTuple):
         server = ServerState(0, start.statistics, start.parameters, problem.vectors.server_zeros())
         stopping: Sweep | list[float] = [] if problem.exact else Sweep(start.parameters)
         states = solver.init(problem, problem.vectors.zeros())
-        template = as_state(Saved(Progress(server, 0.0), states, History(), [], stopping))
+        template = _as_state(Saved(Progress(server, 0.0), states, History(), [], stopping))
         state = _checkpoint.load(self.resume_from, self.identity, template)
         parameters = problem.model.maximization(state["server"]["statistics"])
         server = ServerState(parameters=parameters, **state["server"])
@@ -176,7 +176,7 @@ def _check_path(path):
         ) from error
 
 
-def as_state(saved):
+def _as_state(saved):
     """What is written of a run. The parameters follow from the statistics."""
     server = saved.progress.server._asdict()
     del server["parameters"]
