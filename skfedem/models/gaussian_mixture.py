@@ -158,7 +158,7 @@ class GaussianMixtureModel(RowModel):
         return self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
 
     @cached_property
-    def _regularization_counts(self):
+    def _regularization_exceeds_rows(self):
         """Whether ``reg_covar`` is more than all the variance of rows along some axis."""
         if self.covariance_type in ("full", "tied"):
             return bool((np.diagonal(self.given_regularization) > 1).any())
@@ -471,7 +471,7 @@ class GaussianMixtureModel(RowModel):
     def message_units(self, parameters):
         """Units of the components."""
         weights, means, covariances = parameters[:3]
-        if self._regularization_counts:
+        if self._regularization_exceeds_rows:
             regularization = self.regularization(means)
             covariances = within_rows(covariances, regularization, weights, self.covariance_type)
         is_zero = self._functions_of_ones == 0

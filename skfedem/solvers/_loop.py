@@ -285,8 +285,8 @@ def client_round(solver, problem, server, states, active, workers):
     else:
         n_rows = np.full(len(active), problem.batch_size)
 
-    def half(run):
-        clients = active[run]
+    def half(group):
+        clients = active[group]
         numbers, own = as_slice(clients), problem.vectors.index(clients)
         where = [numbers if name in solver.PER_CLIENT else own for name in states._fields]
         mine = type(states)(*(kept[at] for kept, at in zip(states, where, strict=True)))
@@ -317,13 +317,13 @@ def evaluate(problem, server, workers, controls=None):
     every = np.arange(federation.n_clients)
     reference = model.reference(server.statistics)
 
-    def part(run):
-        clients = every[run]
+    def part(group):
+        clients = every[group]
         estimate = model.all_rows(federation, server.parameters.natural, clients)
         fields = estimate.statistics - reference
         if controls is not None:
             controls[vectors.index(clients)] = fields
-        weights = federation.weights[run]
+        weights = federation.weights[group]
         return Received(
             innovation=vectors.weighted(weights, clients, fields),
             log_likelihood=weights @ estimate.log_likelihood,
