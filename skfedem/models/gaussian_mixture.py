@@ -30,8 +30,9 @@ import numpy as np
 from ._base import ClientSums, RowModel, Step
 from .client_runs import by_client, equally_long, segment_sums
 from .component_units import component_units, within_rows
-from .covariances import COLLAPSED, unpack, whiten
+from .covariances import COLLAPSED, unpack
 from .mixture_domain import safeguarded_step
+from .mixture_natural import natural_parameter
 from .mixture_parameters import squared_scale
 from .units import ROUNDING, Units, n_moments, rows_at_once, second_moment
 
@@ -293,7 +294,7 @@ class GaussianMixtureModel(RowModel):
 
     def parameters(self, weights, means, covariances):
         """Parameters θ with φ(θ) and ψ(θ), from weights, means and covariances."""
-        natural, log_partition = self._natural(weights, means, covariances)
+        natural, log_partition = natural_parameter(self, weights, means, covariances)
         return Parameters(weights, means, covariances, natural.ravel(), log_partition)
 
     def statistics_of(self, parameters):
@@ -359,46 +360,6 @@ class GaussianMixtureModel(RowModel):
         if self.covariance_type in ("full", "tied"):
             return scatter + regularization
         return np.maximum(scatter, 0) + regularization
-
-    def _natural(self, weights, means, covariances):
-        """φ(θ) as (n_components, n_functions), and ψ(θ)."""
-        d = self.n_features
-        natural = np.empty((self.n_components, self.n_functions))
-        log_partition = 0.0
-        if self.covariance_type in ("full", "tied"):
-            whitening = whiten(covariances)
-            half_log_det = np.log(np.diagonal(whitening, axis1=-2, axis2=-1)).sum(axis=-1)
-            precisions = np.swapaxes(whitening, -1, -2) @ whitening
-            white_means = (whitening @ means[:, :, None])[:, :, 0]
-            quadratic = (white_means**2).sum(axis=1)
-            linear = (precisions @ means[:, :, None])[:, :, 0]
-            if self.covariance_type == "full":
-                # y_j y_l with j < l stands for both off-diagonal entries.
-                precisions = precisions * (0.5 * np.eye(d) - 1.0)
-                natural[:, 1 + d :] = precisions[:, *np.triu_indices(d)]
-            else:
-                # Not in φ: it would be multiplied by the sum of the masses, which noise moves.
-                log_partition = 0.5 * float((precisions * self.second_moment).sum())
-                log_partition += 0.5 * d * np.log(2 * np.pi) - float(half_log_det)
-                half_log_det = 0.5 * d * np.log(2 * np.pi)
-        else:
-            precisions = 1.0 / covariances
-            if self.covariance_type == "spherical":
-                precisions = precisions[:, None]
-                natural[:, 1 + d] = -0.5 * precisions[:, 0]
-            else:
-                natural[:, 1 + d :] = -0.5 * precisions
-            linear = precisions * means
-            quadratic = (linear * means).sum(axis=1)
-            half_log_det = 0.5 * np.log(np.broadcast_to(precisions, means.shape)).sum(axis=1)
-        natural[:, 1 : 1 + d] = linear
-        natural[:, 0] = (
-            np.log(np.maximum(weights, np.finfo(np.float64).tiny))
-            + half_log_det
-            - 0.5 * quadratic
-            - 0.5 * d * np.log(2 * np.pi)
-        )
-        return natural, log_partition
 
     # ---- server
 
