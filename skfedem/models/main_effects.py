@@ -27,6 +27,7 @@ _ROUNDING = 1e-15
 _LAST_DECREASE = 1e-5
 _MAX_NEWTON_STEPS = 50
 _MAX_HALVINGS = 30
+_SUFFICIENT_DECREASE = 1e-4
 # Once a full Newton step has failed no effect may change by more: further away the quadratic model
 # says nothing.
 _LONGEST = 4.0
@@ -124,11 +125,15 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
         For the next call.
     """
     cells = support.rows, support.columns
-    effects, theta = start, low_rank_values + start.at(*cells)
     if kind == "none":
-        return effects, theta, None
+        return start, low_rank_values + start.at(*cells), None
     penalty = max(penalty, LEAST_PENALTY)
-    value = _objective(support, margins, effects, theta, penalty, family)
+
+    def evaluated(effects):
+        theta = low_rank_values + effects.at(*cells)
+        return theta, _objective(support, margins, effects, theta, penalty, family)
+
+    effects, (theta, value) = start, evaluated(start)
     for _ in range(_MAX_NEWTON_STEPS):
         slopes, weights = _derivatives(support, margins, effects, theta, penalty, family)
         direction, factor = _newton_direction(support, slopes, weights, kind, penalty, factor)
@@ -137,23 +142,45 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
         rounding = _ROUNDING * terms + np.finfo(float).tiny
         if decrease <= _TOLERANCE * abs(value) + rounding:
             break
-        length = 1.0
-        for halvings in range(_MAX_HALVINGS):
-            proposal = _centred(support, effects, direction, length)
-            proposed_theta = low_rank_values + proposal.at(*cells)
-            proposed = _objective(support, margins, proposal, proposed_theta, penalty, family)
-            if proposed <= value - 1e-4 * length * decrease:
-                break
-            length = length / 2
-            if halvings == 0:
-                longest = max(np.abs(move).max() for move in direction)
-                length = min(length, _LONGEST / longest)
-        else:
+        step = _line_search(evaluated, support, effects, direction, value, decrease)
+        if step is None:
             break
-        effects, theta, value = proposal, proposed_theta, proposed
+        effects, theta, value, length = step
         if length == 1 and decrease <= _LAST_DECREASE:
             break
     return effects, theta, factor
+
+
+def _line_search(evaluated, support, effects, direction, value, decrease):
+    """Halve Newton's step until the objective decreases sufficiently.
+
+    Parameters
+    ----------
+    evaluated : callable
+        θ in the observed cells, and the objective, of some effects.
+    support : Support
+    effects, direction : Effects
+    value : float
+        Objective of these effects.
+    decrease : float
+        Newton's decrement, twice what a whole step promises.
+
+    Returns
+    -------
+    effects, theta, value, length
+        After the step, and which share of the direction it was; None if no share was short enough.
+    """
+    length = 1.0
+    for halvings in range(_MAX_HALVINGS):
+        proposal = _centred(support, effects, direction, length)
+        theta, proposed = evaluated(proposal)
+        if proposed <= value - _SUFFICIENT_DECREASE * length * decrease:
+            return proposal, theta, proposed, length
+        length = length / 2
+        if halvings == 0:
+            longest = max(np.abs(move).max() for move in direction)
+            length = min(length, _LONGEST / longest)
+    return None
 
 
 def _objective(support, margins, effects, theta, penalty, family):
