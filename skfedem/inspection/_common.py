@@ -1,9 +1,8 @@
-"""What all displays share: estimators behind pipelines, axes, and legends that fit."""
+"""What all displays share: estimators behind pipelines, axes, and options of artists."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from textwrap import fill
 
 import numpy as np
 from sklearn.pipeline import Pipeline
@@ -14,8 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
 _WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
-_MOST_LEGEND_COLUMNS = 4
-_LEGEND_HEIGHT = 0.3  # inches: one row, for which new figures have room
 
 
 def check_matplotlib(caller):
@@ -152,47 +149,6 @@ def lay_out(figure):
     layout = figure.get_layout_engine()
     if layout is not None:
         layout.execute(figure.figure)  # the whole one, where this is a part of it
-
-
-def legend_above(axis, *, ours, **options):
-    """Draw a legend above the axes, no wider than they are.
-
-    Our own figures grow by the rows of the legend after the first.
-    """
-    n_labels = len(axis.get_legend_handles_labels()[1])
-    options = {"loc": "lower left", "ncols": min(n_labels, _MOST_LEGEND_COLUMNS), **options}
-    legend = fitting_legend(axis, 1.0, *axis.get_legend_handles_labels(), **options)
-    if ours:
-        figure = axis.figure
-        height = legend.get_window_extent().height / figure.dpi
-        figure.set_figheight(figure.get_figheight() + max(0.0, height - _LEGEND_HEIGHT))
-
-
-def fitting_legend(axis, share, handles, labels, *, ncols, thinned=False, **options):
-    """Draw a legend no wider than a share of its axes.
-
-    It has fewer columns than asked for, or else its labels are wrapped, where they are too wide: a
-    layout that makes room for the legend would take it from the axes. Formulas are not cut, and
-    nothing is narrower than the title. A ``thinned`` one is no higher than its axes either: it has
-    every second label alone, or fewer.
-    """
-    lay_out(axis.figure)  # how large the axes are
-    axes = axis.get_window_extent()
-    room = share * axes.width
-    longest = max((len(label) for label in labels if "$" not in label), default=1)
-    shortest, step = max(1, len(options.get("title", ""))), 1
-    while True:
-        wrapped = [label if "$" in label else fill(label, longest) for label in labels]
-        legend = axis.legend(handles[::step], wrapped[::step], ncols=ncols, **options)
-        size = legend.get_window_extent()
-        if size.width > room and ncols > 1:
-            ncols -= 1
-        elif size.width > room and longest > shortest:
-            longest = max(shortest, int(longest * room / size.width))
-        elif thinned and size.height > axes.height and step < len(labels):
-            step += 1
-        else:
-            return legend
 
 
 def _cycle():

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._common import fitting_legend, legend_above, with_options
+from ._common import with_options
+from ._legends import fitting_legend, legend_above
 
 # With no more points than this, each is marked: it shows where a series was evaluated.
 _FEW_POINTS = 30

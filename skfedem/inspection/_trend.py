@@ -10,7 +10,8 @@ import numpy as np
 
 from .._parameters import check_choice, check_number
 from ._columns import edges
-from ._common import given_axes, legend_above, new_axes, with_options
+from ._common import given_axes, new_axes, with_options
+from ._legends import legend_above
 from ._matrix import moving_mean
 
 _TOTALS = {
