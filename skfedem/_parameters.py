@@ -96,6 +96,11 @@ def check_rank(name, rank, shape):
     return rank
 
 
+def is_auto(value):
+    """Whether a parameter is "auto", and neither a number nor an array nor a function."""
+    return isinstance(value, str) and value == "auto"
+
+
 def check_switch(name, value):
     """Raise if a parameter is neither True nor False."""
     if not isinstance(value, bool | np.bool_):

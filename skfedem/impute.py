@@ -18,7 +18,14 @@ from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
 from ._messages import shown, warn
 from ._parallel import Workers
-from ._parameters import check_choice, check_number, check_rank, check_switch, in_python_numbers
+from ._parameters import (
+    check_choice,
+    check_number,
+    check_rank,
+    check_switch,
+    in_python_numbers,
+    is_auto,
+)
 from ._poisson_means import warn_of_guard, warn_of_spread
 from ._random import seeds_of_runs
 from ._typing import (
@@ -405,7 +412,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 settings.penalty,
                 settings.effects,
                 settings.effects_penalty,
-                adaptive=isinstance(self.step_size, str),
+                adaptive=is_auto(self.step_size),
             )
             problem = federated_problem(settings, model, federation, seed)
             if memory and same_rows(memory, federation, data.ids[observers]):
@@ -531,7 +538,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             model = problem.model
             has_momentum = problem.exact and model.adaptive
             warn_of_spread(model.pooled.support, theta, known, has_momentum=has_momentum)
-        automatic = isinstance(self.step_size, str)
+        automatic = is_auto(self.step_size)
         if not automatic:
             doubt = ', or use step_size="auto"'
         elif problem.lasting_noise:

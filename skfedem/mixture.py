@@ -25,7 +25,7 @@ from ._input.tables import is_client_list
 from ._messages import warn
 from ._mixture_stream import first_call, next_call
 from ._parallel import Workers
-from ._parameters import check_choice, check_number, check_switch, in_python_numbers
+from ._parameters import check_choice, check_number, check_switch, in_python_numbers, is_auto
 from ._random import seeds_of_runs
 from ._typing import (
     ClientsLike,
@@ -562,8 +562,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 beginning = next_call(settings, federation, given, memory, self.history_)
             problem, n_known = beginning.problem, len(beginning.memory.ids)
             joined, at = join(beginning.memory, data.ids, uniform=uniform)
-            is_automatic = isinstance(settings.step_size, str)
-            schedule = None if is_automatic else step_schedule(settings, problem)
+            schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
             after, history, trace = stream(problem, joined, at, schedule, workers, uniform=uniform)
         row, bits = history.row(0), beginning.bits
         downlink_bits = row["downlink_bits"] + bits

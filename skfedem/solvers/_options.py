@@ -10,7 +10,14 @@ from numbers import Integral
 import numpy as np
 
 from .._messages import warn
-from .._parameters import check_choice, check_n_jobs, check_number, check_switch, check_verbose
+from .._parameters import (
+    check_choice,
+    check_n_jobs,
+    check_number,
+    check_switch,
+    check_verbose,
+    is_auto,
+)
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from . import fedem, vr_fedem
 from ._base import Problem
@@ -28,12 +35,10 @@ _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK
 def check_federated_parameters(estimator):
     """Raise TypeError or ValueError for a parameter of the algorithms that does not fit."""
     check_choice("solver", estimator.solver, tuple(SOLVERS))
-    if not callable(estimator.step_size) and not _is_auto(estimator.step_size):
-        check_number(
-            "step_size", estimator.step_size, low=0, low_open=True, high=1,
-            hint='Or give "auto", or a function of the round.',
-        )  # fmt: skip
-    if not _is_auto(estimator.control_step):
+    if not callable(estimator.step_size) and not is_auto(estimator.step_size):
+        hint = 'Or give "auto", or a function of the round.'
+        check_number("step_size", estimator.step_size, low=0, low_open=True, high=1, hint=hint)
+    if not is_auto(estimator.control_step):
         check_number("control_step", estimator.control_step, low=0, high=1, hint='Or give "auto".')
     check_switch("replacement", estimator.replacement)
     check_choice("control_init", estimator.control_init, ("field", "zeros"))
@@ -41,7 +46,7 @@ def check_federated_parameters(estimator):
         check_number(
             "batch_size", estimator.batch_size, kind=Integral, low=1, hint="None is all rows."
         )
-    if not _is_auto(estimator.n_inner):
+    if not is_auto(estimator.n_inner):
         check_number("n_inner", estimator.n_inner, kind=Integral, low=1, hint='Or give "auto".')
     check_number("omega", estimator.omega, low=0, hint="0 is no compression.")
     check_number("participation", estimator.participation, low=0, low_open=True, high=1)
@@ -57,17 +62,13 @@ def check_federated_parameters(estimator):
         raise ValueError(
             "Expected max_iter or max_epochs to bound the fit, got None for both. Give one."
         )
-    if estimator.eval_every is not None and not _is_auto(estimator.eval_every):
+    if estimator.eval_every is not None and not is_auto(estimator.eval_every):
         check_number(
             "eval_every", estimator.eval_every, kind=Integral, low=1, hint='Or give "auto" or None.'
         )
     check_n_jobs(estimator.n_jobs)
     check_verbose(estimator.verbose)
     _check_compressor(estimator.compressor, estimator.omega)
-
-
-def _is_auto(value):
-    return isinstance(value, str) and value == "auto"
 
 
 def _check_compressor(compressor, omega):
@@ -114,9 +115,9 @@ def federated_problem(estimator, model, federation, seed):
             UserWarning,
         )
     control_step, n_inner = estimator.control_step, estimator.n_inner
-    if control_step == "auto":
+    if is_auto(control_step):
         control_step = 1 / (1 + omega)
-    if n_inner == "auto":
+    if is_auto(n_inner):
         n_inner = automatic_n_inner(
             federation.n_clients, federation.n_samples, omega, estimator.participation
         )
@@ -156,7 +157,7 @@ def _worst_omega(compressor, lengths):
 def step_schedule(estimator, problem):
     """Function from the round, counted from 1, to γ in (0, 1]."""
     step_size = estimator.step_size
-    if step_size == "auto":
+    if is_auto(step_size):
         return automatic_step_size(problem, variance_reduced=_variance_reduced(estimator))
     if not callable(step_size):
         return lambda round_number: step_size
@@ -189,7 +190,7 @@ def run_solver(estimator, problem, start, workers, resume_from, tasks):
     """
     options = Options(
         step_size=step_schedule(estimator, problem),
-        cautious=isinstance(estimator.step_size, str),
+        cautious=is_auto(estimator.step_size),
         control_init=estimator.control_init,
         max_iter=estimator.max_iter,
         max_epochs=estimator.max_epochs,

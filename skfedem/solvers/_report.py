@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from .._messages import plural, warn
+from .._parameters import is_auto
 
 # Steps that add up to less than this many whole steps are a likely reason not to have converged ...
 _FEW_STEPS = 10
@@ -91,7 +92,7 @@ def _warn_of_steps(estimator, result, schedule, left, remedy):
             f"{remedy}.",
             ConvergenceWarning,
         )
-    elif isinstance(estimator.step_size, str) and limit < _SMALL_SHARE * schedule(1):
+    elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * schedule(1):
         warn(
             f"Steps were cut from {schedule(1):.2g} to at most {limit:.2g}, because rounds were "
             "too random for more: the fit gets along slowly. Use a larger batch_size or "
@@ -132,7 +133,7 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
 def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
     """Rounds until the steps add up to what may well be needed, to two digits."""
     # What a function of the user's would give for later rounds is not asked.
-    follows = isinstance(estimator.step_size, str)
+    follows = is_auto(estimator.step_size)
     unit = last_step / schedule(n_rounds) if follows else last_step
     while travelled < _ENOUGH_STEPS and n_rounds < _MOST_ROUNDS:
         some = max(1, n_rounds // 50)
