@@ -18,6 +18,7 @@ import numpy as np
 
 from .._client_vectors import OnOwnRows
 from ._base import Estimate, Model, Step
+from .client_runs import segment_sums
 from .low_rank_theta import Cells, Theta, at, effects_of
 from .main_effects import ridge
 from .proximal import (
@@ -129,7 +130,7 @@ class LowRankModel(Model):
         log_likelihoods = cells.counts * (
             cells.values * theta - self.pooled.family.log_partition(theta)
         )
-        sums = np.add.reduceat(log_likelihoods, np.cumsum(lengths) - lengths)
+        sums = segment_sums(log_likelihoods, lengths)
         residuals = self._residuals(cells, theta) / np.repeat(lengths, lengths)
         return Estimate(residuals, sums / lengths, len(theta))
 
