@@ -32,23 +32,23 @@ _SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."
 
 
 def widths(numbers):
-    """Return how many bits integers have, 0 for 0."""
+    """How many bits integers have, 0 for 0."""
     return np.frexp(numbers)[1]
 
 
 def size_of_count(count):
-    """Return the bits of a count."""
+    """Bits of a count."""
     return 6 + int(count).bit_length()
 
 
 def _low_bits(n_items, n_rare):
-    """Return k for subsets of so many items, of which so many are rare."""
+    """How many low bits, k, subsets take: of so many items so many are rare."""
     k = np.minimum(widths(n_items // np.maximum(n_rare, 1)) - 1, _MOST_LOW_BITS)
     return np.where(n_rare > 0, k, _MOST_LOW_BITS)
 
 
 def n_reaching(heights):
-    """Return how many items of each row are at least 1, at least 2, and so on to the highest."""
+    """How many items of each row are at least 1, at least 2, and so on to the highest."""
     n, q = heights.shape
     reached = [(heights >= 1).sum(axis=1)]
     # Few are higher: only these are looked at again.
@@ -62,7 +62,7 @@ def n_reaching(heights):
 
 
 def size_of_heights(n_items, reached):
-    """Return the bits for the heights of rows of items: reached[h - 1] of a row are >= h."""
+    """Bits for the heights of rows of items: reached[h - 1] of a row are >= h."""
     counts = np.zeros((len(reached) + 2, len(reached[0])), dtype=np.int64)
     counts[0], counts[1:-1] = n_items, reached
     items, chosen = counts[:-1], counts[1:]
@@ -73,7 +73,7 @@ def size_of_heights(n_items, reached):
 
 
 def size_of_message(n_bits, n_float_bytes):
-    """Return the bytes of a message with so many bits and bytes of floats."""
+    """Bytes of a message with so many bits and bytes of floats."""
     return 3 - (-n_bits // 8) + n_float_bytes
 
 
@@ -81,12 +81,12 @@ def size_of_message(n_bits, n_float_bytes):
 
 
 def number_bits(numbers, width):
-    """Return numbers of a width as bits."""
+    """Numbers of a width as bits."""
     return (np.asarray(numbers, dtype=np.int64)[:, None] >> np.arange(width) & 1 > 0).ravel()
 
 
 def count_bits(count):
-    """Return a count as bits."""
+    """A count as bits."""
     width = int(count).bit_length()
     return np.concatenate([number_bits([width], 6), number_bits([count], width)])
 
@@ -102,7 +102,7 @@ def height_bits(heights):
 
 
 def _rare_bits(rare):
-    """Return the rarer items of a subset as bits."""
+    """Rarer items of a subset as bits."""
     places = np.flatnonzero(rare)
     k = int(_low_bits(len(rare), len(places)))
     if k < 2:
@@ -113,7 +113,7 @@ def _rare_bits(rare):
 
 
 def seal(form, bits, floats):
-    """Return the message of arrays of bits and an array of floats."""
+    """Message of arrays of bits and an array of floats."""
     body = bytes([form]) + np.packbits(np.concatenate(bits)).tobytes() + floats.tobytes()
     return body + crc_hqx(body, 0xFFFF).to_bytes(2, "little")
 

@@ -44,17 +44,17 @@ class Plain(NamedTuple):
     form: int
 
     def sizes(self, rows):
-        """Return the number of bytes of the message of each row, shape (n,)."""
+        """Number of bytes of the message of each row, shape (n,)."""
         n, q = rows.shape
         return np.full(n, size_of_message(size_of_count(q), 8 * q))
 
     def encode(self, vector):
-        """Return the message of a vector; ValueError for NaN or inf."""
+        """Message of a vector; ValueError for NaN or inf."""
         check_finite(vector)
         return seal(self.form, [count_bits(len(vector))], vector.astype("<f8"))
 
     def decode(self, data):
-        """Return the vector of a message; ValueError if `encode` cannot have written it."""
+        """Vector of a message; ValueError if `encode` cannot have written it."""
         reader = Reader(self.form, data)
         return reader.floats(reader.count(), "<f8")
 
@@ -66,13 +66,13 @@ class Sparse(NamedTuple):
     most: int = MAX_LENGTH
 
     def sizes(self, rows):
-        """Return the number of bytes of the message of each row, shape (n,)."""
+        """Number of bytes of the message of each row, shape (n,)."""
         n_nonzero = (rows != 0).sum(axis=1)
         n_bits = size_of_count(rows.shape[1]) + size_of_heights(rows.shape[1], [n_nonzero])
         return size_of_message(n_bits, 8 * n_nonzero)
 
     def encode(self, vector):
-        """Return the message of a vector; ValueError for NaN, inf or too many non-zeros."""
+        """Message of a vector; ValueError for NaN, inf or too many non-zeros."""
         check_finite(vector)
         chosen = vector != 0
         if np.count_nonzero(chosen) > self.most:
@@ -84,7 +84,7 @@ class Sparse(NamedTuple):
         return seal(self.form, bits, vector[chosen].astype("<f8"))
 
     def decode(self, data):
-        """Return the vector of a message; ValueError if `encode` cannot have written it."""
+        """Vector of a message; ValueError if `encode` cannot have written it."""
         reader = Reader(self.form, data)
         chosen = reader.heights(reader.count()) > 0
         nonzero = reader.floats(np.count_nonzero(chosen), "<f8")
@@ -113,11 +113,11 @@ class Scaled(NamedTuple):
     most: int = 2**22
 
     def sizes(self, rows):
-        """Return the number of bytes of the message of each row, shape (n,)."""
+        """Number of bytes of the message of each row, shape (n,)."""
         return self._sizes(*self._factors(rows))
 
     def sizes_of(self, integers, steps, q):
-        """Return `sizes` of the rows whose magnitudes are integers times steps.
+        """`sizes` of the rows whose magnitudes are integers times steps.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class Scaled(NamedTuple):
         return size_of_message(n_bits, n_steps * np.where(_need_doubles(steps), 8, 4))
 
     def encode(self, vector):
-        """Return the message of a vector; ValueError if there are no such integers and steps."""
+        """Message of a vector; ValueError if there are no such integers and steps."""
         (integers,), (steps,) = self._factors(vector[None])
         integers = integers.astype(np.int64)
         nonzero = integers > 0
@@ -160,7 +160,7 @@ class Scaled(NamedTuple):
         return seal(self.form, bits, steps[steps > 0].astype("<f8" if wide else "<f4"))
 
     def decode(self, data):
-        """Return the vector of a message; ValueError if `encode` cannot have written it."""
+        """Vector of a message; ValueError if `encode` cannot have written it."""
         reader = Reader(self.form, data)
         length = reader.count()
         block_length = reader.count() or max(length, 1)
@@ -180,7 +180,7 @@ class Scaled(NamedTuple):
         return vector
 
     def _factors(self, rows):
-        """Return magnitudes of integers, (n, q), and steps, (n, n_blocks), 0 for a zero block."""
+        """Magnitudes of integers, (n, q), and steps, (n, n_blocks), 0 for a zero block."""
         magnitudes = in_blocks(np.abs(rows), self.block_length)
         steps = _least_nonzero(magnitudes)  # right wherever some integer is 1
         integers, wrong = _divide(magnitudes, steps)
@@ -197,7 +197,7 @@ class Scaled(NamedTuple):
 
 
 def _least_nonzero(magnitudes):
-    """Return the least number above 0 of each block; 0 where there is none."""
+    """Least number above 0 of each block; 0 where there is none."""
     # The bits of floats >= 0, as integers, are in the order of the floats; 0 - 1 is the largest.
     least = reduce_blocks(np.minimum, magnitudes.view(np.uint64) - 1)
     return (least + 1).view(np.float64)
@@ -217,7 +217,7 @@ def _lowest_terms(integers, steps):
 
 
 def _divide(magnitudes, steps):
-    """Return the nearest integers of steps, and where they are not exact."""
+    """Nearest integers of steps, and where they are not exact."""
     spread = np.repeat(np.where(steps > 0, steps, 1.0), magnitudes.shape[2], axis=2)
     with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses what comes of it
         integers = magnitudes / spread
@@ -227,7 +227,7 @@ def _divide(magnitudes, steps):
 
 
 def _common_divisors(magnitudes):
-    """Return the largest number that all numbers of a block are multiples of."""
+    """Largest number that all numbers of a block are multiples of."""
     # Steps of 24 bits times integers of 22 are whole when the largest is scaled to 62 bits.
     shifts = 62 - np.frexp(magnitudes.max(axis=1, keepdims=True))[1]
     with np.errstate(invalid="ignore"):  # NaN and inf: the caller refuses them
@@ -236,11 +236,11 @@ def _common_divisors(magnitudes):
 
 
 def _need_doubles(steps):
-    """Return whether a float32 does not hold some step of a row."""
+    """Whether a float32 does not hold some step of a row."""
     with np.errstate(over="ignore"):
         return (steps.astype(np.float32) != steps).any(axis=-1)
 
 
 def _low_widths(largest):
-    """Return m, how many low bits are written as they are, from the largest integer."""
+    """How many low bits, m, are written as they are, from the largest integer."""
     return np.maximum(widths(largest - 1) - _HEIGHT_BITS, 0)

@@ -15,7 +15,7 @@ _RELATIVE = "rtol" if "rtol" in inspect.signature(cg).parameters else "tol"
 
 
 def conjugate_gradients(matrix, right, *, rtol, maxiter, M, callback):
-    """Return ``scipy.sparse.linalg.cg`` of these arguments: the solution, and how it ended.
+    """``scipy.sparse.linalg.cg`` of these arguments: the solution, and how it ended.
 
     Parameters
     ----------

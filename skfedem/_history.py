@@ -26,7 +26,7 @@ class History:
         self._rows[row].update(values)
 
     def row(self, number):
-        """Return a row as a dictionary."""
+        """A row as a dictionary."""
         return self._rows[number]
 
     def column(self, name, first=0):
@@ -46,7 +46,7 @@ class History:
         return history
 
     def as_dict(self):
-        """Return equal-length arrays by column name; counts are integers."""
+        """Equal-length arrays by column name; counts are integers."""
         if not self._rows:
             return {}
         return {

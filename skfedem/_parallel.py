@@ -49,7 +49,7 @@ class Workers:
         return self._stack.__exit__(*exception)
 
     def map(self, function, groups, kind):
-        """Return ``[function(group) for group in groups]``.
+        """``[function(group) for group in groups]``.
 
         Parameters
         ----------

@@ -72,7 +72,7 @@ def in_python_numbers(estimator):
 
 
 def check_shape(name, value, shape):
-    """Return a parameter as a finite float array of a shape."""
+    """A parameter as a finite float array of a shape; raise for any other."""
     try:
         hidden_as_nan = np.ma.filled(np.ma.asarray(value, dtype=np.float64), np.nan)
         array = np.atleast_1d(hidden_as_nan)
@@ -86,7 +86,7 @@ def check_shape(name, value, shape):
 
 
 def check_rank(name, rank, shape):
-    """Return a rank that a matrix of this shape can have."""
+    """A rank; raise for one that a matrix of this shape cannot have."""
     if rank is not None and rank > min(shape):
         raise ValueError(
             f"Expected {name} <= min(n_rows, n_columns), got {rank} for a matrix of shape {shape} "

@@ -10,7 +10,7 @@ _LONG_BLOCK = 64
 
 
 def as_vectors(values, lengths=None):
-    """Return float64 values and, if they are flat, the checked lengths of the vectors (or None)."""
+    """Values as float64 and, if they are flat, the checked lengths of the vectors (or None)."""
     values = _real_array("values", values)
     if lengths is None:
         if values.ndim not in (1, 2):
@@ -30,7 +30,7 @@ def as_vectors(values, lengths=None):
 
 
 def as_uniforms(uniforms, values):
-    """Return uniforms in [0, 1), as many as there are values."""
+    """Uniforms in [0, 1), as many as there are values."""
     uniforms = _real_array("uniforms", uniforms)
     if uniforms.shape != values.shape:
         raise ValueError(
@@ -46,7 +46,7 @@ def as_uniforms(uniforms, values):
 
 
 def _as_lengths(name, lengths):
-    """Return lengths of vectors as int64."""
+    """Lengths of vectors as int64."""
     array = np.asarray(lengths)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(
@@ -70,7 +70,7 @@ def _real_array(name, array):
 
 
 def for_each_length(function, lengths):
-    """Return function(q), a number, for one length or for each of an array of them."""
+    """``function(q)``, a number, for one length or for each of an array of them."""
     array = _as_lengths("length", lengths)
     if array.ndim == 0:
         return function(array.item())
@@ -78,7 +78,7 @@ def for_each_length(function, lengths):
 
 
 def per_vector(function, dtype, values, sizes):
-    """Return function(rows), one number a row, for all vectors; rows have shape (n, q)."""
+    """``function(rows)``, one number a row, for all vectors; rows have shape (n, q)."""
     if sizes is None:
         return function(np.atleast_2d(values))
     results = np.empty(len(sizes), dtype=dtype)
@@ -88,7 +88,7 @@ def per_vector(function, dtype, values, sizes):
 
 
 def per_coordinate(function, values, uniforms, sizes):
-    """Return function(rows, their uniforms), of the shape of the rows, for all vectors."""
+    """``function(rows, their uniforms)``, of the shape of the rows, for all vectors."""
     if sizes is None:
         return function(np.atleast_2d(values), np.atleast_2d(uniforms)).reshape(values.shape)
     results = np.empty_like(values)
@@ -98,7 +98,7 @@ def per_coordinate(function, values, uniforms, sizes):
 
 
 def per_coordinate_and_vector(function, dtype, values, uniforms, sizes):
-    """Return both results of function(rows, their uniforms), see the two functions above."""
+    """Both results of ``function(rows, their uniforms)``, see the two functions above."""
     if sizes is None:
         results, numbers = function(np.atleast_2d(values), np.atleast_2d(uniforms))
         return results.reshape(values.shape), numbers
@@ -138,7 +138,7 @@ def from_blocks(blocks, q):
 
 
 def spread(numbers, length):
-    """Return one number a block, (n, n_blocks, 1), in a shape that blocks broadcast with."""
+    """One number a block, (n, n_blocks, 1), in a shape that blocks broadcast with."""
     # Broadcasting is slow in short blocks.
     return np.repeat(numbers, length, axis=2) if length < _LONG_BLOCK else numbers
 
@@ -151,7 +151,7 @@ def reduce_blocks(ufunc, blocks):
 
 
 def norms(magnitudes, p):
-    """Return the p-norm of each block of absolute values, p = 2 or inf, shape (n, n_blocks, 1)."""
+    """Norm of each block of absolute values, p = 2 or inf, shape (n, n_blocks, 1)."""
     results = peaks = reduce_blocks(np.maximum, magnitudes)
     if p == 2:
         scales = 1.0
@@ -171,7 +171,7 @@ def norms(magnitudes, p):
 
 
 def smallest(uniforms, k):
-    """Return where the k smallest numbers of each row are, the first ones in a tie."""
+    """Where the k smallest numbers of each row are, the first ones in a tie."""
     n, q = uniforms.shape
     if k == q:
         return np.ones((n, q), dtype=bool)

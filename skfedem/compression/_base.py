@@ -42,7 +42,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def omega_for(self, length: ArrayLike) -> Any:
-        """Return omega, the relative variance.
+        """Relative variance, omega.
 
         Parameters
         ----------
@@ -56,7 +56,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def with_omega(self, omega: float) -> Self:
-        """Return a copy whose level follows a wanted relative variance.
+        """Copy whose level follows a wanted relative variance.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class Compressor(ABC):
     def compress(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> FloatArray:
-        """Return the compressed vectors, decoded: what the server will see. Checks its arguments.
+        """Compressed vectors, decoded: what the server will see. Checks its arguments.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
-        """Return the exact variance ``E ||Q(x) - x||^2`` of each vector x.
+        """Exact variance ``E ||Q(x) - x||^2`` of each vector x.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
-        """Return ``len(encode(v))`` of each vector v, without encoding it.
+        """``len(encode(v))`` of each vector v, without encoding it.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class Compressor(ABC):
     def send(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> tuple[FloatArray, IntArray]:
-        """Return what `compress` returns, and `n_bytes` of that; an operator may share their work.
+        """What `compress` returns, and `n_bytes` of that; an operator may share their work.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def encode(self, values: ArrayLike) -> bytes:
-        """Return the message of one vector.
+        """Message of one vector.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def decode(self, data: bytes) -> FloatArray:
-        """Return the vector of a message.
+        """Vector of a message.
 
         Parameters
         ----------

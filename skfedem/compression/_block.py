@@ -61,7 +61,7 @@ class BlockQuantizer(Stepped):
     _level_name: ClassVar[str] = "block_length"
 
     def block_length_for(self, length: ArrayLike) -> Any:
-        """Return the length of the longest block in vectors of this length."""
+        """Length of the longest block in vectors of this length."""
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q: int, block_length: int) -> float:

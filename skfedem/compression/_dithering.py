@@ -81,7 +81,7 @@ class Dithering(Stepped):
             check_number("bucket_length", self.bucket_length, kind=Integral, low=1, high=high)
 
     def levels_for(self, length: ArrayLike) -> Any:
-        """Return the number of levels for vectors of this length: int, or array of its shape."""
+        """Number of levels for vectors of this length: int, or array of its shape."""
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q: int, levels: int) -> float:
@@ -114,7 +114,7 @@ def _dithering_omega(q: int, levels: int) -> float:
 
 @cache
 def _fewest_levels(q: int, omega: float) -> int:
-    """Return the fewest levels with which dithering q coordinates reaches omega."""
+    """Fewest levels with which dithering q coordinates reaches omega."""
     levels = min(sqrt(q / (4 * omega)), sqrt(q) / omega)
     if levels > _MAX_LEVELS:
         raise ValueError(

@@ -30,7 +30,7 @@ class Identity(Operator):
         """There is nothing to check."""
 
     def with_omega(self, omega: float) -> Self:
-        """Return the operator itself: its omega is below any wanted one."""
+        """The operator itself: its omega is below any wanted one."""
         check_omega(omega)
         return self
 

@@ -47,23 +47,23 @@ class Operator(Compressor):
 
     @abstractmethod
     def _level(self, q: int) -> Any:
-        """Return the level for vectors of length q: the given one, or the cheapest for `omega`."""
+        """Level for vectors of length q: the given one, or the cheapest for `omega`."""
 
     @abstractmethod
     def _omega(self, q: int, level: Any) -> float:
-        """Return the relative variance."""
+        """Relative variance."""
 
     @abstractmethod
     def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
-        """Return the compressed rows."""
+        """Compressed rows."""
 
     @abstractmethod
     def _variance(self, x: FloatArray) -> FloatArray:
-        """Return the variance of each compressed row."""
+        """Variance of each compressed row."""
 
     @abstractmethod
     def _code(self, q: int) -> _codec.Plain | _codec.Sparse | _codec.Scaled:
-        """Return how its values are written, a code of `_codec`.
+        """How its values are written, a code of `_codec`.
 
         The first byte of a message is the version of the format (high half) and a number for the
         operator.
@@ -107,7 +107,7 @@ class Operator(Compressor):
 
 
 def least(guess: int, holds: Callable[[int], bool]) -> int:
-    """Return the least integer >= 1 that holds; `guess`, a rounded number, may be one above it."""
+    """Least integer >= 1 that holds; `guess`, a rounded number, may be one above it."""
     return next(level for level in count(max(guess - 1, 1)) if holds(level))
 
 

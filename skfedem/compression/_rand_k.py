@@ -45,7 +45,7 @@ class RandK(Operator):
     _level_name: ClassVar[str] = "k"
 
     def k_for(self, length: ArrayLike) -> Any:
-        """Return how many coordinates of vectors of this length stay: int, or array."""
+        """How many coordinates of vectors of this length stay: int, or array."""
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q: int, k: int) -> float:

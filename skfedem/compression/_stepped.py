@@ -30,19 +30,19 @@ class Stepped(Operator):
 
     @abstractmethod
     def _cut(self) -> int | None:
-        """Return the length of a block; None if a vector is one block."""
+        """Length of a block; None if a vector is one block."""
 
     @abstractmethod
     def _steps(self, norms: FloatArray, q: int) -> FloatArray:
-        """Return the steps of blocks."""
+        """Steps of blocks."""
 
     @abstractmethod
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
-        """Return ratios rounded without bias, in place."""
+        """Ratios rounded without bias, in place."""
 
     @abstractmethod
     def _code(self, q: int) -> _codec.Scaled:
-        """Return how its values are written: as integers, with a step for each block."""
+        """How its values are written: as integers, with a step for each block."""
 
     def send(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
@@ -63,19 +63,19 @@ class Stepped(Operator):
         return self._product(integers, steps, x)
 
     def _factors(self, x: FloatArray, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the magnitudes of Q(x) as integers and a step for each block."""
+        """Magnitudes of Q(x) as integers and a step for each block."""
         ratios, steps = self._ratios(x)
         return self._round(ratios, _vectors.in_blocks(uniforms, self._cut())), steps
 
     def _product(self, integers: FloatArray, steps: FloatArray, x: FloatArray) -> FloatArray:
-        """Return integers times steps, which overwrites the integers, with the signs of x."""
+        """Integers times steps, which overwrites the integers, with the signs of x."""
         integers *= _vectors.spread(steps, integers.shape[2])
         compressed = np.copysign(_vectors.from_blocks(integers, x.shape[1]), x)
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
 
     def _ratios(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return |x| / step in blocks, see `_vectors.in_blocks`, and a step for each block."""
+        """|x| / step in blocks, see `_vectors.in_blocks`, and a step for each block."""
         ratios = _vectors.in_blocks(np.abs(x), self._cut())
         norms = _vectors.norms(ratios, self.norm)
         steps = np.where(norms > 0, self._steps(norms, x.shape[1]), 1.0)

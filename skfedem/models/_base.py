@@ -149,7 +149,7 @@ class Model(ABC):
 
     @abstractmethod
     def minibatch(self, federation: Federation, clients: IntArray, batches: IntArray) -> Any:
-        """Return what the E-step reads of minibatches, so that two E-steps can share it.
+        """What the E-step reads of minibatches, so that two E-steps can share it.
 
         ``batches``, shape (n_clients, batch_size), has row numbers within each client.
         """
@@ -274,7 +274,7 @@ class Model(ABC):
 
     @abstractmethod
     def trace(self, parameters: Parameters) -> NDArray[Any]:
-        """Return what the history keeps of the parameters after each round, an array."""
+        """What the history keeps of the parameters after each round, an array."""
 
 
 class RowModel(Model):
@@ -290,7 +290,7 @@ class RowModel(Model):
 
     @abstractmethod
     def features(self, rows: Any) -> Any:
-        """Return what the E-step reads of some rows, so that two E-steps can share it."""
+        """What the E-step reads of some rows, so that two E-steps can share it."""
 
     @abstractmethod
     def expectation(
@@ -313,7 +313,7 @@ class RowModel(Model):
         """Inverse of T: the statistic that these parameters expect."""
 
     def expected_statistics(self, natural: Any, features: Any, lengths: IntArray) -> FloatArray:
-        """Return the statistics of ``expectation``, where nobody needs the log-likelihood."""
+        """Statistics of ``expectation``, where nobody needs the log-likelihood."""
         return self.expectation(natural, features, lengths).statistics
 
     def vectors(self, federation: Federation) -> Rectangular:

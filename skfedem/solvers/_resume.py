@@ -69,7 +69,7 @@ class Checkpoint(NamedTuple):
         _checkpoint.save(self.path, self.identity, _as_state(saved))
 
     def resumed(self, solver, problem, start):
-        """Return what was saved, as ``Saved``; None if the run begins here."""
+        """What was saved, as ``Saved``; None if the run begins here."""
         if self.resume_from is None:
             return None
         server = ServerState(0, start.statistics, start.parameters, problem.vectors.server_zeros())
