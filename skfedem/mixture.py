@@ -450,7 +450,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 model, cost = standardise(settings, federation, given)
             problem = federated_problem(settings, model, federation, seed=0)
             for number, seed in enumerate(seeds):
-                self._print(f"Start {number}")
+                if self.verbose:
+                    print(f"Start {number}")
                 seed = seed_of(self, seed, resume_from)
                 problem = problem._replace(seed=seed)
                 if memory:
@@ -644,10 +645,6 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
-
-    def _print(self, line):
-        if self.verbose:
-            print(line)
 
     def _so_far(self, server, model, checked, first_round):
         """Fitted attributes that the server's state gives."""
