@@ -41,18 +41,20 @@ def warn_of_spread(support, theta, known, *, has_momentum):
         client = int(np.searchsorted(offsets, row, side="right")) - 1
         own_row = row - int(offsets[client])
         whose = f" of client {shown(known['client_ids_'][client])}"
-    remedy = ""
-    if not has_momentum:
-        remedy = (
+    if has_momentum:
+        danger, remedy = "a little short of", "Compare with a fit of a smaller tol. "
+    else:
+        danger, remedy = (
+            "far from",
             'Raise max_iter, not tol, or fit in exact rounds with step_size="auto", whose momentum '
-            "helps. "
+            "helps. ",
         )
     warn(
         f"The fitted mean {np.exp(min(theta[top], MAX_LOG_MEAN)):.3g} in row {own_row}"
         f"{_name(known['_row_labels'], row)}, column {column}"
         f"{_name(known['_column_labels'], column)}{whose} is some {spread:,.0f} times that of "
         "other cells. Steps are as short as it needs, in which the others hardly move: the fit may "
-        f"be far from the optimum, converged or not. {remedy}Check the counts of this row and "
+        f"be {danger} the optimum, converged or not. {remedy}Check the counts of this row and "
         "column, or impute log1p of the counts with family='gaussian'.",
         UserWarning,
     )

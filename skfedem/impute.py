@@ -139,7 +139,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     tol : float, default=1e-6
         Exact rounds stop when the objective changed by less than ``tol`` times the step size,
         relatively, five times in a row: it may then be some ten to hundred times ``tol`` above its
-        minimum.
+        minimum, and five hundred times without column effects or where the rank binds. The constant
+        ``log(2 π) / 2`` of Gaussian cells does not count, so that their unit does not matter, down
+        to a spread of 1e-4.
         Other rounds stop when the M-step's objective gains less over each of three sweeps in a row,
         a sweep being the rounds whose step sizes add up to 1.
     eval_every : int, "auto" or None, default="auto"
@@ -214,6 +216,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     --------
     FederatedMatrixImputerCV : Chooses rank and penalty by held-out cells.
     skfedem.datasets.read_ebird : Reads counts of birds.
+
+    Notes
+    -----
+    With a bound on the rank that is below what the penalty leaves, the objective is not convex: it
+    has several optima, and runs that differ in noise or in their start may end in different ones.
 
     References
     ----------

@@ -38,6 +38,8 @@ class Family(NamedTuple):
         curvature that a Newton step can divide by.
     log_base_measure : callable
         log ρ(y) of observations in the domain.
+    log_normalizer : float
+        The part of log ρ(y) that is the same for all y, and in all units of y.
     link : callable
         The θ of a mean: the inverse of ψ'. Infinite on the boundary of the means.
     is_valid : callable
@@ -52,9 +54,13 @@ class Family(NamedTuple):
     mean: Callable
     variance: Callable
     log_base_measure: Callable
+    log_normalizer: float
     link: Callable
     is_valid: Callable
     max_variance: float | None
+
+
+_GAUSSIAN_LOG_NORMALIZER = -0.5 * float(np.log(2 * np.pi))
 
 
 # Named functions, no lambdas: families travel to worker processes, by name.
@@ -71,7 +77,7 @@ def _gaussian_variance(theta):
 
 @np.errstate(over="ignore")
 def _gaussian_log_base_measure(values):
-    return -0.5 * np.square(values) - 0.5 * np.log(2 * np.pi)
+    return -0.5 * np.square(values) + _GAUSSIAN_LOG_NORMALIZER
 
 
 def _bernoulli_log_partition(theta):
@@ -120,6 +126,7 @@ GAUSSIAN = Family(
     mean=np.positive,
     variance=_gaussian_variance,
     log_base_measure=_gaussian_log_base_measure,
+    log_normalizer=_GAUSSIAN_LOG_NORMALIZER,
     link=np.positive,
     is_valid=np.isfinite,
     max_variance=1.0,
@@ -137,6 +144,7 @@ BERNOULLI = Family(
     mean=expit,
     variance=_bernoulli_variance,
     log_base_measure=_bernoulli_log_base_measure,
+    log_normalizer=0.0,
     link=logit,
     is_valid=_is_zero_or_one,
     max_variance=0.25,
@@ -154,6 +162,7 @@ POISSON = Family(
     mean=_poisson_mean,
     variance=_poisson_mean,
     log_base_measure=_poisson_log_base_measure,
+    log_normalizer=0.0,
     link=_poisson_link,
     is_valid=_is_count,
     max_variance=None,

@@ -33,8 +33,10 @@ from .proximal import (
 
 # An adaptive natural step grows by this factor a round, until the curvature forbids it.
 _GROWTH = 1.3
-# An objective of fewer nats a cell is nothing: all cells are fitted.
+# An objective of this share of what it is at θ = 0 is nothing: all cells are fitted.
 _NOTHING = 1e-6
+# What is left of an objective without constants has digits down to this share of it.
+_FEW_DIGITS = 1e-9
 # Shares of the bounds of minibatch_bounds. On the oystercatcher counts, with 100 and 500 of 1,324
 # cells a client, 2.5 stood and 5 did not for SPIDER; FedEM's floor falls with its step.
 _NOISE = 2.0
@@ -280,8 +282,15 @@ class LowRankModel(Model):
         )
 
     def change(self, now, before):
-        """Relative size: noise may well make the minorizer fall."""
-        return abs(now - before) / max(abs(now), _NOTHING * len(self.positions))
+        """Relative size, of an objective without constants, so that units do not matter.
+
+        No sign: noise may well make the minorizer fall.
+        """
+        family, n_observations = self.pooled.family, self.pooled.support.counts.sum()
+        constant = -n_observations * family.log_normalizer
+        at_zero = n_observations * family.log_partition(0.0) - self.log_base_measure - constant
+        size = max(abs(now) - constant, _NOTHING * at_zero, _FEW_DIGITS * abs(now))
+        return abs(now - before) / max(size, np.finfo(float).tiny)
 
     def trace(self, parameters):
         """Singular values, with zeros up to the largest rank."""
