@@ -5,6 +5,7 @@ The rounds themselves are those of any stream, ``solvers._stream``.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,7 @@ def first_call(settings, ids, federation, given, workers):
     beginning : Beginning
     """
     model, cost = standardise(settings, federation, given)
+    model = replace(model, in_stream=True)
     problem = federated_problem(settings, model, federation, seed=0)._replace(batch_size=None)
     seeds = seeds_of_runs(settings.random_state, settings.n_init)
     seed, start = _best_start(settings, problem, given, seeds, cost, workers)
@@ -110,6 +112,7 @@ def next_call(settings, federation, given, memory, history):
     """
     model, bits = with_axes_of(memory.model, federation)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
+    model = replace(model, in_stream=True)
     (seed,) = seeds_of_runs(settings.random_state, 1)
     problem = federated_problem(settings, model, federation, seed)
     server, units_before = memory.server, memory.model.units

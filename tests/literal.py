@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import sqrtm
 from scipy.stats import multivariate_normal
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -125,10 +126,11 @@ def normalised(row, covariance_type):
     return functions
 
 
-def component_units(theta, covariance_type):
+def component_units(theta, covariance_type, is_rest=False):
     """For each component g, A with √π_g A f(y) = `normalised(z)`, where y = μ_g + C z, C Cᵀ = Σ_g.
 
-    Found from what it does to points, by least squares: it exists, and points enough tell it.
+    Found from what it does to points, by least squares: it exists, and points enough tell it. Where
+    the covariance is the rest of a known moment, it is times the root of what noise costs.
     """
     n_components, d = theta.means.shape
     matrices = covariance_matrices(theta.covariances, covariance_type, n_components, d)
@@ -141,8 +143,27 @@ def component_units(theta, covariance_type):
             [normalised(np.linalg.solve(root, y - theta.means[g]), covariance_type) for y in points]
         )
         mapped = mapped / math.sqrt(theta.weights[g])
-        units.append(np.linalg.lstsq(at_points, mapped, rcond=None)[0].T)
+        map_of_functions = np.linalg.lstsq(at_points, mapped, rcond=None)[0].T
+        if is_rest:
+            center = np.linalg.solve(root, theta.means[g])
+            cost = cost_of_noise(theta.weights[g], center)
+            map_of_functions = sqrtm(cost) @ map_of_functions
+        units.append(map_of_functions)
     return np.array(units)
+
+
+def cost_of_noise(weight, center):
+    """Matrix of m² + |v|² + π/2 ||v tᵀ + t vᵀ + m t tᵀ||², a quadratic form in (m, v)."""
+
+    def cost(noise):
+        m, v = noise[0], noise[1:]
+        moved = np.outer(v, center) + np.outer(center, v) + m * np.outer(center, center)
+        return m**2 + v @ v + weight / 2 * (moved**2).sum()
+
+    unit = np.eye(1 + len(center))
+    return np.array(
+        [[(cost(one + other) - cost(one) - cost(other)) / 2 for one in unit] for other in unit]
+    )
 
 
 def second_moment(rows):

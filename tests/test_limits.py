@@ -390,7 +390,9 @@ class Drawn:
         uniforms = _random.client_uniforms(
             self.problem.seed, _random.COMPRESSION, k, np.array([client]), vector.size
         )
-        units = literal.component_units(theta, self.problem.model.covariance_type)
+        model = self.problem.model
+        is_rest = model.covariance_type == "tied" and model.fixed_covariance is None
+        units = literal.component_units(theta, model.covariance_type, is_rest)
         mapped = [A @ part for A, part in zip(units, vector, strict=True)]
         compressed = self.problem.compressor.compress(np.ravel(mapped), uniforms[0])
         parts = zip(units, compressed.reshape(vector.shape), strict=True)

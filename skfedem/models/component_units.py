@@ -7,6 +7,10 @@ component its rows ``z`` have mean 0 and covariance I, and 1, ``z_j``, ``z_j z_l
 so for all rows. There compression adds what so many more rows less would, and no component and no
 direction loses more than another.
 
+A "tied" covariance may be the rest of a known moment, which the noise of all components moves, and
+that of those far from the centre by much. Then the units are those in which noise costs as many
+nats in all directions.
+
 The maps are linear: what is compressed without bias stays unbiased. They follow from the broadcast
 parameters, which server and clients know.
 """
@@ -163,8 +167,11 @@ def _of_squares(statistics, by):
     return mapped.reshape(statistics.shape)
 
 
-def component_units(covariance_type, weights, means, covariances, is_zero):
-    """Units of components with these weights, means and covariances, all in standard units."""
+def component_units(covariance_type, weights, means, covariances, is_zero, *, is_rest=False):
+    """Units of components with these weights, means and covariances, all in standard units.
+
+    ``is_rest`` says that a "tied" covariance is what the means leave of a known second moment.
+    """
     n_components, d = means.shape
     root_weight = np.sqrt(np.maximum(weights, RAREST))[:, None]
     if covariance_type in ("full", "tied"):
@@ -178,10 +185,14 @@ def component_units(covariance_type, weights, means, covariances, is_zero):
     # Along axes on which no row varies what is 0 of all rows stays 0.
     varies = ~is_zero
     if covariance_type == "tied":
+        if is_rest:
+            there, back = _of_a_rest(root_weight[:, 0] ** 2, means, centers, roots[0], inverses[0])
+        else:
+            there, back = _homogeneous(forward), _homogeneous(backward)
         return LinearUnits(
             _of_first_moments,
-            forward=_homogeneous(forward) / root_weight[:, :, None],
-            backward=_homogeneous(backward) * root_weight[:, :, None] * varies[:, None],
+            forward=there / root_weight[:, :, None],
+            backward=back * root_weight[:, :, None] * varies[:, None],
         )
     # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     if covariance_type == "full":
@@ -233,6 +244,76 @@ def _homogeneous(affine):
     matrices = np.zeros((n_components, 1 + d, 1 + d))
     matrices[:, 0, 0] = 1
     matrices[:, 1:, 0], matrices[:, 1:, 1:] = affine
+    return matrices
+
+
+def _of_a_rest(weights, means, centers, root, inverse):
+    """Maps of (1, y) to units in which noise costs alike, and back, where Σ is a rest.
+
+    In units of a component, noise m of its mass and v of its first moment moves the covariance
+    ``M - Σ_g π_g μ_g μ_gᵀ`` by ``√π (v tᵀ + t vᵀ + m t tᵀ)``, where t is its mean, counted from the
+    centre of all rows. What that costs, in nats to second order, and their own errors do, is
+
+        ½ m² + ½ |v|² + ¼ π ||v tᵀ + t vᵀ + m t tᵀ||²
+
+    With c = π |t|², this is ½ (1 + c) |v|² across t, and half of the quadratic form of
+    ``[[1 + c |t|² / 2, c |t|], [c |t|, 1 + 2 c]]`` in m and v along t. The symmetric root of its
+    matrix maps (m, v) to units of equal cost.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_components,)
+        π.
+    means, centers : ndarray of shape (n_components, n_features)
+        μ and t.
+    root, inverse : ndarray of shape (n_features, n_features)
+        L with L Lᵀ = Σ, and its inverse.
+
+    Returns
+    -------
+    there, back : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
+    """
+    squared = (centers**2).sum(axis=1)
+    c = weights * squared
+    # The root of a 2 x 2 matrix A is (A + √det I) / √(trace + 2 √det).
+    root_det = np.sqrt(1 + 2 * c + 0.5 * c * squared)
+    scale = np.sqrt(2 + 2 * c + 0.5 * c * squared + 2 * root_det)
+    mass, mixed = (1 + 0.5 * c * squared + root_det) / scale, c / scale
+    along, across = (1 + 2 * c + root_det) / scale, np.sqrt(1 + c)
+    there = _blocks(
+        mass - mixed * squared,
+        mixed[:, None] * (centers @ inverse),
+        (mixed - along)[:, None] * centers,
+        across[:, None, None] * inverse
+        + _outer(_ratio(along - across, squared) * centers, centers @ inverse),
+    )
+    mass, mixed, along = along / root_det, -mixed / root_det, mass / root_det
+    across = 1 / across
+    back = _blocks(
+        mass,
+        mixed[:, None] * centers,
+        (mass + mixed)[:, None] * means,
+        across[:, None, None] * root
+        + _outer((mixed[:, None] + _ratio(along - across, squared)) * means, centers),
+    )
+    return there, back
+
+
+def _ratio(numerators, denominators):
+    """As a column; 0 where both are."""
+    return (numerators / np.maximum(denominators, np.finfo(float).tiny))[:, None]
+
+
+def _outer(left, right):
+    return left[:, :, None] * right[:, None, :]
+
+
+def _blocks(corner, row, column, rest):
+    """Matrices of these blocks."""
+    n_components, d = row.shape
+    matrices = np.empty((n_components, 1 + d, 1 + d))
+    matrices[:, 0, 0], matrices[:, 0, 1:], matrices[:, 1:, 0] = corner, row, column
+    matrices[:, 1:, 1:] = rest
     return matrices
 
 

@@ -99,6 +99,8 @@ class GaussianMixtureModel(RowModel):
         A known shared covariance in standard units; with ``"tied"`` only.
     batch_moment : ndarray of shape (n_features, n_features), default=None
         Second moment of a batch of a stream, towards which the server's moves with Ŝ.
+    in_stream : bool, default=False
+        Whether clients tell the second moment anew in every round.
     """
 
     n_components: int
@@ -108,6 +110,7 @@ class GaussianMixtureModel(RowModel):
     second_moment: np.ndarray | None = None
     fixed_covariance: np.ndarray | None = None
     batch_moment: np.ndarray | None = None
+    in_stream: bool = False
 
     @cached_property
     def n_features(self):
@@ -169,6 +172,11 @@ class GaussianMixtureModel(RowModel):
     def _shared_regularization(self):
         """What is added to a covariance that all components share."""
         return self.given_regularization + ROUNDING * np.eye(self.n_features)
+
+    @property
+    def _is_rest(self):
+        """Whether the covariance is what the means leave of the second moment of all rows."""
+        return self.covariance_type == "tied" and self.fixed_covariance is None
 
     # ---- E-step
 
@@ -379,10 +387,8 @@ class GaussianMixtureModel(RowModel):
     def minibatch_bounds(self, federation, batch_size, omega_p):
         """Rows read in a round, over q where Ŝ is moved by their noise."""
         n_rows = federation.effective_n_clients * batch_size
-        # A "tied" covariance is the rest of a known moment: noise of the means counts from the
-        # centre of all rows there, whatever the units.
-        is_rest = self.covariance_type == "tied" and self.fixed_covariance is None
-        factor = 5 if is_rest else 1
+        # Noise of the means counts from the centre of all rows there.
+        factor = 5 if self._is_rest else 1
         noise = _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
         return noise, _SPIDER * np.sqrt(n_rows / (1 + omega_p))
 
@@ -436,7 +442,11 @@ class GaussianMixtureModel(RowModel):
             regularization = self.regularization(means)
             covariances = within_rows(covariances, regularization, weights, self.covariance_type)
         is_zero = self._functions_of_ones == 0
-        return component_units(self.covariance_type, weights, means, covariances, is_zero)
+        # In a stream what is told takes the noise of the means out of the covariance.
+        is_rest = self._is_rest and not self.in_stream
+        return component_units(
+            self.covariance_type, weights, means, covariances, is_zero, is_rest=is_rest
+        )
 
     def told_of_axes(self, statistics, units_before, share):
         """Statistics in which a share of the rows has its variance along axes that are new.

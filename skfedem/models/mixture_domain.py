@@ -90,13 +90,11 @@ def in_domain(model, proposal, statistics=None, kept=0.0, step_size=0.0):
 
 
 def _scatter_to_keep(model, statistics):
-    """Scatter of each component times its mass; matrices with half of what T adds to them.
+    """Scatter of each component times its mass, with half of what T adds to it.
 
     Constant features have no scatter at all: the half keeps them in. It belongs to both ends of a
     step, so that steps which nearly leave the domain do not add up to one that does.
     """
     mass, means, second = model.split(statistics)
-    scatter = model.scatter(mass, means, second)
-    if model.covariance_type in ("full", "tied"):
-        scatter = scatter + 0.5 * model.regularization(means)
+    scatter = model.scatter(mass, means, second) + 0.5 * model.regularization(means)
     return scatter if model.covariance_type == "tied" else scale_components(scatter, mass)

@@ -129,7 +129,7 @@ def standardised_again(estimator, model, federation, given):
         second = model.units.moment_to_standard(second)
         bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
-    return replace(model, second_moment=second), (bits, bits)
+    return replace(model, second_moment=second, in_stream=False), (bits, bits)
 
 
 def with_axes_of(model, federation):
