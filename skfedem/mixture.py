@@ -68,6 +68,9 @@ from .solvers._report import warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
 from .solvers._stream import appended, stream
 
+# Nats per row. Noise that stays, of minibatches, takes less from a fit that began at the optimum.
+_LARGE_FALL = 0.1
+
 
 def _reads_rows_once(estimator):
     """Whether ``partial_fit`` can be had."""
@@ -409,8 +412,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ConvergenceWarning
             When ``tol`` was not reached, when steps still left the domain of the M-step in the last
             tenth of the rounds, when automatic steps were cut to less than a tenth of the first,
-            when components ended with less weight than a row has although rounds were random, or
-            when the fit was stopped from the keyboard.
+            when components ended with less than half the weight of a row, or the fit below its
+            start, although rounds were random, or when it was stopped from the keyboard.
         UserWarning
             For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
             covariances that rounding has widened, as rows lie too far apart for them.
@@ -696,16 +699,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             remedy=", or fewer components, or drop linearly dependent features",
             doubt=", or check for degenerate data",
         )
-        begun, ended = result.trace[[0, -1]] * problem.federation.n_samples
-        vanished = np.flatnonzero((begun >= 1) & (ended < 1))
-        if len(vanished) and not problem.exact:
-            warn(
-                f"Components {vanished.tolist()} ended with less weight than a row has. The noise "
-                "of minibatches and messages can take rare components away: use solver='vr_fedem', "
-                "a larger batch_size or participation, a smaller omega or step_size, or fewer "
-                "components if all rows together lose them as well.",
-                ConvergenceWarning,
-            )
+        if not problem.exact:
+            self._warn_of_noise(result, problem.federation.n_samples)
         lost = lost_in_rounding(problem.model, result.server.parameters)
         if len(lost):
             warn(
@@ -714,6 +709,29 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 "outliers and for features that are constant within a component, increase "
                 "reg_covar, or fit rows that lie so far apart on their own.",
                 UserWarning,
+            )
+
+    def _warn_of_noise(self, result, n_samples):
+        """Say what random rounds took from a fit."""
+        begun, ended = n_samples * result.trace[[0, -1]]
+        # A row of its own gives a component the weight 1, but for noise and ``tol``.
+        vanished = np.flatnonzero((begun >= 0.5) & (ended < 0.5))
+        if len(vanished):
+            warn(
+                f"Components {vanished.tolist()} ended with less than half the weight of a row. "
+                "The noise of minibatches and messages can take rare components away: use "
+                "solver='vr_fedem', a larger batch_size or participation, a smaller omega or "
+                "step_size, or fewer components if all rows together lose them as well.",
+                ConvergenceWarning,
+            )
+        log_likelihood = result.history["log_likelihood"]
+        evaluated = log_likelihood[np.isfinite(log_likelihood)]
+        if len(evaluated) and evaluated[0] - evaluated[-1] > _LARGE_FALL:
+            warn(
+                f"The fit ended {evaluated[0] - evaluated[-1]:.3g} nats per row below its start: "
+                "do not use it. Use a smaller step_size or omega, or a larger batch_size or "
+                "participation, and look for outliers.",
+                ConvergenceWarning,
             )
 
     def _store_stream(self, problem, memory, at, history, new_ids, checked):

@@ -12,7 +12,7 @@ ESTIMATORS = [
         solver="vr_fedem",
         omega=1.0,
         participation=0.5,
-        batch_size=3,
+        batch_size=6,
         **STOCHASTIC,
     ),
     FederatedGaussianMixture(

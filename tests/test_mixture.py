@@ -9,6 +9,7 @@ import pytest
 import sklearn
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
@@ -1108,6 +1109,7 @@ def test_tol_governs_stochastic_fits():
     assert rounds[0] < rounds[1] < rounds[2]
 
 
+@pytest.mark.filterwarnings("ignore:The fit ended")  # without the component
 def test_components_that_noise_took_are_named():
     # Fifty of 20,000 rows; of 400 that a round reads, one is of them.
     rng = np.random.default_rng(0)
@@ -1122,9 +1124,9 @@ def test_components_that_noise_took_are_named():
     exact = FederatedGaussianMixture(2, **start).fit(rows, clients=clients)
     assert_allclose(exact.weights_[1], 0.0025, rtol=1e-6)
     noisy = FederatedGaussianMixture(2, batch_size=2, step_size=0.5, tol=1.0, **start)
-    with pytest.warns(ConvergenceWarning, match=r"Components \[1\] ended with less weight"):
+    with pytest.warns(ConvergenceWarning, match=r"Components \[1\] ended with less than half"):
         noisy.fit(rows, clients=clients)
-    assert len(rows) * noisy.weights_[1] < 1
+    assert len(rows) * noisy.weights_[1] < 0.5
     # What began with nothing was taken by nobody.
     lost = clone(noisy).set_params(warm_start=True)
     with pytest.warns(ConvergenceWarning, match="Components"):
@@ -1137,6 +1139,74 @@ def test_components_that_noise_took_are_named():
     assert_allclose(kept.weights_[1], 0.0025, rtol=0.1)
 
 
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_row_of_its_own_is_a_whole_component(seed):
+    rows, species = load_iris(return_X_y=True)
+    rows[5, 0] *= 10
+    components = np.where(species > 0, 1, 0)
+    components[5] = 2
+    gm = FederatedGaussianMixture(
+        3,
+        weights_init=np.bincount(components) / 150,
+        means_init=[rows[components == g].mean(axis=0) for g in range(3)],
+        omega=0.5,
+        participation=0.1,
+        max_iter=1000,
+        random_state=seed,
+    )
+    gm.fit(rows, clients=species + 10 * (np.arange(150) % 3))  # a warning would be an error
+    assert 1 - 1e-3 < 150 * gm.weights_[2] < 1
+
+
+def test_a_fit_that_ends_below_its_start_is_told():
+    clients = [X[g == COMPONENTS] for g in range(3)]
+    exact = FederatedGaussianMixture(3, random_state=0).fit(clients)
+    worse = FederatedGaussianMixture(
+        3,
+        weights_init=exact.weights_,
+        means_init=exact.means_,
+        precisions_init=exact.precisions_,
+        batch_size=1,
+        step_size=0.5,
+        max_iter=40,
+        random_state=0,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        worse.fit(clients)
+    (message,) = [str(w.message) for w in caught if "below its start" in str(w.message)]
+    fall = exact.score(clients) - worse.score(clients)
+    assert fall > 0.1 and f"ended {fall:.3g} nats per row" in message
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        worse.set_params(step_size="auto", batch_size=10).fit(clients)
+    assert not [w for w in caught if "below its start" in str(w.message)]
+
+
+def test_rare_components_that_wait_are_no_shortened_steps():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 3))
+    rows[:2] = 2 + 0.1 * rng.normal(size=(2, 3))
+    gm = FederatedGaussianMixture(
+        2,
+        weights_init=[0.9993, 0.0007],
+        means_init=[[0] * 3, [2] * 3],
+        precisions_init=[np.eye(3)] * 2,
+        solver="vr_fedem",
+        batch_size=20,
+        omega=2.0,
+        eval_every=None,
+        max_iter=28,
+        random_state=0,
+    )
+    with pytest.warns(ConvergenceWarning) as caught:
+        gm.fit(rows, clients=np.arange(3000) % 10)
+    assert gm.history_["safeguarded"][-1] == 1
+    assert len(set(gm.history_["step_size"][1:])) == 1
+    assert "left rare components as they were" in str(caught[0].message)
+    assert "shortened" not in str(caught[0].message)
+
+
 def test_steps_out_of_the_domain_are_counted_and_said():
     clients = [X[g == COMPONENTS] for g in range(3)]
     gm = FederatedGaussianMixture(
@@ -1146,7 +1216,7 @@ def test_steps_out_of_the_domain_are_counted_and_said():
         warnings.simplefilter("always")
         gm.fit(clients)
     messages = [str(w.message) for w in caught if w.category is ConvergenceWarning]
-    assert len(messages) == 2
+    assert len(messages) == 3  # the third says that it ended below its start
     assert "left the domain" in messages[0]
     assert "smaller step_size" in messages[0]
     assert "or drop linearly dependent features" in messages[0]

@@ -85,17 +85,20 @@ def _warn_of_steps(estimator, result, schedule, left, remedy):
     last_tenth = safeguarded[-max(1, (len(steps) - 1) // 10) :]
     limit = result.server.step_limit
     if last_tenth.any():
+        # Automatic steps that were shortened have a limit from then on.
+        shortened = not is_auto(estimator.step_size) or limit < schedule(1)
         warn(
             f"Steps {left} in {np.count_nonzero(last_tenth)} of the last "
-            f"{plural(len(last_tenth), 'round')} and were shortened. Use a smaller step_size (it "
-            f"was {steps[-1]:.3g}), a larger batch_size or participation, or a smaller omega"
-            f"{remedy}.",
+            f"{plural(len(last_tenth), 'round')} and "
+            f"{'were shortened' if shortened else 'left rare components as they were'}. Use a "
+            f"smaller step_size (it was {steps[-1]:.3g}), a larger batch_size or participation, or "
+            f"a smaller omega{remedy}.",
             ConvergenceWarning,
         )
     elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * schedule(1):
         warn(
             f"Steps were cut from {schedule(1):.2g} to at most {limit:.2g}, because rounds were "
-            "too random for more: the fit gets along slowly. Use a larger batch_size or "
+            "too random for more: the fit gets along slowly, if at all. Use a larger batch_size or "
             f"participation, a smaller omega, or solver='vr_fedem'{remedy}.",
             ConvergenceWarning,
         )
