@@ -106,7 +106,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         while not (stopped_by or progress.converged or _used_up(progress, options)):
             if tasks:
                 tasks.begin(progress.server)
-            progress = _one_round(
+            progress = one_round(
                 solver, problem, progress, states, stopping, history, trace, options, workers
             )
             row = history.row(-1)
@@ -168,7 +168,7 @@ def _final_criteria(problem, server, stopping, history, options, workers):
     return criteria or [evaluate(problem, server, workers)[0]]
 
 
-def _one_round(solver, problem, progress, states, stopping, history, trace, options, workers):
+def one_round(solver, problem, progress, states, stopping, history, trace, options, workers):
     """Both halves of a round, and what the history keeps of it."""
     model, before = problem.model, progress.server
     step_size = options.step_size(before.round_index + 1)
