@@ -186,14 +186,11 @@ def component_units(covariance_type, weights, means, covariances, is_zero, *, is
     varies = ~is_zero
     if covariance_type == "tied":
         if is_rest:
-            there, back = _of_a_rest(root_weight[:, 0] ** 2, means, centers, roots[0], inverses[0])
+            there, back = _of_a_rest(root_weight, means, centers, roots[0], inverses[0])
         else:
-            there, back = _homogeneous(forward), _homogeneous(backward)
-        return LinearUnits(
-            _of_first_moments,
-            forward=there / root_weight[:, :, None],
-            backward=back * root_weight[:, :, None] * varies[:, None],
-        )
+            there = _homogeneous(forward) / root_weight[:, :, None]
+            back = _homogeneous(backward) * root_weight[:, :, None]
+        return LinearUnits(_of_first_moments, forward=there, backward=back * varies[:, None])
     # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     if covariance_type == "full":
         squares = 1 + d + np.flatnonzero(np.eye(d)[np.triu_indices(d)])
@@ -247,7 +244,7 @@ def _homogeneous(affine):
     return matrices
 
 
-def _of_a_rest(weights, means, centers, root, inverse):
+def _of_a_rest(root_weight, means, centers, root, inverse):
     """Maps of (1, y) to units in which noise costs alike, and back, where Σ is a rest.
 
     In units of a component, noise m of its mass and v of its first moment moves the covariance
@@ -256,14 +253,15 @@ def _of_a_rest(weights, means, centers, root, inverse):
 
         ½ m² + ½ |v|² + ¼ π ||v tᵀ + t vᵀ + m t tᵀ||²
 
-    With c = π |t|², this is ½ (1 + c) |v|² across t, and half of the quadratic form of
-    ``[[1 + c |t|² / 2, c |t|], [c |t|, 1 + 2 c]]`` in m and v along t. The symmetric root of its
-    matrix maps (m, v) to units of equal cost.
+    With c = π |t|², it is half of the squared norm of
+
+        m' = √(1 + c |t|² / (2 (1 + 2 c))) m
+        v' = c / √(1 + 2 c) m t + P v,  P Pᵀ = (1 + c) I + π t tᵀ,  P t = √(1 + 2 c) t
 
     Parameters
     ----------
-    weights : ndarray of shape (n_components,)
-        π.
+    root_weight : ndarray of shape (n_components, 1)
+        √π.
     means, centers : ndarray of shape (n_components, n_features)
         μ and t.
     root, inverse : ndarray of shape (n_features, n_features)
@@ -272,49 +270,30 @@ def _of_a_rest(weights, means, centers, root, inverse):
     Returns
     -------
     there, back : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
+        Of ``(1, y) / √π``, where ``m = 1`` and ``v = L⁻¹ y - t``.
     """
-    squared = (centers**2).sum(axis=1)
-    c = weights * squared
-    # The root of a 2 x 2 matrix A is (A + √det I) / √(trace + 2 √det).
-    root_det = np.sqrt(1 + 2 * c + 0.5 * c * squared)
-    scale = np.sqrt(2 + 2 * c + 0.5 * c * squared + 2 * root_det)
-    mass, mixed = (1 + 0.5 * c * squared + root_det) / scale, c / scale
-    along, across = (1 + 2 * c + root_det) / scale, np.sqrt(1 + c)
-    there = _blocks(
-        mass - mixed * squared,
-        mixed[:, None] * (centers @ inverse),
-        (mixed - along)[:, None] * centers,
-        across[:, None, None] * inverse
-        + _outer(_ratio(along - across, squared) * centers, centers @ inverse),
-    )
-    mass, mixed, along = along / root_det, -mixed / root_det, mass / root_det
-    across = 1 / across
-    back = _blocks(
-        mass,
-        mixed[:, None] * centers,
-        (mass + mixed)[:, None] * means,
-        across[:, None, None] * root
-        + _outer((mixed[:, None] + _ratio(along - across, squared)) * means, centers),
-    )
+    n_components, d = means.shape
+    squared = (centers**2).sum(axis=1, keepdims=True)
+    c = root_weight**2 * squared
+    across, along = np.sqrt(1 + c), np.sqrt(1 + 2 * c)
+    mass = np.sqrt(1 + 0.5 * c * squared / (1 + 2 * c)) / root_weight
+    shift = (1 + c) / along
+    # P = across I + stretch t tᵀ, and its inverse.
+    nonzero = np.maximum(squared, np.finfo(float).tiny)
+    stretch, shrink = (along - across) / nonzero, (1 / along - 1 / across) / nonzero
+    there, back = np.zeros((2, n_components, 1 + d, 1 + d))
+    there[:, :1, 0], back[:, :1, 0] = mass, 1 / mass
+    there[:, 1:, 0] = -shift / root_weight * centers
+    back[:, 1:, 0] = shift / (along * mass) * means
+    there[:, 1:, 1:] = (across / root_weight)[:, :, None] * inverse
+    there[:, 1:, 1:] += _outer(stretch / root_weight * centers, centers @ inverse)
+    back[:, 1:, 1:] = (root_weight / across)[:, :, None] * root
+    back[:, 1:, 1:] += _outer(shrink * root_weight * means, centers)
     return there, back
-
-
-def _ratio(numerators, denominators):
-    """As a column; 0 where both are."""
-    return (numerators / np.maximum(denominators, np.finfo(float).tiny))[:, None]
 
 
 def _outer(left, right):
     return left[:, :, None] * right[:, None, :]
-
-
-def _blocks(corner, row, column, rest):
-    """Matrices of these blocks."""
-    n_components, d = row.shape
-    matrices = np.empty((n_components, 1 + d, 1 + d))
-    matrices[:, 0, 0], matrices[:, 0, 1:], matrices[:, 1:, 0] = corner, row, column
-    matrices[:, 1:, 1:] = rest
-    return matrices
 
 
 def _normalised(affine, root_weight, expected, deviation):
