@@ -130,7 +130,7 @@ def component_units(theta, covariance_type, is_rest=False):
     """For each component g, A with √π_g A f(y) = `normalised(z)`, where y = μ_g + C z, C Cᵀ = Σ_g.
 
     Found from what it does to points, by least squares: it exists, and points enough tell it. Where
-    the covariance is the rest of a known moment, it is in units in which noise costs alike.
+    the covariance is the rest of a known moment, it is times the fourth root of what noise costs.
     """
     n_components, d = theta.means.shape
     matrices = covariance_matrices(theta.covariances, covariance_type, n_components, d)
@@ -146,18 +146,10 @@ def component_units(theta, covariance_type, is_rest=False):
         map_of_functions = np.linalg.lstsq(at_points, mapped, rcond=None)[0].T
         if is_rest:
             center = np.linalg.solve(root, theta.means[g])
-            map_of_functions = equal_costs(theta.weights[g], center) @ map_of_functions
+            cost = cost_of_noise(theta.weights[g], center)
+            map_of_functions = sqrtm(sqrtm(cost)) @ map_of_functions
         units.append(map_of_functions)
     return np.array(units)
-
-
-def equal_costs(weight, center):
-    """K with ||K (m, v)||² the cost of noise: K (m, v) = (a m, b m + P v), P symmetric."""
-    cost = cost_of_noise(weight, center)
-    P = sqrtm(cost[1:, 1:])
-    b = np.linalg.solve(P, cost[1:, 0])
-    mass = np.array([[math.sqrt(cost[0, 0] - b @ b)]])
-    return np.block([[mass, np.zeros((1, len(b)))], [b[:, None], P]])
 
 
 def cost_of_noise(weight, center):

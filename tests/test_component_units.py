@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.linalg import sqrtm
 
 import literal
 from skfedem import FederatedGaussianMixture
@@ -91,32 +92,44 @@ def test_there_rows_are_noise_alike_in_all_directions(covariance_type):
     assert_allclose((weights[:, None] * own).T @ own, np.eye(own.shape[1]), atol=1e-11)
 
 
-def test_noise_costs_as_many_nats_in_all_directions_where_a_covariance_is_a_rest():
-    model, parameters, units = case("rest")
+def test_where_a_covariance_is_a_rest_they_are_finer_where_noise_costs_more():
+    model, parameters, units_of_rest = case("rest")
+    _, _, units_of_rows = case("tied")
     best = model.statistics_of(parameters)
     component = np.arange(1 + D) + 2 * (1 + D)
-
-    def lost(noise):
-        values = np.zeros(model.n_statistics)
-        values[component] = noise
-        estimate = best + units.to_standard(values[None])[0]
-        return model.minorizer(best, parameters) - model.minorizer(
-            best, model.maximization(estimate)
-        )
-
     # Second differences, in which odd orders cancel.
-    size, unit = 1e-4, np.eye(1 + D)
+    size, unit = 1e-5, np.eye(1 + D)
 
-    def even(noise):
-        return lost(size * noise) + lost(-size * noise)
+    def cost_in(units):
+        """Second derivatives of what is lost by noise in one component's units."""
 
-    curvature = [
-        [(even(one + other) - even(one - other)) / (4 * size**2) for one in unit] for other in unit
-    ]
-    # Weights are divided by their sum: noise of all masses alike costs nothing. The units leave
-    # that to the others.
-    masses = [units.to_standard(np.eye(model.n_statistics)[[j]])[0, 2 * (1 + D)] for j in component]
-    assert_allclose(curvature + np.outer(masses, masses), unit, rtol=0, atol=1e-6)
+        def lost(noise):
+            values = np.zeros(model.n_statistics)
+            values[component] = noise
+            estimate = best + units.to_standard(values[None])[0]
+            return model.minorizer(best, parameters) - model.minorizer(
+                best, model.maximization(estimate)
+            )
+
+        def even(noise):
+            return lost(size * noise) + lost(-size * noise)
+
+        cost = [
+            [(even(one + other) - even(one - other)) / (4 * size**2) for one in unit]
+            for other in unit
+        ]
+        # Weights are divided by their sum: noise of all masses alike costs nothing. The units
+        # leave that to the others.
+        at = np.eye(model.n_statistics)[component]
+        masses = units.to_standard(at)[:, component[0]]
+        return cost + np.outer(masses, masses)
+
+    center = in_units_of(2, "tied", np.zeros((1, D)))[0]
+    cost = literal.cost_of_noise(WEIGHTS[2], -center)
+    assert np.linalg.cond(cost) > 100
+    assert_allclose(cost_in(units_of_rows), cost, rtol=1e-4, atol=0.1)
+    # What acts on R x alike in all directions costs least if R'R is the root of the cost.
+    assert_allclose(cost_in(units_of_rest), sqrtm(cost), rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("covariance_type", KINDS)
@@ -171,3 +184,17 @@ def test_weights_below_0_001_count_as_0_001(covariance_type):
     first = np.arange(values.shape[1]) < values.shape[1] // G
     assert_array_equal(mapped[3][:, ~first], mapped[2][:, ~first])
     assert_allclose(mapped[3][:, first], mapped[2][:, first] / np.sqrt(2), rtol=1e-12)
+
+
+def test_units_of_a_shared_covariance_follow_what_clients_tell():
+    # In a stream they tell the second moment anew, and errors of the means cancel.
+    rows = np.random.default_rng(2).normal(3.0, size=(60, 2))
+    clients = np.arange(60) % 3
+    gm = FederatedGaussianMixture(
+        2, covariance_type="tied", omega=1.0, warm_start=True, tol=10.0, random_state=0
+    )
+    told = [
+        step(rows, clients=clients)._memory.model.in_stream
+        for step in (gm.fit, gm.partial_fit, gm.partial_fit, gm.fit)
+    ]
+    assert told == [False, True, True, False]

@@ -442,6 +442,24 @@ def test_units_of_normal_cells_do_not_matter(effects, noise):
     assert_allclose(2.0**12 * small.fitted_mean(), large.fitted_mean(), atol=0.01)
 
 
+def test_units_of_cells_that_were_observed_again_and_again_do_not_matter():
+    rng = np.random.default_rng(0)
+    rows, columns = rng.integers(12, size=600), rng.integers(9, size=600)
+    values = rng.normal(size=(12, 2))[rows] @ rng.normal(size=(2, 9))
+    values = values[np.arange(600), columns] + rng.normal(size=600)
+    clients = rng.integers(4, size=600)
+
+    def fit(unit):
+        tables = [np.column_stack([rows, columns, unit * values])[clients == k] for k in range(4)]
+        imputer = FederatedMatrixImputer(3, penalty=5 * unit, effects="none")
+        return imputer.fit(tables, shape=(12, 9))
+
+    large, small = fit(1.0), fit(2.0**-12)
+    assert large.n_iter_ > 10
+    assert large.n_iter_ == small.n_iter_
+    assert_allclose(2.0**12 * small.fitted_mean(), large.fitted_mean(), rtol=1e-9)
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("step_size", [lambda k: 1e-8**k, 1e-300])
 def test_steps_whose_squares_vanish(step_size):

@@ -8,8 +8,8 @@ so for all rows. There compression adds what so many more rows less would, and n
 direction loses more than another.
 
 A "tied" covariance may be the rest of a known moment, which the noise of all components moves, and
-that of those far from the centre by much. Then the units are those in which noise costs as many
-nats in all directions.
+that of those far from the centre by much. There the units are finer in directions in which noise
+costs more.
 
 The maps are linear: what is compressed without bias stays unbiased. They follow from the broadcast
 parameters, which server and clients know.
@@ -245,18 +245,17 @@ def _homogeneous(affine):
 
 
 def _of_a_rest(root_weight, means, centers, root, inverse):
-    """Maps of (1, y) to units in which noise costs alike, and back, where Σ is a rest.
+    """Maps of (1, y) to units that suit a covariance that is the rest of a moment, and back.
 
     In units of a component, noise m of its mass and v of its first moment moves the covariance
     ``M - Σ_g π_g μ_g μ_gᵀ`` by ``√π (v tᵀ + t vᵀ + m t tᵀ)``, where t is its mean, counted from the
     centre of all rows. What that costs, in nats to second order, and their own errors do, is
 
-        ½ m² + ½ |v|² + ¼ π ||v tᵀ + t vᵀ + m t tᵀ||²
+        ½ m² + ½ |v|² + ¼ π ||v tᵀ + t vᵀ + m t tᵀ||² = ½ (m, v) A (m, v)ᵀ
 
-    With c = π |t|², it is half of the squared norm of
-
-        m' = √(1 + c |t|² / (2 (1 + 2 c))) m
-        v' = c / √(1 + 2 c) m t + P v,  P Pᵀ = (1 + c) I + π t tᵀ,  P t = √(1 + 2 c) t
+    With c = π |t|², A is 1 + c across t, and ``[[1 + c |t|² / 2, c |t|], [c |t|, 1 + 2 c]]`` for m
+    and v along t. Where x is alike in all directions, the noise of an operator that acts on R x,
+    which grows with R x, costs least for ``RᵀR = √A``: R is the fourth root of A.
 
     Parameters
     ----------
@@ -270,30 +269,49 @@ def _of_a_rest(root_weight, means, centers, root, inverse):
     Returns
     -------
     there, back : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
-        Of ``(1, y) / √π``, where ``m = 1`` and ``v = L⁻¹ y - t``.
+        ``R [[1, 0], [-t, L⁻¹]] / √π`` and its inverse.
     """
-    n_components, d = means.shape
     squared = (centers**2).sum(axis=1, keepdims=True)
     c = root_weight**2 * squared
-    across, along = np.sqrt(1 + c), np.sqrt(1 + 2 * c)
-    mass = np.sqrt(1 + 0.5 * c * squared / (1 + 2 * c)) / root_weight
-    shift = (1 + c) / along
-    # P = across I + stretch t tᵀ, and its inverse.
+    mass, mixed, along, across = 1 + 0.5 * c * squared, c, 1 + 2 * c, 1 + c
+    det = 1 + 2 * c + 0.5 * c * squared
+    for _ in range(2):
+        # The root of a 2 x 2 matrix A is (A + √det I) / √(trace + 2 √det).
+        det, across = np.sqrt(det), np.sqrt(across)
+        scale = np.sqrt(mass + along + 2 * det)
+        mass, mixed, along = (mass + det) / scale, mixed / scale, (along + det) / scale
     nonzero = np.maximum(squared, np.finfo(float).tiny)
-    stretch, shrink = (along - across) / nonzero, (1 / along - 1 / across) / nonzero
-    there, back = np.zeros((2, n_components, 1 + d, 1 + d))
-    there[:, :1, 0], back[:, :1, 0] = mass, 1 / mass
-    there[:, 1:, 0] = -shift / root_weight * centers
-    back[:, 1:, 0] = shift / (along * mass) * means
-    there[:, 1:, 1:] = (across / root_weight)[:, :, None] * inverse
-    there[:, 1:, 1:] += _outer(stretch / root_weight * centers, centers @ inverse)
-    back[:, 1:, 1:] = (root_weight / across)[:, :, None] * root
-    back[:, 1:, 1:] += _outer(shrink * root_weight * means, centers)
+    rows, beyond = centers @ inverse, (along - across) / nonzero
+    there = _blocks(
+        (mass - mixed * squared) / root_weight,
+        mixed / root_weight * rows,
+        (mixed - along) / root_weight * centers,
+        (across / root_weight)[:, :, None] * inverse,
+    )
+    there[:, 1:, 1:] += _outer(beyond / root_weight * centers, rows)
+    mass, mixed, along, across = along / det, -mixed / det, mass / det, 1 / across
+    beyond = (along - across) / nonzero
+    back = _blocks(
+        mass * root_weight,
+        mixed * root_weight * centers,
+        (mass + mixed) * root_weight * means,
+        (across * root_weight)[:, :, None] * root,
+    )
+    back[:, 1:, 1:] += _outer((mixed + beyond) * root_weight * means, centers)
     return there, back
 
 
 def _outer(left, right):
     return left[:, :, None] * right[:, None, :]
+
+
+def _blocks(corner, row, column, rest):
+    """Matrices of these blocks."""
+    n_components, d = row.shape
+    matrices = np.empty((n_components, 1 + d, 1 + d))
+    matrices[:, :1, 0], matrices[:, 0, 1:], matrices[:, 1:, 0] = corner, row, column
+    matrices[:, 1:, 1:] = rest
+    return matrices
 
 
 def _normalised(affine, root_weight, expected, deviation):
