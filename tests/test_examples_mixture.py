@@ -154,7 +154,7 @@ def test_mean_before(digits):
 @pytest.fixture(scope="module")
 def communication(tmp_path_factory):
     folder = tmp_path_factory.mktemp("communication")
-    return run_example("plot_communication.py", folder, "--seeds", "1", "--rounds", "40")
+    return run_example("plot_communication.py", folder, "--seeds", "1", "--rounds", "60")
 
 
 @pytest.mark.slow
