@@ -112,6 +112,10 @@ class LowRankModel(Model):
         self.positions = positions
         self.log_base_measure = log_base_measure
         self.adaptive = adaptive
+        family, n_observations = pooled.family, pooled.support.counts.sum()
+        self._constant = -n_observations * family.log_normalizer
+        at_zero = n_observations * family.log_partition(0.0) - log_base_measure - self._constant
+        self._nothing = _NOTHING * at_zero
 
     # ---- clients
 
@@ -286,10 +290,7 @@ class LowRankModel(Model):
 
         No sign: noise may well make the minorizer fall.
         """
-        family, n_observations = self.pooled.family, self.pooled.support.counts.sum()
-        constant = -n_observations * family.log_normalizer
-        at_zero = n_observations * family.log_partition(0.0) - self.log_base_measure - constant
-        size = max(abs(now) - constant, _NOTHING * at_zero, _FEW_DIGITS * abs(now))
+        size = max(abs(now) - self._constant, self._nothing, _FEW_DIGITS * abs(now))
         return abs(now - before) / max(size, np.finfo(float).tiny)
 
     def trace(self, parameters):
