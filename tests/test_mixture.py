@@ -740,6 +740,23 @@ def test_kmeans_reveals_no_row(n_clusters):
         assert distances.size == 0 or distances.min() > 1e-6
 
 
+@pytest.mark.parametrize("n_clusters", [2, 3, 8])
+def test_what_centroids_leave_of_the_mean_is_no_row(n_clusters):
+    n_alone = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        client = np.concatenate([rng.normal(size=(20, 2)), 30 * rng.normal(size=(seed % 3, 2))])
+        n_alone += seed % 3 == 1
+        sent, mass = mixture_assignment._centroids_to_send(client, n_clusters, seed, None)
+        counts = np.rint(len(client) * mass)
+        held_back = len(client) - counts.sum()
+        assert held_back != 1
+        if held_back > 1:
+            mean_of_others = (client.sum(axis=0) - counts @ sent) / held_back
+            assert np.abs(mean_of_others - client).max(axis=1).min() > 1e-6
+    assert n_alone > 10
+
+
 def test_clients_of_one_row_send_no_centroid():
     center = np.zeros(2)
     assert centroids_sent(X[:1], 3, center, 0)[1] == 0

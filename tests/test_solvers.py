@@ -420,8 +420,8 @@ def test_many_clients_allow_steps_that_control_variates_cannot_follow():
         return first_step_size(problem_of(n_clients, omega=8.0), variance_reduced=False)
 
     learning = 0.5 / 9
-    assert first(20) == learning
-    assert first(20) < 0.01 * 100 / 8 == first(100)
+    assert first(10) == learning
+    assert first(10) < 0.03 * 100 / 8 == first(100)
     assert first(500) == first(1000) == 0.5
 
 

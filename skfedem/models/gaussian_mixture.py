@@ -46,8 +46,8 @@ _EMPTY = 10 * np.finfo(np.float64).eps
 _LEAST_LOG_ODDS = -500.0
 
 # Shares of n / ω_p and N / (q ω_p): averages over so many clients and rows hold although control
-# variates lag behind. Twice as much made gaps after 200 rounds 1.6 times as large, in the mean of 180
-# random mixtures, half of which had narrow components.
+# variates lag behind. Twice as much made gaps after 200 rounds 1.6 times as large, in the mean of
+# 180 random mixtures, half of which had narrow components.
 _CLIENTS = 0.03
 _ROWS = 0.15
 # Share of n b / (q (1 + ω_p)), or of Theorem 4's n b / (q (1 + 5 ω_p)), for the first steps of

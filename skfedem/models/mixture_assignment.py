@@ -113,30 +113,23 @@ def _random_statistics(model, federation, seed):
 def _kmeans_centers(model, federation, seed):
     """One-shot federated k-means: clients send centroids and counts, the server clusters those.
 
-    No centroid of fewer than two rows is sent, whatever their weights. Where too few remain, the
-    missing centres are drawn from the normal distribution with the rows' mean and variances.
+    Where too few are sent, the missing centres are drawn from the normal distribution with the
+    rows' mean and variances.
     """
     rng = np.random.RandomState(seed)
     n, d, size = federation.n_clients, model.n_features, model.n_components
     cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
-    weighted = federation.sample_weight
     parts = [(np.empty((0, d)), np.empty(0))]
     for client in cohort:
         start, stop = federation.offsets[client : client + 2]
         n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
-        if not n_clusters:
-            continue
-        sample = _sample(rng, start, stop)
-        weights = None if weighted is None else weighted.values[sample]
-        rows = take_rows(federation.rows, sample) - model.units.center
-        tol = _weighted_tol(rows, weights)
-        found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=weights, tol=tol)
-        members = np.bincount(found.labels_, minlength=n_clusters)
-        sent = members >= _FEWEST_ROWS
-        if weights is not None:
-            members = np.bincount(found.labels_, weights, minlength=n_clusters)
-        scale = federation.totals[client] / members.sum()
-        parts.append((found.cluster_centers_[sent], scale * members[sent]))
+        if n_clusters:
+            sample = _sample(rng, start, stop)
+            rows = take_rows(federation.rows, sample) - model.units.center
+            weighted = federation.sample_weight
+            weights = None if weighted is None else weighted.values[sample]
+            centroids, mass = _centroids_to_send(rows, n_clusters, seed, weights)
+            parts.append((centroids, mass * federation.totals[client]))
     centroids, counts = map(np.concatenate, zip(*parts, strict=True))
     bits = FLOAT_BITS * len(counts) * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
@@ -145,6 +138,29 @@ def _kmeans_centers(model, federation, seed):
         found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=counts)
         drawn = np.concatenate([found.cluster_centers_, drawn])
     return drawn + model.units.center, bits
+
+
+def _centroids_to_send(rows, n_clusters, seed, sample_weight):
+    """Centroids of a client's clusters of two or more rows, and the share of its rows in each.
+
+    The mean of all rows is known, and so the sum of what is held back follows from what is sent.
+    Where that would be a single row, the smallest of the other clusters is held back with it.
+
+    Returns
+    -------
+    centroids : ndarray of shape (n_sent, n_features)
+    mass : ndarray of shape (n_sent,)
+        Share of the client's rows, or of their weight.
+    """
+    tol = _weighted_tol(rows, sample_weight)
+    found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=sample_weight, tol=tol)
+    members = np.bincount(found.labels_, minlength=n_clusters)
+    mass = np.bincount(found.labels_, sample_weight, minlength=n_clusters)
+    mass = mass / mass.sum()
+    sent = members >= _FEWEST_ROWS
+    if np.count_nonzero(members == 1) == 1:
+        sent[np.where(sent, members, np.inf).argmin()] = False
+    return found.cluster_centers_[sent], mass[sent]
 
 
 def _sample(rng, start, stop):
