@@ -1,7 +1,7 @@
 """Configuration of Sphinx.
 
 ``sphinx-build -W doc doc/_build`` runs the examples and shows their figures and what they print,
-which takes about five minutes. ``-D plot_gallery=0`` shows their code alone.
+which takes five to fifteen minutes. ``-D plot_gallery=0`` shows their code alone.
 """
 
 import importlib.util

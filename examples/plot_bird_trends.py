@@ -185,7 +185,7 @@ try:
     from statsmodels.nonparametric.smoothers_lowess import lowess
 except ImportError:
     lowess = None
-    print("statsmodels is not installed: no LOESS curves (pip install skfedem[examples])")
+    print("statsmodels is not installed: no LOESS curves (pip install statsmodels)")
 
 
 def smooth(values, years):
@@ -219,7 +219,7 @@ def draw(top, bottom, study, trend):
 try:
     import matplotlib.pyplot as plt
 except ImportError:
-    print("matplotlib is not installed: no plot (pip install skfedem[examples])")
+    print("matplotlib is not installed: no plot (pip install matplotlib)")
 else:
     figure, axes = plt.subplots(
         nrows=2,

@@ -185,7 +185,7 @@ for key, (bits, log_likelihood, _) in curves.items():
 # :math:`\omega` that is larger.
 #
 # *The automatic step is careful.* With the largest :math:`\omega` it has not arrived after 150
-# rounds. It is meant to stand everywhere, and random k at :math:`\omega = 8` shows why: with
+# rounds. It is meant to hold everywhere, and random k at :math:`\omega = 8` shows why: with
 # :math:`\gamma = 0.5` those runs never settle. Where bits are what costs, a step larger than the
 # automatic one is worth a try.
 #

@@ -5,8 +5,8 @@ Four hospitals: a pipeline from raw tables to a tuned fit
 Patients of four hospitals, with five measurements each, some of them missing: the heart disease
 data of Cleveland, Hungary, Switzerland and Long Beach (UCI). Which kinds of patients are there? The
 pipeline marks and fills in what is missing, standardises, and fits a mixture, and what leaves a
-hospital are sums and centroids, no patients. A grid search then says how far messages can be
-compressed and how often a hospital may be absent.
+hospital are sums and centroids, no patients as such. A grid search then says how far messages can
+be compressed and how often a hospital may be absent.
 
 The data are the four processed files of UCI's "Heart Disease" (doi 10.24432/C52P4X) in one table,
 ``heart_4hospitals.csv``, with the columns hospital, age, trestbps, chol, thalach, oldpeak and num

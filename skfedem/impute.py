@@ -98,7 +98,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         matters only for rows and columns about which the data say next to nothing. Without it, rows
         of zeros run away, and where observed rows and columns barely connect, as on matrices with a
         quarter of a percent of their cells observed, so do sums over unobserved cells. 0 is none,
-        but for 1e-7.
+        except for 1e-7.
     rows : {"shared", "disjoint"}, default="shared"
         In a list, whether all clients have the same rows (sites), or each its own.
     missing_values : number, default=numpy.nan
@@ -361,8 +361,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             ``transform`` and ``score``. (scikit-learn's searches would split it like rows where
             there are two clients: give those sparse matrices.)
         resume_from : path-like, default=None
-            Checkpoint of the same run, with the same data and parameters (``max_iter`` and
-            ``max_epochs`` aside), to go on from bit for bit, except that ``history_`` has an
+            Checkpoint of the same run, with the same data and parameters (but for ``max_iter`` and
+            those that change no round), to go on from bit for bit, except that ``history_`` has an
             evaluation where that run ended.
 
         Returns

@@ -162,15 +162,16 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     reg_covar : float, default=1e-6
         Added to every variance, in the features' units squared; with the rounding of second
         moments, in standard units 64 eps, where that may be more. 0 adds nothing, and covariances
-        that are singular then raise ValueError: of constant features (but with "spherical") and,
+        that are singular then raise ValueError: of constant features (except with "spherical") and,
         with "full" and "tied", of linearly dependent ones.
     n_init : int, default=1
         Number of starts; the fit with the largest log-likelihood is kept, and ``history_``, bits
         included, is that of this start alone.
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
         How a start is found. "kmeans": each client (of at most 128) clusters its rows and sends
-        centroids of two or more rows with their counts, and the server clusters those. Where
-        clients have single rows only there is nothing to cluster: take "random" then. Of a client
+        centroids of two or more rows with their counts, and the server clusters those. Where too
+        few are sent, the missing centres are drawn from the normal distribution with the mean and
+        the variances of all rows; ``n_init`` tries several. Of a client
         with more than 131,072 rows a random sample of so many is clustered, and "k-means++" takes
         such a sample of all rows.
         **"k-means++" and "random_from_data" reveal** ``n_components`` **rows to the server**.
@@ -249,7 +250,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     new_client_ids_ : ndarray
         Labels of the clients that were new in the last call of ``partial_fit``.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        ||V_i||, how unlike the others a client is, in the standard units of ``history_``.
+        ||V_i||, how unlike the others a client is, in the standard units of ``history_``. With a
+        small ``control_step``, or few rounds, V_i is on its way there, or 0.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -391,8 +393,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             with a list. Rows of weight zero are left out. Only their ratios matter: integer weights
             are repeated rows. See Notes.
         resume_from : path-like, default=None
-            Checkpoint of the same run, with the same data and parameters (``max_iter`` and
-            ``max_epochs`` aside), to go on from bit for bit, except that ``history_`` has an
+            Checkpoint of the same run, with the same data and parameters (but for ``max_iter`` and
+            those that change no round), to go on from bit for bit, except that ``history_`` has an
             evaluation where that run ended.
 
         Returns

@@ -602,4 +602,4 @@ def test_without_pandas():
         "except ImportError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install skfedem[ebird]" in done.stdout
+    assert "pip install pandas" in done.stdout

@@ -1324,7 +1324,7 @@ def test_without_matplotlib_all_but_drawing_works():
         "ImputationDisplay.from_estimator",
         "ImputationDisplay.plot",
     ]
-    assert all("pip install skfedem[plot]" in line for line in lines)
+    assert all("pip install matplotlib" in line for line in lines)
 
 
 def test_a_stream_is_drawn_by_what_it_has(pyplot):

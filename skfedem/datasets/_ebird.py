@@ -44,7 +44,7 @@ def read_ebird(
     with a sampling event file, the complete ones without it.
 
     Get the files from https://ebird.org/data/download; their terms of use forbid passing them on.
-    Needs pandas: ``pip install skfedem[ebird]``.
+    Needs pandas (``pip install pandas``).
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def _import_pandas():
         import pandas
     except ImportError as error:
         raise ImportError(
-            "read_ebird needs pandas, which is not installed: pip install skfedem[ebird]"
+            "read_ebird needs pandas, which is not installed: pip install pandas"
         ) from error
     return pandas
 

@@ -2,7 +2,7 @@
 
 Displays follow scikit-learn's conventions: ``from_estimator`` draws, the constructor takes the data
 alone, ``plot`` draws again, and ``figure_`` and ``ax_`` are there to go on with. They need
-matplotlib (``pip install skfedem[plot]``), which is imported when something is drawn and not
+matplotlib (``pip install matplotlib``), which is imported when something is drawn and not
 before.
 """
 

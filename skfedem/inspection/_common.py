@@ -22,7 +22,7 @@ def check_matplotlib(caller):
     except ImportError as error:
         raise ImportError(
             f"{caller} requires matplotlib, which is not installed. Install it with "
-            "`pip install skfedem[plot]`."
+            "`pip install matplotlib`."
         ) from error
 
 

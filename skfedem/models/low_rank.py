@@ -38,7 +38,7 @@ _NOTHING = 1e-6
 # What is left of an objective without constants has digits down to this share of it.
 _FEW_DIGITS = 1e-9
 # Shares of the bounds of minibatch_bounds. On the oystercatcher counts, with 100 and 500 of 1,324
-# cells a client, 2.5 stood and 5 did not for SPIDER; FedEM's floor falls with its step.
+# cells a client, 2.5 held and 5 did not for SPIDER; FedEM's floor falls with its step.
 _NOISE = 2.0
 _SPIDER = 2.0
 

@@ -26,7 +26,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
     """Subtract the mean and divide by the standard deviation of the rows of all clients.
 
     ``transformed = (rows - mean_) / scale_``, as scikit-learn's ``StandardScaler`` does on the
-    pooled rows. Clients send sums, not rows; the sum over a client with a single row is that row.
+    pooled rows. Clients send sums, not rows; the sum over a client with a single row is that row,
+    and that of a feature which a client observed once is this observation.
 
     Missing values (NaN) are left out of the sums and stay missing.
 
