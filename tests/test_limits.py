@@ -62,9 +62,9 @@ def federated(covariance_type, **params):
     return FederatedGaussianMixture(covariance_type=covariance_type, **params)
 
 
-def assert_same_fit(got, want, rtol=1e-8, names=FITTED):
+def assert_same_fit(got, want, rtol=1e-8, atol=1e-9, names=FITTED):
     for name in names:
-        assert_allclose(getattr(got, name), getattr(want, name), rtol=rtol, atol=1e-9, err_msg=name)
+        assert_allclose(getattr(got, name), getattr(want, name), rtol=rtol, atol=atol, err_msg=name)
 
 
 # ---- scikit-learn's EM
@@ -88,6 +88,23 @@ def test_defaults_are_scikit_learns_em_iteration_by_iteration(covariance_type, m
     # Row r of the history is the state after r rounds: one E-step ahead of the bounds.
     assert_allclose(fit.history_["log_likelihood"][:max_iter], bounds, rtol=1e-10)
     assert_array_equal(fit.history_["safeguarded"], 0)
+
+
+# Rows of spread 1e-8 under unit precisions: in standard units Ŝ_0 would be 1e16, which has no digit
+# left for the rows.
+@every_covariance_type
+@pytest.mark.parametrize("max_iter", [1, 2, 20])
+def test_a_start_that_is_wide_beside_the_rows_loses_no_digits(covariance_type, max_iter):
+    scale = 1e-8
+    clients = [rows * scale for rows in ragged_clients()]
+    params = {"max_iter": max_iter, "reg_covar": 1e-3 * scale**2, "tol": 0.0}
+    params.update(start_of(covariance_type, scale))
+    params["precisions_init"] = params["precisions_init"] * scale**2
+    pooled = GaussianMixture(2, covariance_type=covariance_type, **params)
+    pooled.fit(np.concatenate(clients))
+    fit = federated(covariance_type, **params).fit(clients)
+    assert_allclose(fit.lower_bound_, pooled.lower_bound_, rtol=1e-10)
+    assert_same_fit(fit, pooled, atol=0)
 
 
 @every_covariance_type

@@ -1453,6 +1453,21 @@ def test_bits_before_the_first_round_of_a_given_start(covariance_type):
     assert gm.history_["downlink_bits"][0] == FLOAT * N_CLIENTS * (moments + start)
 
 
+def test_bits_of_a_start_that_is_wide_beside_the_rows():
+    start = {"weights_init": np.full(3, 1 / 3), "means_init": CENTERS, "covariance_type": "diag"}
+
+    def uplink_bits(precision):
+        gm = FederatedGaussianMixture(
+            **ONE_OFF, **start, precisions_init=np.full((3, 2), precision)
+        ).fit(CLIENTS)
+        return gm.history_["uplink_bits"][0]
+
+    # Expected statistics on top of the moments, from some hundred standard deviations on.
+    moments, statistics = 4, 15
+    assert uplink_bits(1e-3) == FLOAT * N_CLIENTS * moments
+    assert uplink_bits(1e-7) == FLOAT * N_CLIENTS * (moments + statistics)
+
+
 def test_bits_of_given_means():
     gm = FederatedGaussianMixture(**ONE_OFF, means_init=CENTERS).fit(CLIENTS)
     # Moments, then the statistics of the rows nearest to each mean, for means and a start.

@@ -27,6 +27,11 @@ from .units import (
     with_new_axes,
 )
 
+# Rows have moments of about 1 in standard units. Of the first difference from a start with larger
+# statistics than this, wide or far as a hundred standard deviations of all rows, rounding would
+# leave fewer than twelve digits.
+_FAR = 1e4
+
 
 class Moments(NamedTuple):
     """Centre, second moment about it (a matrix, or its diagonal alone), and their cost."""
@@ -231,8 +236,9 @@ def start_run(model, federation, init_params, given, seed, cost):
         covariances = parameters.covariances if covariances is None else covariances
     parameters = model.parameters(weights, means, covariances)
     statistics, n_passes = model.statistics_of(parameters), 0
-    if not in_domain(model, statistics):
-        # No data has these means under this covariance: what the clients' data have, then.
+    if np.abs(statistics).max() > _FAR or not in_domain(model, statistics):
+        # No data has these means under this covariance, or the rows' moments would be lost in the
+        # rounding of Ŝ_0: what the clients' data have, then.
         statistics, n_passes = expected_statistics(model, federation, parameters), 1
         uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
     # θ, which does not follow from Ŝ_0.
