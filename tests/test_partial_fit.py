@@ -213,6 +213,32 @@ def test_clients_are_known_by_their_date_in_any_unit(unit):
     assert_array_equal(gm.history_["n_active"][1:], [3, 2])
 
 
+# As floats, the integers of each line are one.
+LARGE = [
+    (np.array([2**62 + 1, 2**62 + 3]), np.array([2**62 + 3, 2**63 + 5], dtype=np.uint64)),
+    ([2**62 + 1, 2**63 + 5], [2**63 + 5, 2**63 + 7]),
+    (np.array([2**53, 2**53 + 1]), np.array([2.0**53, 0.5])),
+    (np.array([2**53, 2**53 + 1], dtype=object), np.array([2**53 + 1, 2**53 + 2])),
+]
+
+
+@pytest.mark.parametrize(("first", "then"), LARGE, ids=["signs", "list", "floats", "objects"])
+def test_clients_are_known_by_large_integers(first, then):
+    gm = FederatedGaussianMixture(2, random_state=0)
+    rows, each = make_rows(40), np.arange(40) % 2
+    labels = [
+        [of[k] for k in each] if isinstance(of, list) else of[each] for of in (first, then, first)
+    ]
+    gm.partial_fit(rows, clients=labels[0]).partial_fit(rows, clients=labels[1])
+    known = list(first) + [label for label in then if label not in list(first)]
+    assert gm.client_ids_.tolist() == known
+    assert gm.new_client_ids_.tolist() == known[2:]
+    gm.partial_fit(rows, clients=labels[2])
+    assert gm.n_clients_ == 3 and len(gm.new_client_ids_) == 0
+    with pytest.raises(ValueError, match="labels like those of the calls before"):
+        gm.partial_fit(rows, clients=each.astype(str))
+
+
 @pytest.mark.parametrize("control_step", [1.0, 0.3])
 def test_the_sum_is_divided_by_the_share_that_is_present(control_step):
     gm = FederatedGaussianMixture(**GIVEN, step_size=0.2, control_step=control_step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -172,7 +173,7 @@ def join(memory, ids, *, uniform):
         If the labels are of another kind than the known ones.
     """
     known, n_known = memory.ids, len(memory.ids)
-    kinds = {"number" if a.dtype.kind in "biuf" else a.dtype.kind for a in (known, ids)}
+    kinds = {_kind(labels) for labels in (known, ids)}
     if len(kinds - {"O", "U", "T"}) > 0 and len(kinds) > 1:
         raise ValueError(
             f"Expected client labels like those of the calls before, of dtype {known.dtype}, got "
@@ -190,11 +191,28 @@ def join(memory, ids, *, uniform):
             share = n_known / (n_known + len(new))
             server = server._replace(control=share * server.control)
     return memory._replace(
-        ids=np.concatenate([known, ids[new]]),
+        ids=_together(known, ids[new]),
         totals=np.concatenate([memory.totals, np.zeros(len(new))]),
         server=server,
         states=ClientStates(controls),
     ), at
+
+
+def _kind(labels):
+    """What labels are: "number", also as objects, or the kind of their dtype."""
+    numbers = labels.dtype.kind in "biuf" or (
+        labels.dtype == object and all(isinstance(label, Real) for label in labels)
+    )
+    return "number" if numbers else labels.dtype.kind
+
+
+def _together(known, new):
+    """Known and new labels; as objects where floats would make others of large integers."""
+    labels = np.concatenate([known, new])
+    if labels.dtype.kind != "f":
+        return labels
+    exact = np.concatenate([known.astype(object), new.astype(object)])
+    return labels if (labels == exact).all() else exact
 
 
 def positions(known, ids):
@@ -214,7 +232,7 @@ def positions(known, ids):
     if known.dtype.kind in "mM" and known.dtype.kind == ids.dtype.kind:
         # Of one unit: else lists of them have dates beside integers.
         known, ids = (labels.astype(np.result_type(known, ids)) for labels in (known, ids))
-    if not (known.dtype.kind in "iu" and ids.dtype.kind in "iu"):
+    if {known.dtype.kind, ids.dtype.kind} not in ({"i"}, {"u"}):  # both kinds meet as floats
         where = {label: k for k, label in enumerate(known.tolist())}
         return np.array([where.get(label, -1) for label in ids.tolist()])
     order = np.argsort(known)
