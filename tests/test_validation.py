@@ -791,6 +791,30 @@ BAD_STARTS = {
         {"fixed_covariance": "identity", "covariance_type": "tied"},
         ["fixed_covariance"],
     ),
+    "means that are far beyond the rows": (
+        {"means_init": [[0, 0], [1e100, 0]], "covariance_type": "tied", "omega": 1.0},
+        [r"means_init within 1e\+37 standard deviations", r"got \[1e\+100, 0.0\] for component 1"],
+    ),
+    "means whose squares are no doubles": (
+        {"means_init": [[1e200, -1e200], [0, 0]]},
+        ["means_init within", "for component 0", "in the units of the rows"],
+    ),
+    "precisions whose inverses are no doubles": (
+        {"precisions_init": [1e-320, 1e-320], "covariance_type": "spherical"},
+        [r"precisions_init with variances within a factor of 1e\+74", "from inf to inf"],
+    ),
+    "precision matrices whose inverses are no doubles": (
+        {"precisions_init": [[1e-320, 0], [0, 1]], "covariance_type": "tied"},
+        ["precisions_init with variances within", "from 1 to inf", "in the units of the rows"],
+    ),
+    "precisions that are too large for messages": (
+        {"precisions_init": 1e200 * np.eye(2), "covariance_type": "tied", "omega": 1.0},
+        ["precisions_init with variances within", "from 1e-200 to 1e-200"],
+    ),
+    "a fixed covariance whose inverse is no double": (
+        {"fixed_covariance": 1e-320 * np.eye(2), "covariance_type": "tied"},
+        ["fixed_covariance with variances within", "from 1e-320 to 1e-320"],
+    ),
 }
 
 

@@ -8,9 +8,14 @@ import numpy as np
 
 from .._parameters import check_shape
 from .covariances import whiten
+from .mixture_parameters import in_standard_units
 
 # What messages advise where a fit or a stream cannot go on.
 TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
+
+# Standard deviations of the rows that a start may be away, wide or narrow. Densities and the units
+# of messages have fourth powers of a distance over a width: no larger ones are doubles.
+_FARTHEST = 1e37
 
 
 class Given(NamedTuple):
@@ -82,14 +87,50 @@ def _inverses_of_precisions(estimator, d):
     precisions = check_shape("precisions_init", estimator.precisions_init, shape)
     if estimator.covariance_type in ("full", "tied"):
         _check_positive_definite("precisions_init", precisions)
-        whitening = whiten(precisions)
-        return np.swapaxes(whitening, -1, -2) @ whitening
+        with np.errstate(over="ignore", invalid="ignore"):  # ``check_spread`` says it
+            whitening = whiten(precisions)
+            return np.swapaxes(whitening, -1, -2) @ whitening
     if (precisions <= 0).any():
         raise ValueError(
             f"Expected positive precisions_init, got {precisions.min():.3g}. They are inverses of "
             "variances: give 1 / variance."
         )
-    return 1 / precisions
+    with np.errstate(over="ignore"):
+        return 1 / precisions
+
+
+def check_distance(model, name, means):
+    """Raise for means, in the rows' units, from which the rows cannot be told apart in doubles."""
+    if means is None:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, standard, _ = in_standard_units(model, None, means, None)
+        far = ~(np.abs(standard).max(axis=1) <= _FARTHEST)
+    if far.any():
+        raise ValueError(
+            f"Expected {name} within {_FARTHEST:g} standard deviations of the rows, got "
+            f"{means[np.argmax(far)].tolist()} for component {np.argmax(far)}. Give it in the "
+            "units of the rows."
+        )
+
+
+def check_spread(model, name, covariances):
+    """Raise for covariances, in the rows' units, that are no doubles beside those of the rows."""
+    if covariances is None:
+        return
+    has_matrices = model.covariance_type in ("full", "tied")
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, _, standard = in_standard_units(model, None, None, covariances)
+    given, variances = (
+        np.diagonal(values, axis1=-2, axis2=-1) if has_matrices else values
+        for values in (covariances, standard)
+    )
+    if not (variances.min() >= _FARTHEST**-2 and variances.max() <= _FARTHEST**2):
+        raise ValueError(
+            f"Expected {name} with variances within a factor of {_FARTHEST**2:g} of those of the "
+            f"rows, got variances from {given.min():.3g} to {given.max():.3g}. Give it in the "
+            "units of the rows."
+        )
 
 
 def _check_positive_definite(name, matrices):

@@ -17,6 +17,7 @@ from ._base import Start
 from .gaussian_mixture import GaussianMixtureModel
 from .mixture_assignment import assign, pooled_statistics
 from .mixture_domain import in_domain
+from .mixture_given import check_distance, check_spread
 from .mixture_parameters import in_standard_units
 from .units import (
     mean_of_rows,
@@ -93,15 +94,15 @@ def standardise(estimator, federation, given):
         federation, block_rows, matrix=covariance_type in ("full", "tied")
     )
     units = standard_units(center, second, covariance_type, estimator.reg_covar)
-    fixed = given.fixed_covariance
     model = GaussianMixtureModel(
         n_components=estimator.n_components,
         covariance_type=covariance_type,
         units=units,
-        reg_covar=estimator.reg_covar,
         second_moment=units.moment_to_standard(second) if covariance_type == "tied" else None,
-        fixed_covariance=None if fixed is None else units.matrices_to_standard(fixed),
     )
+    check_distance(model, "means_init", given.means)
+    check_spread(model, "precisions_init", given.covariances)
+    model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
     return model, (uplink, downlink)
 
 
@@ -160,7 +161,8 @@ def with_axes_of(model, federation):
 
 
 def with_parameters(model, reg_covar, fixed_covariance):
-    """Model of an earlier fit with what the parameters are now; the covariance in rows' units."""
+    """Model with what the parameters are now; the covariance in the rows' units."""
+    check_spread(model, "fixed_covariance", fixed_covariance)
     if fixed_covariance is not None:
         fixed_covariance = model.units.matrices_to_standard(fixed_covariance)
     return replace(model, reg_covar=reg_covar, fixed_covariance=fixed_covariance)
