@@ -459,15 +459,24 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                     print(f"Start {number}")
                 seed = seed_of(self, seed, resume_from)
                 problem = problem._replace(seed=seed)
-                if memory:
-                    start = start_again(model, federation, memory.model, memory.server, given, cost)
-                    start = go_on(memory, SOLVERS[self.solver], problem, start, data.ids)
-                else:
-                    start = start_run(model, federation, self.init_params, given, seed, cost)
-                tasks = task.rounds(
-                    lambda server: self._so_far(server, model, checked, first_round)
-                )
-                result = run_solver(settings, problem, start, workers, resume_from, tasks)
+                try:
+                    if memory:
+                        start = start_again(
+                            model, federation, memory.model, memory.server, given, cost
+                        )
+                        start = go_on(memory, SOLVERS[self.solver], problem, start, data.ids)
+                    else:
+                        start = start_run(model, federation, self.init_params, given, seed, cost)
+                    tasks = task.rounds(
+                        lambda server: self._so_far(server, model, checked, first_round)
+                    )
+                    result = run_solver(settings, problem, start, workers, resume_from, tasks)
+                except KeyboardInterrupt:
+                    # Between the rounds of two starts: those that ended stand.
+                    if best is None:
+                        raise
+                    best = best._replace(stopped_by="keyboard")
+                    break
                 if best is None or result.criteria[-1] > best.criteria[-1]:
                     best = result
                 if result.stopped_by == "keyboard":

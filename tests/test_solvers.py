@@ -32,6 +32,7 @@ from skfedem._parallel import Workers
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_gaussian_mixture
 from skfedem.models._base import Step
+from skfedem.models.mixture_start import start_run
 from skfedem.solvers import _loop, _options
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
 from skfedem.solvers.step_size import (
@@ -868,6 +869,31 @@ def test_a_keyboard_interrupt_begins_no_other_start(monkeypatch):
         gm.fit(np.random.default_rng(0).normal(size=(50, 2)))
     assert n_rounds == 8
     assert gm.n_iter_ in (2, 5)
+
+
+def test_a_keyboard_interrupt_in_the_k_means_of_a_start_keeps_those_before(monkeypatch):
+    clients = np.random.default_rng(0).normal(size=(50, 2))
+    gm = FederatedGaussianMixture(2, n_init=3, tol=0, max_iter=5, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
+        of_two = clone(gm).set_params(n_init=2).fit(clients)
+    starts = []
+
+    def interrupted(*args):
+        starts.append(args)
+        if len(starts) == interrupted.at:
+            raise KeyboardInterrupt
+        return start_run(*args)
+
+    monkeypatch.setattr("skfedem.mixture.start_run", interrupted)
+    interrupted.at = 3
+    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 5 rounds"):
+        gm.fit(clients)
+    assert_array_equal(gm.means_, of_two.means_)
+    # There is nothing to keep yet.
+    interrupted.at = 4
+    with pytest.raises(KeyboardInterrupt):
+        gm.fit(clients)
+    assert_array_equal(gm.means_, of_two.means_)
 
 
 @pytest.mark.parametrize("seed", [182, 199])
