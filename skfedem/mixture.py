@@ -56,7 +56,7 @@ from .models.mixture_start import (
     start_again,
     start_run,
 )
-from .solvers._memory import go_on, join, memory_of
+from .solvers._memory import go_on, join, memory_of, positions
 from .solvers._options import (
     SOLVERS,
     check_federated_parameters,
@@ -450,7 +450,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
             if memory:
-                model, cost = standardised_again(settings, memory.model, federation, given)
+                model, (uplink, downlink) = standardised_again(
+                    settings, memory.model, federation, given
+                )
+                n_new = np.count_nonzero(positions(memory.ids, data.ids) < 0)
+                cost = uplink, downlink + bits_of_units(model, n_new)
             else:
                 model, cost = standardise(settings, federation, given)
             problem = federated_problem(settings, model, federation, seed=0)

@@ -107,6 +107,18 @@ def test_known_clients_keep_their_control_variates():
     assert_memory_is_the_mean(gm)
 
 
+@pytest.mark.parametrize(("covariance_type", "moments"), [("full", 2 + 3), ("diag", 2 + 2)])
+def test_clients_who_join_a_fit_are_told_the_units(covariance_type, moments):
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, max_iter=0, random_state=0)
+    fit(gm.set_params(warm_start=True), CLIENTS[:3])
+    fit(gm, X, clients=np.where(OWNERS < 3, OWNERS, 9))
+    assert_array_equal(gm.client_ids_, [0, 1, 2, 9])
+    assert gm.history_["downlink_bits"][0] == 64 * moments
+    fit(gm, X[OWNERS > 0], clients=OWNERS[OWNERS > 0])
+    assert gm.history_["downlink_bits"][0] == 64 * 2 * moments
+    assert gm.history_["uplink_bits"][0] == 0
+
+
 def test_columns_are_those_of_the_last_fit():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(X, columns=["a", "b"])
