@@ -66,7 +66,7 @@ class FitTask:
         Parameters
         ----------
         fitted : callable
-            From the server's state to the attributes of an estimator fitted so far.
+            From the ``Progress`` of the run to the attributes of an estimator fitted so far.
         """
         if not getattr(self._estimator, "_skl_callbacks", None):
             return None
@@ -90,22 +90,22 @@ class RoundTasks:
         self._data, self._fitted = data, fitted
         self._task: Any = None
 
-    def begin(self, server):
-        """Begin a round from a server's state."""
+    def begin(self, progress):
+        """Begin a round from where the run stands."""
         self._task = self._parent.subcontext(task_name="round")
         self._task.call_on_fit_task_begin(
-            **self._data, reconstruction_attributes=lambda: self._fitted(server)
+            **self._data, reconstruction_attributes=lambda: self._fitted(progress)
         )
 
-    def end(self, server):
+    def end(self, progress):
         """End a round; return whether a callback wants it to be the last."""
         return self._task.call_on_fit_task_end(
-            **self._data, reconstruction_attributes=lambda: self._fitted(server)
+            **self._data, reconstruction_attributes=lambda: self._fitted(progress)
         )
 
-    def close(self, server):
+    def close(self, progress):
         """End the start, where it is a task."""
         if self._ends_parent:
             self._parent.call_on_fit_task_end(
-                **self._data, reconstruction_attributes=lambda: self._fitted(server)
+                **self._data, reconstruction_attributes=lambda: self._fitted(progress)
             )

@@ -425,11 +425,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             if memory and same_rows(memory, federation, data.ids[observers]):
                 start = start_again(model, federation, memory.model, memory.server, theta)
                 start = go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
-                first_round = memory.server.round_index
             else:
-                start, first_round = start_run(model, federation, theta), 0
+                start = start_run(model, federation, theta)
             tasks = task.rounds(
-                lambda server: {**known, **_so_far(server, data.origin, first_round)}
+                lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
             result = run_solver(settings, problem, start, workers, resume_from, tasks)
             objective, _ = evaluate(problem, result.server, workers)
@@ -509,7 +508,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     def _store(self, known, result, problem, data, observers, objective):
         """Set the fitted attributes, all at once."""
-        first_round = result.server.round_index - (len(result.trace) - 1)
         drift = np.zeros(len(data.ids))
         drift[observers] = np.sqrt(problem.federation.lengths) * problem.vectors.norms(
             result.states.controls
@@ -517,7 +515,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         memory = None
         if self.warm_start:  # as large as the data
             memory = memory_of(data.ids[observers], problem, result.server, result.states)
-        attributes = {**known, **_so_far(result.server, data.origin, first_round)}
+        attributes = {**known, **_so_far(result.server, len(result.trace) - 1, data.origin)}
         attributes.update(
             objective_=objective,
             converged_=result.converged,
@@ -563,7 +561,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         )
 
 
-def _so_far(server, origin, first_round):
+def _so_far(server, n_rounds, origin):
     """Fitted attributes that the server's state gives, whose θ counts from an origin."""
     theta = server.parameters.natural
     return {
@@ -573,6 +571,6 @@ def _so_far(server, origin, first_round):
         "row_factors_": theta.low_rank.left,
         "singular_values_": theta.low_rank.singular_values,
         "column_factors_": theta.low_rank.right,
-        "n_iter_": server.round_index - first_round,
+        "n_iter_": n_rounds,
         "converged_": False,
     }

@@ -438,9 +438,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_enough_rows(data, settings.n_components)
         federation = federation_of(data, self.client_weights)
         check_minibatches(settings, federation.lengths, data.ids, "rows", data.sample_weight)
-        memory, first_round = None, 0
+        memory = None
         if self.warm_start and hasattr(self, "converged_"):
-            memory, first_round = self._memory, self._memory.server.round_index
+            memory = self._memory
             self._check_type_of_fit()
             check_features_of_fit(self, checked)
         given = check_start(settings, checked.n_features_in_, warm=memory is not None)
@@ -472,7 +472,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                     else:
                         start = start_run(model, federation, self.init_params, given, seed, cost)
                     tasks = task.rounds(
-                        lambda server: self._so_far(server, model, checked, first_round)
+                        lambda run: self._so_far(run.server, run.n_rounds, model, checked)
                     )
                     result = run_solver(settings, problem, start, workers, resume_from, tasks)
                 except KeyboardInterrupt:
@@ -664,8 +664,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _so_far(self, server, model, checked, first_round):
-        """Fitted attributes that the server's state gives."""
+    def _so_far(self, server, n_rounds, model, checked):
+        """Fitted attributes that the server's state gives after so many rounds."""
         weights, means, covariances = in_row_units(model, server.parameters)
         roots = precisions_cholesky(model, server.parameters)
         of_matrices = self.covariance_type in ("full", "tied")
@@ -675,7 +675,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             "covariances_": covariances,
             "precisions_cholesky_": roots,
             "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
-            "n_iter_": server.round_index - first_round,
+            "n_iter_": n_rounds,
             "converged_": False,
             # What the attributes are, whatever set_params makes of the parameters later.
             "_fitted_type": self.covariance_type,
@@ -686,8 +686,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     def _store(self, result, problem, data, checked):
         """Set the fitted attributes, all at once."""
-        first_round = result.server.round_index - (len(result.trace) - 1)
-        attributes = self._so_far(result.server, problem.model, checked, first_round)
+        n_rounds = len(result.trace) - 1
+        attributes = self._so_far(result.server, n_rounds, problem.model, checked)
         lower_bounds = [float(value) for value in result.criteria]
         attributes.update(
             converged_=result.converged,
@@ -752,9 +752,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     def _store_stream(self, problem, memory, at, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""
         n_rounds = len(history["round"]) - 1
-        attributes = self._so_far(
-            memory.server, memory.model, checked, memory.server.round_index - n_rounds
-        )
+        attributes = self._so_far(memory.server, n_rounds, memory.model, checked)
         drift = np.zeros(len(memory.ids))
         earlier = getattr(self, "client_drift_", drift[:0])
         drift[: len(earlier)] = earlier

@@ -95,6 +95,20 @@ def test_watching_changes_nothing(estimator, clients):
 
 @not_converged
 @every_estimator
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_run_that_is_resumed_counts_its_rounds(estimator, clients, fresh, tmp_path):
+    path = tmp_path / "run.npz"
+    gm = clone(estimator).set_params(warm_start=True, max_iter=3).fit(clients)
+    gm.set_params(max_iter=5, checkpoint=path).fit(clients)
+    recorder = Recorder()
+    gm = clone(gm) if fresh else gm
+    gm.set_params(max_iter=8).set_callbacks(recorder).fit(clients, resume_from=path)
+    assert [fitted.n_iter_ for fitted in recorder.parameters] == [6, 7, 8]
+    assert gm.n_iter_ == 8
+
+
+@not_converged
+@every_estimator
 def test_scores_on_the_way_are_those_of_shorter_fits(estimator, clients):
     monitor = callback.ScoringMonitor(scoring=log_likelihood)
     watched = clone(estimator).set_callbacks(monitor).fit(clients)

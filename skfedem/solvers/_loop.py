@@ -105,14 +105,14 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     try:
         while not (stopped_by or progress.converged or _used_up(progress, options)):
             if tasks:
-                tasks.begin(progress.server)
+                tasks.begin(progress)
             progress = one_round(
                 solver, problem, progress, states, stopping, history, trace, options, workers
             )
             row = history.row(-1)
             # Exact rounds tell the criterion of the row before.
             report({**row, problem.model.criterion: stopping.state[-1]} if problem.exact else row)
-            if tasks and tasks.end(progress.server):
+            if tasks and tasks.end(progress):
                 stopped_by = "callback"
             if checkpoint:
                 over = stopped_by or progress.converged or _used_up(progress, options)
@@ -127,7 +127,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         history.keep(progress.n_rounds + 1)
         del trace[progress.n_rounds + 1 :]
     if tasks:
-        tasks.close(progress.server)
+        tasks.close(progress)
 
     criteria = _final_criteria(problem, progress.server, stopping, history, options, workers)
     return Run(
