@@ -563,14 +563,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
 def _so_far(server, n_rounds, origin):
     """Fitted attributes that the server's state gives, whose θ counts from an origin."""
-    theta = server.parameters.natural
+    theta = server.parameters.natural  # which the memory keeps
     return {
         "intercept_": float(theta.intercept) + origin,
-        "row_effects_": theta.row_effects,
-        "column_effects_": theta.column_effects,
-        "row_factors_": theta.low_rank.left,
-        "singular_values_": theta.low_rank.singular_values,
-        "column_factors_": theta.low_rank.right,
+        "row_effects_": theta.row_effects.copy(),
+        "column_effects_": theta.column_effects.copy(),
+        "row_factors_": theta.low_rank.left.copy(),
+        "singular_values_": theta.low_rank.singular_values.copy(),
+        "column_factors_": theta.low_rank.right.copy(),
         "n_iter_": n_rounds,
         "converged_": False,
     }

@@ -695,7 +695,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             lower_bound_=lower_bounds[-1],
             history_={**result.history, "weights": result.trace},
             n_clients_=len(data.ids),
-            client_ids_=data.ids,
+            client_ids_=data.ids.copy(),  # the memory has its own
             client_drift_=problem.vectors.norms(result.states.controls),
             _memory=memory_of(data.ids, problem, result.server, result.states),
         )
@@ -767,7 +767,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             lower_bounds_=lower_bounds,
             lower_bound_=lower_bounds[-1],
             n_clients_=len(memory.ids),
-            client_ids_=memory.ids,
-            new_client_ids_=new_ids,
+            client_ids_=memory.ids.copy(),
+            new_client_ids_=new_ids.copy(),
             client_drift_=drift,
         )

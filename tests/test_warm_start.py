@@ -119,6 +119,37 @@ def test_clients_who_join_a_fit_are_told_the_units(covariance_type, moments):
     assert gm.history_["uplink_bits"][0] == 0
 
 
+def overwrite(estimator):
+    for name, value in vars(estimator).items():
+        if name.endswith("_") and isinstance(value, np.ndarray):
+            value[...] = 0
+    for column in estimator.history_.values():
+        column[...] = 0
+
+
+@pytest.mark.parametrize("max_iter", [0, 3])
+def test_fitted_arrays_are_the_users(max_iter):
+    given = np.full(2, 0.5), CENTERS.copy(), np.ones((2, 2))
+    gm = FederatedGaussianMixture(
+        2, covariance_type="diag", max_iter=max_iter, warm_start=True, tol=0,
+        weights_init=given[0], means_init=given[1], precisions_init=given[2],
+    )  # fmt: skip
+    imputer = FederatedMatrixImputer(2, max_iter=max_iter, warm_start=True)
+    for estimator, clients in ((gm, CLIENTS), (imputer, MATRICES)):
+        memory = pickle.dumps(fit(estimator, clients)._memory)
+        overwrite(estimator)
+        assert pickle.dumps(estimator._memory) == memory
+    streamed = clone(gm).partial_fit(CLIENTS)
+    memory = pickle.dumps(streamed._memory)
+    overwrite(streamed)
+    assert pickle.dumps(streamed._memory) == memory
+    assert_array_equal(given[0], 0.5)
+    assert_array_equal(given[1], CENTERS)
+    # Nor is what was given before the memory's.
+    gm.weights_init[:] = 0
+    assert gm._memory.server.parameters.weights.min() > 0
+
+
 def test_columns_are_those_of_the_last_fit():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(X, columns=["a", "b"])

@@ -12,8 +12,9 @@ _FAITHFUL = 10
 
 
 def in_row_units(model, parameters):
-    """Weights, means and covariances in the rows' own units."""
+    """Weights, means and covariances in the rows' own units, in arrays of their own."""
     weights, means, covariances = parameters[:3]
+    weights = weights.copy()
     means = model.units.means_to_rows(means)
     if model.covariance_type in ("full", "tied"):
         return weights, means, model.units.matrices_to_rows(covariances)
@@ -65,7 +66,12 @@ def lost_in_rounding(model, parameters):
 
 
 def in_standard_units(model, weights, means, covariances):
-    """Weights, means and covariances in standard units; what is None stays so."""
+    """Weights, means and covariances in standard units, in arrays of their own.
+
+    What is None stays so.
+    """
+    if weights is not None:
+        weights = weights.copy()
     if means is not None:
         means = model.units.means_to_standard(means)
     if covariances is None:
