@@ -339,6 +339,27 @@ def test_times_of_polars_are_no_numbers(kind, estimator, as_list):
         clone(estimator).fit([numbers, times] if as_list else times)
 
 
+@pytest.mark.parametrize("which", ["alone", "first", "second", "both"])
+@pytest.mark.parametrize(
+    "estimator",
+    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_lazy_frames_are_to_be_collected(which, estimator):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]})
+    lazy = frame.lazy()
+    X = {"alone": lazy, "first": [lazy, frame], "second": [frame, lazy], "both": [lazy, lazy]}
+    of_whom = {"alone": "", "second": " of client 1"}.get(which, " of client 0")
+    says = f"Expected a table{of_whom}, got a LazyFrame, .*collect"
+    with pytest.raises(TypeError, match=says):
+        clone(estimator).fit(X[which])
+    if which != "both":
+        fitted = clone(estimator).fit(frame)
+        with pytest.raises(TypeError, match="got a LazyFrame, .*collect"):
+            getattr(fitted, "predict", fitted.transform)(X[which])
+
+
 def test_a_generator_is_refused_as_it_is():
     with pytest.raises(TypeError, match=r"got a generator. Give a list, as list\(X\)"):
         FederatedGaussianMixture().fit(client for client in CLIENTS)

@@ -6,7 +6,14 @@ import numpy as np
 from scipy.sparse import issparse
 
 from .._messages import plural
-from .tables import holds_tables, is_client_list, is_missing, refuse_dates, refuse_uneven_rows
+from .tables import (
+    holds_tables,
+    is_client_list,
+    is_missing,
+    refuse_dates,
+    refuse_lazy,
+    refuse_uneven_rows,
+)
 
 GIVE_MATRICES = (
     "Give a list with one sites x months matrix for each client (an array or DataFrame with "
@@ -35,6 +42,7 @@ def client_table(table, whose):
     where = f" in the table{whose}"
     if issparse(table):
         return as_coo(table, where)
+    refuse_lazy(table, whose)
     refuse_dates(table, where)
     if holds_tables(table):
         raise ValueError(

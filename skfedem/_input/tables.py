@@ -69,6 +69,16 @@ def refuse_masked(name, values):
         )
 
 
+def refuse_lazy(table, where=""):
+    """Raise for a lazy table, which has no rows as yet."""
+    kind = type(table)
+    if hasattr(kind, "collect_schema") and not hasattr(kind, "__array__"):
+        raise TypeError(
+            f"Expected a table{where}, got a {kind.__name__}, which has no rows as yet. Call its "
+            "method collect, and give what that returns."
+        )
+
+
 def refuse_dates(table, where=""):
     """Raise for a DataFrame with dates or durations, which NumPy takes for numbers."""
     dtypes = getattr(table, "dtypes", None)
@@ -93,6 +103,7 @@ def client_rows(table, k):
             f"`{dense}` if it fits in memory."
         )
     whose = f"the table of client {k}"
+    refuse_lazy(table, f" of client {k}")
     refuse_dates(table, f" in {whose}")
     if holds_tables(table):
         raise ValueError(
@@ -151,6 +162,7 @@ def refuse_what_is_no_table(X):
     kind = type(X).__name__
     if issparse(X):
         return  # scikit-learn says it
+    refuse_lazy(X)
     if isinstance(X, Mapping):
         raise TypeError(
             f"Expected a table or a list of tables, got a {kind}. Give list(X.values()) if it "
@@ -163,6 +175,8 @@ def refuse_what_is_no_table(X):
             f"{_OF_GROUPS}."
         )
     if isinstance(X, list | tuple):
+        if len(X):
+            refuse_lazy(X[0], " of client 0")
         if len(X) and holds_tables(X[0]):
             raise TypeError(
                 f"Expected a table or a list of tables, got a {kind} of what holds tables. Give "
