@@ -190,10 +190,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Row 0 is the start and row r the state after round r: ``round``, ``epoch``, ``objective``
         (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
         ``mean_field_sq_norm`` (that of the step that all cells ask for: with momentum of the step
-        that follows, from beyond the iterate; else of a step of the safe length), ``step_size``,
-        ``n_active``, ``uplink_bits``, ``downlink_bits``, ``safeguarded`` (how often a step given by
-        a number had to be halved; "auto" steps follow the curvature), and ``singular_values``
-        of shape (n_rows, largest rank). NaN where not evaluated.
+        that follows, from beyond the iterate; else of a step of the safe length), ``step_size``
+        (γ as taken, after the safeguard), ``n_active``, ``uplink_bits``, ``downlink_bits``,
+        ``safeguarded`` (how often a step given by a number had to be halved; "auto" steps follow
+        the curvature), and ``singular_values`` of shape (n_rows, largest rank). NaN where not
+        evaluated.
     unobserved_rows_, unobserved_columns_ : ndarray of int
         Rows and columns of which nobody observed a cell. Their effects are 0.
     row_offsets_ : ndarray of int, shape (`n_clients_` + 1,), or None

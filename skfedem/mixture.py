@@ -237,7 +237,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         What happened, row 0 being the start and row r the state after round r: ``round``,
         ``epoch``, ``log_likelihood`` (nats per row, weighted as ``lower_bound_``),
         ``field_sq_norm`` (||H||², the server's estimate of the field in this round),
-        ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size``,
+        ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size`` (γ as taken, after the safeguard),
         ``n_active``, ``uplink_bits``, ``downlink_bits`` (of this round, all clients together),
         ``safeguarded`` (how often the step was halved to stay in the domain of the M-step), and
         ``weights`` of shape (n_rows, n_components). NaN where not evaluated. Squared norms are of

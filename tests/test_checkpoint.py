@@ -367,6 +367,19 @@ def test_a_function_is_known_by_its_name_and_its_steps(make, tmp_path):
     assert not hasattr(other, "n_iter_")
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_steps_that_the_safeguard_cut_are_not_compared(tmp_path):
+    path = tmp_path / "run.npz"
+    gm = rough_mixture(step_size=lambda k: 0.9, participation=0.3, max_iter=30)
+    whole = clone(gm).set_params(max_iter=35).fit(make_clients())
+    gm.set_params(checkpoint=path).fit(make_clients())
+    cut = gm.history_["safeguarded"][1:] > 0
+    assert cut.any() and not cut.all()
+    assert_array_equal(gm.history_["step_size"][1:] < 0.9, cut)
+    gm.set_params(max_iter=35).fit(make_clients(), resume_from=path)
+    assert_array_equal(gm.means_, whole.means_)
+
+
 def test_steps_are_compared_at_the_rounds_they_were_taken(tmp_path):
     path = tmp_path / "run.npz"
     gm = rough_mixture(step_size=lambda k: 1 / k, warm_start=True).fit(make_clients())

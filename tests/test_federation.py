@@ -363,6 +363,14 @@ def test_short_exact_steps_stop_at_smaller_changes():
     assert [rule.converged(value, [0.1]) for value in (-3.0, -2.95, -2.945)] == [0, 0, 1]
 
 
+def test_a_step_that_was_not_taken_does_not_stop_exact_rounds():
+    rule = Exact(tol=0.1, model=Quadratic())
+    steps = (1.0, 1.0, 0.0, 1.0)
+    values = (-3.0, -2.0, -2.0, -2.0)
+    stops = [rule.converged(*pair) for pair in zip(values, ([step] for step in steps), strict=True)]
+    assert stops == [0, 0, 0, 1]
+
+
 def test_where_several_changes_have_to_be_small_each_is_judged_by_its_own_step():
     for steps, stops in (([0.1, 1.0], True), ([1.0, 0.1], False)):
         rule = Exact(tol=0.1, model=Quadratic())

@@ -599,18 +599,49 @@ def test_a_feature_that_others_determine_does_no_harm(extra, seed):
     assert abs(gap_to_pooled_em(clients, seed, omega=1.0, max_iter=500)) < 1e-6
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_automatic_steps_get_shorter_where_they_leave_the_domain():
-    clients = iris_by_label(3)
-    params = {"omega": 8.0, "batch_size": 1, "participation": 0.3, "max_iter": 300}
-    automatic = FederatedGaussianMixture(3, solver="vr_fedem", n_inner=300, **params)
-    automatic.set_params(random_state=0, eval_every=None).fit(clients)
-    history = automatic.history_
-    steps, acted = history["step_size"][1:], history["safeguarded"][1:] > 0
-    assert_allclose(steps[1:] / steps[:-1], np.where(acted[:-1], 0.7, 1.0), rtol=1e-12)
-    given = automatic.set_params(step_size=0.9).fit(clients).history_
-    assert (given["safeguarded"] > 0).any()
-    assert (given["step_size"][1:] == 0.9).all()
+def left_of(asked, history):
+    """What halving leaves of steps: nothing, in the end."""
+    halvings = history["safeguarded"][1:]
+    return np.where(halvings < 20, asked * 0.5**halvings, 0.0)
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_the_history_has_the_steps_as_taken(automatic, monkeypatch):
+    # No automatic step of ours is that long.
+    monkeypatch.setattr(_options, "automatic_step_size", lambda *_, **__: lambda number: 0.9)
+    gm = FederatedGaussianMixture(
+        3, solver="vr_fedem", n_inner=300, omega=8.0, batch_size=1, participation=0.3, max_iter=300,
+        step_size="auto" if automatic else 0.9, eval_every=None, random_state=0,
+    )  # fmt: skip
+    with pytest.warns(ConvergenceWarning) as caught:
+        gm.fit(iris_by_label(3))
+    history, steps = gm.history_, gm.history_["step_size"][1:]
+    acted = history["safeguarded"][1:] > 0
+    # Automatic steps are shorter from then on.
+    asked = 0.9 * 0.7 ** np.append(0, np.cumsum(acted)[:-1]) if automatic else 0.9
+    assert_allclose(steps, left_of(asked, history), rtol=1e-12)
+    assert 5 < np.count_nonzero(acted) < 300
+    messages = " ".join(str(warning.message) for warning in caught)
+    assert f"the steps added up to only {steps.sum():.2g} EM iterations" in messages
+    if not automatic:
+        # What to make smaller is the parameter; the last step was not taken at all.
+        assert steps[-1] == 0 and "Use a smaller step_size (it was 0.9)" in messages
+
+
+@not_converged
+def test_the_history_has_the_steps_of_streams_and_imputers_as_taken():
+    gm = FederatedGaussianMixture(3, omega=8.0, step_size=0.9, random_state=0)
+    for _ in range(5):
+        gm.partial_fit(iris_by_label(3))
+    assert_allclose(gm.history_["step_size"][1:], left_of(0.9, gm.history_))
+    assert gm.history_["safeguarded"].any()
+    # The curvature grows with the mean of one cell.
+    counts = np.random.default_rng(0).poisson(1.0, size=(20, 10)).astype(float)
+    counts[0, 0] = 100.0
+    imputer = FederatedMatrixImputer(2, family="poisson", effects="none", step_size=1.0)
+    imputer.set_params(max_iter=10, tol=0, random_state=0).fit([counts, counts])
+    assert_allclose(imputer.history_["step_size"][1:], left_of(1.0, imputer.history_))
+    assert imputer.history_["safeguarded"].any()
 
 
 def test_a_step_is_noisy_if_many_like_it_would_leave_the_domain():

@@ -67,21 +67,22 @@ RUNS = {
 
 
 def cost(settings, seed):
-    """γ of the first round, and rounds, epochs and kB until the target is reached for good."""
+    """Largest γ of a round, and rounds, epochs and kB until the target is reached for good."""
     gm = FederatedGaussianMixture(
         **common, **settings, tol=0, max_iter=options.max_iter, max_epochs=400, random_state=seed
     )
     if gm.batch_size is not None:
         gm.set_params(eval_every=10)
     history = gm.fit(clients).history_
+    step_size = np.nanmax(history["step_size"])  # the safeguard may have cut the first
     seen = np.isfinite(history["log_likelihood"])
     below = history["round"][seen][history["log_likelihood"][seen] < target]
     last = history["round"][seen][-1]
     if len(below) and below[-1] == last:
-        return history["step_size"][1], np.inf, np.inf, np.inf
+        return step_size, np.inf, np.inf, np.inf
     reached = history["round"][seen][history["round"][seen] > below[-1]][0] if len(below) else 0
     kilobytes = history["uplink_bits"][: reached + 1].sum() / 8e3
-    return history["step_size"][1], reached, history["epoch"][reached], kilobytes
+    return step_size, reached, history["epoch"][reached], kilobytes
 
 
 for name, settings in RUNS.items():

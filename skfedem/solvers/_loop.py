@@ -196,7 +196,7 @@ def one_round(solver, problem, progress, states, stopping, history, trace, optio
         round=after.n_rounds,
         epoch=after.epoch,
         field_sq_norm=info.field_sq_norm,
-        step_size=step_size,
+        step_size=info.step_taken,
         n_active=received.n_active,
         uplink_bits=8 * received.n_bytes,
         downlink_bits=FLOAT_BITS * model.downlink_numbers(problem.federation, active),

@@ -81,8 +81,8 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
 
 def _warn_of_steps(estimator, result, schedule, left, remedy):
     """Warn of steps that were shortened to the end, or by much."""
-    steps, safeguarded = result.history["step_size"], result.history["safeguarded"]
-    last_tenth = safeguarded[-max(1, (len(steps) - 1) // 10) :]
+    safeguarded = result.history["safeguarded"]
+    last_tenth = safeguarded[-max(1, (len(safeguarded) - 1) // 10) :]
     limit = result.server.step_limit
     if last_tenth.any():
         # Automatic steps that were shortened have a limit from then on.
@@ -91,8 +91,8 @@ def _warn_of_steps(estimator, result, schedule, left, remedy):
             f"Steps {left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
             f"{'were shortened' if shortened else 'left rare components as they were'}. Use a "
-            f"smaller step_size (it was {steps[-1]:.3g}), a larger batch_size or participation, or "
-            f"a smaller omega{remedy}.",
+            f"smaller step_size (it was {_last_step(estimator, result, schedule):.3g}), a larger "
+            f"batch_size or participation, or a smaller omega{remedy}.",
             ConvergenceWarning,
         )
     elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * schedule(1):
@@ -113,8 +113,9 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
     if travelled < min(_FEW_STEPS, n_rounds):
         why = f": the steps added up to only {travelled:.2g} {iteration}"
         earlier = result.server.round_index - n_rounds
+        last = _last_step(estimator, result, schedule)
         enough = _rounds_enough(
-            estimator, n_rounds, travelled, steps[-1], lambda number: schedule(earlier + number)
+            estimator, n_rounds, travelled, last, lambda number: schedule(earlier + number)
         )
         bounds = []
         if estimator.max_iter is not None:
@@ -131,6 +132,15 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
         f"increase tol{doubt}.",
         ConvergenceWarning,
     )
+
+
+def _last_step(estimator, result, schedule):
+    """γ that the last round asked for; where an automatic one was cut, what the next would ask."""
+    taken, server = result.history["step_size"][-1], result.server
+    if not result.history["safeguarded"][-1]:
+        return taken
+    asked = schedule(server.round_index)
+    return max(taken, min(asked, server.step_limit)) if is_auto(estimator.step_size) else asked
 
 
 def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):

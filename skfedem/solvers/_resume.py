@@ -81,8 +81,7 @@ class Checkpoint(NamedTuple):
         server = ServerState(parameters=parameters, **state["server"])
         first_round = server.round_index - (len(state["history"]["round"]) - 1)
         if self.step_function:
-            steps = state["history"]["step_size"][1:].tolist()
-            _check_steps(self.resume_from, self.step_function, steps, first_round)
+            _check_steps(self.resume_from, self.step_function, state["history"], first_round)
         return Saved(
             Progress(server, state["epoch"], state["converged"], first_round),
             state["states"],
@@ -193,12 +192,13 @@ def _as_state(saved):
     }
 
 
-def _check_steps(path, step_function, steps, first_round):
+def _check_steps(path, step_function, history, first_round):
     """Raise if a function of the round is not the one that gave the saved steps."""
-    found, given = {}, {}
-    for number, saved in enumerate(steps, start=first_round + 1):
-        name = f"step_size({number})"
-        found[name], given[name] = saved, step_function(number)
+    found, given, steps = {}, {}, history["step_size"].tolist()
+    # Of a step that the safeguard cut, the history has what was left.
+    for row in (np.flatnonzero(history["safeguarded"][1:] == 0) + 1).tolist():
+        name = f"step_size({first_round + row})"
+        found[name], given[name] = steps[row], step_function(first_round + row)
     _checkpoint.check_identity(path, found, given)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 # A stochastic run converges after this many sweeps in a row that gain less than tol ...
@@ -40,14 +41,15 @@ class Exact:
     def converged(self, criterion, step_sizes):
         """Take the criterion of one more iterate, and the steps γ up to it; say whether to stop.
 
-        They are the last ones, as many as changes have to be small.
+        They are the last ones, as taken, as many as changes have to be small. A step of 0 says
+        nothing of what is left to gain.
         """
         self.state.append(criterion)
         latest = self.state[-1 - self.model.n_quiet :]
         if len(latest) <= self.model.n_quiet:
             return False
         gains = [
-            abs(self.model.change(now, before)) / step_size
+            abs(self.model.change(now, before)) / step_size if step_size else inf
             for (before, now), step_size in zip(pairwise(latest), step_sizes, strict=True)
         ]
         return bool(gains[-1] <= gains[0] and max(gains) < self.tol)

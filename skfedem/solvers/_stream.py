@@ -167,7 +167,7 @@ def _round(problem, server, states, step_size, epoch_rows, workers):
         "round": server.round_index,
         "epoch": received.n_expectations / epoch_rows,
         "field_sq_norm": info.field_sq_norm,
-        "step_size": step_size,
+        "step_size": info.step_taken,
         "n_active": len(active),
         "uplink_bits": 8 * received.n_bytes + FLOAT_BITS * n_numbers * len(active),
         "downlink_bits": FLOAT_BITS * n_downlink,
