@@ -104,6 +104,12 @@ def test_largest_variance(family):
         assert variances.max() == family.max_variance
 
 
+@each_family
+def test_slope_of_the_logarithm_of_the_variance(family):
+    slopes = np.abs(np.diff(np.log(family.variance(np.linspace(-20, 20, 401))))) / 0.1
+    assert_allclose(slopes.max(), family.log_variance_slope, atol=1e-8)
+
+
 # ---- extremes
 
 

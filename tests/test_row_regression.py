@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
 
 from skfedem.models import row_regression
 from skfedem.models.families import FAMILIES, GAUSSIAN
@@ -305,6 +306,7 @@ def test_far_offsets(family):
         assert all(np.isfinite(side).all() for side in fitted)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @each_family
 def test_each_step_decreases_the_objective(family):
     # From far off, where full steps overshoot.
@@ -336,6 +338,7 @@ def test_each_step_decreases_the_objective(family):
     assert_allclose(objectives(100), objectives(200), rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("penalty", [0.3, 1.0, 3.0])
 def test_a_step_that_only_the_penalty_forbids_is_shortened(penalty):
     # One cell a row: of many values, some have steps that gain of the likelihood and lose more by
@@ -383,3 +386,71 @@ def test_steps_end_where_rounding_begins():
     # Digits of the gradient beyond the eighth are lost to the offsets: its tolerance is not met.
     fit_rows(cells, N_ROWS, offsets + 1e8, factors, 0.7, family, row_effects=True, ridge=0.3)
     assert 1 <= len(steps) <= 3
+
+
+def test_a_row_far_down_the_logistic_curve_does_not_end_as_far_up():
+    # From θ = -6.5 a whole step leads to θ = 660, of a smaller objective, where nothing bends.
+    family, nowhere = FAMILIES["bernoulli"], np.empty((1, 0))
+    here = np.zeros(1, dtype=int)
+    cells = Cells(here, here, np.ones(1), np.ones(1))
+    effects, _ = fit_rows(
+        cells, 1, np.array([-6.5]), nowhere, 1.0, family, row_effects=True, ridge=1e-7
+    )
+    # 1 / (1 + exp(-6.5 + e)) = 1e-7 e
+    assert_allclose(family.mean(6.5 - effects), 1e-7 * effects, rtol=1e-3)
+    assert 15 < effects[0] < 22
+
+
+@pytest.mark.parametrize("seed", range(180, 220))
+def test_extreme_rows_are_those_of_scipy(seed):
+    generator = np.random.default_rng(seed)
+    family = FAMILIES[["bernoulli", "poisson"][seed % 2]]
+    n_columns, rank = generator.integers(1, 5), generator.integers(0, 4)
+    offsets = generator.normal(size=n_columns) * generator.choice([0, 1, 5])
+    offsets += generator.choice([-4, -7, -20, 15])
+    factors = generator.normal(size=(n_columns, rank)) * generator.choice([0.01, 1, 10])
+    some = [0.0, 1.0] if family.name == "bernoulli" else [0.0, 1.0, 5.0, 1e3, 1e9]
+    values, counts = generator.choice(some, n_columns), generator.integers(1, 4, n_columns) * 1.0
+    penalty, ridge = generator.choice([1e-5, 1e-3, 1.0]), generator.choice([1e-7, 1e-3])
+    every = np.arange(n_columns)
+    effects, row_factors = fit_rows(
+        Cells(np.zeros_like(every), every, values, counts),
+        1,
+        offsets,
+        factors,
+        penalty,
+        family,
+        row_effects=True,
+        ridge=ridge,
+        max_iter=50,
+    )
+    design = np.column_stack([np.ones(n_columns), factors])
+    penalties = np.append(ridge, np.full(rank, penalty))
+
+    def objective(point):
+        theta = offsets + design @ point
+        loss = counts @ (family.log_partition(theta) - values * theta)
+        return loss + penalties @ point**2 / 2
+
+    def gradient(point):
+        residuals = counts * (family.mean(offsets + design @ point) - values)
+        return design.T @ residuals + penalties * point
+
+    def hessian(point):
+        weights = counts * family.variance(offsets + design @ point)
+        return (design.T * weights) @ design + np.diag(penalties)
+
+    ours = np.append(effects, row_factors[0])
+    options = {"jac": gradient, "hess": hessian, "method": "trust-exact"}
+    with np.errstate(all="ignore"):
+        theirs = min(
+            minimize(objective, start, **options).fun for start in (np.zeros(rank + 1), ours)
+        )
+    size = counts @ (1 + np.abs(values * (offsets + design @ ours)))
+    assert objective(ours) <= theirs + 1e-12 * size
+
+
+def test_rows_that_run_out_of_steps_are_counted():
+    cells = some_cells(FAMILIES["bernoulli"])
+    with pytest.warns(ConvergenceWarning, match="of 35 of 40 rows were not found within 1 Newton"):
+        fit(cells, FAMILIES["bernoulli"], max_iter=1)

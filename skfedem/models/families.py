@@ -46,6 +46,9 @@ class Family(NamedTuple):
         Whether observations lie in the domain.
     max_variance : float or None
         Largest ψ''; None where it is unbounded.
+    log_variance_slope : float
+        Largest ``|ψ'''| / ψ''``: how fast the curvature can change along θ. 0 for
+        a parabola.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Family(NamedTuple):
     link: Callable
     is_valid: Callable
     max_variance: float | None
+    log_variance_slope: float
 
 
 _GAUSSIAN_LOG_NORMALIZER = -0.5 * float(np.log(2 * np.pi))
@@ -130,6 +134,7 @@ GAUSSIAN = Family(
     link=np.positive,
     is_valid=np.isfinite,
     max_variance=1.0,
+    log_variance_slope=0.0,
 )
 """Normal with mean θ and variance 1.
 
@@ -148,6 +153,7 @@ BERNOULLI = Family(
     link=logit,
     is_valid=_is_zero_or_one,
     max_variance=0.25,
+    log_variance_slope=1.0,
 )
 """Presence with log-odds θ.
 
@@ -166,6 +172,7 @@ POISSON = Family(
     link=_poisson_link,
     is_valid=_is_count,
     max_variance=None,
+    log_variance_slope=1.0,
 )
 """Count with log-mean θ.
 

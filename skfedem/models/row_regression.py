@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
+from sklearn.exceptions import ConvergenceWarning
 
 from .._federation import offsets_of
+from .._messages import warn
 from .low_rank_theta import products
 
 # Cells whose regressions are solved together. A matrix of coefficients counts as that many cells.
@@ -21,9 +23,12 @@ _BLOCK = 2**18
 # leave directions without any. Only the steps feel it, the objective does not.
 _FLOOR = 1e-12
 _SUFFICIENT_DECREASE = 1e-4
-_MAX_HALVINGS = 30
-# Once a full step has failed none may change a θ by more: the curvature changes by exp(change).
-_LONGEST = 4.0
+_MAX_TRIALS = 30
+# Newton's steps that change log ψ'' by no more decrease the objective for certain.
+_SMALL_CHANGE = 1.5
+# Newton's step gains half of what the slope at its start promises where the objective is a
+# parabola. One that gains more of it is worth a longer one.
+_STRAIGHT = 0.6
 # Relative rounding of a row's objective.
 _ROUNDING = 1e-14
 
@@ -80,7 +85,7 @@ def fit_rows(
     row_effects,
     ridge,
     tol=1e-10,
-    max_iter=100,
+    max_iter=200,
 ):
     """Effect e and factor f of each row, with the column side fixed.
 
@@ -112,21 +117,37 @@ def fit_rows(
     tol : float, default=1e-10
         A row is done when each derivative of its objective is at most this share of
         ``Σ_l counts_l (1 + |values_l|) |x_l|``, x the column's factor, or 1 for the effect.
-    max_iter : int, default=100
-        Newton steps. A row that is not done by then is left where it is; each step has decreased
-        its objective.
+    max_iter : int, default=200
+        Newton steps, of which rows take some twenty at most, but for counts near the largest. A row
+        that is not done by then is left where it is; each step has decreased its objective.
 
     Returns
     -------
     effects : ndarray of shape (n_rows,)
     factors : ndarray of shape (n_rows, rank)
         Rows without observed cells have zeros in both.
+
+    Warns
+    -----
+    ConvergenceWarning
+        When rows were not done by then.
     """
     design, penalties = _design(column_factors, penalty, row_effects, ridge)
     coefficients = np.zeros((n_rows, len(penalties)))
+    n_left = 0
     if len(penalties) > 0:
         for rows, regressions in _blocks(cells, n_rows, offset_columns, len(penalties)):
-            coefficients[rows] = _minimise(regressions, design, penalties, family, tol, max_iter)
+            coefficients[rows], n_here = _minimise(
+                regressions, design, penalties, family, tol, max_iter
+            )
+            n_left += n_here
+    if n_left:
+        warn(
+            f"Effects and factors of {n_left} of {n_rows} rows were not found within {max_iter} "
+            "Newton steps: what is said of these rows is not what suits their cells best. Look "
+            "for extreme values in them, or fit with larger penalties.",
+            ConvergenceWarning,
+        )
     if row_effects:
         return coefficients[:, 0], coefficients[:, 1:]
     return np.zeros(n_rows), coefficients
@@ -169,7 +190,10 @@ def _blocks(cells, n_rows, offset_columns, n_coefficients):
 
 
 def _minimise(regressions, design, penalties, family, tol, max_iter):
-    """Coefficients of the rows, by Newton's method; rows that are done drop out."""
+    """Coefficients of the rows, by Newton's method, and how many rows were not done.
+
+    Rows that are done drop out.
+    """
     coefficients = np.zeros((regressions.n_rows, len(penalties)))
     active = np.arange(regressions.n_rows)
     weights = regressions.counts * (1 + np.abs(regressions.values))
@@ -196,11 +220,11 @@ def _minimise(regressions, design, penalties, family, tol, max_iter):
         going_on = (np.abs(gradient) > tolerance).any(axis=1) & (decrease > rounding)
         going_on &= lengths > 0
         if not going_on.any():
-            break
+            return coefficients, 0
         if not going_on.all():
             active, regressions = active[going_on], regressions.select(going_on)
             gradient, tolerance = gradient[going_on], tolerance[going_on]
-    return coefficients
+    return coefficients, len(active)
 
 
 def _gradient(regressions, coefficients, design, penalties, family):
@@ -246,7 +270,13 @@ def _penalty_along(coefficients, direction, penalties):
 
 
 def _line_search(regressions, direction, penalty_along, decrease, rounding, design, family):
-    """Halve the step of each row until its objective decreases sufficiently.
+    """Share of Newton's step that each row takes.
+
+    What the curvature tells of the objective holds near by: a whole step from far down the logistic
+    curve ends far up, from where nothing leads back. Where log ψ'' has slopes of R at most, and s
+    is the largest change of a θ by the whole step, one that changes θ by ``log(1 + R s) / R`` does
+    decrease the objective [1]_. Each row begins there. A step that is shorter than the whole one is
+    doubled while that helps, and one that rounding forbids is halved.
 
     Returns
     -------
@@ -254,28 +284,45 @@ def _line_search(regressions, direction, penalty_along, decrease, rounding, desi
         Share of the direction that is taken; 0 where no share decreases the objective.
     theta : ndarray of shape (n_cells,)
         θ afterwards.
+
+    References
+    ----------
+    .. [1] F. Bach, "Self-concordant analysis for logistic regression", Electronic Journal of
+       Statistics 4, 2010.
     """
-    lengths = np.zeros(regressions.n_rows)
     rows_of_cells = regressions.to_cells(np.arange(regressions.n_rows))
     change_of_theta = products(direction, design, rows_of_cells, regressions.columns)
-    searching = np.arange(regressions.n_rows)
-    searched, change = regressions, change_of_theta
-    trial = np.ones(regressions.n_rows)
-    for halvings in range(_MAX_HALVINGS):
+    reach = np.maximum.reduceat(np.abs(change_of_theta), regressions.starts[:-1])
+    first = _safe_share(family.log_variance_slope * reach)
+    lengths, best = np.zeros(regressions.n_rows), np.full(regressions.n_rows, np.inf)
+    searching, searched, change = np.arange(regressions.n_rows), regressions, change_of_theta
+    trial = first
+    for _ in range(_MAX_TRIALS):
         step = searched.to_cells(trial) * change
         loss = family.log_partition(searched.theta + step) - family.log_partition(searched.theta)
         slope, square = penalty_along[:, searching]
         objective_change = searched.sums(searched.counts * (loss - searched.values * step))
         objective_change += trial * slope + trial**2 * square
-        wanted = _SUFFICIENT_DECREASE * trial * decrease[searching]
-        accepted = objective_change <= rounding[searching] - wanted
-        lengths[searching[accepted]] = trial[accepted]
-        if accepted.all():
+        promised, unsure = trial * decrease[searching], rounding[searching]
+        better = objective_change <= unsure - _SUFFICIENT_DECREASE * promised
+        better &= objective_change < best[searching]
+        lengths[searching[better]] = trial[better]
+        best[searching[better]] = objective_change[better]
+        doubled = better & (trial >= first[searching])
+        doubled &= objective_change < -_STRAIGHT * promised - unsure
+        going_on = doubled | (lengths[searching] == 0)
+        if not going_on.any():
             break
-        change = change[searched.to_cells(~accepted)]
-        searching, searched = searching[~accepted], searched.select(~accepted)
-        trial = trial[~accepted] / 2
-        if halvings == 0:
-            reach = np.maximum.reduceat(np.abs(change), searched.starts[:-1])
-            trial = _LONGEST / np.maximum(reach, 2 * _LONGEST)
+        trial = np.where(doubled, 2 * trial, trial / 2)[going_on]
+        if not going_on.all():
+            change = change[searched.to_cells(going_on)]
+            searching, searched = searching[going_on], searched.select(going_on)
     return lengths, regressions.theta + regressions.to_cells(lengths) * change_of_theta
+
+
+def _safe_share(change):
+    """Share of Newton's step that decreases the objective, ``change`` being that of log ψ''.
+
+    Whole steps do where ``e^x - x - 1 <= x²``, and near the optimum they are what is fast.
+    """
+    return np.maximum(np.log1p(change), _SMALL_CHANGE) / np.maximum(change, _SMALL_CHANGE)
