@@ -356,6 +356,13 @@ def test_a_column_that_nobody_observed_is_left_as_it_is():
     assert_allclose(scaler.transform(X)[:, 1], X[:, 1], rtol=1e-15)
 
 
+def test_float32_rows_may_have_holes():
+    # Warnings are errors: that of a bound of 1e150, in float32.
+    rows = np.where(X > 1, np.nan, X).astype(np.float32)
+    got = FederatedStandardScaler().fit([rows])
+    assert_allclose(got.mean_, FederatedStandardScaler().fit([rows.astype(float)]).mean_)
+
+
 def test_float32_rows_are_read_as_the_numbers_they_are():
     small = [(rows + 1e3).astype(np.float32) for rows in CLIENTS]
     wide = [rows.astype(np.float64) for rows in small]

@@ -239,7 +239,8 @@ def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False)
 def _check_each(block, start, of_whom, offsets, allow_nan):
     """Raise for the first number of a block, which begins with row ``start``, that does not fit."""
     finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
-    bad = np.abs(block) > LARGEST if finite.all() else ~finite
+    # As a double: among float32 numbers the bound would be infinite, with a warning.
+    bad = np.abs(block) > np.float64(LARGEST) if finite.all() else ~finite
     if not bad.any():
         return
     row, column = np.argwhere(bad)[0]
