@@ -295,7 +295,7 @@ def test_rows_of_dependent_features_have_no_likelihood(n_components):
     rows = np.c_[X[:, :4], X[:, 0] + X[:, 1]]
     pca = FederatedPCA(n_components).fit([rows])
     for ask in (lambda: pca.score([rows]), lambda: pca.score_samples(rows), pca.get_precision):
-        with pytest.raises(ValueError, match=r"n_components < 4, the rank .* 5 features, got"):
+        with pytest.raises(ValueError, match=r"^Expected n_components < 4, .* 5 features, got"):
             ask()
     # Noise makes up for what is missing, and every axis of full rank is a likelihood, too.
     for likely, data in ((FederatedPCA(3), rows), (FederatedPCA(), X)):
@@ -304,6 +304,12 @@ def test_rows_of_dependent_features_have_no_likelihood(n_components):
         assert_allclose(got.score([data]), want.score(data), rtol=1e-9)
         # Precisions up to 20, and rounding times the condition of the covariance, some 1e4.
         assert_allclose(got.get_precision(), want.get_precision(), rtol=0, atol=1e-9)
+
+
+def test_without_fewer_components_there_is_other_advice():
+    rows = np.outer(np.arange(6.0), [1.0, 2.0])
+    with pytest.raises(ValueError, match=r"n_components < 1, .*, got 1: .* Fit with more rows, or"):
+        FederatedPCA(1).fit([rows]).score([rows])
 
 
 @pytest.mark.parametrize("make", [lambda rows: rows, lambda rows: np.split(rows, [40, 90])])

@@ -254,10 +254,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             leaves nothing for the noise.
         """
         check_is_fitted(self)
+        self._check_invertible()
         if is_client_list(X):
             return each_client(X, self.score_samples)
         rows = check_rows(self, X)
-        self._check_invertible()
         return self._centered_pca().score_samples(self._centered(rows))
 
     def score(self, X: ClientsLike, y: object = None) -> float:
@@ -320,11 +320,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """Raise if the covariance under probabilistic PCA has no inverse."""
         rank = int(np.count_nonzero(self.explained_variance_))
         if rank < self.n_features_in_ and self.noise_variance_ == 0:
+            fewer = "fewer components, " if rank > 1 else ""
             raise ValueError(
-                f"Expected n_components < {rank}, the rank of the covariance of the "
-                f"{self.n_features_in_} features, got {self.n_components!r}: nothing is left for "
-                "the noise, and along some axis rows have no density. Use fewer components or more "
-                "rows, or drop features that are constant or follow from others."
+                f"Expected n_components < {rank}, the number of axes along which the rows of the "
+                f"fit vary, for {self.n_features_in_} features, got {self.n_components!r}: nothing "
+                "is left for the noise, and along some axis rows have no density. Fit with "
+                f"{fewer}more rows, or without features that are constant or follow from others."
             )
 
     def _centered_pca(self) -> PCA:
