@@ -43,6 +43,8 @@ def check_number(
     inside = inside and (low is None or value > low or (value == low and not low_open))
     inside = inside and (high is None or value < high or (value == high and not high_open))
     if not inside:
+        if not is_finite:
+            expected = expected.replace("a number", "a finite number")
         raise ValueError(f"Expected {name} to be {expected}, got {value!r}. {hint}".rstrip())
 
 

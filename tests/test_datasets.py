@@ -272,12 +272,12 @@ def test_lists_and_vectors_can_be_split():
         (
             dict(scheme="dirichlet", y=Y, alpha=np.inf),
             ValueError,
-            "alpha to be a number > 0, got inf",
+            "alpha to be a finite number > 0, got inf",
         ),
         (
             dict(scheme="dirichlet", y=Y, alpha=np.nan),
             ValueError,
-            "alpha to be a number > 0, got nan",
+            "alpha to be a finite number > 0, got nan",
         ),
         (dict(scheme="dirichlet", y=Y, alpha="0.5"), TypeError, "alpha"),
     ],
@@ -530,7 +530,7 @@ def test_one_component_needs_no_separation():
         (dict(n_components=0), ValueError, "n_components to be an integer >= 1, got 0"),
         (dict(covariance_type="ball"), ValueError, "'spherical', got 'ball'"),
         (dict(separation=-1.0), ValueError, "separation to be a number >= 0, got -1.0"),
-        (dict(separation=np.nan), ValueError, "separation to be a number >= 0, got nan"),
+        (dict(separation=np.nan), ValueError, "separation to be a finite number >= 0, got nan"),
         (dict(weights=[0.5, 0.5]), ValueError, r"shape \(3,\), one per component, got"),
         (dict(weights="abc"), ValueError, "Expected weights to be 3 numbers or None, got 'abc'"),
         (dict(weights={}), TypeError, "Expected weights to be 3 numbers or None, got {}"),
