@@ -496,6 +496,8 @@ def _checked_penalties(penalties):
         array = np.asarray(penalties, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{expected}, got {penalties!r}.") from error
-    if array.ndim != 1 or not len(array) or not (np.isfinite(array) & (array >= 0)).all():
-        raise ValueError(f"{expected}, got {penalties!r}. Give at least one.")
+    if array.ndim != 1 or not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError(f"{expected}, got {penalties!r}.")
+    if not len(array):
+        raise ValueError(f"{expected}, got none. Give at least one.")
     return array

@@ -425,7 +425,7 @@ def test_it_prints_what_it_tried(capsys):
         ({"penalties": 0}, ValueError, "Expected penalties to be an integer >= 1, got 0"),
         ({"penalties": 2.5}, TypeError, "Expected penalties to be an integer"),
         ({"penalties": []}, ValueError, "Expected penalties .* Give at least one"),
-        ({"penalties": [1.0, -1.0]}, ValueError, "numbers >= 0, got"),
+        ({"penalties": [1.0, -1.0]}, ValueError, r"numbers >= 0, got \[1.0, -1.0\]\.$"),
         ({"penalties": [np.inf]}, ValueError, "finite numbers"),
         ({"penalties": "few"}, TypeError, "Expected penalties .* got 'few'"),
         ({"eps": 0}, ValueError, "Expected eps to be a number > 0 and < 1, got 0. The smallest"),
