@@ -205,9 +205,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     client_ids_ : ndarray of shape (`n_clients_`,)
         Label of each client: sorted labels with ``clients=``, else positions in the list.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        sqrt(m_i) ||V_i||, the root mean square of the residuals that a client's control variate
-        remembers: how badly the common fit suits it. 0 without observed cells. With
-        ``control_step=0`` it stays that of the start, 0 with ``control_init="zeros"``.
+        Root mean square of the residuals in a client's cells, as its control variate V_i remembers
+        them: how badly the common fit suits it. Where it observed a cell k times, the mean of these
+        residuals times sqrt(k), which chance makes as large as one of them. 0 without observed
+        cells. With ``control_step=0`` it stays that of the start, 0 with ``control_init="zeros"``.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -509,10 +510,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     def _store(self, known, result, problem, data, observers, objective):
         """Set the fitted attributes, all at once."""
-        drift = np.zeros(len(data.ids))
-        drift[observers] = np.sqrt(problem.federation.lengths) * problem.vectors.norms(
-            result.states.controls
-        )
+        federation, drift = problem.federation, np.zeros(len(data.ids))
+        # Sums of residuals, over the root of how many they are: whose visits are many is no odder.
+        residuals = result.states.controls / np.sqrt(federation.rows.counts)
+        drift[observers] = np.sqrt(federation.lengths) * problem.vectors.norms(residuals)
         memory = None
         if self.warm_start:  # as large as the data
             memory = memory_of(data.ids[observers], problem, result.server, result.states)

@@ -565,6 +565,17 @@ def test_who_is_unlike_the_others_drifts():
     assert (imputer.client_drift_ > 0).all()
 
 
+def test_drift_is_that_of_residuals_whoever_looks_more_often():
+    # Two observers of the same noise: the one saw each cell once, the other sixteen times.
+    rng = np.random.default_rng(0)
+    once, often = rng.normal(size=(30, 20)), rng.normal(size=(16, 30, 20))
+    imputer = FederatedMatrixImputer(rank=1, penalty=1e3, tol=1e-12).fit([once, often])
+    own = once - imputer.fitted_mean(), 4 * (often.mean(axis=0) - imputer.fitted_mean())
+    root_mean_squares = [np.sqrt(np.mean(residuals**2)) for residuals in own]
+    assert_allclose(imputer.client_drift_, root_mean_squares, rtol=1e-6)
+    assert_allclose(imputer.client_drift_, 1.0, atol=0.15)
+
+
 # ------------------------------------------------------------------ transform
 
 
