@@ -442,6 +442,16 @@ def test_units_of_normal_cells_do_not_matter(effects, noise):
     assert_allclose(2.0**12 * small.fitted_mean(), large.fitted_mean(), atol=0.01)
 
 
+@pytest.mark.parametrize("effects", ["both", "rows", "columns"])
+def test_effects_follow_the_smallest_units(effects):
+    table = np.array([[15.0, 17.0, 18.0], [14.0, NAN, 16.5]])
+    large, small = (
+        FederatedMatrixImputer(1, penalty=100 * unit, effects=effects).fit(unit * table)
+        for unit in (1.0, 2.0**-80)
+    )
+    assert_allclose(2.0**80 * small.fitted_mean(), large.fitted_mean(), rtol=1e-6)
+
+
 def test_units_of_cells_that_were_observed_again_and_again_do_not_matter():
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(12, size=600), rng.integers(9, size=600)

@@ -113,8 +113,10 @@ def start_run(model, federation, theta=None):
     support, family = pooled.support, pooled.family
     if theta is None:
         n_rows, n_columns = support.shape
-        # Half an observation more, for the link of all-zero counts.
-        mean = (pooled.margins.rows.sum() + 0.5) / (support.counts.sum() + 1)
+        # Half an observation more where the link of all-zero counts is infinite; elsewhere it would
+        # say which unit is a small one.
+        half = 0.0 if np.isfinite(family.link(0.0)) else 0.5
+        mean = (pooled.margins.rows.sum() + half) / (support.counts.sum() + 2 * half)
         intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
         effects, low_rank = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns)), None
     else:
