@@ -159,6 +159,10 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     With a bound on the rank that is below what the penalty leaves, the objective is not convex: a
     fit down the path may end elsewhere than one from nothing.
 
+    Scores hold the constant ``log(2 π) / 2`` of Gaussian cells. Where these spread by less than
+    some 1e-7, rounding hides what tells the scores apart, and the largest penalty may be chosen:
+    multiply such cells by a power of ten.
+
     Examples
     --------
     >>> import numpy as np
