@@ -159,6 +159,11 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     With a bound on the rank that is below what the penalty leaves, the objective is not convex: a
     fit down the path may end elsewhere than one from nothing.
 
+    Bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_`` of
+    ``best_estimator_``. Clients tell of their cells and margins before the first fit down a path,
+    and only its bits hold that. Not counted are the pass for the path (cells, margins
+    and a double for each cell), the scores, and the fits to all cells on the way to the last one.
+
     Scores hold the constant ``log(2 π) / 2`` of Gaussian cells. Where these spread by less than
     some 1e-7, rounding hides what tells the scores apart, and the largest penalty may be chosen:
     multiply such cells by a power of ten.

@@ -412,6 +412,20 @@ def test_it_prints_what_it_tried(capsys):
     assert lines[0].startswith("  Rank None, penalty 9: held-out log-likelihood -")
 
 
+def test_which_messages_are_counted():
+    # The set-up with the first fit of each path, as docstring and doc/what_leaves_a_client.rst say.
+    search = FederatedMatrixImputerCV((1, 2), penalties=[9.0, 3.0, 1.0], n_splits=2)
+    search.fit(clients_of())
+    results, of_last = search.cv_results_, search.best_estimator_.history_["uplink_bits"]
+    assert search.best_params_["penalty"] < 9.0
+    assert of_last[0] == 0 < of_last[1]
+    # Folds are halves of the cells; a few bytes of each message are no numbers.
+    of_rounds = results["mean_n_iter"] * of_last[1]
+    has_set_up = results["param_penalty"] == 9.0
+    assert_allclose(results["uplink_bits"][~has_set_up], of_rounds[~has_set_up], rtol=0.02)
+    assert (results["uplink_bits"][has_set_up] > 1.1 * of_rounds[has_set_up]).all()
+
+
 @pytest.mark.parametrize(
     ("parameters", "error", "says"),
     [
