@@ -351,6 +351,28 @@ def test_effects_solve_their_likelihood_equations():
     assert abs(effects.rows.mean()) + abs(effects.columns.mean()) < 1e-12
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_effects_of_rare_presences_solve_their_likelihood_equations(seed):
+    rng, family = np.random.default_rng(seed), FAMILIES["bernoulli"]
+    rows, columns = np.nonzero(rng.random((20, 6)) < 0.3)
+    presences, low_rank = np.zeros(len(rows)), 6.0 * rng.normal(size=len(rows))
+    presences[rng.integers(len(rows), size=3)] = 1.0
+    support = Support(
+        rows,
+        columns,
+        np.ones(len(rows)),
+        np.searchsorted(rows, np.arange(21)),
+        Margins(np.bincount(rows, minlength=20) > 0, np.bincount(columns, minlength=6) > 0),
+        (20, 6),
+    )
+    margins = support.margins(presences)
+    start = Effects(-4.0, np.zeros(20), np.zeros(6))
+    effects, theta, _ = fit_effects(support, margins, low_rank, start, "both", 1e-4, family)
+    expected = support.margins(family.mean(theta))
+    assert_allclose(expected.rows + 1e-4 * effects.rows, margins.rows, atol=3e-3)
+    assert_allclose(expected.columns + 1e-4 * effects.columns, margins.columns, atol=3e-3)
+
+
 def test_effects_of_rows_without_a_bird_stay_finite():
     rows, columns = np.divmod(np.arange(12), 4)
     support = Support(

@@ -20,6 +20,9 @@ along its tangent, so that no step of a solver overflows. Solvers report when th
 LARGEST_COUNT = 1e13
 """Largest Poisson observation: some mean short of the guard explains it best."""
 
+# e^x - x - 1 < x² up to 1.79.
+_SMALL_CHANGE = 1.5
+
 
 class Family(NamedTuple):
     """One exponential family, as functions of arrays.
@@ -181,3 +184,27 @@ Domain: 0, 1, 2, ... Link: log. ψ(θ) = exp θ up to ``MAX_LOG_MEAN``, log ρ(y
 
 
 FAMILIES = {family.name: family for family in (GAUSSIAN, BERNOULLI, POISSON)}
+
+
+def safe_share(family, change):
+    """Share of Newton's step for which a convex objective in θ is certain to decrease.
+
+    What the curvature tells of the objective holds near by: a whole step from far down the logistic
+    curve ends far up, from where nothing leads back. Where log ψ'' has slopes of R at most and no θ
+    would change by more than s, a step that changes θ by ``log(1 + R s) / R`` does decrease the
+    objective [1]_. So does a whole step where ``e^x - x - 1 < x²``, x being R s, and near the
+    optimum whole steps are what is fast.
+
+    Parameters
+    ----------
+    family : Family
+    change : ndarray
+        s.
+
+    References
+    ----------
+    .. [1] F. Bach, "Self-concordant analysis for logistic regression", Electronic Journal of
+       Statistics 4, 2010.
+    """
+    change = np.maximum(family.log_variance_slope * change, _SMALL_CHANGE)
+    return np.maximum(np.log1p(change), _SMALL_CHANGE) / change

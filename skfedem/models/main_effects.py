@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
 from .._compat import conjugate_gradients
+from .families import safe_share
 
 EFFECTS = ("both", "rows", "columns", "none")
 
@@ -137,7 +138,12 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
     for _ in range(_MAX_NEWTON_STEPS):
         slopes, weights = _derivatives(support, margins, effects, theta, penalty, family)
         direction, factor = _newton_direction(support, slopes, weights, kind, penalty, factor)
-        decrease = sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
+        # Each effect by itself: one row far down the logistic curve would hold all others back, or
+        # go as far up while these gain.
+        safe = Effects(*(safe_share(family, np.abs(move)) * move for move in direction))
+        if _decrease(slopes, safe) > 0:
+            direction = safe
+        decrease = _decrease(slopes, direction)
         terms = support.counts @ np.abs(family.log_partition(theta)) + abs(value)
         rounding = _ROUNDING * terms + np.finfo(float).tiny
         if decrease <= _TOLERANCE * abs(value) + rounding:
@@ -149,6 +155,11 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
         if length == 1 and decrease <= _LAST_DECREASE:
             break
     return effects, theta, factor
+
+
+def _decrease(slopes, direction):
+    """Newton's decrement, if it is his direction: what its slope at the start promises."""
+    return sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
 
 
 def _line_search(evaluated, support, effects, direction, value, decrease):

@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._federation import offsets_of
 from .._messages import warn
+from .families import safe_share
 from .low_rank_theta import products
 
 # Cells whose regressions are solved together. A matrix of coefficients counts as that many cells.
@@ -24,8 +25,6 @@ _BLOCK = 2**18
 _FLOOR = 1e-12
 _SUFFICIENT_DECREASE = 1e-4
 _MAX_TRIALS = 30
-# Newton's steps that change log ψ'' by no more decrease the objective for certain.
-_SMALL_CHANGE = 1.5
 # Newton's step gains half of what the slope at its start promises where the objective is a
 # parabola. One that gains more of it is worth a longer one.
 _STRAIGHT = 0.6
@@ -272,11 +271,8 @@ def _penalty_along(coefficients, direction, penalties):
 def _line_search(regressions, direction, penalty_along, decrease, rounding, design, family):
     """Share of Newton's step that each row takes.
 
-    What the curvature tells of the objective holds near by: a whole step from far down the logistic
-    curve ends far up, from where nothing leads back. Where log ψ'' has slopes of R at most, and s
-    is the largest change of a θ by the whole step, one that changes θ by ``log(1 + R s) / R`` does
-    decrease the objective [1]_. Each row begins there. A step that is shorter than the whole one is
-    doubled while that helps, and one that rounding forbids is halved.
+    Each row begins with a safe share, see `safe_share`. A step that is shorter than the whole one
+    is doubled while that helps, and one that rounding forbids is halved.
 
     Returns
     -------
@@ -284,16 +280,11 @@ def _line_search(regressions, direction, penalty_along, decrease, rounding, desi
         Share of the direction that is taken; 0 where no share decreases the objective.
     theta : ndarray of shape (n_cells,)
         θ afterwards.
-
-    References
-    ----------
-    .. [1] F. Bach, "Self-concordant analysis for logistic regression", Electronic Journal of
-       Statistics 4, 2010.
     """
     rows_of_cells = regressions.to_cells(np.arange(regressions.n_rows))
     change_of_theta = products(direction, design, rows_of_cells, regressions.columns)
     reach = np.maximum.reduceat(np.abs(change_of_theta), regressions.starts[:-1])
-    first = _safe_share(family.log_variance_slope * reach)
+    first = safe_share(family, reach)
     lengths, best = np.zeros(regressions.n_rows), np.full(regressions.n_rows, np.inf)
     searching, searched, change = np.arange(regressions.n_rows), regressions, change_of_theta
     trial = first
@@ -318,11 +309,3 @@ def _line_search(regressions, direction, penalty_along, decrease, rounding, desi
             change = change[searched.to_cells(going_on)]
             searching, searched = searching[going_on], searched.select(going_on)
     return lengths, regressions.theta + regressions.to_cells(lengths) * change_of_theta
-
-
-def _safe_share(change):
-    """Share of Newton's step that decreases the objective, ``change`` being that of log ψ''.
-
-    Whole steps do where ``e^x - x - 1 <= x²``, and near the optimum they are what is fast.
-    """
-    return np.maximum(np.log1p(change), _SMALL_CHANGE) / np.maximum(change, _SMALL_CHANGE)
