@@ -569,7 +569,7 @@ def bad_numbers(which):
 
 @pytest.mark.parametrize(("name", "bounds", "value"), bad_numbers(1))
 def test_numbers_out_of_bounds(name, bounds, value):
-    says = [f"Expected {name} to be an? (number|integer) {bounds}", f"got {value!r}"]
+    says = [f"Expected {name} to be an? (finite number|number|integer) {bounds}", f"got {value!r}"]
     check_refused(ValueError, says, CLIENTS, **{name: value})
 
 
@@ -577,7 +577,7 @@ def test_numbers_out_of_bounds(name, bounds, value):
 def test_what_is_no_number(name, bounds, value):
     kind = type(value).__name__
     says = [
-        f"Expected {name} to be an? (number|integer) {bounds}",
+        f"Expected {name} to be an? (finite number|number|integer) {bounds}",
         re.escape(f"got {value!r}"),
         kind,
     ]
