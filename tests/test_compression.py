@@ -519,9 +519,9 @@ def test_constructors_say_what_to_do(kind, name):
         with pytest.raises(TypeError, match=f"{name} to be an integer"):
             kind(level)
     for omega in [0, -1.0, np.nan, np.inf]:
-        with pytest.raises(ValueError, match="omega to be a number > 0.*Identity"):
+        with pytest.raises(ValueError, match="omega to be a (finite )?number > 0.*Identity"):
             kind(omega=omega)
-        with pytest.raises(ValueError, match="omega to be a number > 0"):
+        with pytest.raises(ValueError, match="omega to be a (finite )?number > 0"):
             kind(3).with_omega(omega)
     with pytest.raises(TypeError, match="omega to be a number"):
         kind(omega="1")
