@@ -1,4 +1,4 @@
-"""FedEM between a server and nodes that share nothing but arrays and bytes.
+"""FedEM between a server and nodes that exchange nothing but arrays and bytes.
 
 One round in which all take part, on all rows. What is called of skfedem here is private and may
 change; the tests run this file.

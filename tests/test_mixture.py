@@ -749,6 +749,8 @@ def test_what_centroids_leave_of_the_mean_is_no_row(n_clusters):
         n_alone += seed % 3 == 1
         sent, mass = mixture_assignment._centroids_to_send(client, n_clusters, seed, None)
         counts = np.rint(len(client) * mass)
+        # As few as possible are held back: the outliers, or else the smallest cluster.
+        assert n_clusters == 2 or counts.sum() >= len(client) / 2
         held_back = len(client) - counts.sum()
         assert held_back != 1
         if held_back > 1:

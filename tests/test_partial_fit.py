@@ -695,3 +695,13 @@ def test_clients_who_join_are_told_the_units(covariance_type, moments):
     gm.partial_fit(X[:20], clients=np.repeat([1, 2, 8, 9], 5))
     assert_array_equal(gm.new_client_ids_, [8, 9])
     assert gm.history_["downlink_bits"][-1] == of_three * 4 / 3 + 64 * 2 * moments
+
+
+def test_labels_stay_as_they_were_named_first():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(30, 2))
+    gm = FederatedGaussianMixture(random_state=0).partial_fit(rows, clients=np.arange(30) % 3)
+    gm.partial_fit(rows, clients=np.arange(30) % 3 + 0.0)
+    assert gm.client_ids_.dtype.kind == "i"
+    assert gm.client_ids_.tolist() == [0, 1, 2]
+    assert not len(gm.new_client_ids_)

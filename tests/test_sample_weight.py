@@ -114,6 +114,15 @@ def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():
         assert share == pytest.approx(1e-4 * copies.var(axis=0).mean(), rel=1e-12)
 
 
+def test_centroids_are_sent_with_the_weight_of_their_rows():
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(center, 0.1, size=(20, 2)) for center in (0, 5)])
+    weights = np.repeat([1.0, 3.0], 20)
+    centroids, mass = mixture_assignment._centroids_to_send(rows, 2, 0, weights)
+    assert_allclose(mass[np.argsort(centroids[:, 0])], [0.25, 0.75], rtol=1e-12)
+    assert_allclose(mass @ centroids, np.average(rows, axis=0, weights=weights), rtol=1e-12)
+
+
 @pytest.mark.parametrize("init_params", ["random", "random_from_data"])
 def test_a_start_that_draws_for_rows_uses_the_weights(init_params):
     gm = FederatedGaussianMixture(3, init_params=init_params, random_state=0, n_init=3)

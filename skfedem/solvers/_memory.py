@@ -208,6 +208,8 @@ def _kind(labels):
 
 def _together(known, new):
     """Known and new labels; as objects where floats would make others of large integers."""
+    if not len(new):
+        return known
     labels = np.concatenate([known, new])
     if labels.dtype.kind != "f":
         return labels
