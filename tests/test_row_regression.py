@@ -441,7 +441,7 @@ def test_extreme_rows_are_those_of_scipy(seed):
         return (design.T * weights) @ design + np.diag(penalties)
 
     ours = np.append(effects, row_factors[0])
-    options = {"jac": gradient, "hess": hessian, "method": "trust-exact"}
+    options = {"jac": gradient, "hess": hessian, "method": "trust-ncg"}
     with np.errstate(all="ignore"):
         theirs = min(
             minimize(objective, start, **options).fun for start in (np.zeros(rank + 1), ours)
