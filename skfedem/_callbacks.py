@@ -54,6 +54,7 @@ class FitTask:
         }
         self._max_rounds, self._n_starts = max_rounds, n_starts
         self._root: Any = None
+        self._rounds: RoundTasks | None = None
         if hasattr(estimator, "_init_callback_context"):
             self._root = estimator._init_callback_context(
                 max_subtasks=max_rounds if n_starts == 1 else n_starts
@@ -74,10 +75,13 @@ class FitTask:
         if self._n_starts > 1:
             parent = parent.subcontext(task_name="start", max_subtasks=self._max_rounds)
             parent.call_on_fit_task_begin(**self._data)
-        return RoundTasks(parent, parent is not self._root, self._data, fitted)
+        self._rounds = RoundTasks(parent, parent is not self._root, self._data, fitted)
+        return self._rounds
 
     def end(self):
         """End the task, when the estimator is fitted."""
+        if self._rounds is not None:
+            self._rounds.close()  # of a start that was interrupted before its first round
         if self._root is not None:
             self._root.call_on_fit_task_end(**self._data, reconstruction_attributes={})
 
@@ -85,8 +89,8 @@ class FitTask:
 class RoundTasks:
     """Tells callbacks of the rounds of a run, through ``FitTask.rounds``."""
 
-    def __init__(self, parent, ends_parent, data, fitted):
-        self._parent, self._ends_parent = parent, ends_parent
+    def __init__(self, parent, is_start, data, fitted):
+        self._parent, self._is_open_start = parent, is_start
         self._data, self._fitted = data, fitted
         self._task: Any = None
 
@@ -103,9 +107,11 @@ class RoundTasks:
             **self._data, reconstruction_attributes=lambda: self._fitted(progress)
         )
 
-    def close(self, progress):
-        """End the start, where it is a task."""
-        if self._ends_parent:
+    def close(self, progress=None):
+        """End the start, where it is a task that has not ended yet."""
+        if self._is_open_start:
+            self._is_open_start = False
             self._parent.call_on_fit_task_end(
-                **self._data, reconstruction_attributes=lambda: self._fitted(progress)
+                **self._data,
+                reconstruction_attributes=lambda: self._fitted(progress) if progress else {},
             )

@@ -25,16 +25,16 @@ def check_number(
     hint : str
         What to do, for the message.
     """
-    expected = "an integer" if kind is Integral else "a number"
+    number, bounds = "an integer" if kind is Integral else "a number", ""
     if low is not None:
-        expected += f" {'>' if low_open else '>='} {low}"
+        bounds += f" {'>' if low_open else '>='} {low}"
     if high is not None:
-        expected += f"{'' if low is None else ' and'} {'<' if high_open else '<='} {high}"
+        bounds += f"{'' if low is None else ' and'} {'<' if high_open else '<='} {high}"
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(
             (
-                f"Expected {name} to be {expected}, got {value!r} of type {type(value).__name__}. "
-                f"{hint}"
+                f"Expected {name} to be {number}{bounds}, got {value!r} of type "
+                f"{type(value).__name__}. {hint}"
             ).rstrip()
         )
     # Integers may be larger than any float.
@@ -44,8 +44,8 @@ def check_number(
     inside = inside and (high is None or value < high or (value == high and not high_open))
     if not inside:
         if not is_finite:
-            expected = expected.replace("a number", "a finite number")
-        raise ValueError(f"Expected {name} to be {expected}, got {value!r}. {hint}".rstrip())
+            number = "a finite number"
+        raise ValueError(f"Expected {name} to be {number}{bounds}, got {value!r}. {hint}".rstrip())
 
 
 def check_choice(name, value, choices, *, hint=""):

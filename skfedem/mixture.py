@@ -23,6 +23,7 @@ from ._input.clients import (
 )
 from ._input.tables import is_client_list
 from ._messages import warn
+from ._mixture_runs import best_run, new_runs, next_run
 from ._mixture_stream import first_call, next_call
 from ._parallel import Workers
 from ._parameters import check_choice, check_number, check_switch, in_python_numbers, is_auto
@@ -49,23 +50,11 @@ from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_given import TO_BEGIN_ANEW, check_start
 from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
-from .models.mixture_start import (
-    bits_of_units,
-    standardise,
-    standardised_again,
-    start_again,
-    start_run,
-)
-from .solvers._memory import go_on, join, memory_of, positions
-from .solvers._options import (
-    SOLVERS,
-    check_federated_parameters,
-    federated_problem,
-    run_solver,
-    step_schedule,
-)
+from .models.mixture_start import bits_of_units
+from .solvers._memory import join, memory_of
+from .solvers._options import check_federated_parameters, step_schedule
 from .solvers._report import warn_outcome
-from .solvers._resume import check_checkpoint_parameters, seed_of
+from .solvers._resume import check_checkpoint_parameters
 from .solvers._stream import appended, stream
 
 # Nats per row. Noise that stays, of minibatches, takes less from a fit that began at the optimum.
@@ -446,46 +435,19 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         given = check_start(settings, checked.n_features_in_, warm=memory is not None)
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
-        best: Any = None
         task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
-            if memory:
-                model, (uplink, downlink) = standardised_again(
-                    settings, memory.model, federation, given
-                )
-                n_new = np.count_nonzero(positions(memory.ids, data.ids) < 0)
-                cost = uplink, downlink + bits_of_units(model, n_new)
+            if memory is None:
+                problem, start = new_runs(settings, federation, given)
             else:
-                model, cost = standardise(settings, federation, given)
-            problem = federated_problem(settings, model, federation, seed=0)
-            for number, seed in enumerate(seeds):
-                if self.verbose:
-                    print(f"Start {number}")
-                seed = seed_of(self, seed, resume_from)
-                problem = problem._replace(seed=seed)
-                try:
-                    if memory:
-                        start = start_again(
-                            model, federation, memory.model, memory.server, given, cost
-                        )
-                        start = go_on(memory, SOLVERS[self.solver], problem, start, data.ids)
-                    else:
-                        start = start_run(model, federation, self.init_params, given, seed, cost)
-                    tasks = task.rounds(
-                        lambda run: self._so_far(run.server, run.n_rounds, model, checked)
-                    )
-                    result = run_solver(settings, problem, start, workers, resume_from, tasks)
-                except KeyboardInterrupt:
-                    # Between the rounds of two starts: those that ended stand.
-                    if best is None:
-                        raise
-                    best = best._replace(stopped_by="keyboard")
-                    break
-                if best is None or result.criteria[-1] > best.criteria[-1]:
-                    best = result
-                if result.stopped_by == "keyboard":
-                    best = best._replace(stopped_by="keyboard")
-                    break
+                problem, start = next_run(settings, federation, given, memory, data.ids)
+
+            def so_far(run):
+                return self._so_far(run.server, run.n_rounds, problem.model, checked)
+
+            best = best_run(
+                settings, problem, start, seeds, workers, resume_from, lambda: task.rounds(so_far)
+            )
         self._store(best, problem, data, checked)
         task.end()
         self._warn(best, problem)

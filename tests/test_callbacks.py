@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem.solvers import _loop
+from skfedem.solvers._loop import initialise
 
 callback = pytest.importorskip("sklearn.callback", reason="this scikit-learn has no callbacks")
 
@@ -164,6 +167,25 @@ def test_starts_are_tasks_where_there_are_several(clients):
     assert [path[1:] for path in recorder.rounds] == [
         (("start", start), ("round", number)) for start in range(2) for number in range(3)
     ]
+    assert sorted(recorder.begun) == sorted(recorder.ended)
+
+
+def test_a_start_that_is_interrupted_before_its_first_round_ends_all_the_same(clients, monkeypatch):
+    n_starts = 0
+
+    def interrupted(*args):
+        nonlocal n_starts
+        n_starts += 1
+        if n_starts == 2:
+            raise KeyboardInterrupt
+        return initialise(*args)
+
+    monkeypatch.setattr(_loop, "initialise", interrupted)
+    recorder = Recorder()
+    gm = FederatedGaussianMixture(2, n_init=3, max_iter=3, tol=0, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard"):
+        gm.set_callbacks(recorder).fit(clients)
+    assert sum(path[-1][0] == "start" for path in recorder.begun) == 2
     assert sorted(recorder.begun) == sorted(recorder.ended)
 
 

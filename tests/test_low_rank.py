@@ -373,6 +373,37 @@ def test_effects_of_rare_presences_solve_their_likelihood_equations(seed):
     assert_allclose(expected.columns + 1e-4 * effects.columns, margins.columns, atol=3e-3)
 
 
+def test_effects_that_are_held_back_one_by_one_still_lead_down():
+    # From means that are far too small, Newton's step of the intercept goes up by 1e8 and those of
+    # most other effects down by 5e5 each. Held back, up is 18 and down is 13 + 13.
+    size, family = 10, FAMILIES["poisson"]
+    counts = np.full((size, size), 100.0)
+    counts[0] += size / 2
+    counts[:, 0] += size / 2
+    rows, columns = np.divmod(np.arange(size**2), size)
+    support = Support(
+        rows,
+        columns,
+        np.ones(size**2),
+        np.arange(size + 1) * size,
+        Margins(np.ones(size, bool), np.ones(size, bool)),
+        counts.shape,
+    )
+    start = Effects(-14.0, np.zeros(size), np.zeros(size))
+    _, theta, _ = fit_effects(
+        support,
+        support.margins(counts.ravel()),
+        np.zeros(size**2),
+        start,
+        "both",
+        0.0,
+        family,
+    )
+    expected = support.margins(family.mean(theta))
+    assert_allclose(expected.rows, counts.sum(axis=1), rtol=1e-6)
+    assert_allclose(expected.columns, counts.sum(axis=0), rtol=1e-6)
+
+
 def test_effects_of_rows_without_a_bird_stay_finite():
     rows, columns = np.divmod(np.arange(12), 4)
     support = Support(

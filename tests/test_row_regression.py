@@ -361,6 +361,26 @@ def test_a_step_that_only_the_penalty_forbids_is_shortened(penalty):
     assert (np.diff(course, axis=0) <= 1e-14 * np.abs(course).max(axis=0)).all()
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_doubled_step_that_gains_less_is_not_taken():
+    # A second cell, of next to no weight, makes the safe share so short that the objective still
+    # falls like a line there; twice that share is below the start, but above the share itself.
+    family, factors = FAMILIES["poisson"], np.array([[1.0], [2.0]])
+    cells = Cells(np.zeros(2, int), np.arange(2), np.array([5.0, 1.0]), np.array([1.0, 1e-9]))
+    _, found = fit_rows(
+        cells, 1, np.zeros(2), factors, 0.0, family, row_effects=False, ridge=0.0, max_iter=1
+    )
+    newton = 5.0 - 1.0
+    share = np.log1p(2 * newton) / 2
+
+    def objective(theta):
+        return np.exp(theta) - 5 * theta
+
+    assert objective(share) < objective(2 * share) < objective(0) - 1
+    # The second cell's part of the slope and of the curvature.
+    assert_allclose(found[0, 0], share, rtol=1e-8)
+
+
 def test_a_flat_start():
     # exp(-60) has no curvature: the first Newton step is 1e11 too long, and halving is too slow.
     cells, (offsets, factors) = constant_rows(1.0), column_side()

@@ -915,7 +915,7 @@ def test_a_keyboard_interrupt_in_the_k_means_of_a_start_keeps_those_before(monke
             raise KeyboardInterrupt
         return start_run(*args)
 
-    monkeypatch.setattr("skfedem.mixture.start_run", interrupted)
+    monkeypatch.setattr("skfedem._mixture_runs.start_run", interrupted)
     interrupted.at = 3
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 5 rounds"):
         gm.fit(clients)

@@ -139,7 +139,7 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
         slopes, weights = _derivatives(support, margins, effects, theta, penalty, family)
         direction, factor = _newton_direction(support, slopes, weights, kind, penalty, factor)
         # Each effect by itself: one row far down the logistic curve would hold all others back, or
-        # go as far up while these gain.
+        # go as far up while these gain. The intercept held back, what corrects it may lead up.
         safe = Effects(*(safe_share(family, np.abs(move)) * move for move in direction))
         if _decrease(slopes, safe) > 0:
             direction = safe

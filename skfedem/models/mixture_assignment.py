@@ -119,6 +119,7 @@ def _kmeans_centers(model, federation, seed):
     rng = np.random.RandomState(seed)
     n, d, size = federation.n_clients, model.n_features, model.n_components
     cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
+    weighted = federation.sample_weight
     parts = [(np.empty((0, d)), np.empty(0))]
     for client in cohort:
         start, stop = federation.offsets[client : client + 2]
@@ -126,7 +127,6 @@ def _kmeans_centers(model, federation, seed):
         if n_clusters:
             sample = _sample(rng, start, stop)
             rows = take_rows(federation.rows, sample) - model.units.center
-            weighted = federation.sample_weight
             weights = None if weighted is None else weighted.values[sample]
             centroids, mass = _centroids_to_send(rows, n_clusters, seed, weights)
             parts.append((centroids, mass * federation.totals[client]))

@@ -1,0 +1,112 @@
+"""Runs of a mixture's ``fit``: where they begin, anew or from an earlier fit, and the best of them.
+
+Streams, which have one run that never ends, are in ``_mixture_stream.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .models.mixture_start import (
+    bits_of_units,
+    standardise,
+    standardised_again,
+    start_again,
+    start_run,
+)
+from .solvers._memory import go_on, positions
+from .solvers._options import SOLVERS, federated_problem, run_solver
+from .solvers._resume import seed_of
+
+
+def new_runs(settings, federation, given):
+    """Problem of runs that begin anew, in the units of these rows.
+
+    Parameters
+    ----------
+    settings : FederatedGaussianMixture
+        Its parameters.
+    federation : Federation
+    given : Given
+
+    Returns
+    -------
+    problem : Problem
+        But for its seed.
+    start : callable
+        From the problem of a run, with its seed, to the run's ``Start``.
+    """
+    model, cost = standardise(settings, federation, given)
+
+    def start(problem):
+        return start_run(model, federation, settings.init_params, given, problem.seed, cost)
+
+    return federated_problem(settings, model, federation, seed=0), start
+
+
+def next_run(settings, federation, given, memory, ids):
+    """Problem of a run that goes on where an earlier fit has ended, in that fit's units.
+
+    Parameters
+    ----------
+    settings, federation, given
+        As of ``new_runs``.
+    memory : Memory
+        Of the earlier fit.
+    ids : ndarray of shape (n_clients,)
+        Labels of the clients.
+
+    Returns
+    -------
+    problem, start
+        As of ``new_runs``.
+    """
+    before, server = memory.model, memory.server
+    model, (uplink, downlink) = standardised_again(settings, before, federation, given)
+    n_new = np.count_nonzero(positions(memory.ids, ids) < 0)
+    cost = uplink, downlink + bits_of_units(model, n_new)
+
+    def start(problem):
+        begun = start_again(model, federation, before, server, given, cost)
+        return go_on(memory, SOLVERS[settings.solver], problem, begun, ids)
+
+    return federated_problem(settings, model, federation, seed=0), start
+
+
+def best_run(settings, problem, start, seeds, workers, resume_from, rounds_of_start):
+    """Run from a start for each seed, and return the run with the largest likelihood.
+
+    Parameters
+    ----------
+    settings : FederatedGaussianMixture
+        Its parameters.
+    problem, start
+        As of ``new_runs``.
+    seeds : list of int
+    workers : Workers
+    resume_from : path-like or None
+    rounds_of_start : callable
+        Tasks of the rounds of the next start, for callbacks.
+
+    Returns
+    -------
+    best : Run
+    """
+    best = None
+    for number, seed in enumerate(seeds):
+        if settings.verbose:
+            print(f"Start {number}")
+        seeded = problem._replace(seed=seed_of(settings, seed, resume_from))
+        try:
+            begun, tasks = start(seeded), rounds_of_start()
+            result = run_solver(settings, seeded, begun, workers, resume_from, tasks)
+        except KeyboardInterrupt:
+            # Between the rounds of two starts: those that ended stand.
+            if best is None:
+                raise
+            return best._replace(stopped_by="keyboard")
+        if best is None or result.criteria[-1] > best.criteria[-1]:
+            best = result
+        if result.stopped_by == "keyboard":
+            return best._replace(stopped_by="keyboard")
+    return best
