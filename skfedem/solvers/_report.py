@@ -136,11 +136,11 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
 
 def _last_step(estimator, result, schedule):
     """γ that the last round asked for; where an automatic one was cut, what the next would ask."""
-    server = result.server
+    taken, server = result.history["step_size"][-1], result.server
+    if not result.history["safeguarded"][-1]:
+        return taken
     asked = schedule(server.round_index)
-    if is_auto(estimator.step_size):
-        return max(result.history["step_size"][-1], min(asked, server.step_limit))
-    return asked
+    return max(taken, min(asked, server.step_limit)) if is_auto(estimator.step_size) else asked
 
 
 def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
