@@ -364,9 +364,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             ``transform`` and ``score``. (scikit-learn's searches would split it like rows where
             there are two clients: give those sparse matrices.)
         resume_from : path-like, default=None
-            Checkpoint of the same run, with the same data and parameters (but for ``max_iter`` and
-            those that change no round), to go on from bit for bit, except that ``history_`` has an
-            evaluation where that run ended.
+            Checkpoint of the same run, with the same data and parameters, to go on from bit for
+            bit, except that ``history_`` has an evaluation where that run ended. ``max_iter``,
+            ``max_epochs``, ``checkpoint``, ``checkpoint_every``, ``n_jobs``, ``verbose`` and
+            ``warm_start`` may differ, and ``random_state`` may be None.
 
         Returns
         -------

@@ -382,9 +382,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             with a list. Rows of weight zero are left out. Only their ratios matter: integer weights
             are repeated rows. See Notes.
         resume_from : path-like, default=None
-            Checkpoint of the same run, with the same data and parameters (but for ``max_iter`` and
-            those that change no round), to go on from bit for bit, except that ``history_`` has an
-            evaluation where that run ended.
+            Checkpoint of the same run, with the same data and parameters, to go on from bit for
+            bit, except that ``history_`` has an evaluation where that run ended. ``max_iter``,
+            ``max_epochs``, ``checkpoint``, ``checkpoint_every``, ``n_jobs``, ``verbose`` and
+            ``warm_start`` may differ, and ``random_state`` may be None.
 
         Returns
         -------

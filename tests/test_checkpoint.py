@@ -22,6 +22,7 @@ from skfedem import (
 from skfedem.compression import Compressor, RandK
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
+from skfedem.solvers._resume import _FREE
 
 pytestmark = pytest.mark.filterwarnings("ignore:Not converged")
 NAN = np.nan
@@ -162,6 +163,15 @@ def test_other_parameters_are_refused(run, parameters, says):
     with pytest.raises(ValueError, match=says):
         other.fit(matrices(), resume_from=path)
     assert not hasattr(other, "n_iter_")
+
+
+def test_what_may_differ_is_what_fit_says():
+    """That ``tol`` and ``eval_every`` change no round does not let them differ."""
+    for estimator in (FederatedGaussianMixture, FederatedMatrixImputer):
+        _, said = estimator.fit.__doc__.split("resume_from :")
+        said = said.split("Returns")[0]
+        named = {name for name in estimator().get_params() if f"``{name}``" in said}
+        assert named == _FREE
 
 
 def test_other_data_and_other_estimators_are_refused(run):
