@@ -172,6 +172,16 @@ def test_it_converges_to_the_same_fit_with_other_rows_of_other_clients():
     assert_allclose(gm.means_, cold.means_, atol=1e-3)
 
 
+def test_rows_in_quite_other_units_have_fields_whose_norm_no_double_holds():
+    gm = FederatedGaussianMixture(
+        **GIVEN, covariance_type="diag", participation=0.6, max_iter=5, warm_start=True
+    )
+    fit(gm, CLIENTS)
+    fit(gm, [rows * [1e100, 1.0] for rows in CLIENTS])
+    assert np.isinf(gm.history_["field_sq_norm"][1:]).any()
+    assert np.isfinite(gm.means_).all() and np.isfinite(gm.history_["log_likelihood"]).any()
+
+
 def test_another_solver_goes_on_from_the_control_variates():
     gm = FederatedGaussianMixture(**SETTINGS["variance reduced"], max_iter=9, warm_start=True)
     drift = fit(gm, CLIENTS).client_drift_

@@ -355,8 +355,9 @@ class RowModel(Model):
         return np.broadcast_to(natural, (len(clients), self.n_statistics))
 
     def field_sq_norm(self, statistics: Any, field: FloatArray) -> float:
-        """Squared Euclidean norm of a field."""
-        return float(field @ field)
+        """Squared Euclidean norm of a field, infinite if no double holds it."""
+        with np.errstate(over="ignore"):
+            return float(field @ field)
 
     def change(self, now: float, before: float) -> float:
         """Nats per row."""
