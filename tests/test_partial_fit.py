@@ -266,6 +266,19 @@ def test_the_sum_is_divided_by_the_share_that_is_present(control_step):
     assert_allclose(after.states.controls, controls, atol=1e-12)
 
 
+@pytest.mark.parametrize("control_step", [0.0, 0.3])
+def test_memories_that_do_not_learn_at_once_begin_with_the_fields(control_step):
+    gm = FederatedGaussianMixture(**GIVEN, control_step=control_step, step_size=0.2)
+    everybody, nearly = (
+        clone(gm).set_params(participation=p).partial_fit(X[:300], clients=OWNERS[:300])
+        for p in (1.0, 1 - 1e-12)
+    )
+    assert (nearly.client_drift_ > 0.01).all()
+    assert_same(everybody, nearly, ("client_drift_", "means_"), rtol=1e-9)
+    for column in ("uplink_bits", "downlink_bits", "epoch"):
+        assert_array_equal(everybody.history_[column], nearly.history_[column])
+
+
 def test_unlike_clients_that_come_in_turns():
     """Each call has one of two clients, each of which has one component only."""
     rows = CENTERS[:2, None] + np.random.default_rng(0).normal(size=(2, 6000, 2))
