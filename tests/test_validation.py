@@ -2,6 +2,7 @@ import copy
 import re
 import warnings
 from collections import UserList, deque
+from enum import Enum
 from fractions import Fraction
 
 import numpy as np
@@ -419,6 +420,7 @@ def test_large_numbers_that_can_be_squared_are_rows():
     np.testing.assert_allclose(gm.means_, want.means_ * 2.0**470, rtol=1e-9)
 
 
+Owner = Enum("Owner", ["ash", "birch", "cedar"])
 BAD_LABELS = {
     "one label too few": (
         OWNERS[:-1],
@@ -468,6 +470,11 @@ BAD_LABELS = {
         np.array([frozenset([owner]) for owner in np.tile(["ash", "birch"], 14)], dtype=object),
         TypeError,
         ["can be sorted", "frozenset", "with str"],
+    ),
+    "labels of one type without an order": (
+        [Owner[name] for name in OWNERS.tolist()],
+        TypeError,
+        ["labels that can be sorted, got Owner, which", "with str"],
     ),
     "a missing label of pandas": (
         pd.array([1] * (N_SAMPLES - 1) + [None], dtype="Int64"),

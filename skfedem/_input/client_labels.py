@@ -58,8 +58,9 @@ def grouped(labels, n_rows):
             array = array[order]
     except TypeError as error:
         kinds = sorted({type(label).__name__ for label in array})
+        expected = "of one type" if len(kinds) > 1 else "that can be sorted"
         raise TypeError(
-            f"Expected client labels of one type, got {', '.join(kinds)}, which cannot be sorted. "
+            f"Expected client labels {expected}, got {', '.join(kinds)}, which cannot be sorted. "
             "Convert them, for example with str."
         ) from error
     starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
