@@ -279,6 +279,22 @@ def test_memories_that_do_not_learn_at_once_begin_with_the_fields(control_step):
         assert_array_equal(everybody.history_[column], nearly.history_[column])
 
 
+@pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
+def test_a_stream_forgets_a_row_of_any_size(client_weights):
+    gm = FederatedGaussianMixture(
+        covariance_type="diag", client_weights=client_weights, step_size=0.5, random_state=0
+    )
+    good, bad = gm, clone(gm)
+    for call in range(150):
+        rows = make_rows(20, seed=call)
+        good.partial_fit(rows, clients=np.arange(20) % 4)
+        if call == 2:
+            rows[7, 0] = 1e12
+        bad.partial_fit(rows, clients=np.arange(20) % 4)
+    assert_same(bad, good, rtol=1e-9)
+    assert memory_error(bad) < 1e-14
+
+
 def test_unlike_clients_that_come_in_turns():
     """Each call has one of two clients, each of which has one component only."""
     rows = CENTERS[:2, None] + np.random.default_rng(0).normal(size=(2, 6000, 2))
