@@ -404,6 +404,28 @@ def test_effects_that_are_held_back_one_by_one_still_lead_down():
     assert_allclose(expected.columns, counts.sum(axis=0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("seed", [3, 6, 9])
+def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
+    # Without the observations' constants, which leave some 600 nats, the objective is -1e14.
+    rng, size, family = np.random.default_rng(seed), 8, FAMILIES["poisson"]
+    counts = rng.poisson(1e10 * np.exp(2 * rng.normal(size=(size, 1))), (size, 6)).astype(float)
+    rows, columns = np.divmod(np.arange(counts.size), 6)
+    support = Support(
+        rows,
+        columns,
+        np.ones(counts.size),
+        np.arange(size + 1) * 6,
+        Margins(np.ones(size, bool), np.ones(6, bool)),
+        counts.shape,
+    )
+    start = Effects(float(np.log(counts.mean())), np.zeros(size), np.zeros(6))
+    margins, none = support.margins(counts.ravel()), np.zeros(counts.size)
+    effects, _, _ = fit_effects(support, margins, none, start, "rows", 0.0, family)
+    # Means of rows are their best means.
+    excess = np.exp(effects.intercept + effects.rows) / counts.mean(axis=1) - 1
+    assert 6 * counts.mean(axis=1) @ (excess - np.log1p(excess)) < 0.01
+
+
 def test_effects_of_rows_without_a_bird_stay_finite():
     rows, columns = np.divmod(np.arange(12), 4)
     support = Support(

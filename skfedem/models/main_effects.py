@@ -21,7 +21,10 @@ EFFECTS = ("both", "rows", "columns", "none")
 
 # Least ridge on the effects: a site where nothing was ever seen would have the effect -inf.
 LEAST_PENALTY = 1e-7
+# Newton's method ends where a step promises less than this share of the objective, and than so many
+# nats: an objective without the observations' constants can be as large as 1e13 at its minimum.
 _TOLERANCE = 1e-12
+_FEW_NATS = 1e-9
 # Relative rounding of the objective's terms.
 _ROUNDING = 1e-15
 # Newton's decrements are squared from step to step: after one of so few nats the next is nothing.
@@ -146,7 +149,7 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
         decrease = _decrease(slopes, direction)
         terms = support.counts @ np.abs(family.log_partition(theta)) + abs(value)
         rounding = _ROUNDING * terms + np.finfo(float).tiny
-        if decrease <= _TOLERANCE * abs(value) + rounding:
+        if decrease <= min(_TOLERANCE * abs(value), _FEW_NATS) + rounding:
             break
         step = _line_search(evaluated, support, effects, direction, value, decrease)
         if step is None:
