@@ -139,8 +139,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     tol : float, default=1e-6
         Exact rounds stop when the objective changed by less than ``tol`` times the step size,
         relatively, five times in a row: it may then be some ten to hundred times ``tol`` above its
-        minimum, five hundred times without column effects or where the rank binds, and some thousand
-        times where counts in the thousands differ by what the effects do not follow. The constant
+        minimum, five hundred times without column effects or where the rank binds, some thousand
+        times where counts in the thousands differ by what no effect follows. The constant
         ``log(2 π) / 2`` of Gaussian cells does not count, so that their unit does not matter, down
         to a spread of 1e-4. Below, fits stop sooner, from 1e-8 on after a few rounds, converged or
         not: multiply such cells, and ``penalty``, by a power of ten.
