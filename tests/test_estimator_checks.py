@@ -1,10 +1,12 @@
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 
-# Warnings are errors here. A large tolerance ends the stochastic fits early and converged; a small
-# step keeps them in the domain of the M-step, on one client with twenty rows, for most seeds.
-STOCHASTIC = {"step_size": 0.05, "tol": 10.0, "random_state": 0}
+# What is checked does not depend on where rounds end: the stochastic fits, which would take 60 of
+# them to converge to any tolerance, take a few. A small step keeps them in the domain of the
+# M-step, on one client with twenty rows, for most seeds.
+STOCHASTIC = {"step_size": 0.05, "max_iter": 10, "tol": 10.0, "random_state": 0}
 ESTIMATORS = [
     FederatedGaussianMixture(),
     FederatedGaussianMixture(
@@ -52,6 +54,8 @@ def expected_failed_checks(estimator):
     }
 
 
+# Warnings are errors here, but for this one.
+@pytest.mark.filterwarnings("ignore:Not converged to tol=10.0 after 10 rounds")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failed_checks)
 def test_the_contract_of_scikit_learn(estimator, check):
     check(estimator)

@@ -79,7 +79,7 @@ def recorded(monkeypatch):
 # Fewer, shorter and simpler fits than by default: what is checked does not depend on them, and the
 # imputer itself is checked with the effects of its default.
 @parametrize_with_checks(
-    [FederatedMatrixImputerCV(effects="rows", penalties=2, n_splits=2, tol=1e-2)]
+    [FederatedMatrixImputerCV(effects="rows", penalties=2, n_splits=2, tol=0.1)]
 )
 def test_the_contract_of_scikit_learn(estimator, check):
     check(estimator)
