@@ -6,6 +6,7 @@ here.
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -328,6 +329,15 @@ MODELS = {
     "low-rank-bernoulli": lambda: low_rank_case("bernoulli"),
 }
 
+
+@cache
+def model_case(name):
+    """Row of ``MODELS``, made once for all tests, none of which may write into it."""
+    case = MODELS[name]()
+    read_only(tuple(vars(case.model).values()))
+    return read_only(case)
+
+
 # ---- compressors, solvers, estimators
 
 COMPRESSORS = [
@@ -496,6 +506,13 @@ def arrays_in(value):
     return []
 
 
+def read_only(value):
+    """The same nested tuples, with arrays that nobody may write into any more."""
+    for array in arrays_in(value):
+        array.setflags(write=False)
+    return value
+
+
 def same_bits(a, b):
     """Whether arrays are the same to the bit; 0.0 is not -0.0."""
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
@@ -538,3 +555,20 @@ def run_rounds(solver, problem, start, n_rounds, step_size=0.05, control_init="f
             received = client_round(solver, problem, server, states, active, workers)
             server, info = server_half(problem, server, received, step_size)
             yield AfterRound(server, copied(states), info, received, active)
+
+
+_FIRST_ROUNDS = {}
+
+
+def first_rounds(case, solver, setting):
+    """Problem, and what stands before its first round and after each of five; run once.
+
+    As many tests read them, nobody may write into them: not even a client's half into the states,
+    of which it returns others.
+    """
+    key = id(case.model), solver, setting  # the problem keeps the model alive
+    if key not in _FIRST_ROUNDS:
+        problem = make_problem(case.model, case.federation, setting)
+        rounds = tuple(run_rounds(solver, problem, case.starts[0], n_rounds=5))
+        _FIRST_ROUNDS[key] = problem, read_only(rounds)
+    return _FIRST_ROUNDS[key]

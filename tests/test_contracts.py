@@ -16,12 +16,15 @@ from problems import (
     SOLVERS,
     arrays_in,
     copied,
+    first_rounds,
     make_problem,
     mean_field,
     mean_statistics,
     mixture_model,
     mixture_parameters,
+    model_case,
     ragged_clients,
+    read_only,
     run_rounds,
     stack,
     start_at,
@@ -42,19 +45,19 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 # Whether more of a criterion is better, or less.
 SIGNS = {"log_likelihood": 1, "objective": -1}
-ROW_MODELS = [name for name, make in MODELS.items() if isinstance(make().model, RowModel)]
+ROW_MODELS = [name for name in MODELS if isinstance(model_case(name).model, RowModel)]
 
 
 @pytest.fixture(params=list(MODELS))
 def case(request):
     """A model."""
-    return MODELS[request.param]()
+    return model_case(request.param)
 
 
 @pytest.fixture(params=ROW_MODELS)
 def row_case(request):
     """A model whose clients have statistics of one length, which are means over their rows."""
-    return MODELS[request.param]()
+    return model_case(request.param)
 
 
 # ---- every model
@@ -81,11 +84,8 @@ def assert_same(got, want, **tolerance):
 
 def frozen(*values):
     """All arrays of nested tuples, which nobody may write into any more, and their copies."""
-    arrays = arrays_in(values)
-    copies = [array.copy() for array in arrays]
-    for array in arrays:
-        array.setflags(write=False)
-    return arrays, copies
+    arrays = arrays_in(read_only(values))
+    return arrays, [array.copy() for array in arrays]
 
 
 def test_sizes_are_as_the_contract_says(case):
@@ -537,9 +537,9 @@ def test_compression_refuses_damaged_bytes(operator, length):
 @every_solver
 @every_setting
 def test_the_servers_control_is_the_weighted_sum_of_the_clients(case, solver, setting):
-    problem = make_problem(case.model, case.federation, setting, seed=3)
+    problem, rounds = first_rounds(case, solver, setting)
     before, n_away = None, 0
-    for now in run_rounds(solver, problem, case.starts[0], n_rounds=8):
+    for now in rounds:
         pooled = weighted_sum(problem, now.states.controls)
         assert_allclose(now.server.control, pooled, rtol=0, atol=1e-12)
         if before is not None:
@@ -555,8 +555,7 @@ def test_the_servers_control_is_the_weighted_sum_of_the_clients(case, solver, se
 @every_solver
 @every_setting
 def test_client_half_is_pure(case, solver, setting):
-    problem = make_problem(case.model, case.federation, setting)
-    *_, last = run_rounds(solver, problem, case.starts[0], n_rounds=2)
+    problem, (_, _, last, *_) = first_rounds(case, solver, setting)
     clients = np.array([0, 2, 3])
     states = states_of(solver, problem, last.states, clients)
     broadcast = broadcast_of(problem, last.server)
@@ -573,8 +572,7 @@ def test_client_half_is_pure(case, solver, setting):
 @every_solver
 @every_setting
 def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting):
-    problem = make_problem(case.model, case.federation, setting)
-    *_, last = run_rounds(solver, problem, case.starts[0], n_rounds=2)
+    problem, (_, _, last, *_) = first_rounds(case, solver, setting)
     broadcast = broadcast_of(problem, last.server)
     clients = np.array([0, 1, 3, 5])
     mine = states_of(solver, problem, last.states, clients)
@@ -599,10 +597,9 @@ def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting):
 @every_solver
 @every_setting
 def test_a_message_that_is_lost_leaves_no_trace(case, solver, setting):
-    problem = make_problem(case.model, case.federation, setting)
-    start, every = case.starts[0], np.arange(6)
-    undisturbed = list(run_rounds(solver, problem, start, n_rounds=4))
-    for k, now in enumerate(run_rounds(solver, problem, start, n_rounds=4)):
+    problem, undisturbed = first_rounds(case, solver, setting)
+    every = np.arange(6)
+    for k, now in enumerate(run_rounds(solver, problem, case.starts[0], n_rounds=4)):
         broadcast = broadcast_of(problem, now.server)
         lost, _ = solver.client_half(problem, broadcast, every, now.states)
         assert lost.innovation.shape == problem.vectors.zeros().shape
@@ -613,8 +610,7 @@ def test_a_message_that_is_lost_leaves_no_trace(case, solver, setting):
 
 def server_half_of_a_message(case, solver, setting):
     """Problem, the server before, the message, and what the server's half makes of them."""
-    problem = make_problem(case.model, case.federation, setting)
-    *_, last = run_rounds(solver, problem, case.starts[0], n_rounds=1)
+    problem, (_, last, *_) = first_rounds(case, solver, setting)
     length = len(problem.vectors.server_zeros())
     message = 0.01 * np.random.default_rng(0).standard_normal(length)
     inputs, before = frozen(last.server, message, tuple(vars(case.model).values()))
@@ -686,7 +682,7 @@ def test_a_round_without_active_clients_follows_the_control(case, solver):
     ],
 )
 def test_the_field_is_unbiased_for_the_mean_field(name, setting, solver):
-    case, n_draws = MODELS[name](), 200
+    case, n_draws = model_case(name), 200
     participation = SETTINGS[setting].participation
     problem = make_problem(case.model, case.federation, SETTINGS[setting], n_inner=10)
     # Everyone takes part in round 0, so that every estimate is exact or, for variance-reduced

@@ -25,7 +25,7 @@ from scipy.sparse import coo_array
 from sklearn.exceptions import ConvergenceWarning
 
 import test_contracts as contracts
-from problems import MODELS, SETTINGS
+from problems import SETTINGS, model_case
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.compression import RandK
 from skfedem.solvers import _options
@@ -316,7 +316,7 @@ def test_the_compressor_that_is_shown_keeps_the_contract(shown):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("model", ["mixture-full", "low-rank-poisson"])
 def test_the_solver_that_is_shown_keeps_the_contract(shown, model, setting):
-    solver, case, setting = shown("svrg_fedem"), MODELS[model](), SETTINGS[setting]
+    solver, case, setting = shown("svrg_fedem"), model_case(model), SETTINGS[setting]
     contracts.test_the_servers_control_is_the_weighted_sum_of_the_clients(case, solver, setting)
     contracts.test_client_half_is_pure(case, solver, setting)
     contracts.test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting)

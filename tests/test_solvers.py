@@ -15,13 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from problems import (
     COVARIANCE_TYPES,
-    MODELS,
     SETTINGS,
     SOLVERS,
     Setting,
     make_problem,
     mixture_model,
     mixture_parameters,
+    model_case,
     ragged_clients,
     run_rounds,
     stack,
@@ -298,7 +298,7 @@ def test_the_safeguard_shortens_the_step_but_not_the_memory():
 @every_solver
 @pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "exact"])
 def test_bytes_are_those_of_the_encoded_messages(solver, setting):
-    case = MODELS["mixture-diag"]()
+    case = model_case("mixture-diag")
     problem = make_problem(case.model, case.federation, SETTINGS[setting])
     start = start_at(case.model, case.federation, case.parameters[0])
     *_, last = run_rounds(SOLVERS[solver], problem, start, n_rounds=2)
