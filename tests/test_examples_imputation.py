@@ -1,8 +1,7 @@
 """The examples of the imputer: the dense baseline is the paper's algorithm, the plot is drawn."""
 
 import importlib.util
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -62,34 +61,35 @@ def test_dense_baseline_is_algorithm_7(step_size):
         np.testing.assert_allclose(theta, expected.theta, atol=1e-13)
 
 
-def run_plot(folder, *arguments):
-    script = EXAMPLES / "plot_bird_trends.py"
-    run = subprocess.run(
-        [sys.executable, str(script), *arguments, "--output", "bird_trends.png"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "MPLBACKEND": "agg"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "no LOESS curves" not in run.stdout
-    assert (folder / "bird_trends.png").stat().st_size > 10_000
-    return run.stdout
+@pytest.fixture
+def run_plot(monkeypatch, tmp_path, capsys):
+    """Runs the script as the main program, in an empty folder; returns what it prints."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pytest.importorskip("statsmodels")
+    pyplot.switch_backend("agg")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        script = str(EXAMPLES / "plot_bird_trends.py")
+        monkeypatch.setattr(sys, "argv", [script, *arguments, "--output", "bird_trends.png"])
+        runpy.run_path(script, run_name="__main__")
+        printed = capsys.readouterr().out
+        assert "no LOESS curves" not in printed
+        assert (tmp_path / "bird_trends.png").stat().st_size > 10_000
+        return printed
+
+    yield run
+    pyplot.close("all")
 
 
 @pytest.mark.slow
-def test_plot_of_simulated_counts(tmp_path):
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("statsmodels")
-    printed = run_plot(tmp_path, "--sites", "120", "--months", "48", "--observations", "900")
+def test_plot_of_simulated_counts(run_plot):
+    printed = run_plot("--sites", "120", "--months", "48", "--observations", "900")
     assert "120 sites x 48 months" in printed
     assert "correlation with the truth, year by year" in printed
 
 
-def test_plot_of_an_ebird_file(tmp_path):
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("statsmodels")
+def test_plot_of_an_ebird_file(run_plot, tmp_path):
     pytest.importorskip("pandas")
     columns = ["COMMON NAME", "SCIENTIFIC NAME", "OBSERVATION COUNT", "LOCALITY ID"]
     columns += ["OBSERVATION DATE", "OBSERVER ID", "SAMPLING EVENT IDENTIFIER", "GROUP IDENTIFIER"]
@@ -101,6 +101,6 @@ def test_plot_of_an_ebird_file(tmp_path):
         fields += [f"{year}-{month:02d}-01", f"obsr{observer}", f"S{k}", ""]
         lines.append("\t".join(fields))
     (tmp_path / "ebd.txt").write_text("\n".join(lines) + "\n")
-    printed = run_plot(tmp_path, "--ebd", "ebd.txt", "--species", "mallard", "--clients", "4")
+    printed = run_plot("--ebd", "ebd.txt", "--species", "mallard", "--clients", "4")
     assert "200 observations by 4 clients" in printed
     assert "truth" not in printed

@@ -224,7 +224,7 @@ def test_benchmark_of_communication(monkeypatch):
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory):
-    return run_example("plot_hospitals.py", tmp_path_factory.mktemp("hospitals"), "--rounds", "20")
+    return run_example("plot_hospitals.py", tmp_path_factory.mktemp("hospitals"), "--rounds", "5")
 
 
 @pytest.mark.slow

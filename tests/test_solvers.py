@@ -517,7 +517,7 @@ def gap_to_pooled_em(clients, seed, omega, max_iter):
 @pytest.mark.parametrize(("n_clients", "omega"), [(3, 1.0), (12, 0.5), (24, 2.0)])
 def test_automatic_steps_stand_on_iris_sorted_by_label(n_clients, omega, seed):
     # 1e-9; without control variates 5e-3.
-    assert abs(gap_to_pooled_em(iris_by_label(n_clients), seed, omega, max_iter=400)) < 1e-6
+    assert abs(gap_to_pooled_em(iris_by_label(n_clients), seed, omega, max_iter=150)) < 1e-6
 
 
 def test_features_that_are_constant_within_a_component_do_not_shorten_steps():
@@ -596,7 +596,7 @@ def test_near_components_far_from_the_centre_may_exchange_rows(seed):
 @pytest.mark.parametrize(("extra", "seed"), [(0.1, 0), (0.001, 0), (0.0, 0), (0.0, 1), (0.0, 2)])
 def test_a_feature_that_others_determine_does_no_harm(extra, seed):
     clients = iris_by_label(12, extra)
-    assert abs(gap_to_pooled_em(clients, seed, omega=1.0, max_iter=500)) < 1e-6
+    assert abs(gap_to_pooled_em(clients, seed, omega=1.0, max_iter=200)) < 1e-6
 
 
 def left_of(asked, history):
