@@ -836,7 +836,7 @@ def test_estimator_does_not_depend_on_the_number_of_workers(case, monkeypatch):
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
     clients = many_clients()
     fits = [
-        case.make(max_iter=5, n_jobs=n_jobs, **case.quick).fit(clients) for n_jobs in (None, 2, 3)
+        case.make(max_iter=3, n_jobs=n_jobs, **case.quick).fit(clients) for n_jobs in (None, 2, 3)
     ]
     for fit in fits[1:]:
         for name in case.fitted:

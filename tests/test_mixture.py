@@ -1089,6 +1089,18 @@ def test_max_epochs_ends_with_the_round_that_completes_them(max_iter):
     assert gm.n_iter_ == len(gm.history_["epoch"]) - 1
 
 
+@pytest.fixture(scope="module")
+def overlapping():
+    """Model and start, clients that overlap, so that EM needs many rounds, and where EM ends."""
+    common = {"n_components": 3, "covariance_type": "tied", "means_init": CENTERS / 3}
+    rng = np.random.default_rng(5)
+    clients = [client / 2 + rng.normal(size=client.shape) for client in CLIENTS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        pooled = FederatedGaussianMixture(**common, tol=0.0, max_iter=2000).fit(clients)
+    return common, clients, pooled.score(clients)
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -1098,14 +1110,8 @@ def test_max_epochs_ends_with_the_round_that_completes_them(max_iter):
     ],
     ids=["participation", "compression", "vr_fedem"],
 )
-def test_stochastic_fits_stop_neither_early_nor_away_from_em(parameters):
-    common = {"n_components": 3, "covariance_type": "tied", "means_init": CENTERS / 3}
-    rng = np.random.default_rng(5)
-    # Overlapping, so that EM needs many rounds.
-    clients = [client / 2 + rng.normal(size=client.shape) for client in CLIENTS]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        pooled = FederatedGaussianMixture(**common, tol=0.0, max_iter=2000).fit(clients)
+def test_stochastic_fits_stop_neither_early_nor_away_from_em(overlapping, parameters):
+    common, clients, pooled = overlapping
     for seed in range(3):
         gm = FederatedGaussianMixture(**common, **parameters, max_iter=5000, random_state=seed).fit(
             clients
@@ -1113,7 +1119,7 @@ def test_stochastic_fits_stop_neither_early_nor_away_from_em(parameters):
         assert gm.converged_
         # Three sweeps of at least ten rounds.
         assert gm.n_iter_ >= 30
-        assert abs(gm.lower_bound_ - pooled.score(clients)) < 0.01
+        assert abs(gm.lower_bound_ - pooled) < 0.01
 
 
 def test_tol_governs_stochastic_fits():

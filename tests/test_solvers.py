@@ -147,7 +147,7 @@ def test_noisy_runs_end_where_pooled_em_ends(covariance_type, solver):
         participation=0.7,
         batch_size=10,
         max_iter=None,
-        max_epochs=100,
+        max_epochs=50,
         random_state=0,
         **start,
     ).fit(data.clients)
