@@ -147,19 +147,6 @@ def test_rows_are_zero_where_they_do_not_vary(covariance_type, extra):
     assert (np.abs(y[:, units.varies]) > 0).all(axis=0).all()
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_rows_in_a_plane_far_from_the_origin_do_not_vary_across_it(seed):
-    generator = np.random.default_rng(seed)
-    # All rows are doubles. Their mean is not, so that the centre lies beside the plane.
-    rows = np.round(generator.normal(size=(100, 2)) * 2.0**12) / 2.0**12
-    rows = np.column_stack([2 * rows[:, 0] + 1, rows]) + 2.0**38
-    units = units_of(rows, "full")
-    assert np.count_nonzero(units.varies) == 2
-    assert_array_equal(standard_rows(Of(units), rows)[:, ~units.varies], 0.0)
-    # Nor does it count as new that other rows of the plane have another mean.
-    assert with_new_axes(units, moments_about(units, rows[:50], "full"), "full") is units
-
-
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
 def test_axes_that_are_new_have_unit_second_moments(covariance_type):
     generator = np.random.default_rng(0)

@@ -190,8 +190,7 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
         shares[common], axes[np.ix_(common, common)] = np.linalg.eigh(
             correlations[np.ix_(common, common)]
         )
-    least = max(_NO_VARIANCE * shares.max(), _LEAST_VARIANCE)
-    varies = shares > np.maximum(least, _of_rounded_center(axes, center / scale))
+    varies = shares > max(_NO_VARIANCE * shares.max(), _LEAST_VARIANCE)
     shares = np.where(varies, shares, 1.0)
     return Units(center, scale, with_signs(axes) / np.sqrt(shares), _unless_all(varies))
 
@@ -224,11 +223,11 @@ def with_new_axes(units, second_moment, covariance_type):
         spread = units.matrices_to_standard(second_moment)
         known = np.diagonal(spread)[varies] / np.square(rotation[:, varies]).sum(axis=0)
         shares, axes = np.linalg.eigh(spread[fixed][:, fixed])
-        axes = with_signs(rotation[:, fixed] @ axes)
-        least = max(_NO_VARIANCE * max(shares.max(), known.max(initial=0)), _LEAST_VARIANCE)
-        is_new = shares > np.maximum(least, _of_rounded_center(axes, center / scale))
+        least = _NO_VARIANCE * max(shares.max(), known.max(initial=0))
+        is_new = shares > max(least, _LEAST_VARIANCE)
         new, rotation = np.zeros_like(varies), rotation.copy()
         new[fixed] = is_new
+        axes = with_signs(rotation[:, fixed] @ axes)
         rotation[:, fixed] = axes / np.sqrt(np.where(is_new, shares, 1.0))
     return Units(center, scale, rotation, _unless_all(varies | new)) if new.any() else units
 
@@ -236,14 +235,6 @@ def with_new_axes(units, second_moment, covariance_type):
 def _no_variance(center):
     """What the variance of a constant feature is at most: its mean is rounded."""
     return np.maximum((ROUNDING * center) ** 2, _LEAST_VARIANCE)
-
-
-def _of_rounded_center(axes, center):
-    """What the second moment along axes, columns, without any variance is at most.
-
-    Rows that lie in a plane lie beside the rounded centre, by as much along every axis across it.
-    """
-    return np.square(ROUNDING * np.abs(center) @ np.abs(axes))
 
 
 def _unless_all(varies):
