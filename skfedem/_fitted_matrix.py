@@ -105,8 +105,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Returns
         -------
         log_likelihood : float
-            Gaussian cells have variance 1, and are squared: of values that differ by more than 1e7
-            the squares in double precision leave few digits of that.
+            Gaussian cells have variance 1: where values differ by more than 1e7, the rounding of
+            their squares leaves few digits of it.
 
         Raises
         ------

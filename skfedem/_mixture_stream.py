@@ -60,8 +60,7 @@ def first_call(settings, ids, federation, given, workers):
     """
     model, cost = standardise(settings, federation, given)
     model = replace(model, in_stream=True)
-    problem = federated_problem(settings, model, federation, seed=0)
-    problem = problem._replace(batch_size=None, lasting_noise=True)
+    problem = federated_problem(settings, model, federation, seed=0)._replace(batch_size=None)
     seeds = seeds_of_runs(settings.random_state, settings.n_init)
     seed, start = _best_start(settings, problem, given, seeds, cost, workers)
     problem = problem._replace(seed=seed)

@@ -116,7 +116,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Step α of the control variates; "auto" is 1 / (1 + ω).
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's residuals at the start, uncompressed,
-        or zero. Exact rounds need neither.
+        or zero. Exact rounds with α = 1 need neither.
     batch_size : int, default=None
         Observed cells that an active client reads in a round, b; None for all.
     replacement : bool, default=True
@@ -139,8 +139,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     tol : float, default=1e-6
         Exact rounds stop when the objective changed by less than ``tol`` times the step size,
         relatively, five times in a row: it may then be some ten to hundred times ``tol`` above its
-        minimum, five hundred times without column effects or where the rank binds, some thousand
-        times where counts in the thousands differ by what no effect follows. The constant
+        minimum, five hundred times without column effects or where the rank binds, and a few
+        thousand times where counts in the thousands differ in a way that effects do not explain.
+        The constant
         ``log(2 π) / 2`` of Gaussian cells does not count, so that their unit does not matter, down
         to a spread of 1e-4. Below, fits stop sooner, from 1e-8 on after a few rounds, converged or
         not: multiply such cells, and ``penalty``, by a power of ten.
@@ -547,7 +548,13 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             warn_of_guard(theta)
             model = problem.model
             has_momentum = problem.exact and model.adaptive
-            warn_of_spread(model.pooled.support, theta, known, has_momentum=has_momentum)
+            warn_of_spread(
+                model.pooled.support,
+                theta,
+                known,
+                has_momentum=has_momentum,
+                converged=result.converged,
+            )
         automatic = is_auto(self.step_size)
         if not automatic:
             doubt = ', or use step_size="auto"'

@@ -111,7 +111,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``control_init="zeros"`` there are no control variates: naive FedEM.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's field h_i(Ŝ_0), which takes one pass
-        over all rows and one uncompressed message, or zero. Exact rounds need neither.
+        over all rows and one uncompressed message, or zero. Exact rounds with α = 1 need
+        neither.
     batch_size : int, default=None
         Rows that an active client reads in a round, b; None for all of its rows.
     replacement : bool, default=True

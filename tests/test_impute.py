@@ -1561,7 +1561,9 @@ def test_a_huge_count_is_told_where_it_holds_the_others_up(count):
         return
     imputer.set_params(max_iter=300)
     # On its way still, which it says as well: the optimum is at 210 nats.
-    says = r"in row 3, column 4 is some .* far from the optimum, .* max_iter, not tol\. Check the"
+    says = (
+        r"in row 3, column 4 is some .* far from the optimum\. Raise max_iter, not tol\. Check the"
+    )
     with pytest.warns(ConvergenceWarning, match="300 rounds"), pytest.warns(match=says):
         imputer.fit(counts)
     assert imputer.objective_ > 1000
@@ -1609,6 +1611,6 @@ def test_a_large_flock_is_no_matter_where_rounds_have_momentum():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         fit_with_a_flock(10_000, tol=1e-4)
-    says = "short of the optimum, converged or not. Compare .* Check the counts of this row"
+    says = r"short of the optimum\. Compare .* smaller tol\. Check the counts of this row"
     with pytest.warns(UserWarning, match=says):
         fit_with_a_flock(100_000, tol=1e-4)

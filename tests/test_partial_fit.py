@@ -279,6 +279,22 @@ def test_memories_that_do_not_learn_at_once_begin_with_the_fields(control_step):
         assert_array_equal(everybody.history_[column], nearly.history_[column])
 
 
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.parametrize("control_step", [0.3, 1.0, "auto"])
+def test_fields_are_sent_where_exact_rounds_do_not_bring_the_memories_up_to_date(
+    method, control_step
+):
+    gm = FederatedGaussianMixture(**GIVEN, control_step=control_step, step_size=0.2, max_iter=1)
+    sent = []
+    for control_init in ("field", "zeros"):
+        fitted = clone(gm).set_params(control_init=control_init)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            getattr(fitted, method)(X[:300], clients=OWNERS[:300])
+        sent.append(fitted.history_["uplink_bits"].sum())
+    assert (sent[0] > sent[1]) == (control_step == 0.3)
+
+
 @pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
 def test_a_stream_forgets_a_row_of_any_size(client_weights):
     gm = FederatedGaussianMixture(

@@ -253,7 +253,7 @@ def _of_a_rest(root_weight, means, centers, root, inverse):
 
         ½ m² + ½ |v|² + ¼ π ||v tᵀ + t vᵀ + m t tᵀ||² = ½ (m, v) A (m, v)ᵀ
 
-    or ½ π m² less, as weights are divided by their sum; the units leave that to the others.
+    less ½ π m², as weights are divided by their sum, which these units leave out.
     With c = π |t|², A is 1 + c across t, and ``[[1 + c |t|² / 2, c |t|], [c |t|, 1 + 2 c]]`` for m
     and v along t. Where x is alike in all directions, the noise of an operator that acts on R x,
     which grows with R x, costs least for ``RᵀR = √A``: R is the fourth root of A.

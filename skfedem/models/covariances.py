@@ -6,10 +6,10 @@ import numpy as np
 from scipy.linalg import lapack
 
 COLLAPSED = (
-    "Expected positive definite covariances, got one that is not: a feature is constant, a "
-    "component has collapsed on too few or too similar rows, or outliers are so far away that no "
-    "digits are left for the others. Increase reg_covar, decrease n_components, or look for "
-    "outliers."
+    "Expected positive definite covariances, got one that is not: a feature is constant or a sum "
+    "of others, a component has collapsed on too few or too similar rows, or outliers are so far "
+    "away that no digits are left for other rows. Increase reg_covar, decrease n_components, drop "
+    "dependent features, or look for outliers."
 )
 
 

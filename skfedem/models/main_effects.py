@@ -21,8 +21,8 @@ EFFECTS = ("both", "rows", "columns", "none")
 
 # Least ridge on the effects: a site where nothing was ever seen would have the effect -inf.
 LEAST_PENALTY = 1e-7
-# Newton's method ends where a step promises less than this share of the objective, and than so many
-# nats: an objective without the observations' constants can be as large as 1e13 at its minimum.
+# Newton's method ends where a step promises less than this share of the objective and less than so
+# many nats: without the observations' constants an objective can be 1e13 at its minimum.
 _TOLERANCE = 1e-12
 _FEW_NATS = 1e-9
 # Relative rounding of the objective's terms.
@@ -142,7 +142,8 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
         slopes, weights = _derivatives(support, margins, effects, theta, penalty, family)
         direction, factor = _newton_direction(support, slopes, weights, kind, penalty, factor)
         # Each effect by itself: one row far down the logistic curve would hold all others back, or
-        # go as far up while these gain. The intercept held back, what corrects it may lead up.
+        # go as far up while these gain. Where the intercept is held back more than the effects that
+        # were to correct it, they may lead up.
         safe = Effects(*(safe_share(family, np.abs(move)) * move for move in direction))
         if _decrease(slopes, safe) > 0:
             direction = safe

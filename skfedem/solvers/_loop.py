@@ -224,9 +224,9 @@ def initialise(solver, problem, start, options, workers):
     seen, epoch = evaluation_columns(model), start.n_passes
     uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
     watched = options.eval_every is not None
-    # Exact rounds need neither: their field holds no V, and α = 1 makes it h_i(Ŝ) in the first.
-    # In a stream the rounds that follow are exact only as long as everybody comes.
-    needs_controls = not problem.exact or (problem.lasting_noise and problem.control_step < 1)
+    # The field of exact rounds holds no V, and α = 1 makes V_i h_i(Ŝ) in the first. With another α
+    # rounds that go on from these, and are not exact, would find what was left of V_i = 0.
+    needs_controls = not problem.exact or problem.control_step < 1
     sends_fields = needs_controls and start.kept is None and options.control_init == "field"
     if start.kept is None:
         controls = vectors.zeros()

@@ -145,6 +145,7 @@ def weighing(memory, *, uniform):
     """Memory whose V belongs to weights by rows, or to uniform ones: V = Σ_i w_i V_i.
 
     Summed up anew: a stream has no end, and the rounding of one huge row would stay in V for good.
+    (Within a call of several rounds it stays.)
     """
     n = len(memory.ids)
     weights = np.full(n, 1 / n) if uniform else memory.totals / memory.totals.sum()
