@@ -111,7 +111,5 @@ class RoundTasks:
         """End the start, where it is a task that has not ended yet."""
         if self._is_open_start:
             self._is_open_start = False
-            self._parent.call_on_fit_task_end(
-                **self._data,
-                reconstruction_attributes=lambda: self._fitted(progress) if progress else {},
-            )
+            attributes = {} if progress is None else self._fitted(progress)
+            self._parent.call_on_fit_task_end(**self._data, reconstruction_attributes=attributes)

@@ -141,10 +141,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         relatively, five times in a row: it may then be some ten to hundred times ``tol`` above its
         minimum, five hundred times without column effects or where the rank binds, and a few
         thousand times where counts in the thousands differ in a way that effects do not explain.
-        The constant
-        ``log(2 π) / 2`` of Gaussian cells does not count, so that their unit does not matter, down
-        to a spread of 1e-4. Below, fits stop sooner, from 1e-8 on after a few rounds, converged or
-        not: multiply such cells, and ``penalty``, by a power of ten.
+        The constant ``log(2 π) / 2`` of Gaussian cells does not count, so that their unit does not
+        matter, down to a spread of 1e-4. Below, fits stop sooner, from 1e-8 on after a few rounds,
+        converged or not: multiply such cells, and ``penalty``, by a power of ten.
         Other rounds stop when the M-step's objective gains less over each of three sweeps in a row,
         a sweep being the rounds whose step sizes add up to 1.
     eval_every : int, "auto" or None, default="auto"
