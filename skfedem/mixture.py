@@ -8,7 +8,6 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -18,11 +17,10 @@ from ._input.clients import (
     check_enough_rows,
     check_features_of_fit,
     check_minibatches,
-    features_of,
     federation_of,
 )
 from ._input.tables import is_client_list
-from ._messages import warn
+from ._mixture_outcome import so_far_fitted, warn_of_fit
 from ._mixture_runs import best_run, new_runs, next_run
 from ._mixture_stream import first_call, next_call
 from ._parallel import Workers
@@ -49,16 +47,11 @@ from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_given import TO_BEGIN_ANEW, check_start
-from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
 from .models.mixture_start import bits_of_units
 from .solvers._memory import join, memory_of
 from .solvers._options import check_federated_parameters, step_schedule
-from .solvers._report import warn_outcome
 from .solvers._resume import check_checkpoint_parameters
 from .solvers._stream import appended, stream
-
-# Nats per row. Noise that stays, of minibatches, takes less from a fit that began at the optimum.
-_LARGE_FALL = 0.1
 
 
 def _reads_rows_once(estimator):
@@ -445,14 +438,14 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 problem, start = next_run(settings, federation, given, memory, data.ids)
 
             def so_far(run):
-                return self._so_far(run.server, run.n_rounds, problem.model, checked)
+                return so_far_fitted(problem.model, run.server, run.n_rounds, checked)
 
             best = best_run(
                 settings, problem, start, seeds, workers, resume_from, lambda: task.rounds(so_far)
             )
         self._store(best, problem, data, checked)
         task.end()
-        self._warn(best, problem)
+        warn_of_fit(settings, best, problem)
         return self
 
     @available_if(_reads_rows_once)
@@ -628,30 +621,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _so_far(self, server, n_rounds, model, checked):
-        """Fitted attributes that the server's state gives after so many rounds."""
-        weights, means, covariances = in_row_units(model, server.parameters)
-        roots = precisions_cholesky(model, server.parameters)
-        of_matrices = self.covariance_type in ("full", "tied")
-        return {
-            "weights_": weights,
-            "means_": means,
-            "covariances_": covariances,
-            "precisions_cholesky_": roots,
-            "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
-            "n_iter_": n_rounds,
-            "converged_": False,
-            # What the attributes are, whatever set_params makes of the parameters later.
-            "_fitted_type": self.covariance_type,
-            "_covariance_is_known": self.fixed_covariance is not None,
-            "_n_features_out": len(weights),
-            **features_of(checked),
-        }
-
     def _store(self, result, problem, data, checked):
         """Set the fitted attributes, all at once."""
         n_rounds = len(result.trace) - 1
-        attributes = self._so_far(result.server, n_rounds, problem.model, checked)
+        attributes = so_far_fitted(problem.model, result.server, n_rounds, checked)
         lower_bounds = [float(value) for value in result.criteria]
         attributes.update(
             converged_=result.converged,
@@ -667,56 +640,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             self.__dict__.pop(name, None)
         self.__dict__.update(attributes)
 
-    def _warn(self, result, problem):
-        """Say what is to be said of a fit."""
-        warn_outcome(
-            self,
-            result,
-            step_schedule(in_python_numbers(self), problem),
-            iteration="EM iterations",
-            left="left the domain of the M-step",
-            remedy=", or fewer components, or drop linearly dependent features",
-            doubt=", or check for degenerate data",
-        )
-        if not problem.exact:
-            self._warn_of_noise(result, problem.federation.n_samples)
-        lost = lost_in_rounding(problem.model, result.server.parameters)
-        if len(lost):
-            warn(
-                f"Covariances of components {lost.tolist()} are smaller than second moments in "
-                "float64 can tell beside the distances between rows, and were widened. Look for "
-                "outliers and for features that are constant within a component, increase "
-                "reg_covar, or fit rows that lie so far apart on their own.",
-                UserWarning,
-            )
-
-    def _warn_of_noise(self, result, n_samples):
-        """Say what random rounds took from a fit."""
-        begun, ended = n_samples * result.trace[[0, -1]]
-        # A row of its own gives a component the weight 1, but for noise and ``tol``.
-        vanished = np.flatnonzero((begun >= 0.5) & (ended < 0.5))
-        if len(vanished):
-            warn(
-                f"Components {vanished.tolist()} ended with less than half the weight of a row. "
-                "The noise of minibatches and messages can take rare components away: use "
-                "solver='vr_fedem', a larger batch_size or participation, a smaller omega or "
-                "step_size, or fewer components if all rows together lose them as well.",
-                ConvergenceWarning,
-            )
-        log_likelihood = result.history["log_likelihood"]
-        evaluated = log_likelihood[np.isfinite(log_likelihood)]
-        if len(evaluated) and evaluated[0] - evaluated[-1] > _LARGE_FALL:
-            warn(
-                f"The fit ended {evaluated[0] - evaluated[-1]:.3g} nats per row below its start: "
-                "do not use it. Use a smaller step_size or omega, or a larger batch_size or "
-                "participation, and look for outliers.",
-                ConvergenceWarning,
-            )
-
     def _store_stream(self, problem, memory, at, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""
         n_rounds = len(history["round"]) - 1
-        attributes = self._so_far(memory.server, n_rounds, memory.model, checked)
+        attributes = so_far_fitted(memory.model, memory.server, n_rounds, checked)
         drift = np.zeros(len(memory.ids))
         earlier = getattr(self, "client_drift_", drift[:0])
         drift[: len(earlier)] = earlier

@@ -1,0 +1,105 @@
+"""What a run of a mixture leaves: fitted attributes, and what is to be said of it."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from ._input.clients import features_of
+from ._messages import warn
+from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
+from .solvers._options import step_schedule
+from .solvers._report import warn_outcome
+
+# Nats per row. Noise that stays, of minibatches, takes less from a fit that began at the optimum.
+_LARGE_FALL = 0.1
+
+
+def so_far_fitted(model, server, n_rounds, checked):
+    """Fitted attributes that the server's state gives after so many rounds.
+
+    Parameters
+    ----------
+    model : GaussianMixtureModel
+    server : ServerState
+    n_rounds : int
+    checked : FederatedGaussianMixture
+        Knows the features of the data.
+
+    Returns
+    -------
+    attributes : dict
+    """
+    weights, means, covariances = in_row_units(model, server.parameters)
+    roots = precisions_cholesky(model, server.parameters)
+    of_matrices = model.covariance_type in ("full", "tied")
+    return {
+        "weights_": weights,
+        "means_": means,
+        "covariances_": covariances,
+        "precisions_cholesky_": roots,
+        "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
+        "n_iter_": n_rounds,
+        "converged_": False,
+        # What the attributes are, whatever set_params makes of the parameters later.
+        "_fitted_type": model.covariance_type,
+        "_covariance_is_known": model.fixed_covariance is not None,
+        "_n_features_out": len(weights),
+        **features_of(checked),
+    }
+
+
+def warn_of_fit(settings, result, problem):
+    """Say what is to be said of a fit.
+
+    Parameters
+    ----------
+    settings : FederatedGaussianMixture
+        Its parameters.
+    result : Run
+    problem : Problem
+    """
+    warn_outcome(
+        settings,
+        result,
+        step_schedule(settings, problem),
+        iteration="EM iterations",
+        left="left the domain of the M-step",
+        remedy=", or fewer components, or drop linearly dependent features",
+        doubt=", or check for degenerate data",
+    )
+    if not problem.exact:
+        _warn_of_noise(result, problem.federation.n_samples)
+    lost = lost_in_rounding(problem.model, result.server.parameters)
+    if len(lost):
+        warn(
+            f"Covariances of components {lost.tolist()} are smaller than second moments in float64 "
+            "can tell beside the distances between rows, and were widened. Look for outliers and "
+            "for features that are constant within a component, increase reg_covar, or fit rows "
+            "that lie so far apart on their own.",
+            UserWarning,
+        )
+
+
+def _warn_of_noise(result, n_samples):
+    """Say what random rounds took from a fit."""
+    begun, ended = n_samples * result.trace[[0, -1]]
+    # A row of its own gives a component the weight 1, but for noise and ``tol``.
+    vanished = np.flatnonzero((begun >= 0.5) & (ended < 0.5))
+    if len(vanished):
+        warn(
+            f"Components {vanished.tolist()} ended with less than half the weight of a row. The "
+            "noise of minibatches and messages can take rare components away: use "
+            "solver='vr_fedem', a larger batch_size or participation, a smaller omega or "
+            "step_size, or fewer components if all rows together lose them as well.",
+            ConvergenceWarning,
+        )
+    log_likelihood = result.history["log_likelihood"]
+    evaluated = log_likelihood[np.isfinite(log_likelihood)]
+    if len(evaluated) and evaluated[0] - evaluated[-1] > _LARGE_FALL:
+        warn(
+            f"The fit ended {evaluated[0] - evaluated[-1]:.3g} nats per row below its start: do "
+            "not use it. Use a smaller step_size or omega, or a larger batch_size or "
+            "participation, and look for outliers.",
+            ConvergenceWarning,
+        )
