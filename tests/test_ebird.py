@@ -1,9 +1,11 @@
 """Files of the eBird Basic Dataset may not be passed on: these are written here, in its format."""
 
 import gzip
+import itertools
 import subprocess
 import sys
 import tracemalloc
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -29,6 +31,7 @@ EBD_COLUMNS = (
     "APPROVED|REVIEWED|REASON|CHECKLIST COMMENTS|SPECIES COMMENTS"
 ).split("|")
 SAMPLING_COLUMNS = f"LAST EDITED DATE|{PLACE}|CHECKLIST COMMENTS".split("|")
+ROW_NUMBERS = itertools.count()
 SCIENTIFIC = {"Mallard": "Anas platyrhynchos", "Common Buzzard": "Buteo buteo", "Smew": "Mergus"}
 
 
@@ -54,7 +57,7 @@ def checklist(
 
 def seen(event, count="1", name="Mallard", **more):
     species = {
-        "GLOBAL UNIQUE IDENTIFIER": f"URN:CornellLabOfOrnithology:EBIRD:OBS{event}",
+        "GLOBAL UNIQUE IDENTIFIER": f"URN:CornellLabOfOrnithology:EBIRD:OBS{next(ROW_NUMBERS)}",
         "CATEGORY": "species",
         "COMMON NAME": name,
         "SCIENTIFIC NAME": SCIENTIFIC[name],
@@ -257,7 +260,7 @@ def test_species_by_either_name(tmp_path):
             read_ebird(ebd, chunk_rows=chunk_rows)
     with pytest.raises(ValueError, match="rows with 'Buzzard' in .*ebd.txt, got none. .*Mallard"):
         read_ebird(ebd, species="Buzzard")
-    with pytest.raises(ValueError, match="rows with a species .* got none. Species there: none"):
+    with pytest.raises(ValueError, match=r"Expected rows in .*ebd\.txt, got none\. Look at"):
         read_ebird(write_ebd(tmp_path, []))
 
 
@@ -266,7 +269,7 @@ def test_long_lists_of_species_are_shortened(tmp_path):
         seen("S1") | {"COMMON NAME": f"bird {k}", "SCIENTIFIC NAME": f"Avis {k}"} for k in range(20)
     ]
     for chunk_rows in (1, 100):
-        with pytest.raises(ValueError, match=r"bird 4 \(Avis 4\), \.\.\.\.$"):
+        with pytest.raises(ValueError, match=r"bird 4 \(Avis 4\), \.\.\.\. Pass a name"):
             read_ebird(write_ebd(tmp_path, rows), species="Mallard", chunk_rows=chunk_rows)
 
 
@@ -364,7 +367,7 @@ def test_encodings_ends_of_lines_and_compression(tmp_path, encoding, end):
         assert_array_equal(data.client_ids, ["Provence-Alpes-Côte d'Azur", "Île-de-France"])
         assert [cells[:, 2].tolist() for cells in data.clients] == [[4], [3]]
     identifiers = read_ebird(plain, by="GLOBAL UNIQUE IDENTIFIER").client_ids
-    assert identifiers[0] == "URN:CornellLabOfOrnithology:EBIRD:OBSS1"
+    assert set(identifiers) == {row["GLOBAL UNIQUE IDENTIFIER"] for row in rows}
 
 
 def test_lines_with_a_tab_too_many(tmp_path):
@@ -477,7 +480,8 @@ def test_memory_follows_what_is_kept(tmp_path):
     "change, message",
     [
         ({"OBSERVATION COUNT": "-3"}, "'OBSERVATION COUNT', got '-3' in line 3 of .*'S2'"),
-        ({"OBSERVATION COUNT": "1.5"}, "a whole number or 'X' in column .* got '1.5'"),
+        ({"OBSERVATION COUNT": "1.5"}, "number below 1e15 or 'X' in column .* got '1.5'"),
+        ({"OBSERVATION COUNT": "1" * 16}, "number below 1e15 .* got '1111111111111111' in line 3"),
         ({"OBSERVATION COUNT": ""}, "got '' in line 3"),
         ({"OBSERVATION DATE": "05/01/2020"}, "2020-05-31 .*got '05/01/2020' in line 3 of .*'S2'"),
         ({"OBSERVATION DATE": "2020-02-30"}, "got '2020-02-30' in line 3"),
@@ -570,20 +574,98 @@ def test_why_there_is_nothing(tmp_path):
         (dict(n_clients=0), ValueError, "n_clients .*>= 1, got 0"),
         (dict(n_clients=2.0), TypeError, "n_clients .*integer"),
         (dict(chunk_rows=0), ValueError, "chunk_rows"),
-        (dict(species=["Mallard"]), TypeError, r"species .* string, got \['Mallard'\]"),
-        (dict(by=None), TypeError, "by .* string, got None"),
+        (dict(species=["Mallard"]), TypeError, r"species .* string, got \['Mallard'\]. Pass its"),
+        (dict(by=None), TypeError, "by .* string, got None. Pass 'observer' or"),
+        (dict(sampling_path=["a"]), TypeError, r"sampling_path to be a path, got \['a'\]"),
+        (dict(random_state="x"), ValueError, "'x' cannot be used to seed"),
         (dict(start="spring"), ValueError, "start .*'2000-01', got 'spring'"),
         (dict(end=""), ValueError, "end .*'2000-01', got ''"),
         (dict(start=[2020]), ValueError, r"start .*got \[2020\]"),
         (dict(start=2020), ValueError, "start .*'2000-01', got 2020. Give a string"),
         (dict(complete_only="yes"), TypeError, "complete_only to be True or False, got 'yes'"),
-        (dict(start="2020-02", end="2020-01"), ValueError, "start <= end, got start='2020-02'"),
+        (
+            dict(start="2020-02", end="2020-01"),
+            ValueError,
+            "start <= end, got start='2020-02' .*Exch",
+        ),
     ],
 )
 def test_bad_parameters(tmp_path, kwargs, error, message):
     ebd = write_ebd(tmp_path, [seen("S1")])
     with pytest.raises(error, match=message):
         read_ebird(ebd, **kwargs)
+
+
+def test_an_open_file_is_no_path(tmp_path):
+    path = write_ebd(tmp_path, [seen("S1")])
+    with path.open() as file, pytest.raises(TypeError, match="ebd_path to be a path, got <_io"):
+        read_ebird(file)
+
+
+def test_blank_lines_count_as_lines(tmp_path):
+    rows = [seen("S1", "5"), seen("S2", "many")]
+    path = write_ebd(tmp_path, rows)
+    header, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text(header + lines[0] + "\n\n" + lines[1])
+    for chunk_rows in (1, 2, 100):
+        with pytest.raises(ValueError, match="got 'many' in line 5 of"):
+            read_ebird(path, chunk_rows=chunk_rows)
+    path.write_text(header + "\n" + lines[0] + "\n")
+    assert_array_equal(read_ebird(path).clients[0], [[0, 0, 5]])
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 100])
+def test_rows_that_are_repeated_count_once(tmp_path, chunk_rows):
+    ebd = write_ebd(
+        tmp_path, [seen("S1", "5"), seen("S1", "2"), seen("S2", "4", date="2020-03-02")]
+    )
+    zeros = [checklist("S3"), checklist("S4", site="L2"), checklist("S5", group="G1")]
+    sampling = write_sampling(tmp_path, zeros)
+
+    def read():
+        return read_ebird(ebd, sampling, species="Mallard", chunk_rows=chunk_rows)
+
+    once = read()
+    assert_array_equal(once.clients[0], [[0, 0, 0], [0, 0, 0], [0, 0, 7], [0, 2, 4], [1, 0, 0]])
+    # As two downloads joined: of the reports with the line of names in the middle.
+    ebd.write_text(2 * ebd.read_text())
+    header, rows = sampling.read_text().split("\n", 1)
+    sampling.write_text(header + "\n" + 2 * rows)
+    twice = read()
+    assert_array_equal(twice.clients[0], once.clients[0])
+    assert twice.n_zeros == once.n_zeros == 3
+
+
+def test_wrong_checklists_are_found_before_the_reports_are_read(tmp_path):
+    broken = write_ebd(tmp_path, [seen("S1", count="many")])
+    with pytest.raises(FileNotFoundError):
+        read_ebird(broken, tmp_path / "nothing.txt")
+    with pytest.raises(ValueError, match="these are reports of species"):
+        read_ebird(broken, write_ebd(tmp_path, [seen("S2")], name="other.txt"))
+
+
+def test_files_that_are_no_whole_text(tmp_path):
+    text = as_text([seen(f"S{k}", str(k)) for k in range(2000)], EBD_COLUMNS).encode()
+    archive = tmp_path / "two.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("ebd.txt", text)
+        file.writestr("terms.txt", "terms of use")
+    files = {
+        "cut.txt.gz": gzip.compress(text)[:-2000],
+        "plain.txt.gz": text,
+        "packed.txt": gzip.compress(text),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    ebd = write_ebd(tmp_path, [seen("S1")])
+    for name in ("two.zip", *files):
+        with pytest.raises(ValueError, match=f"Expected .*text.* in .*{name}, got .*Unpack"):
+            read_ebird(tmp_path / name)
+    text = as_text([checklist(f"S{k}") for k in range(2000)], SAMPLING_COLUMNS).encode()
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(text)[:-2000])
+    for name in ("two.zip", *files):
+        with pytest.raises(ValueError, match=f"Expected .*text.* in .*{name}, got .*Unpack"):
+            read_ebird(ebd, tmp_path / name)
 
 
 def test_reports_are_no_checklists(tmp_path):

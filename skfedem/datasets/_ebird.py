@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from numbers import Integral
+from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -38,10 +39,10 @@ def read_ebird(
 ) -> Bunch:
     r"""Read eBird Basic Dataset files [1]_ into clients' counts at sites by month.
 
-    The files are read as they are shipped: text with one row for each species on each checklist,
-    fields separated by tabs, quotes without a meaning, compressed (``.gz``) or not. They are read
-    in chunks; memory follows the checklists that are kept, which are those with the species or,
-    with a sampling event file, the complete ones without it.
+    The text files of the download, taken out of its archive, are read as they are: one row for each
+    species on each checklist, fields separated by tabs, quotes without a meaning, compressed
+    (``.gz``) or not. They are read in chunks; memory follows the checklists that are kept, which
+    are those with the species or, with a sampling event file, the complete ones without it.
 
     Get the files from https://ebird.org/data/download; their terms of use forbid passing them on.
     Needs pandas (``pip install pandas``).
@@ -52,18 +53,21 @@ def read_ebird(
         The observations ("EBD"), a file with the columns ``COMMON NAME``, ``SCIENTIFIC NAME``,
         ``OBSERVATION COUNT``, ``LOCALITY ID``, ``OBSERVATION DATE``, ``GROUP IDENTIFIER``,
         ``SAMPLING EVENT IDENTIFIER`` and the one of `by`, with `complete_only` also ``ALL SPECIES
-        REPORTED``, in any order and among any others.
+        REPORTED``, in any order and among any others. Rows that are repeated count once where the
+        file has ``GLOBAL UNIQUE IDENTIFIER``, as eBird ships it.
     sampling_path : str or path-like, default=None
         The sampling event data that come with `ebd_path`: one row for each checklist, whatever was
         seen. A complete checklist (``ALL SPECIES REPORTED`` is 1) without the species is an
-        observed zero. Without this file there are no zeros: where nobody reported the species is
-        not observed at all. Both files have to be of the same region, dates and release.
+        observed zero. Without this file there are no zeros but counts of 0 among the observations,
+        which are rare: where nobody reported the species is not observed at all. Both files have to
+        be of the same region, dates and release.
     species : str, default=None
         Common or scientific name, in upper or lower case. None: the file has only one species.
     values : {"count", "presence"}, default="count"
         - "count": number of birds. "X" (present, not counted) is a missing value, which is left
           out;
-        - "presence": 1 for a checklist with the species, counted or not, 0 for one without it.
+        - "presence": 1 for a checklist with the species, counted or not, 0 for one without it or
+          with a count of 0.
     freq : {"D", "W", "M", "Q", "Y"}, default="M"
         Columns are days, weeks (Monday to Sunday), months, quarters or years.
     by : str, default="observer"
@@ -74,8 +78,9 @@ def read_ebird(
         observers differ by at most one. None: each is a client.
     start, end : str, date or Period, default=None
         First and last period that is kept, both included, for example ``start="2000-01"``; a year
-        or month as `end` is kept to its last day. None: that of the first and last observation. In
-        between, each period is a column.
+        or month as `end` is kept to its last day. Strings are read as by ``pandas.Period``, which
+        takes "01/02/2020" for 2 January: write the year first. None: that of the first and last
+        observation. In between, each period is a column.
     complete_only : bool, default=False
         Whether counts from incomplete checklists are left out. They say where a species is and
         never where it is not, so that beside zeros from complete ones they raise the mean.
@@ -97,7 +102,7 @@ def read_ebird(
         - ``members`` : ndarray of str, the observers' identifiers, sorted;
         - ``member_clients`` : ndarray of int, the client of each member;
         - ``species`` : str, the common name;
-        - ``n_zeros`` : int, number of observed zeros from complete checklists;
+        - ``n_zeros`` : int, number of observed zeros from complete checklists without the species;
         - ``n_missing_counts`` : int, number of checklists left out because of an "X".
 
     Raises
@@ -107,7 +112,8 @@ def read_ebird(
     FileNotFoundError
         If there is no such file.
     TypeError, ValueError
-        If a parameter is out of its range, if columns are missing, if a count, a date or another
+        If a parameter is out of its range, if a file is cut off, an archive or no text, if columns
+        are missing, if a count, a date or another
         field cannot be read (with the line and the checklist), if there are several species and
         `species` is None, if it is not in the file, or if nothing is left.
 
@@ -128,7 +134,8 @@ def read_ebird(
     .. [1] B. L. Sullivan et al., "eBird: a citizen-based bird observation network in the biological
        sciences", Biological Conservation 142(10), 2009, pp. 2282-2292.
     .. [2] M. Strimas-Mackey, E. Miller and W. Hochachka, "auk: eBird data extraction and processing
-       in R", whose rules for shared checklists, subspecies and zeros these are.
+       in R". Its rules are these, but that it keeps one subspecies of a shared checklist, compares
+       identifiers as text, and wants all checklists complete where there are zeros.
 
     Examples
     --------
@@ -159,9 +166,16 @@ def read_ebird(
     check_number("chunk_rows", chunk_rows, kind=Integral, low=1)
     if n_clients is not None:
         check_number("n_clients", n_clients, kind=Integral, low=1)
-    for name, value in (("species", species), ("by", by)):
+    check_random_state(random_state)
+    for name, path in (("ebd_path", ebd_path), ("sampling_path", sampling_path)):
+        if not (isinstance(path, str | PathLike) or (name == "sampling_path" and path is None)):
+            raise TypeError(f"Expected {name} to be a path, got {path!r}. Give that of the file.")
+    for name, value, what_to_do in (
+        ("species", species, "Pass its common or scientific name."),
+        ("by", by, "Pass 'observer' or the name of a column."),
+    ):
         if not (isinstance(value, str) or (name == "species" and value is None)):
-            raise TypeError(f"Expected {name} to be a string, got {value!r}.")
+            raise TypeError(f"Expected {name} to be a string, got {value!r}. {what_to_do}")
     files = EBirdFiles(
         pandas,
         "OBSERVER ID" if by == "observer" else by,
@@ -169,6 +183,8 @@ def read_ebird(
         _ordinals(pandas, start, end, freq),
         int(chunk_rows),
     )
+    if sampling_path is not None:
+        files.check_sampling(sampling_path)
     found, common_name, days = files.reports(ebd_path, species, complete_only)
     # Before any of them is left out: none of these checklists is a zero.
     reported = pandas.Index(pandas.concat([found["event"], found["group"]]).unique())
@@ -243,7 +259,9 @@ def _ordinals(pandas, start, end, freq):
             ) from error
     first, last = limits.values()
     if first is not None and last is not None and first > last:
-        raise ValueError(f"Expected start <= end, got start={start!r} and end={end!r}.")
+        raise ValueError(
+            f"Expected start <= end, got start={start!r} and end={end!r}. Exchange them."
+        )
     return first, last
 
 

@@ -6,6 +6,11 @@ pandas is given to what needs it: it is optional, and imported where its absence
 from __future__ import annotations
 
 import csv
+import gzip
+import tarfile
+import zipfile
+import zlib
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,9 +21,31 @@ _SITE = "LOCALITY ID"
 _DATE = "OBSERVATION DATE"
 _COMPLETE = "ALL SPECIES REPORTED"
 _COUNT = "OBSERVATION COUNT"
+_ROW = "GLOBAL UNIQUE IDENTIFIER"
 _SPECIES = ("COMMON NAME", "SCIENTIFIC NAME")
 CELL = ["site", "period", "member", "value"]
 _N_NAMES_SHOWN = 5
+_OPTIONS = dict(
+    sep="\t",
+    quoting=csv.QUOTE_NONE,
+    dtype=str,
+    keep_default_na=False,
+    index_col=False,
+    # One character for each byte, so that any file can be read; _text() makes text of them.
+    encoding="latin-1",
+    # Blank lines count in the numbers of lines that messages tell; _chunks() drops them.
+    skip_blank_lines=False,
+)
+# What pandas raises for archives of several files, and for what was not downloaded whole.
+_UNREADABLE = (
+    EOFError,
+    ValueError,
+    gzip.BadGzipFile,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+_UNPACK = "Unpack the download, and give the .txt or .txt.gz file that is in it."
 
 
 class _Numbers:
@@ -70,7 +97,7 @@ class EBirdFiles:
         parts: list[Any] = []
         days: list[str] = []
         common_name = None
-        for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag]):
+        for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag], optional=[_ROW]):
             _collect_names(frame, names, path, species)
             if species is not None:
                 frame = frame[_is_species(frame, species)]
@@ -81,19 +108,27 @@ class EBirdFiles:
                 days += [given.min(), given.max()]
                 part["value"], part["uncounted"] = _counts(frame, path)
                 part["complete"] = _flags(frame, path) if complete_only else True
+                if _ROW in frame:
+                    part["row"] = frame[_ROW]
                 if len(part) or not parts:
                     parts.append(part)
+        if not names:
+            raise ValueError(f"Expected rows in {path}, got none. Look at the download.")
         if not parts:
-            wanted = "a species" if species is None else repr(species)
             raise ValueError(
-                f"Expected rows with {wanted} in {path}, got none. Species there: {_shown(names)}."
+                f"Expected rows with {species!r} in {path}, got none. Species there: "
+                f"{_shown(names)}. Pass a name of one of them as species."
             )
         found = self.pandas.concat(parts, ignore_index=True)
+        if "row" in found:
+            again = found.duplicated("row") & (found["row"] != "")
+            found = found[~again].drop(columns="row")
         return found, common_name, (min(days), max(days))
 
     def absences(self, path, reported):
         """Cells (site, period, member, 0) of the complete checklists that are not `reported`."""
-        alone, shared = [np.empty((0, len(CELL)))], []
+        hash_of = self.pandas.util.hash_array
+        alone, events, shared = [np.empty((0, len(CELL)))], [np.empty(0, dtype=np.uint64)], []
         for frame in self._chunks(path, [_COMPLETE], refused=_COUNT):
             frame = frame[_flags(frame, path)]
             known = [reported.get_indexer(frame[column]) >= 0 for column in (_EVENT, _GROUP)]
@@ -103,26 +138,44 @@ class EBirdFiles:
             # Empty parts, of thousands of chunks, would be what fills the memory.
             if not in_group.all():
                 alone.append(part.loc[~in_group, CELL].to_numpy(dtype=np.float64))
+                events.append(hash_of(part.loc[~in_group, "event"].to_numpy(dtype=object)))
             if in_group.any():
                 shared.append(part[in_group])
+        _, once = np.unique(np.concatenate(events), return_index=True)
+        cells = np.concatenate(alone)[np.sort(once)]
         if shared:
             shared = one_per_group(self.pandas, self.pandas.concat(shared, ignore_index=True))
-            alone.append(shared[CELL].to_numpy(dtype=np.float64))
-        return np.concatenate(alone)
+            cells = np.concatenate([cells, shared[CELL].to_numpy(dtype=np.float64)])
+        return cells
 
-    def _chunks(self, path, more_columns, refused=None):
-        columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
-        options = dict(sep="\t", quoting=csv.QUOTE_NONE, dtype=str, keep_default_na=False)
-        # One character for each byte, so that any file can be read; _text() makes text of them.
-        options.update(encoding="latin-1", index_col=False)
+    def check_sampling(self, path):
+        """Raise, before hours of reading reports, if the checklists' columns are not there."""
+        self._columns(path, [_COMPLETE], _COUNT)
+
+    @contextmanager
+    def _readable(self, path):
+        """Say what is wrong with a file that pandas cannot read."""
         try:
-            header = self.pandas.read_csv(path, nrows=0, **options).columns
+            yield
         except self.pandas.errors.EmptyDataError as error:
             raise ValueError(
                 f"Expected a line with the names of the columns in {path}, got an empty file. Give "
                 "a file of the eBird Basic Dataset as it is shipped."
             ) from error
+        except _UNREADABLE as error:
+            raise ValueError(
+                f"Expected a whole text file, plain or .gz, in {path}, got one that cannot be read "
+                f"({error}). {_UNPACK} Download it again if it is cut off."
+            ) from error
+
+    def _columns(self, path, more_columns, refused=None, optional=()):
+        """Names of all columns, and places of those that are read."""
+        columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
+        with self._readable(path):
+            header = self.pandas.read_csv(path, nrows=0, **_OPTIONS).columns
         names = [_text(name).strip("\ufeff ") for name in header]
+        if not "".join(names).isprintable():
+            raise ValueError(f"Expected text in {path}, got other bytes. {_UNPACK}")
         missing = [name for name in dict.fromkeys(columns) if name not in names]
         if missing:
             what_to_do = (
@@ -139,12 +192,19 @@ class EBirdFiles:
                 f"Expected checklists, one a row, in {path}, got the column {refused!r}: these are "
                 "reports of species. Give the file of sampling events that comes with them."
             )
-        used = sorted({names.index(name) for name in columns})
-        frames = self.pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **options)
-        with frames:
+        columns += [name for name in optional if name in names]
+        return names, sorted({names.index(name) for name in columns})
+
+    def _chunks(self, path, more_columns, refused=None, optional=()):
+        names, used = self._columns(path, more_columns, refused, optional)
+        frames = self.pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **_OPTIONS)
+        with frames, self._readable(path):
             for frame in frames:
                 frame.columns = [names[k] for k in used]
                 frame.index += 2  # the line in the file
+                blank = frame[_EVENT] == ""
+                if blank.any():
+                    frame = frame[~(blank & (frame == "").all(axis=1))]
                 yield frame
 
     def _checklists(self, frame, path):
@@ -196,8 +256,8 @@ def _counts(frame, path):
     """Counts, 0 for "X", and whether it is one."""
     counts = frame[_COUNT]
     uncounted = counts.isin(["X", "x"])
-    valid = uncounted | counts.str.fullmatch("[0-9]+")
-    _check_field(frame, valid, _COUNT, "a whole number or 'X'", path)
+    valid = uncounted | counts.str.fullmatch("[0-9]{1,15}")
+    _check_field(frame, valid, _COUNT, "a whole number below 1e15 or 'X'", path)
     return counts.where(~uncounted, "0").astype(np.float64), uncounted
 
 
