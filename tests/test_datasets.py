@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 from scipy.stats import beta
 
 from skfedem.datasets import (
@@ -222,6 +223,31 @@ def test_labels_of_any_type_that_sorts(scheme, y):
     assert_array_equal(np.unique(labels), np.arange(4))
 
 
+@pytest.mark.parametrize("kind", [pd.Series, pd.Categorical, pd.CategoricalIndex])
+def test_ordered_categories_sort_in_their_order(kind):
+    sizes = pd.Categorical(["low", "mid", "high"] * 10, ["low", "mid", "high"], ordered=True)
+    labels = client_labels(
+        np.zeros(30), 3, scheme="label", y=kind(sizes), shards_per_client=1, random_state=0
+    )
+    assert n_labels_seen(labels, np.asarray(sizes), 3) == [1, 1, 1]
+    # Of the two clients, one has the lower half.
+    labels = client_labels(
+        np.zeros(30), 2, scheme="label", y=kind(sizes), shards_per_client=1, random_state=0
+    )
+    seen = [set(np.asarray(sizes)[labels == client]) for client in range(2)]
+    assert sorted(map(sorted, seen)) == [["high", "mid"], ["low", "mid"]]
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "dia", "bsr", "lil"])
+def test_sparse_rows_are_split(format):
+    rows = sparse.csr_array(np.where(Y[:36] > 1, Y[:36], 0).reshape(12, 3))
+    clients = split_clients(rows.asformat(format), 2, random_state=0)
+    whole = split_clients(rows.toarray(), 2, random_state=0)
+    for client, table in zip(clients, whole, strict=True):
+        assert client.format == "csr"
+        assert_array_equal(client.toarray(), table)
+
+
 def test_data_frames_keep_columns_types_and_index():
     frame = pd.DataFrame({"height": np.arange(20.0), "count": np.arange(20)}, index=range(100, 120))
     clients = split_clients(frame, 3, random_state=0)
@@ -267,6 +293,12 @@ def test_lists_and_vectors_can_be_split():
         (dict(scheme="dirichlet", y=["a", np.nan] * 100), TypeError, "without missing values"),
         (dict(scheme="label", y=[1.0, np.nan] * 100), ValueError, "got NaN in y"),
         (dict(scheme="dirichlet", y=np.where(Y > 0, Y, np.nan)), ValueError, "got NaN in y"),
+        (dict(scheme="label", y=np.ma.masked_equal(Y, 2)), ValueError, "got masked ones in y"),
+        (
+            dict(scheme="label", y=pd.Categorical(["a", None] * 100, ordered=True)),
+            ValueError,
+            "got NaN in y",
+        ),
         (dict(scheme="size", alpha=0.0), ValueError, "alpha to be a number > 0, got 0.0"),
         (dict(scheme="dirichlet", y=Y, alpha=0.0), ValueError, "alpha to be a number > 0, got 0.0"),
         (
@@ -536,8 +568,9 @@ def test_one_component_needs_no_separation():
         (dict(weights={}), TypeError, "Expected weights to be 3 numbers or None, got {}"),
         (dict(weights=[0.5, 0.4, 0.4]), ValueError, "divide them by their sum"),
         (dict(weights=[1.5, -0.25, -0.25]), ValueError, "weights >= 0"),
-        (dict(heterogeneity="label"), ValueError, "'one_component', got 'label'"),
-        (dict(heterogeneity=0.0), ValueError, "heterogeneity to be a number > 0, got 0.0"),
+        (dict(weights=np.ma.masked_less([0.2, 0.3, 0.5], 0.25)), ValueError, "got .*nan"),
+        (dict(heterogeneity="label"), ValueError, "'one_component', got 'label'. .* or a number"),
+        (dict(heterogeneity=0.0), ValueError, "heterogeneity to be a number > 0, got 0.0. Give"),
         (dict(heterogeneity=None), TypeError, "heterogeneity"),
         (
             dict(heterogeneity="one_component", n_clients=2),

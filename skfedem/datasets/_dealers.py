@@ -16,8 +16,9 @@ from ._splits import client_labels, equal_sizes, fill_up
 def dealer(heterogeneity, n_clients, n_components):
     """Deal "iid", whole clients to "one_component", or by a Dirichlet split of the components."""
     _check_sizes(n_clients, n_components)
+    hint = "Give 'iid', 'one_component' or a number: near 0 for clients that are very unlike."
     if not isinstance(heterogeneity, str):
-        check_number("heterogeneity", heterogeneity, low=0, low_open=True)
+        check_number("heterogeneity", heterogeneity, low=0, low_open=True, hint=hint)
         return lambda components, random_state: client_labels(
             components,
             n_clients,
@@ -26,7 +27,7 @@ def dealer(heterogeneity, n_clients, n_components):
             alpha=heterogeneity,
             random_state=random_state,
         )
-    check_choice("heterogeneity", heterogeneity, ("iid", "one_component"))
+    check_choice("heterogeneity", heterogeneity, ("iid", "one_component"), hint=hint)
     if heterogeneity == "iid":
         return lambda components, random_state: client_labels(
             components, n_clients, random_state=random_state

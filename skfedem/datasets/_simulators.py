@@ -125,7 +125,8 @@ def make_federated_mixture(
     ``(1 - heterogeneity) * weights + heterogeneity * own_component_i``.
 
     With an int as `random_state`, `heterogeneity` changes only who holds which row, and every row
-    that has moved at a smaller value has moved at a larger one.
+    that has moved at a smaller value has moved at a larger one, but for rows that fill up clients
+    that would have none.
 
     Parameters
     ----------
@@ -274,7 +275,7 @@ def _check_weights(weights, n_components):
     if weights is None:
         return np.full(n_components, 1 / n_components)
     try:
-        weights = np.array(weights, dtype=float)
+        weights = np.ma.filled(np.ma.array(weights, dtype=float), np.nan)
     except (TypeError, ValueError) as error:
         expected = f"Expected weights to be {n_components} numbers or None"
         raise type(error)(f"{expected}, got {weights!r}.") from error

@@ -93,7 +93,7 @@ def make_site_counts(
         at least once. None: one for each five observations, which is the mean in [1]_.
     effort_tail : float, default=1.2
         Index of the Pareto law of the observers' efforts, ``effort_tail > 0``. Below 2, a few
-        observers make most of the observations; towards infinity all make as many.
+        observers make most of the observations; towards infinity all make as many on average.
     effort_growth : float, default=0.1
         Logarithm of the factor by which the number of observations grows in a year. Real schemes
         grow, so that the early months have more missing cells.
@@ -157,7 +157,8 @@ def make_site_counts(
     for name, size in (("n_sites", n_sites), ("n_months", n_months), ("n_clients", n_clients)):
         check_number(name, size, kind=Integral, low=1)
     n_sites, n_months, n_clients = int(n_sites), int(n_months), int(n_clients)
-    check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1)
+    hint = "At most min(n_sites, n_months) - 1; 0 is for none."
+    check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1, hint=hint)
     check_choice("family", family, _FAMILIES)
     check_choice("grouping", grouping, _GROUPINGS)
     for name, value in (("intercept", intercept), ("trend", trend)):

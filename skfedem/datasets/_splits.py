@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
 
 from .._parameters import check_choice, check_number
@@ -30,7 +31,7 @@ def client_labels(
 
     Parameters
     ----------
-    X : array-like or DataFrame of shape (n_samples, ...)
+    X : array-like, DataFrame or sparse matrix of shape (n_samples,) or (n_samples, n_features)
         The rows to spread. Only their number is used.
     n_clients : int, default=10
         Number of clients.
@@ -46,8 +47,9 @@ def client_labels(
         - "size": at random, to clients of unequal sizes: the shares of the rows are drawn from a
           symmetric Dirichlet distribution. The clients are alike but for their sizes.
     y : array-like of shape (n_samples,), default=None
-        The rows' labels, of any type that sorts. Required by "label" and "dirichlet"; the others
-        ignore it. With "label" it may also be a continuous quantity.
+        The rows' labels, of any type that sorts; ordered categories of pandas sort in their order.
+        Required by "label" and "dirichlet"; the others ignore it. With "label" it may also be a
+        continuous quantity.
     shards_per_client : int, default=2
         Used by "label". With 1, a client holds a single label, but for the clients whose shard
         straddles the border of two.
@@ -149,16 +151,16 @@ def split_clients(
 
     Parameters
     ----------
-    X : array-like or DataFrame of shape (n_samples, ...)
+    X : array-like, DataFrame or sparse matrix of shape (n_samples,) or (n_samples, n_features)
         The rows to spread.
     n_clients, scheme, y, shards_per_client, alpha, min_rows, random_state
         As in :func:`client_labels`.
 
     Returns
     -------
-    list of ndarray or DataFrame of shape (n_samples_i, ...)
+    list of ndarray, DataFrame or sparse matrix, each of shape (n_samples_i, ...)
         The rows of client 0, 1, ..., ``n_clients - 1``. Every row of `X` is in one of them, in the
-        order that it has in `X`; DataFrames keep their columns and index.
+        order that it has in `X`; DataFrames keep their columns and index, sparse matrices are CSR.
 
     Raises
     ------
@@ -207,12 +209,19 @@ def _check_rows(X):
             "Expected X to be one array or DataFrame of shape (n_samples, n_features), got "
             f"{len(X.shape)} dimensions: pass the rows of all clients as one array."
         )
-    return X
+    return X.tocsr() if issparse(X) else X
 
 
 def _label_codes(y, n_samples, scheme):
     if y is None:
         raise ValueError(f"scheme={scheme!r} needs the label of each row, got y=None: pass y.")
+    if getattr(getattr(y, "dtype", None), "ordered", False):
+        codes = np.asarray(getattr(y, "cat", y).codes)
+        y = np.where(codes < 0, np.nan, codes)
+    elif np.ma.is_masked(y):
+        raise ValueError(
+            "Expected a label for every row, got masked ones in y: drop or fill these rows."
+        )
     # As objects, a list of labels keeps its types: NumPy would make strings of ["a", nan].
     y = column_or_1d(y if hasattr(y, "dtype") else np.asarray(y, dtype=object))
     if len(y) != n_samples:
