@@ -36,20 +36,22 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
             In a list of clients who share their rows (``rows="shared"``), missing cells get
-            ``fitted_mean``. Rows of a matrix alone, and of clients with rows of their own, are
-            taken one by one: the row's effect and factor are solved for with the column side fixed,
-            so that new rows can be imputed, and a row is filled alike whichever others are there.
-            Columns that have labels are those of the fit, in that order; so are shared rows.
+            ``fitted_mean``; so they do of triplets alone, if `fit` was given such. Rows of a matrix
+            alone, and of clients with rows of their own, are taken one by one: the row's effect and
+            factor are solved for with the column side fixed, so that new rows can be imputed, and a
+            row is filled alike whichever others are there. Columns that have labels are those of
+            the fit, in that order; so are shared rows.
 
         Returns
         -------
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
-            Of shape (n_observers, n_rows, n_columns) where a client is a 3-D array. Means, never
-            rounded. A cell with several observations by one client has their mean. A client
-            without an observed cell, and a row alone without one, are filled by the fit.
+            The matrix of the fit where X are triplets. Of shape (n_observers, n_rows, n_columns)
+            where a client is a 3-D array. Means, never rounded. A cell with several observations by
+            one client has their mean. A client without an observed cell, and a row alone without
+            one, are filled by the fit.
         """
         check_is_fitted(self)
-        if holds_clients(X):
+        if holds_clients(X) or self._are_triplets_alone(X):
             # Table by table through this very method, so that set_output applies to each.
             imputer = self._for_tables()
             if self._has_sites and not self._rows_are_sites:
@@ -60,7 +62,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     table = table.to_numpy()  # its index does not label sites
                 return _stacked(imputer.transform(table))
 
-            return tuple(_each_client(X, answer))
+            return tuple(_each_client(X, answer)) if holds_clients(X) else answer(X)
         cells = self._cells(X)
         if self._rows_are_sites:
             filled = self._site_means.copy()
@@ -98,8 +100,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
             Clients who share their rows are scored under the fitted model, so that held-out
-            observers can be. Other rows are solved for first, as in ``transform``, from the very
-            cells that are scored: such a score favours small penalties.
+            observers can be, and triplets alone, if `fit` was given such. Other rows are solved for
+            first, as in ``transform``, from the very cells that are scored: such a score favours
+            small penalties.
         y : Ignored
 
         Returns
@@ -151,6 +154,11 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         imputer._rows_are_sites = self._has_sites
         imputer._has_triplets = self._has_triplets and not self._rows_are_sites
         return imputer
+
+    def _are_triplets_alone(self, X):
+        """Whether X is one table of triplets, as `fit` was given, and not in a list."""
+        of_fit = self._has_triplets_alone and not self._rows_are_sites
+        return of_fit and not issparse(X)
 
     def _cells(self, X):
         """Cells of one table."""
@@ -205,6 +213,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Log-likelihood and number of all observations; under the fit if the rows are sites."""
         if holds_clients(X):
             return np.sum(_each_client(X, self._for_tables()._scored), axis=0)
+        if self._are_triplets_alone(X):
+            return self._for_tables()._scored(X)
         cells = self._cells(X)
         theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
         return np.array([self._log_likelihood(theta, cells), cells.counts.sum()])

@@ -352,18 +352,20 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         X : list of clients, or array-like of shape (n_rows, n_columns)
             In a list, a client is a matrix or DataFrame (sites by months) with missing cells, a 3-D
             array (observers, sites, months), a scipy.sparse matrix whose stored entries, zeros too,
-            are the observed cells, or with ``shape`` an array of triplets (site, month, value),
-            sites and months numbered from 0. A 3-D array alone has a client for each observer. A
-            matrix alone is one client, or with ``clients`` a client for each label of its rows.
-            Several observations of a cell all count.
+            are the observed cells, or with ``shape`` an array of triplets (site, month, value), in
+            this order, sites and months numbered from 0. A 3-D array alone has a client for each
+            observer. A matrix alone, or with ``shape`` one long array of triplets, is one client,
+            or with ``clients`` a client for each label of its rows. Several observations of a cell
+            all count.
         y : Ignored
             By scikit-learn's convention.
         clients : array-like of shape (n_rows,), default=None
-            Client label of each row of X, when X is one matrix.
+            Client label of each row of X, when X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
-            Sites and months; dense 2-D arrays in the list are triplets then, here and in
-            ``transform`` and ``score``. (scikit-learn's searches would split it like rows where
-            there are two clients: give those sparse matrices.)
+            Sites and months; dense 2-D arrays are triplets then. ``transform`` and ``score``
+            remember it: dense arrays are triplets there as they were here, in a list or alone.
+            (scikit-learn's searches would split it like rows where there are two clients: give
+            those sparse matrices.)
         resume_from : path-like, default=None
             Checkpoint of the same run, with the same data and parameters, to go on from bit for
             bit, except that ``history_`` has an evaluation where that run ended. ``max_iter``,
@@ -490,7 +492,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     def _known(self, X, shape, data, checked):
         """Attributes that the data and the parameters determine before the first round."""
         observed = np.unique(data.rows), np.unique(data.columns)
-        has_sites = self.rows == "shared" and holds_clients(X)
+        has_sites = self.rows == "shared" and (holds_clients(X) or shape is not None)
         row_labels, column_labels = (None, None) if shape is not None else fit_labels(X, self.rows)
         return {
             "n_clients_": len(data.ids),
@@ -505,6 +507,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "_fitted_effects_penalty": float(self.effects_penalty),
             "_shape": data.shape,
             "_has_triplets": shape is not None,
+            "_has_triplets_alone": shape is not None and not holds_clients(X),
             "_has_sites": has_sites,
             "_row_labels": row_labels,
             "_column_labels": column_labels,

@@ -279,9 +279,9 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         y : Ignored
             By scikit-learn's convention.
         clients : array-like of shape (n_rows,), default=None
-            Client label of each row of X, when X is one matrix.
+            Client label of each row of X, when X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
-            Sites and months; dense 2-D arrays in the list are triplets then.
+            Sites and months; dense 2-D arrays are triplets then.
 
         Returns
         -------

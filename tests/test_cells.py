@@ -465,7 +465,7 @@ BAD = {
         ValueError,
         ["rows='shared'", "Number"],
     ),
-    "shape and one table": (MATRICES[0], SIZED, ValueError, ["shape", r"Give \[X\]"]),
+    "shape and one matrix": (MATRICES[0], SIZED, ValueError, ["triplet 0", "without `shape`, if"]),
     "unknown rows": (MATRICES, {"rows": "own"}, ValueError, ["'shared', 'disjoint'", "'own'"]),
     "a marker that is a word": (
         MATRICES,

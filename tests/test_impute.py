@@ -1,5 +1,4 @@
 import pickle
-import re
 import tracemalloc
 import warnings
 from copy import copy
@@ -202,6 +201,84 @@ def test_triplets_in_frames(quick):
     for frame, want in zip(got.transform(X), quick.transform(CLIENTS), strict=True):
         assert frame.index.tolist() == list(range(N_ROWS))
         assert_array_equal(frame.to_numpy(), want)
+
+
+LONG = np.concatenate(TRIPLETS)
+NOTED_BY = np.repeat(["ann", "bob", "cid", "dan"], [len(own) for own in TRIPLETS])
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, np.ndarray.tolist, pd.DataFrame])
+def test_one_long_table_of_triplets(as_given, quick):
+    order = np.random.default_rng(0).permutation(len(LONG))
+    X, noted_by = as_given(LONG[order]), NOTED_BY[order]
+    got = FederatedMatrixImputer(**QUICK).fit(X, clients=noted_by, shape=SHAPE)
+    assert_same_fit(got, quick)
+    assert got.client_ids_.tolist() == ["ann", "bob", "cid", "dan"]
+    assert_array_equal(got.client_drift_, quick.client_drift_)
+    # Triplets alone are what they were in fit, and so they are in a list.
+    alone = FederatedMatrixImputer(**QUICK).fit([LONG], shape=SHAPE)
+    for imputer, given in ((got, X), (got, [X]), (alone, [LONG])):
+        assert_allclose(imputer.score(given), quick.score(CLIENTS), rtol=1e-12)
+    filled = got.transform(X)
+    assert_array_equal(filled, got.transform([X])[0])
+    assert filled.shape == SHAPE
+    frame = copy(got).set_output(transform="pandas").transform(X)
+    assert_array_equal(frame.to_numpy(), filled)
+    assert_array_equal(got.transform([SPARSE[0]])[0], quick.transform(CLIENTS)[0])
+    # A sparse matrix alone has other rows.
+    assert_array_equal(got.transform(SPARSE[0]), quick.transform(SPARSE[0]))
+
+
+def test_one_long_table_of_one_client(quick):
+    one = FederatedMatrixImputer(**QUICK).fit(LONG, shape=SHAPE)
+    assert (one.n_clients_, one.client_ids_.tolist()) == (1, [0])
+    listed = FederatedMatrixImputer(**QUICK).fit([LONG], shape=SHAPE)
+    assert_same_fit(one, listed)
+    answer = FederatedMatrixImputer(**QUICK).fit_transform(LONG, shape=SHAPE)
+    assert_array_equal(answer, listed.transform([LONG])[0])
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_searches_hold_lines_of_a_long_table_out(routing):
+    grid = {"penalty": [0.5, 5.0]}
+    with sklearn.config_context(enable_metadata_routing=routing):
+        search = GridSearchCV(FederatedMatrixImputer(**QUICK), grid, cv=2)
+        search.fit(LONG, clients=NOTED_BY, shape=SHAPE)
+    halves = np.array_split(np.arange(len(LONG)), 2)
+    for penalty, score in zip(grid["penalty"], search.cv_results_["mean_test_score"], strict=True):
+        scores = [
+            FederatedMatrixImputer(**QUICK)
+            .set_params(penalty=penalty)
+            .fit(LONG[fitted], clients=NOTED_BY[fitted], shape=SHAPE)
+            .score(LONG[held_out])
+            for held_out, fitted in (halves, halves[::-1])
+        ]
+        assert_allclose(score, np.mean(scores), rtol=1e-12)
+
+
+def test_what_is_no_long_table_of_triplets():
+    one_owner = ["ann"] * N_ROWS
+    for X, clients, says in (
+        (SPARSE[0], None, "got a sparse matrix, which has a shape of its own. Fit without"),
+        (CLIENTS[0], one_owner, r"Expected triplets .* got shape \(12, 8\) in the table\. "),
+        (LONG, NOTED_BY[1:], f"one label for each of the {len(LONG)} rows"),
+        ({"ann": LONG}, None, r"got a dict\. Give list\(X\.values\(\)\)"),
+        (
+            1 + LONG,
+            NOTED_BY,
+            r"(site|month) numbers to be integers from 0 to .* in triplet \d+\. Number",
+        ),
+    ):
+        with pytest.raises((TypeError, ValueError), match=says):
+            FederatedMatrixImputer(**QUICK).fit(X, clients=clients, shape=SHAPE)
+    long = FederatedMatrixImputer(**QUICK).fit(LONG, clients=NOTED_BY, shape=SHAPE)
+    for answer in (long.transform, long.score):
+        with pytest.raises(ValueError, match=r"^Expected triplets .* got shape \(12, 8\)"):
+            answer(CLIENTS[0])
+    with pytest.raises(ValueError, match="got -1.0 in row 3, column 2 of client 'bob'"):
+        FederatedMatrixImputer(**QUICK).fit(
+            [[0, 0, 1.0], [3, 2, -1.0]], clients=["ann", "bob"], shape=SHAPE
+        )
 
 
 @pytest.mark.parametrize(
@@ -1491,16 +1568,6 @@ def test_data_that_do_not_fit_leave_the_last_fit(named, X, says):
 def test_what_says_whose_rows_are_does_not_say_it_twice():
     with pytest.raises(ValueError, match="Expected `clients=None` with a list of clients"):
         FederatedMatrixImputer().fit(CLIENTS, clients=OWNERS)
-    with pytest.raises(ValueError, match="Expected `shape` only with a list of clients"):
-        FederatedMatrixImputer().fit(TRIPLETS[0], shape=SHAPE)
-    owners = np.repeat(["ann", "bob"], [len(own) for own in TRIPLETS[:2]])
-    together = np.concatenate(TRIPLETS[:2])
-    apart = "[own for _, own in DataFrame(X).groupby(clients)]"
-    with pytest.raises(ValueError, match=f"for each client: {re.escape(apart)} with pandas"):
-        FederatedMatrixImputer().fit(together, clients=owners, shape=SHAPE)
-    advised = eval(apart, {"DataFrame": pd.DataFrame, "X": together, "clients": owners})
-    for got, want in zip(advised, TRIPLETS[:2], strict=True):
-        assert_array_equal(got, want)
     with pytest.raises(ValueError, match="Expected rows='shared' with `shape`"):
         FederatedMatrixImputer(rows="disjoint").fit(TRIPLETS, shape=SHAPE)
 

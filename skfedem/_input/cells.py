@@ -19,6 +19,7 @@ from .observations import (
     marker,
     observations_of_list,
     observations_of_table,
+    observations_of_triplets,
     observed,
     one_table,
 )
@@ -106,9 +107,9 @@ def check_cells(
         has one client for each observer. The rows of a matrix alone belong to one client, or to
         `clients`.
     clients : array-like of shape (n_rows,), default=None
-        Client label of each row of one matrix.
+        Client label of each row of one table.
     shape : tuple of int, default=None
-        (J, L): dense 2-D arrays in the list are (site, month, value) triplets.
+        (J, L): dense 2-D arrays, in the list or alone, are (site, month, value) triplets.
     family : Family
     missing_values : number, default=NaN
         Marks missing cells in dense matrices. NaN stands for None and pandas.NA as well.
@@ -137,18 +138,9 @@ def check_cells(
                 f"already say whose each matrix is. {GIVE_MATRICES}"
             )
         observations = observations_of_list(estimator, list(X), shape, missing, rows)
+    elif shape is not None:
+        observations = observations_of_triplets(estimator, X, clients, shape, missing, rows)
     else:
-        if shape is not None:
-            what_to_do = (
-                "Give [X] if these are the triplets of a single client."
-                if clients is None
-                else "Give one array of triplets for each client: "
-                "[own for _, own in DataFrame(X).groupby(clients)] with pandas."
-            )
-            raise ValueError(
-                f"Expected `shape` only with a list of clients, got shape={shape!r} with one "
-                f"table. {what_to_do}"
-            )
         observations = observations_of_table(estimator, X, clients, missing)
     check_values(observations, family, missing)
     if not len(observations.codes):

@@ -17,12 +17,13 @@ from .tables import (
 
 GIVE_MATRICES = (
     "Give a list with one sites x months matrix for each client (an array or DataFrame with "
-    "missing cells, a sparse matrix of the observed ones, or a 3-D array of several observers), a "
-    "list of (site, month, value) triplets with `shape=`, or one matrix alone for a single client."
+    "missing cells, a sparse matrix of the observed ones, or a 3-D array of several observers), "
+    "(site, month, value) triplets with `shape=`, or one matrix alone for a single client."
 )
 
 _HOW_NUMBERS = (
-    "Names of sites belong into the index of a DataFrame (set_index); in triplets, number them. "
+    "Names of sites belong into the index of a DataFrame (set_index); in triplets (site, month, "
+    "value), which are fitted with their `shape`, number them. "
     "Encode or drop what else is no number."
 )
 

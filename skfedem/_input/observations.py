@@ -41,7 +41,7 @@ class Observations(NamedTuple):
     """Observations, client after client, in any order within a client.
 
     ``ids`` is None for the only client. ``given`` is for messages: one table, or a list of the
-    clients' tables, with None in place of triplets.
+    clients' tables; None for triplets.
     """
 
     codes: np.ndarray
@@ -91,11 +91,34 @@ def observations_of_table(estimator, X, clients, missing):
     if clients is None:
         return Observations(codes, values, np.array([0, len(codes)]), table.shape, given=given)
     ids, row_owners = client_codes(clients, table.shape[0])
-    owners = row_owners[codes // table.shape[1]]
     # Cells are sorted by client, the rows of the matrix stay where they are.
+    owners = row_owners[codes // table.shape[1]]
+    return _by_client(codes, values, table.shape, ids, owners, given)
+
+
+def observations_of_triplets(estimator, X, clients, shape, missing, rows):
+    """One long table of the triplets of one client, or of several with a label for each."""
+    shape = _checked_shape(shape, rows)
+    refuse_what_is_no_table(X)
+    if issparse(X):
+        raise ValueError(
+            "Expected triplets (site, month, value) with `shape`, got a sparse matrix, which has "
+            "a shape of its own. Fit without `shape`."
+        )
+    table = client_table(X, "")
+    check_fits_shape(table, shape, "")
+    _set_features(estimator, np.empty((1, shape[1])))
+    ((codes, values),) = from_triplets([table], shape, missing, whose="")
+    if clients is None:
+        return Observations(codes, values, np.array([0, len(codes)]), shape)
+    ids, owners = client_codes(clients, len(table))
+    return _by_client(codes, values, shape, ids, owners)
+
+
+def _by_client(codes, values, shape, ids, owners, given=None):
     order = np.argsort(owners, kind="stable")
     offsets = offsets_of(np.bincount(owners, minlength=len(ids)))
-    return Observations(codes[order], values[order], offsets, table.shape, ids, given=given)
+    return Observations(codes[order], values[order], offsets, shape, ids, given=given)
 
 
 def marker(missing_values):
@@ -201,7 +224,8 @@ def from_triplets(tables, shape, missing, whose=" of client {}"):
                 f"Expected {('site', 'month')[axis]} numbers to be integers from 0 to "
                 f"{shape[axis] - 1} for a matrix of shape {shape}, got {numbers[row, axis]} in "
                 f"triplet {row - ends[which] + lengths[run][which]}{whose.format(own[which])}. "
-                "Number sites and months from 0, or fit with a larger shape."
+                "Number sites and months from 0, or fit with a larger shape; without `shape`, if "
+                "this is a matrix of sites x months."
             )
         codes = stacked[:, 0].astype(np.int64) * shape[1] + stacked[:, 1].astype(np.int64)
         values = np.ascontiguousarray(stacked[:, 2])
