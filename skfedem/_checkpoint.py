@@ -210,21 +210,27 @@ def _digest(arrays):
 def _temporary(path):
     """Open a new file beside a path; of all the names there its name is the longest."""
     # Not by tempfile, whose files nobody else may ever read, whatever the umask allows.
-    temporary = path.with_name(f"{path.name}{secrets.token_hex(4)}.tmp")
+    temporary = _new_name(path)
     return temporary.open("xb"), temporary
+
+
+def _new_name(path):
+    """Name beside a path that no other process has, should several save to it."""
+    return path.with_name(f"{path.name}{secrets.token_hex(4)}.tmp")
 
 
 def _keep(path):
     """Let the file stay under its second name, too, without ever leaving the first."""
     second = path.with_name(path.name + _PREVIOUS)
-    temporary = path.with_name(path.name + ".link.tmp")
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)
+    temporary = _new_name(path)
     try:
         os.link(path, temporary)
     except OSError:  # a file system without hard links
         shutil.copy2(path, temporary)
     os.replace(temporary, second)
+    # Two names of one file stay as they are: a save was killed after this, or another has kept it.
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
 
 
 def _sync_directory(directory):

@@ -59,6 +59,9 @@ def warn_of_fit(settings, result, problem):
     result : Run
     problem : Problem
     """
+    doubt = "check for degenerate data"
+    if problem.lasting_noise:
+        doubt = "use solver='vr_fedem', whose minibatches leave no noise"
     warn_outcome(
         settings,
         result,
@@ -66,7 +69,7 @@ def warn_of_fit(settings, result, problem):
         iteration="EM iterations",
         left="left the domain of the M-step",
         remedy=", or fewer components, or drop linearly dependent features",
-        doubt=", or check for degenerate data",
+        otherwise=["increase tol", doubt],
     )
     if not problem.exact:
         _warn_of_noise(result, problem.federation.n_samples)

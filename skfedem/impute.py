@@ -161,7 +161,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         one inside of a parallel search. The fit does not depend on it.
     checkpoint : path-like, default=None
         File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
-        save before stays beside it, with ``.previous`` appended.
+        save before stays beside it, with ``.previous`` appended. A file holds one run: of the fits
+        of a search the last one to save.
     checkpoint_every : int, default=100
         Rounds between two saves; the last round is saved as well, unless the fit was stopped from
         the keyboard: the file is then that of the save before, if there was one.
@@ -558,12 +559,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 converged=result.converged,
             )
         automatic = is_auto(self.step_size)
+        # A larger tol ends fits of counts short of the optimum, see its docstring.
+        otherwise = []
         if not automatic:
-            doubt = ', or use step_size="auto"'
+            otherwise = ["use step_size='auto'"]
         elif problem.lasting_noise:
-            doubt = ', or use solver="vr_fedem", whose minibatches leave no noise'
-        else:
-            doubt = ""
+            otherwise = ["use solver='vr_fedem', whose minibatches leave no noise"]
         warn_outcome(
             self,
             result,
@@ -571,7 +572,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             iteration="natural steps",
             left="were too long for the curvature",
             remedy="" if automatic else '; or use step_size="auto"',
-            doubt=doubt,
+            otherwise=otherwise,
         )
 
 

@@ -189,7 +189,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         one inside of a parallel search. The fit does not depend on it.
     checkpoint : path-like, default=None
         File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
-        save before stays beside it, with ``.previous`` appended.
+        save before stays beside it, with ``.previous`` appended. A file holds one run: of the fits
+        of a search the last one to save.
     checkpoint_every : int, default=100
         Rounds between two saves; the last round is saved as well, unless the fit was stopped from
         the keyboard: the file is then that of the save before, if there was one.

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from joblib import Parallel, delayed
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -112,6 +113,28 @@ def test_the_last_two_saves_are_kept(tmp_path):
         assert at.fit(make_clients(), resume_from=name).n_iter_ == n_rounds
         with np.load(name) as file:
             assert file["state.server.round_index"] == n_rounds
+
+
+def test_a_save_that_was_killed_leaves_no_file_for_good(tmp_path):
+    path = tmp_path / "run.npz"
+    _checkpoint.save(path, {}, {"rounds": 1})
+    _checkpoint._keep(path)  # and no more: it was killed then
+    _checkpoint.save(path, {}, {"rounds": 2})
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
+
+
+def test_several_may_save_to_one_file(tmp_path):
+    # As the fits of a search do, from several processes.
+    path = tmp_path / "run.npz"
+
+    def save_often(number):
+        for k in range(60):
+            _checkpoint.save(path, {"of": number}, {"rounds": k})
+
+    Parallel(n_jobs=4, prefer="threads")(delayed(save_often)(number) for number in range(4))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
+    with np.load(path) as file:
+        assert file["state.rounds"] == 59
 
 
 def test_who_may_read_a_checkpoint_is_who_may_read_any_file(tmp_path):

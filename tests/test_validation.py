@@ -211,6 +211,16 @@ BAD_TABLES = {
         ValueError,
         ["Expected numbers", "Encode or drop"],
     ),
+    "a column of strings in one table": (
+        pd.DataFrame({"a": [1.0, 2.0], "b": ["red", "2"]}),
+        ValueError,
+        ["Expected numbers", "red.* in column 'b'", "Encode or drop"],
+    ),
+    "a list of series": (
+        [pd.Series([1.0, 2.0]), pd.Series([3.0, 4.0])],
+        TypeError,
+        ["got a list of Series", r"series\.to_frame\(\)"],
+    ),
     "dates": (
         [CLIENTS[0], np.array([["2020-01-01", "2020-01-02"]], dtype="M8[D]")],
         ValueError,
@@ -429,7 +439,11 @@ BAD_LABELS = {
     ),
     "one label too many": ([*OWNERS, "ash"], ValueError, ["28 rows", r"\(29,\)"]),
     "a column of labels": (OWNERS[:, None], ValueError, ["one label", r"\(28, 1\)"]),
-    "one label for all": ("ash", ValueError, ["one label for each of the 28 rows"]),
+    "the name of a column": (
+        "ash",
+        TypeError,
+        ["one label for each of the 28 rows", r"column itself, X\['ash'\]"],
+    ),
     "lengths of clients": ([9, 12, 7], ValueError, ["28 rows", r"\(3,\)", "lengths"]),
     "lists of rows": ([[0, 1], [2, 3, 4]], ValueError, ["one label for each of the 28 rows"]),
     "None": (labels_with(None), ValueError, ["missing", "row 4", "[Dd]rop"]),

@@ -80,6 +80,11 @@ def grouped(labels, n_rows):
 
 def _label_array(labels, n_rows):
     """One label for each row, none missing; objects where no array was given."""
+    if isinstance(labels, str):
+        raise TypeError(
+            f"Expected `clients` to hold one label for each of the {n_rows} rows, got the string "
+            f"{labels!r}. Give the column itself, X[{labels!r}], and take it out of X."
+        )
     refuse_masked("clients", labels)
     # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)

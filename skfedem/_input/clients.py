@@ -26,6 +26,7 @@ from .tables import (
     column_names,
     is_client_list,
     is_mapped,
+    naming_text,
     refuse_dates,
     refuse_what_is_no_table,
     shorten,
@@ -97,7 +98,10 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     mapped = is_mapped(X)
     # Mapped integers become floats when they are read, not here, all at once.
     dtype = "numeric" if mapped else [np.float64, np.float32]
-    rows = validate_data(estimator, X, dtype=dtype, ensure_all_finite=False)
+    try:
+        rows = validate_data(estimator, X, dtype=dtype, ensure_all_finite=False)
+    except ValueError as error:
+        raise naming_text(X, error) from error
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
     if clients is None:
         check_finite(rows, allow_nan=allow_nan)
@@ -222,13 +226,16 @@ def check_rows(estimator, X, *, allow_nan=False):
     """Validate one table against the fitted estimator."""
     refuse_what_is_no_table(X)
     refuse_dates(X)
-    rows = validate_data(
-        estimator,
-        unmasked(X),
-        dtype=[np.float64, np.float32],
-        reset=False,
-        ensure_all_finite="allow-nan" if allow_nan else True,
-    )
+    try:
+        rows = validate_data(
+            estimator,
+            unmasked(X),
+            dtype=[np.float64, np.float32],
+            reset=False,
+            ensure_all_finite="allow-nan" if allow_nan else True,
+        )
+    except ValueError as error:
+        raise naming_text(X, error) from error
     check_finite(rows, allow_nan=allow_nan)
     return rows
 

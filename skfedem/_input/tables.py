@@ -157,6 +157,19 @@ def _as_numbers(table, array, whose):
         ) from error
 
 
+def naming_text(X, error):
+    """The error of a table that is no numbers; of a DataFrame, one that names the column."""
+    for name in getattr(X, "columns", ()):
+        try:
+            np.asarray(X[name], dtype=np.float64)
+        except (TypeError, ValueError) as reason:
+            return ValueError(
+                f"Expected numbers, got {reason} in column {name!r}. Encode or drop the columns "
+                "that are not numbers."
+            )
+    return error
+
+
 def refuse_what_is_no_table(X):
     """Raise for what holds tables or rows but is neither a list of tables nor a table."""
     kind = type(X).__name__
@@ -177,6 +190,11 @@ def refuse_what_is_no_table(X):
     if isinstance(X, list | tuple):
         if len(X):
             refuse_lazy(X[0], " of client 0")
+        if len(X) and hasattr(X[0], "to_frame") and n_dimensions(X[0]) == 1:
+            raise TypeError(
+                f"Expected a table or a list of tables, got a {kind} of {type(X[0]).__name__}. "
+                "Give [series.to_frame() for series in X] if each is a client's."
+            )
         if len(X) and holds_tables(X[0]):
             raise TypeError(
                 f"Expected a table or a list of tables, got a {kind} of what holds tables. Give "

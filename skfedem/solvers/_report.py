@@ -37,7 +37,7 @@ def printer(estimator):
     return print_row
 
 
-def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt):
+def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, otherwise):
     """Warn of an interruption, of steps shortened to the end or by much, and of no convergence.
 
     Parameters
@@ -51,8 +51,10 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         What a step of size 1 is.
     left : str
         What a step did that had to be shortened.
-    remedy, doubt : str
-        What else to do about shortened steps, and about a run that does not converge.
+    remedy : str
+        What else to do about shortened steps.
+    otherwise : list of str
+        What else to do about a run that does not converge.
     """
     n_rounds = len(result.history["round"]) - 1
     if result.stopped_by == "callback":
@@ -76,7 +78,7 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, doubt)
         return
     _warn_of_steps(estimator, result, schedule, left, remedy)
     if not result.converged:
-        _warn_of_no_convergence(estimator, result, schedule, iteration, doubt)
+        _warn_of_no_convergence(estimator, result, schedule, iteration, otherwise)
 
 
 def _warn_of_steps(estimator, result, schedule, left, remedy):
@@ -104,14 +106,16 @@ def _warn_of_steps(estimator, result, schedule, left, remedy):
         )
 
 
-def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
+def _warn_of_no_convergence(estimator, result, schedule, iteration, otherwise):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
     or_epochs = "" if estimator.max_epochs is None else " or max_epochs"
     why, advice = "", f"Increase max_iter{or_epochs}"
+    if estimator.tol == 0:
+        why, advice = ", as no fit does", "Increase tol, to see whether it converges"
     if travelled < min(_FEW_STEPS, n_rounds):
-        why = f": the steps added up to only {travelled:.2g} {iteration}"
+        why += f": the steps added up to only {travelled:.2g} {iteration}"
         earlier = result.server.round_index - n_rounds
         last = _last_step(estimator, result, schedule)
         enough = _rounds_enough(
@@ -128,8 +132,8 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, doubt):
         if enough >= _MOST_ROUNDS:
             advice = "No number of rounds is enough with this step: use a larger step_size"
     warn(
-        f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. {advice}, "
-        f"increase tol{doubt}.",
+        f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
+        f"{', or '.join([advice, *otherwise])}.",
         ConvergenceWarning,
     )
 
