@@ -223,9 +223,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``field_sq_norm`` (||H||², the server's estimate of the field in this round),
         ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size`` (γ as taken, after the safeguard),
         ``n_active``, ``uplink_bits``, ``downlink_bits`` (of this round, all clients together),
-        ``safeguarded`` (how often the step was halved to stay in the domain of the M-step), and
-        ``weights`` of shape (n_rows, n_components). NaN where not evaluated. Squared norms are of
-        the statistics in standard units (rows whitened, or scaled, by the moments of all rows).
+        ``safeguarded`` (how often the step was halved, or rare components waited, to stay in the
+        domain of the M-step), and ``weights`` of shape (n_rows, n_components). NaN where not
+        evaluated. Squared norms are of the statistics in standard units (rows whitened, or scaled,
+        by the moments of all rows).
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)

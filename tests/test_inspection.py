@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.cluster import KMeans
@@ -178,15 +179,33 @@ def test_labels_have_units_and_symbols(pyplot, mixtures, imputer):
         "step size γ",
     ]
     xlabels = [axis.get_xlabel() for axis in display.ax_]
-    assert xlabels == [""] * 4 + ["epochs (passes over all rows)"]
-    display = ConvergenceDisplay.from_estimator(imputer, x="epoch", y="objective")
-    assert display.ax_.get_xlabel() == "epochs (passes over all observed cells)"
+    assert xlabels == [""] * 4 + ["epochs"]
     display = ConvergenceDisplay.from_estimator(imputer, x="bits", y="singular_values")
     assert display.ax_.get_xlabel() == "uplink (bits)"
-    both = ConvergenceDisplay.from_estimators(
-        [imputer, mixtures[0]], x="epoch", y="step_size", labels=["one", "other"]
-    )
-    assert both.ax_.get_xlabel() == "epochs (passes over all data)"
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [[1000, 50, 60, 50], [1868800960, 4000, 4000, 4100], [10**9, 1, 0, 0], [0, 1], [10, 10**7]],
+    ids=["few", "most in the set-up", "next to none", "one", "decades"],
+)
+@pytest.mark.parametrize("xscale", ["linear", "log"])
+def test_labels_of_bits_are_apart(paper, bits, xscale):
+    history = made_history(range(len(bits)), range(len(bits)), uplink_bits=np.array(bits))
+    display = ConvergenceDisplay(history, x="bits", y="loss").plot(xscale=xscale)
+    renderer = display.figure_.canvas.get_renderer()
+    display.figure_.draw(renderer)
+    low, high = display.ax_.get_xlim()
+    labels = [
+        label
+        for label in [*display.ax_.get_xticklabels(), *display.ax_.get_xticklabels(minor=True)]
+        if label.get_text() and low <= label.get_position()[0] <= high
+    ]
+    texts = [label.get_text() for label in labels]
+    assert len(texts) >= 1 and len(set(texts)) == len(texts)
+    assert not any(text.endswith("m") for text in texts)  # no thousandths of a bit
+    boxes = sorted((label.get_window_extent(renderer) for label in labels), key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_scales(pyplot, mixtures):
@@ -371,7 +390,8 @@ def test_long_labels_of_an_axis_are_wrapped(paper):
     imputer = FederatedMatrixImputer(1, family="poisson", max_iter=3)
     with pytest.warns(ConvergenceWarning):
         imputer.fit(counts_of_clients())
-    display = ConvergenceDisplay.from_estimator(imputer, y=["epoch", "objective"])
+    imputer.history_["share of the cells that were read by anybody"] = imputer.history_["epoch"]
+    display = ConvergenceDisplay.from_estimator(imputer, y=[[*imputer.history_][-1], "objective"])
     assert "\n" in display.ax_[0].get_ylabel()
     display.figure_.draw_without_rendering()
     for axis in display.ax_:
@@ -1438,3 +1458,97 @@ def test_formulas_in_legends_are_not_cut(paper):
     display.figure_.draw_without_rendering()
     axis = np.ravel(display.ax_)[0]
     assert [text.get_text() for text in axis.get_legend().get_texts()] == labels
+
+
+# ------------------------------------------------------------------ what was hard to read once
+
+
+def test_runs_look_unlike_each_other(pyplot):
+    histories = [made_history(range(3), np.arange(3.0) + k) for k in range(50)]
+    display = ConvergenceDisplay(histories, y="loss", labels=range(50)).plot()
+    looks = {
+        (line.get_color(), line.get_linestyle(), line.get_linewidth())
+        for line in display.lines_["loss"]
+    }
+    assert len(looks) == 50
+    assert [line.get_label() for line in display.lines_["loss"][:2]] == ["0", "1"]
+
+
+def test_labels_of_runs_may_be_any_objects(pyplot):
+    history = made_history(range(3), np.arange(3.0))
+    display = ConvergenceDisplay([history] * 2, y="loss", labels=[("a", 1), ("b", 2)]).plot()
+    assert display.labels == ["('a', 1)", "('b', 2)"]
+
+
+def test_a_history_may_be_a_data_frame(pyplot):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(made_history(range(3), [3.0, 2.0, 1.0]))
+    display = ConvergenceDisplay(frame, y="loss").plot()
+    assert_array_equal(points(display.lines_["loss"][0])[1], [3, 2, 1])
+
+
+def test_what_to_draw_instead_can_be_drawn(pyplot):
+    gm = FederatedGaussianMixture(2, max_iter=0, random_state=0).fit(rows_of_clients())
+    with pytest.raises(ValueError, match="Draw one of 'round', 'epoch',") as caught:
+        ConvergenceDisplay.from_estimator(gm, y="n_active")
+    assert "Draw one of" in str(caught.value)
+    named = str(caught.value).split("Draw one of ")[1].split(", or fit")[0].split(", ")
+    ConvergenceDisplay.from_estimator(gm, y=[name.strip("'") for name in named])
+    with pytest.raises(ValueError, match=r"logarithmic x axis\. Fit .* for a round at least\."):
+        ConvergenceDisplay.from_estimator(gm, y="log_likelihood", xscale="log")
+
+
+def fit_to_sums(offset, spread, **parameters):
+    generator = np.random.default_rng(0)
+    table = offset + spread * generator.normal(size=(20, 24))
+    return FederatedMatrixImputer(random_state=0, **parameters).fit(table), table
+
+
+@pytest.mark.parametrize(("offset", "spread"), [(60, 0.01), (60, 10.0), (0, 1000.0), (3e-7, 2e-8)])
+def test_ticks_of_a_trend_tell_its_scale(paper, offset, spread):
+    model, table = fit_to_sums(offset, spread, penalty=1e-8)
+    display = ImputationDisplay.from_estimator(model, table)
+    axis = np.ravel(display.ax_)[0]
+    renderer = display.figure_.canvas.get_renderer()
+    display.figure_.draw(renderer)
+    texts = [label.get_text() for label in axis.get_yticklabels()]
+    assert len(set(texts)) == len(texts)
+    multiplier, legend = axis.yaxis.get_offset_text(), axis.get_legend()
+    if multiplier.get_text() and legend is not None:
+        assert not multiplier.get_window_extent(renderer).overlaps(
+            legend.get_window_extent(renderer)
+        )
+
+
+def test_a_long_name_of_columns_is_wrapped(paper):
+    name = "months since the first survey of the coast, which was in the spring of the year 1995"
+    fitted = np.random.default_rng(0).random((60, 12))
+    display = ImputationDisplay(
+        trend=fitted.sum(axis=0), fitted=fitted, n_rows=60, observed=fitted,
+        band_observed_share=np.ones((60, 12)),
+    )  # fmt: skip
+    for kind in ("heatmap", "trend"):
+        display.plot(kind=kind, column_name=name)
+        renderer = display.figure_.canvas.get_renderer()
+        display.figure_.draw(renderer)
+        boxes = [
+            axis.xaxis.label.get_window_extent(renderer)
+            for axis in display.figure_.axes
+            if axis.get_xlabel()
+        ]
+        assert boxes and all(box.x0 >= 0 and box.x1 <= display.figure_.bbox.x1 for box in boxes)
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_missing_dates_come_one_after_another(pyplot, imputer):
+    pandas = pytest.importorskip("pandas")
+    dates = [*pandas.date_range("2020-01-01", periods=SHAPE[1] - 1), pandas.NaT]
+    ImputationDisplay.from_estimator(imputer, counts_of_clients(), column_labels=dates)
+
+
+def test_what_a_display_is_given_may_be_lists(pyplot):
+    display = ImputationDisplay(
+        trend=[1.0, 2.0], fitted=[[1.0, 2.0]], n_rows=1, observed_share=[1.0, 1.0],
+        observed_total=[1.0, 3.0], unobserved_columns=[1],
+    )  # fmt: skip
+    display.plot()

@@ -24,11 +24,13 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 from skfedem import FederatedGaussianMixture
+from skfedem.compression import Dithering, RandK
 from skfedem.datasets import client_labels
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 SPLITS = ("homogeneous", "one_component")
 SOLVERS = ("fedem", "vr_fedem")
+OPERATORS = {"dithering": Dithering, "rand_k": RandK}
 N_ROWS, N_COMPONENTS, N_FEATURES = 50, 3, 3
 ALLOWED_GAP = {"fedem": 0.05, "vr_fedem": 0.01}
 # A run lasts until its steps would add up to so many EM iterations: fewer for FedEM with
@@ -76,7 +78,7 @@ def start(X, clients, means, covariance_type):
 
 
 def settings(which):
-    """Combinations (n, ω, p, b, covariance type, split, solver)."""
+    """Combinations (n, ω, p, b, covariance type, split, solver, operator)."""
     chosen = []
     for covariance_type in COVARIANCE_TYPES:
         for split in SPLITS:
@@ -102,10 +104,35 @@ def settings(which):
         for solver in SOLVERS:
             chosen += [(*corner, next(turn), split, solver) for split in SPLITS]
         next(turn)
+    # Of an ω of 8, dithering with its fewest levels leaves less; this operator leaves more.
+    for corner in itertools.product((10, 300), (8.0,), (1.0, 0.1), (None, 20, 1)):
+        for solver, split in zip(SOLVERS, SPLITS, strict=True):
+            chosen.append((*corner, next(turn), split, solver, "rand_k"))
+        next(turn)
     return chosen
 
 
-def run(n_clients, omega, participation, batch_size, covariance_type, split, solver):
+def length_of_messages(n_components, n_features, covariance_type):
+    """How many statistics clients send, q."""
+    squares = {
+        "full": n_features * (n_features + 1) // 2,
+        "tied": 0,
+        "diag": n_features,
+        "spherical": 1,
+    }
+    return n_components * (1 + n_features + squares[covariance_type])
+
+
+def run(
+    n_clients,
+    omega,
+    participation,
+    batch_size,
+    covariance_type,
+    split,
+    solver,
+    operator="dithering",
+):
     """One run; a row of the table."""
     X, clients, means = make_clients(n_clients, split)
     common = start(X, clients, means, covariance_type)
@@ -115,6 +142,7 @@ def run(n_clients, omega, participation, batch_size, covariance_type, split, sol
         federated = FederatedGaussianMixture(
             **common,
             solver=solver,
+            compressor=operator,
             omega=omega,
             participation=participation,
             batch_size=batch_size,
@@ -132,10 +160,13 @@ def run(n_clients, omega, participation, batch_size, covariance_type, split, sol
     begun = time.perf_counter()
     federated = fit(rounds)
     fitted = (federated.weights_, federated.means_, federated.covariances_)
+    length = length_of_messages(*federated.means_.shape, covariance_type)
     return {
         "solver": solver,
         "n": n_clients,
         "ω": omega,
+        "operator": operator,
+        "its ω": f"{OPERATORS[operator](omega=omega).omega_for(length):.2f}",
         "p": participation,
         "b": batch_size or "all",
         "covariance": covariance_type,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
 _MOST_CHARACTERS = 13  # of a name
+_CHARACTERS_PER_INCH = 14  # of the axis' label
 
 
 class Columns(NamedTuple):
@@ -82,7 +84,7 @@ def place(labels):
     if labels.dtype.kind == "M" or dated:
         try:
             days = date2num(labels.astype("datetime64[s]"))
-        except ValueError:  # there is no 1995-13
+        except (TypeError, ValueError):  # pandas' NaT; there is no 1995-13
             days = np.zeros(0)
         if len(days) and np.isfinite(days).all() and (np.diff(days) > 0).all():
             return Columns(days, "dates", [])
@@ -142,4 +144,4 @@ def furnish(axis, columns, name):
             axis.tick_params(axis="x", rotation=40)
             for label in axis.get_xticklabels():
                 label.set(horizontalalignment="right", rotation_mode="anchor")
-    axis.set_xlabel(name)
+    axis.set_xlabel(fill(name, max(1, int(_CHARACTERS_PER_INCH * width))))

@@ -12,6 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 # line, is left out. After the last, they come again with other dashes.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
+# After the last of these, in turn, bolder.
+_BOLDNESS = (1, 2)
 _WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
 
 
@@ -153,5 +155,7 @@ def lay_out(figure):
 
 def _cycle():
     from cycler import cycler
+    from matplotlib import rcParams
 
-    return cycler(linestyle=_DASHES) * cycler(color=_COLORS)
+    widths = [bold * rcParams["lines.linewidth"] for bold in _BOLDNESS]
+    return cycler(linewidth=widths) * cycler(linestyle=_DASHES) * cycler(color=_COLORS)

@@ -44,8 +44,9 @@ class ConvergenceDisplay:
     histories : dict of ndarray, or list of them
         ``history_`` of each run.
     x : {"round", "epoch", "bits"}, default="round"
-        What runs along: rounds; epochs, passes over all rows (or observed cells); or the bits that
-        all clients together have sent so far, one-off messages included.
+        What runs along: rounds; epochs, passes over all rows (or observed cells), of a stream calls
+        of ``partial_fit``; or the bits that all clients together have sent so far, one-off messages
+        included.
     y : str or list of str, default=None
         Series of the histories, each with axes of its own: log-likelihoods, squared norms of the
         field, weights of the components, ... None: the log-likelihood, or the imputer's objective,
@@ -102,7 +103,9 @@ class ConvergenceDisplay:
         y: str | Iterable[str] | None = None,
         labels: str | Iterable[str] | None = None,
     ) -> None:
-        histories = [histories] if isinstance(histories, Mapping) else list(histories)
+        # A DataFrame of a history has keys as well.
+        runs: list[Any] = [histories] if hasattr(histories, "keys") else list(histories)
+        histories = runs
         if not histories:
             raise ValueError("Expected the history of at least one run, got none.")
         check_choice("x", x, X_AXES)
@@ -118,7 +121,7 @@ class ConvergenceDisplay:
                 f"{', '.join(map(repr, histories[0]))}."
             )
         check_names(histories, self.y)
-        self.labels = None if labels is None else as_list(labels)
+        self.labels = None if labels is None else [str(label) for label in as_list(labels)]
         if self.labels is not None and len(self.labels) != len(histories):
             raise ValueError(
                 f"Expected a label for each of the {len(histories)} runs, got {len(self.labels)}. "
@@ -348,13 +351,13 @@ class ConvergenceDisplay:
 
     def _furnish(self, axis, name, xscale, yscale):
         """Labels, scales, ticks and grid of the axes of a series."""
-        from matplotlib.ticker import EngFormatter, MaxNLocator
+        from matplotlib.ticker import MaxNLocator
 
         axis.set(
             xscale=xscale,
             yscale=yscale,
-            xlabel=series_label(self.x, self.histories),
-            ylabel=fill(series_label(name, self.histories), _LABEL_LENGTH),
+            xlabel=series_label(self.x),
+            ylabel=fill(series_label(name), _LABEL_LENGTH),
         )
         for line, quantity, scale in (
             (axis.xaxis, self.x, xscale),
@@ -362,9 +365,23 @@ class ConvergenceDisplay:
         ):
             if scale == "linear" and quantity in _INTEGERS:
                 line.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
-            if scale == "linear" and quantity.endswith("bits"):
-                line.set_major_formatter(EngFormatter())
+            if quantity.endswith("bits"):
+                _mark_bits(line, scale)
         axis.grid(alpha=0.3)
+
+
+def _mark_bits(line, scale):
+    """Ticks of an axis of bits, with SI prefixes."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
+
+    low, high = line.get_view_interval()
+    if scale == "log" and high >= 10 * low:
+        return  # powers of ten are enough
+    # Labels are long, and few fit.
+    line.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+    line.set_minor_locator(NullLocator())
+    alike = high - low <= 1e-3 * high  # to the six digits that follow
+    line.set_major_formatter(ScalarFormatter() if alike else EngFormatter())
 
 
 def _history(estimator):

@@ -124,11 +124,11 @@ class ImputationDisplay:
         self.trend = np.asarray(trend)
         self.fitted = np.asarray(fitted)
         self.n_rows = n_rows
-        self.observed = observed
-        self.band_observed_share = band_observed_share
-        self.observed_share = observed_share
-        self.observed_total = observed_total
-        self.unobserved_columns = unobserved_columns
+        self.observed = _array(observed)
+        self.band_observed_share = _array(band_observed_share)
+        self.observed_share = _array(observed_share)
+        self.observed_total = _array(observed_total)
+        self.unobserved_columns = _array(unobserved_columns)
         check_choice("family", family, tuple(FAMILIES))
         self.family = family
         self.column_labels = check_labels(column_labels, len(self.trend))
@@ -336,3 +336,7 @@ def _drawn(imputer, X, row_order, max_rows):
         total = np.bincount(cells.columns, cells.values, minlength=n_columns)
         data["observed_total"] = np.where(data["observed_share"] > 0, total, np.nan)
     return data
+
+
+def _array(values):
+    return None if values is None else np.asarray(values)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 _SERIES = {
     "round": "round",
+    "epoch": "epochs",
+    "bits": "uplink (bits)",
     "log_likelihood": "log-likelihood (nats per row)",
     "objective": "objective F (nats)",
     "field_sq_norm": "‖H‖², field",
@@ -12,24 +14,12 @@ _SERIES = {
     "n_active": "active clients",
     "uplink_bits": "uplink (bits per round)",
     "downlink_bits": "downlink (bits per round)",
-    "safeguarded": "halvings of the step",
+    "safeguarded": "times the safeguard acted",
     "weights": "weights π",
     "singular_values": "singular values",
 }
 
 
-def series_label(name, histories):
+def series_label(name):
     """Label of an axis on which a series is drawn, or which ``x`` names."""
-    if name == "bits":
-        return "uplink (bits)"
-    if name == "epoch":
-        return f"epochs (passes over all {_observations(histories)})"
     return _SERIES.get(name, name.replace("_", " "))
-
-
-def _observations(histories):
-    """What an epoch is a pass over: rows of a mixture, observed cells of a matrix."""
-    over_cells = {"objective" in history for history in histories}
-    if len(over_cells) > 1:
-        return "data"
-    return "observed cells" if over_cells.pop() else "rows"

@@ -33,7 +33,11 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
             (line,) = axis.plot(curve.x, middle, **options)
             lines.append(line)
             if len(curves) > 1:
-                style |= {"color": line.get_color(), "linestyle": line.get_linestyle()}
+                style |= {
+                    "color": line.get_color(),
+                    "linestyle": line.get_linestyle(),
+                    "linewidth": line.get_linewidth(),
+                }
             if curve.low is not None:
                 band_style = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
                 options = with_options(band_style, fill_between_kw, PolyCollection)

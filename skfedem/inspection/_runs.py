@@ -85,7 +85,7 @@ def evaluated(history, x, y, *, log_x=False):
 def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
     """Curve of a group of runs with the same label, as far as the axes can show it."""
     runs = [evaluated(history, x, y, log_x=log_x) for history in histories]
-    _check_runs(runs, histories, label, y)
+    _check_runs(runs, histories, label, x, y, log_x=log_x)
     per_component = np.ndim(histories[0][y]) > 1
     if len(runs) == 1:
         at, values = runs[0]
@@ -110,18 +110,17 @@ def _positive(curve):
     return curve._replace(middle=kept(curve.middle), low=kept(curve.low), high=kept(curve.high))
 
 
-def _check_runs(runs, histories, label, y):
+def _check_runs(runs, histories, label, x, y, *, log_x):
     """Raise unless every run was evaluated, with as many components as the others."""
     whose = "" if label is None else f" of {label!r}"
     for (at, values), history in zip(runs, histories, strict=True):
         if not len(at):
-            known = [
-                name for name, column in history.items() if np.isfinite(np.asarray(column)).any()
-            ]
+            known = [name for name in history if len(evaluated(history, x, name, log_x=log_x)[0])]
+            what_to_do = f"Draw one of {', '.join(map(repr, known))}, or fit" if known else "Fit"
             raise ValueError(
                 f"Expected values of {y!r} to draw, got none{whose}: it was never evaluated in "
-                "this run, or only at a position of 0 on a logarithmic x axis. Draw one of "
-                f"{', '.join(map(repr, known))}, or fit (not partial_fit) with eval_every='auto'."
+                "this run, or only at a position of 0 on a logarithmic x axis. "
+                f"{what_to_do} (not partial_fit) with eval_every='auto', and for a round at least."
             )
         if values.shape[1] != runs[0][1].shape[1]:
             raise ValueError(

@@ -26,8 +26,7 @@ _FEW_COLUMNS = 36
 _VISIBLE = 0.05
 _LABEL_LENGTH = 32  # characters, as many as there is room for along the trend's y axis
 _LEGEND: dict[str, Any] = {
-    "bbox_to_anchor": (0, 1),
-    "borderaxespad": 0.2,
+    "bbox_to_anchor": (0, 1.04),
     "frameon": False,
     "handlelength": 1.2,
     "columnspacing": 1.2,
@@ -129,7 +128,9 @@ def _furnish(axis, display, yscale, row_name):
             axis.update_datalim([(0, 0)], updatex=False)
             axis.lines[-1].sticky_edges.y.append(0)
             axis.set_ylim(bottom=0, auto=None)
-        if np.abs(display.trend).max() >= 1000:
+        low, high = axis.get_ylim()
+        # On a narrower one ticks are no whole numbers; matplotlib has an offset for those.
+        if high - low >= 10 and np.abs(display.trend).max() >= 1000:
             axis.yaxis.set_major_formatter("{x:,.0f}")
     lines = _TOTALS[display.family].format(rows=row_name).splitlines()
     axis.set_ylabel("\n".join(fill(line, _LABEL_LENGTH) for line in lines))
