@@ -139,7 +139,10 @@ def _checked_shape(shape, rows):
         return None
     expected = f"Expected shape=(sites, months), two integers >= 1, got {shape!r}."
     if not isinstance(shape, list | tuple | np.ndarray) or np.shape(shape) != (2,):
-        raise TypeError(f"{expected} Give the size of the matrix that the triplets number.")
+        raise TypeError(
+            f"{expected} Give the size of the matrix that the triplets number. (Searches over two "
+            "clients cut it like their rows: give sparse matrices there.)"
+        )
     if not all(isinstance(n, Integral) and not isinstance(n, bool) and int(n) >= 1 for n in shape):
         raise ValueError(f"{expected} Give the size of the matrix that the triplets number.")
     if rows == "disjoint":

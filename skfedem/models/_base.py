@@ -290,7 +290,10 @@ class RowModel(Model):
 
     @abstractmethod
     def features(self, rows: Any) -> Any:
-        """What the E-step reads of some rows, so that two E-steps can share it."""
+        """What the E-step reads of some rows, so that two E-steps can share it.
+
+        Rows may be float32: make float64 of them.
+        """
 
     @abstractmethod
     def expectation(
