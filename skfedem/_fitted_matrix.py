@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
-from ._input.matrices import holds_clients, is_cell_list
+from ._input.matrices import client_table, holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
 from ._messages import naming
 from ._poisson_means import warn_of_guard
@@ -47,8 +47,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
             The matrix of the fit where X are triplets. Of shape (n_observers, n_rows, n_columns)
             where a client is a 3-D array. Means, never rounded. A cell with several observations by
-            one client has their mean. A client without an observed cell, and a row alone without
-            one, are filled by the fit.
+            one client (in triplets alone, by anybody) has their mean. A client without an observed
+            cell, and a row alone without one, are filled by the fit.
         """
         check_is_fitted(self)
         if holds_clients(X) or self._are_triplets_alone(X):
@@ -59,7 +59,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
             def answer(table):
                 if imputer._has_triplets and is_frame(table):
-                    table = table.to_numpy()  # its index does not label sites
+                    table = client_table(table, "")  # its index does not label sites
                 return _stacked(imputer.transform(table))
 
             return tuple(_each_client(X, answer)) if holds_clients(X) else answer(X)

@@ -69,7 +69,8 @@ def warn_of_fit(settings, result, problem):
         iteration="EM iterations",
         left="left the domain of the M-step",
         remedy=", or fewer components, or drop linearly dependent features",
-        otherwise=["increase tol", doubt],
+        or_tol=True,
+        otherwise=[doubt],
     )
     if not problem.exact:
         _warn_of_noise(result, problem.federation.n_samples)

@@ -559,7 +559,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 converged=result.converged,
             )
         automatic = is_auto(self.step_size)
-        # A larger tol ends fits of counts short of the optimum, see its docstring.
         otherwise = []
         if not automatic:
             otherwise = ["use step_size='auto'"]
@@ -572,6 +571,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             iteration="natural steps",
             left="were too long for the curvature",
             remedy="" if automatic else '; or use step_size="auto"',
+            or_tol=False,  # it would end fits of counts short of the optimum, see its docstring
             otherwise=otherwise,
         )
 

@@ -465,8 +465,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         if n_failed:
             warn(
                 f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol}: "
-                'see cv_results_["n_converged"]. Increase max_iter, increase tol, or leave small '
-                "penalties out.",
+                'see cv_results_["n_converged"]. Increase max_iter, or leave small penalties out.',
                 ConvergenceWarning,
             )
 

@@ -610,7 +610,14 @@ def test_blank_lines_count_as_lines(tmp_path):
     for chunk_rows in (1, 2, 100):
         with pytest.raises(ValueError, match="got 'many' in line 5 of"):
             read_ebird(path, chunk_rows=chunk_rows)
-    path.write_text(header + "\n" + lines[0] + "\n")
+    path.write_text(header + "\n" + lines[0] + "   \n \t \n\n")
+    for chunk_rows in (1, 100):
+        assert_array_equal(read_ebird(path, chunk_rows=chunk_rows).clients[0], [[0, 0, 5]])
+
+
+def test_unused_columns_may_have_any_name(tmp_path):
+    path = write_ebd(tmp_path, [seen("S1", "5")])
+    path.write_text(path.read_text().replace("HAS MEDIA", "HAS\xa0MEDIA"), encoding="utf-8")
     assert_array_equal(read_ebird(path).clients[0], [[0, 0, 5]])
 
 
@@ -622,18 +629,21 @@ def test_rows_that_are_repeated_count_once(tmp_path, chunk_rows):
     zeros = [checklist("S3"), checklist("S4", site="L2"), checklist("S5", group="G1")]
     sampling = write_sampling(tmp_path, zeros)
 
-    def read():
-        return read_ebird(ebd, sampling, species="Mallard", chunk_rows=chunk_rows)
-
-    once = read()
+    once = read_ebird(ebd, sampling, chunk_rows=chunk_rows)
     assert_array_equal(once.clients[0], [[0, 0, 0], [0, 0, 0], [0, 0, 7], [0, 2, 4], [1, 0, 0]])
-    # As two downloads joined: of the reports with the line of names in the middle.
+    # As two downloads joined, with the line of names in the middle.
     ebd.write_text(2 * ebd.read_text())
-    header, rows = sampling.read_text().split("\n", 1)
-    sampling.write_text(header + "\n" + 2 * rows)
-    twice = read()
-    assert_array_equal(twice.clients[0], once.clients[0])
-    assert twice.n_zeros == once.n_zeros == 3
+    sampling.write_text(2 * sampling.read_text())
+    for species in ("Mallard", None):
+        twice = read_ebird(ebd, sampling, species=species, chunk_rows=chunk_rows)
+        assert_array_equal(twice.clients[0], once.clients[0])
+        assert twice.n_zeros == once.n_zeros == 3
+
+
+def test_rows_without_an_identifier_are_not_repeated(tmp_path):
+    unnamed = {"GLOBAL UNIQUE IDENTIFIER": ""}
+    ebd = write_ebd(tmp_path, [seen("S1", "5", **unnamed), seen("S1", "2", **unnamed)])
+    assert_array_equal(read_ebird(ebd).clients[0], [[0, 0, 7]])
 
 
 def test_wrong_checklists_are_found_before_the_reports_are_read(tmp_path):
@@ -652,6 +662,8 @@ def test_files_that_are_no_whole_text(tmp_path):
         file.writestr("terms.txt", "terms of use")
     files = {
         "cut.txt.gz": gzip.compress(text)[:-2000],
+        "cut.tar": archive.read_bytes()[:-2000],
+        "text.zip": text,
         "plain.txt.gz": text,
         "packed.txt": gzip.compress(text),
     }
@@ -659,12 +671,12 @@ def test_files_that_are_no_whole_text(tmp_path):
         (tmp_path / name).write_bytes(content)
     ebd = write_ebd(tmp_path, [seen("S1")])
     for name in ("two.zip", *files):
-        with pytest.raises(ValueError, match=f"Expected .*text.* in .*{name}, got .*Unpack"):
+        with pytest.raises(ValueError, match=f"(?s)Expected .*text.* in .*{name}, got .*Unpack"):
             read_ebird(tmp_path / name)
     text = as_text([checklist(f"S{k}") for k in range(2000)], SAMPLING_COLUMNS).encode()
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(text)[:-2000])
     for name in ("two.zip", *files):
-        with pytest.raises(ValueError, match=f"Expected .*text.* in .*{name}, got .*Unpack"):
+        with pytest.raises(ValueError, match=f"(?s)Expected .*text.* in .*{name}, got .*Unpack"):
             read_ebird(ebd, tmp_path / name)
 
 

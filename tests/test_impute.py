@@ -256,6 +256,17 @@ def test_searches_hold_lines_of_a_long_table_out(routing):
         assert_allclose(score, np.mean(scores), rtol=1e-12)
 
 
+def test_triplets_of_polars():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(LONG, schema=["site", "month", "count"])
+    long = FederatedMatrixImputer(**QUICK).fit(frame, clients=NOTED_BY, shape=SHAPE)
+    assert long.score(frame) == long.score(LONG)
+    assert_array_equal(long.transform(frame), long.transform(LONG))
+    for answer in (long.transform, long.score):
+        with pytest.raises(TypeError, match="LazyFrame.*collect"):
+            answer(frame.lazy())
+
+
 def test_what_is_no_long_table_of_triplets():
     one_owner = ["ann"] * N_ROWS
     for X, clients, says in (
@@ -272,6 +283,10 @@ def test_what_is_no_long_table_of_triplets():
         with pytest.raises((TypeError, ValueError), match=says):
             FederatedMatrixImputer(**QUICK).fit(X, clients=clients, shape=SHAPE)
     long = FederatedMatrixImputer(**QUICK).fit(LONG, clients=NOTED_BY, shape=SHAPE)
+    frame = pd.DataFrame(LONG, columns=["site", "month", "count"])
+    for answer in (long.transform, long.score):
+        with pytest.raises(ValueError, match="datetime64.* in column 'month'"):
+            answer(frame.assign(month=pd.Timestamp("2020-01-01")))
     for answer in (long.transform, long.score):
         with pytest.raises(ValueError, match=r"^Expected triplets .* got shape \(12, 8\)"):
             answer(CLIENTS[0])
@@ -1568,8 +1583,9 @@ def test_data_that_do_not_fit_leave_the_last_fit(named, X, says):
 def test_what_says_whose_rows_are_does_not_say_it_twice():
     with pytest.raises(ValueError, match="Expected `clients=None` with a list of clients"):
         FederatedMatrixImputer().fit(CLIENTS, clients=OWNERS)
-    with pytest.raises(ValueError, match="Expected rows='shared' with `shape`"):
-        FederatedMatrixImputer(rows="disjoint").fit(TRIPLETS, shape=SHAPE)
+    for X in (TRIPLETS, TRIPLETS[0]):
+        with pytest.raises(ValueError, match="Expected rows='shared' with `shape`"):
+            FederatedMatrixImputer(rows="disjoint").fit(X, shape=SHAPE)
 
 
 def test_presences_are_zero_or_one():

@@ -1480,6 +1480,30 @@ def test_labels_of_runs_may_be_any_objects(pyplot):
     assert display.labels == ["('a', 1)", "('b', 2)"]
 
 
+def test_bits_of_rounds_have_prefixes(paper):
+    history = made_history(range(3), range(3), uplink_bits=np.array([10**6, 5000, 6000]))
+    display = ConvergenceDisplay(history, y="uplink_bits").plot()
+    display.figure_.draw_without_rendering()
+    assert any(label.get_text().endswith("k") for label in display.ax_.get_yticklabels())
+
+
+def test_one_long_table_of_triplets_is_shown_as_a_list_is(pyplot, imputer):
+    clients = counts_of_clients()
+    cells = [coo_array(np.nan_to_num(table)) for table in clients]
+    triplets = [np.column_stack([own.row, own.col, own.data]) for own in cells]
+    table, owners = np.concatenate(triplets), np.repeat(range(3), [own.nnz for own in cells])
+    listed = clone(imputer).fit(triplets, shape=SHAPE)
+    long = clone(imputer).fit(table, clients=owners, shape=SHAPE)
+    want = ImputationDisplay.from_estimator(listed, triplets)
+    for got in (
+        ImputationDisplay.from_estimator(long, table),
+        ImputationDisplay.from_estimator(long, triplets),
+    ):
+        np.testing.assert_allclose(got.trend, want.trend, **ROUNDING)
+        np.testing.assert_allclose(got.observed_total, want.observed_total, **ROUNDING)
+        assert_array_equal(got.observed_share, want.observed_share)
+
+
 def test_a_history_may_be_a_data_frame(pyplot):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(made_history(range(3), [3.0, 2.0, 1.0]))
@@ -1527,6 +1551,8 @@ def test_a_long_name_of_columns_is_wrapped(paper):
         trend=fitted.sum(axis=0), fitted=fitted, n_rows=60, observed=fitted,
         band_observed_share=np.ones((60, 12)),
     )  # fmt: skip
+    display.plot(kind="heatmap", column_name="months\n(since 1995)")
+    assert display.figure_.axes[0].get_xlabel() == "months\n(since 1995)"
     for kind in ("heatmap", "trend"):
         display.plot(kind=kind, column_name=name)
         renderer = display.figure_.canvas.get_renderer()

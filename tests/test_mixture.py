@@ -966,7 +966,11 @@ def test_parameters_of_the_minibatches_matter(other):
 
 def test_max_iter_is_said_when_reached():
     gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 3})
-    with pytest.warns(ConvergenceWarning, match="tol=0.0 after 3 rounds, as no fit does. Inc"):
+    says = (
+        r"tol=0.0 after 3 rounds, as no fit does\. Increase tol, to see whether it converges, "
+        r"or check for degenerate data\.$"
+    )
+    with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
     assert gm.n_iter_ == 3
     assert not gm.converged_
@@ -991,7 +995,7 @@ def test_rounds_of_small_steps_say_how_many_are_needed(bounds):
     gm = FederatedGaussianMixture(**EXACT, tol=0.0, step_size=0.05, **bounds)
     # 20 steps of 0.05 are one EM iteration; fifty are 1000 rounds, of an epoch each.
     name = "max_iter" if bounds["max_iter"] else "max_epochs"
-    says = f"20 rounds, as .*: .* only 1 EM iterations.* set {name} to about 1000, or increase tol"
+    says = f"20 rounds, as .*: .* only 1 EM iterations.* set {name} to about 1000, and increase"
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
 

@@ -936,6 +936,26 @@ def test_questions_about_tables_that_do_not_fit(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_questions_about_text(method):
+    frame = pd.DataFrame({0: [1.0, 2.0], 1: ["red", "2"]})
+    with pytest.raises(ValueError, match="red.* in column 1. Encode or drop"):
+        getattr(FITTED, method)(frame)
+
+
+def test_rows_as_series_are_answered_for():
+    frame = pd.DataFrame(X)
+    want = FITTED.predict(X[:2])
+    assert_array_equal(FITTED.predict([frame.iloc[0], frame.iloc[1]]), want)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(5), pd.DataFrame({"a": [1.0 + 1j, 2.0]})])
+def test_no_error_is_its_own_cause(wrong):
+    with pytest.raises(ValueError) as caught:
+        FederatedGaussianMixture().fit(wrong)
+    assert caught.value.__cause__ is not caught.value
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_questions_about_nobody(method):
     for nobody in ([], ()):
         with pytest.raises(ValueError, match="at least one client.*Give one table, or a list"):

@@ -24,7 +24,7 @@ from .observations import (
     one_table,
 )
 from .table_labels import is_frame
-from .tables import n_dimensions
+from .tables import n_dimensions, refuse_lazy
 
 # Observations sorted at once: beside what is given and what is returned, little is needed.
 _BLOCK = 2**20
@@ -207,6 +207,7 @@ def check_triplets(X, shape, missing_values, family, origin=0.0):
         There may be none.
     """
     missing = marker(missing_values)
+    refuse_lazy(X)
     if n_dimensions(X) != 2:
         raise ValueError(
             "Expected an array of triplets (site, month, value), as `fit` was given, got a "

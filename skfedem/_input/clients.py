@@ -26,8 +26,9 @@ from .tables import (
     column_names,
     is_client_list,
     is_mapped,
-    naming_text,
     refuse_dates,
+    refuse_series,
+    refuse_text,
     refuse_what_is_no_table,
     shorten,
     unmasked,
@@ -83,6 +84,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
             f"Expected 2-D data, got one array with 3 dimensions and shape {X.shape}. If its first "
             f"axis counts clients, give `list(X)`. {GIVE_TABLES}"
         )
+    refuse_series(X)
     refuse_what_is_no_table(X)
     if hasattr(X, "columns") and not len(X.columns):
         raise ValueError(
@@ -100,8 +102,9 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     dtype = "numeric" if mapped else [np.float64, np.float32]
     try:
         rows = validate_data(estimator, X, dtype=dtype, ensure_all_finite=False)
-    except ValueError as error:
-        raise naming_text(X, error) from error
+    except ValueError:
+        refuse_text(X)
+        raise
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
     if clients is None:
         check_finite(rows, allow_nan=allow_nan)
@@ -234,8 +237,9 @@ def check_rows(estimator, X, *, allow_nan=False):
             reset=False,
             ensure_all_finite="allow-nan" if allow_nan else True,
         )
-    except ValueError as error:
-        raise naming_text(X, error) from error
+    except ValueError:
+        refuse_text(X)
+        raise
     check_finite(rows, allow_nan=allow_nan)
     return rows
 

@@ -25,7 +25,7 @@ from .matrices import (
     refuse_no_numbers,
 )
 from .table_labels import check_same_labels, is_frame
-from .tables import column_names, is_missing, refuse_dates, refuse_what_is_no_table
+from .tables import column_names, is_missing, refuse_dates, refuse_series, refuse_what_is_no_table
 
 _HOW_ROWS = (
     "Give all clients the same sites and months. If each client has rows of its own, give "
@@ -239,6 +239,8 @@ def from_triplets(tables, shape, missing, whose=" of client {}"):
 
 def one_table(estimator, X, reset):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
+    if reset:
+        refuse_series(X)
     refuse_what_is_no_table(X)
     refuse_dates(X)
     if issparse(X):

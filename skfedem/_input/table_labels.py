@@ -8,7 +8,7 @@ from .matrices import is_cell_list
 
 
 def is_frame(table):
-    return hasattr(table, "columns")
+    return hasattr(type(table), "columns")  # a lazy table would look for its own
 
 
 def table_labels(table):

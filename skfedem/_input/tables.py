@@ -157,17 +157,18 @@ def _as_numbers(table, array, whose):
         ) from error
 
 
-def naming_text(X, error):
-    """The error of a table that is no numbers; of a DataFrame, one that names the column."""
+def refuse_text(X):
+    """Raise for the first column of a DataFrame that is no numbers."""
     for name in getattr(X, "columns", ()):
+        if getattr(X[name], "ndim", 1) != 1 or getattr(X[name].dtype, "kind", "O") in "biufc":
+            continue
         try:
             np.asarray(X[name], dtype=np.float64)
         except (TypeError, ValueError) as reason:
-            return ValueError(
+            raise ValueError(
                 f"Expected numbers, got {reason} in column {name!r}. Encode or drop the columns "
                 "that are not numbers."
-            )
-    return error
+            ) from reason
 
 
 def refuse_what_is_no_table(X):
@@ -190,11 +191,6 @@ def refuse_what_is_no_table(X):
     if isinstance(X, list | tuple):
         if len(X):
             refuse_lazy(X[0], " of client 0")
-        if len(X) and hasattr(X[0], "to_frame") and n_dimensions(X[0]) == 1:
-            raise TypeError(
-                f"Expected a table or a list of tables, got a {kind} of {type(X[0]).__name__}. "
-                "Give [series.to_frame() for series in X] if each is a client's."
-            )
         if len(X) and holds_tables(X[0]):
             raise TypeError(
                 f"Expected a table or a list of tables, got a {kind} of what holds tables. Give "
@@ -205,6 +201,17 @@ def refuse_what_is_no_table(X):
         raise ValueError(
             f"Expected numbers, got an object {kind} of shape {X.shape} whose entries are tables "
             "or lists. Give list(X) if they are the clients' tables."
+        )
+
+
+def refuse_series(X):
+    """Raise for a list of Series to fit to: rows or clients? A list of rows is answered for."""
+    first = X[0] if isinstance(X, list | tuple) and len(X) else None
+    if hasattr(first, "to_frame") and n_dimensions(first) == 1:
+        raise TypeError(
+            f"Expected a table or a list of tables, got a {type(X).__name__} of "
+            f"{type(first).__name__}. Give [series.to_frame() for series in X] if each is a "
+            "client's, DataFrame(X) if each is a row."
         )
 
 

@@ -109,7 +109,8 @@ class EBirdFiles:
                 part["value"], part["uncounted"] = _counts(frame, path)
                 part["complete"] = _flags(frame, path) if complete_only else True
                 if _ROW in frame:
-                    part["row"] = frame[_ROW]
+                    part["row"] = self.pandas.util.hash_array(frame[_ROW].to_numpy(dtype=object))
+                    part["named"] = (frame[_ROW] != "").to_numpy()
                 if len(part) or not parts:
                     parts.append(part)
         if not names:
@@ -121,8 +122,8 @@ class EBirdFiles:
             )
         found = self.pandas.concat(parts, ignore_index=True)
         if "row" in found:
-            again = found.duplicated("row") & (found["row"] != "")
-            found = found[~again].drop(columns="row")
+            again = found.duplicated("row") & found["named"]
+            found = found[~again].drop(columns=["row", "named"])
         return found, common_name, (min(days), max(days))
 
     def absences(self, path, reported):
@@ -142,7 +143,7 @@ class EBirdFiles:
             if in_group.any():
                 shared.append(part[in_group])
         _, once = np.unique(np.concatenate(events), return_index=True)
-        cells = np.concatenate(alone)[np.sort(once)]
+        cells = np.concatenate(alone)[once]
         if shared:
             shared = one_per_group(self.pandas, self.pandas.concat(shared, ignore_index=True))
             cells = np.concatenate([cells, shared[CELL].to_numpy(dtype=np.float64)])
@@ -174,9 +175,9 @@ class EBirdFiles:
         with self._readable(path):
             header = self.pandas.read_csv(path, nrows=0, **_OPTIONS).columns
         names = [_text(name).strip("\ufeff ") for name in header]
-        if not "".join(names).isprintable():
-            raise ValueError(f"Expected text in {path}, got other bytes. {_UNPACK}")
         missing = [name for name in dict.fromkeys(columns) if name not in names]
+        if missing and not "".join(names).isprintable():
+            raise ValueError(f"Expected text in {path}, got other bytes. {_UNPACK}")
         if missing:
             what_to_do = (
                 "Choose `by` among them."
@@ -202,9 +203,11 @@ class EBirdFiles:
             for frame in frames:
                 frame.columns = [names[k] for k in used]
                 frame.index += 2  # the line in the file
+                frame = frame[frame[_EVENT] != _EVENT]  # the names again, in files that were joined
                 blank = frame[_EVENT] == ""
                 if blank.any():
-                    frame = frame[~(blank & (frame == "").all(axis=1))]
+                    rest = frame[blank].apply(lambda column: column.str.strip())
+                    frame = frame.drop(rest.index[(rest == "").all(axis=1)])
                 yield frame
 
     def _checklists(self, frame, path):

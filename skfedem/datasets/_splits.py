@@ -31,7 +31,7 @@ def client_labels(
 
     Parameters
     ----------
-    X : array-like, DataFrame or sparse matrix of shape (n_samples,) or (n_samples, n_features)
+    X : array-like of shape (n_samples,), or table or sparse matrix (n_samples, n_features)
         The rows to spread. Only their number is used.
     n_clients : int, default=10
         Number of clients.
@@ -151,7 +151,7 @@ def split_clients(
 
     Parameters
     ----------
-    X : array-like, DataFrame or sparse matrix of shape (n_samples,) or (n_samples, n_features)
+    X : array-like of shape (n_samples,), or table or sparse matrix (n_samples, n_features)
         The rows to spread.
     n_clients, scheme, y, shards_per_client, alpha, min_rows, random_state
         As in :func:`client_labels`.

@@ -144,4 +144,5 @@ def furnish(axis, columns, name):
             axis.tick_params(axis="x", rotation=40)
             for label in axis.get_xticklabels():
                 label.set(horizontalalignment="right", rotation_mode="anchor")
-    axis.set_xlabel(fill(name, max(1, int(_CHARACTERS_PER_INCH * width))))
+    length = max(1, int(_CHARACTERS_PER_INCH * width))
+    axis.set_xlabel("\n".join(fill(line, length) for line in name.splitlines()))

@@ -48,7 +48,7 @@ def observed_cells(imputer, X):
         those that it was fitted to.
     """
     shape = len(imputer.row_effects_), len(imputer.column_effects_)
-    if imputer._has_triplets and not holds_clients(X):
+    if imputer._has_triplets and not (imputer._has_triplets_alone or holds_clients(X)):
         raise ValueError(
             "Expected a list of triplets (site, month, value), one array for each client, got one "
             f"{type(X).__name__}. Give what fit was given: a list of triplets."

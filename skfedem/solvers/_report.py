@@ -37,7 +37,7 @@ def printer(estimator):
     return print_row
 
 
-def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, otherwise):
+def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, or_tol, otherwise):
     """Warn of an interruption, of steps shortened to the end or by much, and of no convergence.
 
     Parameters
@@ -53,8 +53,10 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, otherw
         What a step did that had to be shortened.
     remedy : str
         What else to do about shortened steps.
+    or_tol : bool
+        Whether a larger ``tol`` does for a run that does not converge.
     otherwise : list of str
-        What else to do about a run that does not converge.
+        What else does.
     """
     n_rounds = len(result.history["round"]) - 1
     if result.stopped_by == "callback":
@@ -78,7 +80,7 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, otherw
         return
     _warn_of_steps(estimator, result, schedule, left, remedy)
     if not result.converged:
-        _warn_of_no_convergence(estimator, result, schedule, iteration, otherwise)
+        _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, otherwise)
 
 
 def _warn_of_steps(estimator, result, schedule, left, remedy):
@@ -106,7 +108,7 @@ def _warn_of_steps(estimator, result, schedule, left, remedy):
         )
 
 
-def _warn_of_no_convergence(estimator, result, schedule, iteration, otherwise):
+def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, otherwise):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
@@ -131,9 +133,14 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, otherwise):
         advice = f"With this step set {' and '.join(bounds)}"
         if enough >= _MOST_ROUNDS:
             advice = "No number of rounds is enough with this step: use a larger step_size"
+        if estimator.tol == 0:
+            advice += ", and increase tol, to see whether it converges"
+    ways = [advice]
+    if or_tol and estimator.tol > 0:
+        ways.append("increase tol")
     warn(
         f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
-        f"{', or '.join([advice, *otherwise])}.",
+        f"{', or '.join([*ways, *otherwise])}.",
         ConvergenceWarning,
     )
 
