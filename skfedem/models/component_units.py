@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .covariances import roots_and_inverses
+from .covariances import packed, roots_and_inverses, upper
 
 # Rows of a component that is rarer than this come as a surprise, of which the others would suffer.
 RAREST = 1e-3
@@ -90,16 +90,14 @@ def _congruent(matrices, table, mapped):
     ``mapped`` may be the table (n, n_components, n_functions) itself.
     """
     size = matrices.shape[1]
-    upper = np.triu_indices(size)
-    place = np.empty((size, size), dtype=int)
-    place[upper] = place.T[upper] = np.arange(len(upper[0]))
+    rows, columns = upper(size)
     # A component at a time stays in the cache, and clients last makes large products of small ones.
     for component, matrix in enumerate(matrices):
-        moments = np.ascontiguousarray(table[:, component].T)[place]
+        moments = np.ascontiguousarray(table[:, component].T)[packed(size)]
         moments = (matrix @ moments.reshape(size, -1)).reshape(moments.shape)
         moments = np.swapaxes(moments, 0, 1).reshape(size, -1)
         moments = (matrix @ moments).reshape(size * size, -1)
-        mapped[:, component] = moments[upper[0] * size + upper[1]].T
+        mapped[:, component] = moments[rows * size + columns].T
     return mapped
 
 
@@ -130,8 +128,11 @@ class LinearUnits(NamedTuple):
 
 def _of_first_moments(statistics, matrices):
     table = statistics.reshape(len(statistics), *matrices.shape[:2])
-    mapped = np.matmul(np.swapaxes(table, 0, 1), np.swapaxes(matrices, 1, 2))
-    return np.swapaxes(mapped, 0, 1).reshape(statistics.shape)
+    mapped = np.empty_like(table)
+    # Products with a transposed second factor are slow.
+    transposed = np.swapaxes(matrices, 1, 2).copy()
+    np.matmul(np.swapaxes(table, 0, 1), transposed, out=np.swapaxes(mapped, 0, 1))
+    return mapped.reshape(statistics.shape)
 
 
 class Coefficients(NamedTuple):
@@ -193,7 +194,7 @@ def component_units(covariance_type, weights, means, covariances, is_zero, *, is
         return LinearUnits(_of_first_moments, forward=there, backward=back * varies[:, None])
     # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     if covariance_type == "full":
-        squares = 1 + d + np.flatnonzero(np.eye(d)[np.triu_indices(d)])
+        squares = 1 + d + np.flatnonzero(np.eye(d)[upper(d)])
         deviation = np.repeat(root_weight, len(is_zero), axis=1)
         deviation[:, squares] *= np.sqrt(2)
         return MatrixUnits(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from scipy.linalg import lapack
 
@@ -51,13 +53,23 @@ def cholesky(matrices):
     return [factor for factor, _ in factors]
 
 
-def unpack(upper, d):
+@cache
+def upper(d):
+    """Rows and columns of the upper triangle of a (d, d) matrix, row by row."""
+    return np.triu_indices(d)
+
+
+@cache
+def packed(d):
+    """Where the upper triangle of a symmetric (d, d) matrix has each of the matrix's entries."""
+    places = np.empty((d, d), dtype=np.intp)
+    places[upper(d)] = places.T[upper(d)] = np.arange(d * (d + 1) // 2)
+    return places
+
+
+def unpack(triangles, d):
     """Symmetric (n, d, d) matrices from their upper triangles, row by row."""
-    matrices = np.empty((len(upper), d, d))
-    rows, columns = np.triu_indices(d)
-    matrices[:, rows, columns] = upper
-    matrices[:, columns, rows] = upper
-    return matrices
+    return triangles[:, packed(d)]
 
 
 def scale_components(covariances, mass):

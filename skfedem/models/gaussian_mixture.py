@@ -30,7 +30,7 @@ import numpy as np
 from ._base import ClientSums, RowModel, Step
 from .client_runs import by_client, equally_long, segment_sums
 from .component_units import component_units, within_rows
-from .covariances import COLLAPSED, unpack
+from .covariances import COLLAPSED, unpack, upper
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import squared_scale
@@ -232,7 +232,8 @@ class GaussianMixtureModel(RowModel):
         log_joint = self._linear(natural, features, lengths)
         highest = log_joint.max(axis=0)
         log_joint -= highest
-        np.maximum(log_joint, _LEAST_LOG_ODDS, out=log_joint)
+        # Of two arrays, maximum is three times as fast.
+        np.maximum(log_joint, np.full_like(highest, _LEAST_LOG_ODDS), out=log_joint)
         posterior = np.exp(log_joint, out=log_joint)
         total = posterior.sum(axis=0)
         posterior *= (1 if sample_weight is None else sample_weight) / total
@@ -281,10 +282,13 @@ class GaussianMixtureModel(RowModel):
         sums = np.empty((len(lengths), self.n_components, self.n_functions))
         for clients, rows in equally_long(lengths):
             n_clients = len(lengths[clients])
-            sums[clients] = np.matmul(
+            products = np.matmul(
                 by_client(posterior[:, rows], n_clients).transpose(1, 0, 2),
                 by_client(features[:, rows], n_clients).transpose(1, 2, 0),
             )
+            if n_clients == len(lengths):
+                return products.reshape(n_clients, -1)
+            sums[clients] = products
         return sums.reshape(len(lengths), -1)
 
     # ---- M-step
@@ -319,7 +323,7 @@ class GaussianMixtureModel(RowModel):
         if self.covariance_type == "full":
             second = covariances - regularization
             second = second + means[:, :, None] * means[:, None, :]
-            statistics[:, 1 + d :] = weights[:, None] * second[:, *np.triu_indices(d)]
+            statistics[:, 1 + d :] = weights[:, None] * second[:, *upper(d)]
         elif self.covariance_type == "diag":
             second = covariances - regularization + means**2
             statistics[:, 1 + d :] = weights[:, None] * second
@@ -460,7 +464,7 @@ class GaussianMixtureModel(RowModel):
         is_new = ~units_before.varies if varies is None else varies & ~units_before.varies
         squares = np.arange(d)
         if self.covariance_type == "full":
-            squares = np.flatnonzero(np.eye(d)[np.triu_indices(d)])
+            squares = np.flatnonzero(np.eye(d)[upper(d)])
         table = self.table(statistics).copy()
         table[:, 1 + d + squares[is_new]] += share * table[:, :1]
         return table.ravel()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .covariances import whiten
+from .covariances import upper, whiten
 
 
 def natural_parameter(model, weights, means, covariances):
@@ -53,7 +53,7 @@ def _of_matrices(model, means, covariances):
     if model.covariance_type == "full":
         # y_j y_l with j < l stands for both off-diagonal entries.
         precisions = precisions * (0.5 * np.eye(d) - 1.0)
-        squares = precisions[:, *np.triu_indices(d)]
+        squares = precisions[:, *upper(d)]
         return linear, squares, quadratic, half_log_det, 0.0
     # The determinant and the constant are not in φ: they would be multiplied by the sum of the
     # masses, which noise moves. What is given for the former cancels the latter.
