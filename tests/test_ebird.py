@@ -537,6 +537,10 @@ def test_other_separators_than_tabs_are_one_column(tmp_path, separator):
 def test_empty_files(tmp_path):
     ebd, empty = write_ebd(tmp_path, [seen("S1")]), tmp_path / "empty.txt"
     empty.write_text("")
+    late = tmp_path / "late.txt"
+    late.write_text("\n" + ebd.read_text())
+    with pytest.raises(ValueError, match="among the columns of .*late.txt, got an empty first"):
+        read_ebird(late)
     for paths in ([empty], [ebd, empty]):
         with pytest.raises(ValueError, match="names of the columns in .*empty.txt, got an empty"):
             read_ebird(*paths)
