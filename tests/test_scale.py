@@ -14,10 +14,11 @@ from sklearn.base import BaseEstimator
 
 from problems import assert_same_fit
 from skfedem import FederatedGaussianMixture, _parallel
-from skfedem._federation import Federation, JoinedRows, ReorderedRows
+from skfedem._federation import Federation
 from skfedem._input import clients as input_clients
 from skfedem._input.clients import check_clients
 from skfedem._parallel import Workers, n_workers
+from skfedem._rows import JoinedRows, ReorderedRows
 from skfedem.models import mixture_assignment
 from skfedem.models.mixture_start import moments
 from skfedem.preprocessing import FederatedStandardScaler

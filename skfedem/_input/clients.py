@@ -10,13 +10,12 @@ from sklearn.utils.validation import validate_data
 
 from .._federation import (
     Federation,
-    JoinedRows,
-    ReorderedRows,
     offsets_of,
     sample_weight_of,
     weights_of_clients,
 )
 from .._messages import naming, shown
+from .._rows import JoinedRows, ReorderedRows
 from .client_labels import grouped
 from .sample_weight import check_weights, weights_of_list, weights_of_table
 from .tables import (

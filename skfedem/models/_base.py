@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._client_vectors import ClientVectors, Rectangular
-from .._federation import Federation, read, take_rows
+from .._federation import Federation, read
+from .._rows import take_rows
 from .._typing import FloatArray, IntArray
 
 

@@ -13,7 +13,8 @@ from sklearn.utils.random import sample_without_replacement
 
 from .. import _random
 from .._bits import FLOAT_BITS
-from .._federation import read, take_rows
+from .._federation import read
+from .._rows import take_rows
 from .mixture_domain import in_domain
 
 # Clients that cluster their rows for init_params="kmeans"; more say little more.

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from .._bits import FLOAT_BITS
-from .._federation import Federation, sample_weight_of, take_rows
+from .._federation import Federation, sample_weight_of
 from .._history import History
+from .._rows import take_rows
 from . import fedem
 from ._base import mean_field, server_half
 from ._loop import active_clients, client_round, evaluation_columns

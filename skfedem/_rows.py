@@ -1,0 +1,98 @@
+"""Rows that stay where they are, and stand for the array of a federation's rows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+
+class JoinedRows:
+    """Rows of several tables, one table after the other, read where they lie.
+
+    Has what of an array's interface the rows of a federation need: a length, a shape, slices, and
+    ``take``.
+
+    Parameters
+    ----------
+    tables : list of ndarray of shape (n_i, n_features)
+        Memory-mapped, as a rule: what is read comes from the disk when it is read.
+    """
+
+    def __init__(self, tables):
+        self.tables = tables
+        self.offsets = np.cumsum([0, *map(len, tables)])
+        self.dtype = np.result_type(*(table.dtype for table in tables))
+
+    def __len__(self):
+        return int(self.offsets[-1])
+
+    @property
+    def shape(self):
+        """Number of rows and of features."""
+        return len(self), self.tables[0].shape[1]
+
+    def __getitem__(self, rows):
+        """Neighbouring rows, a slice; a copy only where they are of several tables."""
+        start, stop, _ = rows.indices(len(self))
+        first = int(np.searchsorted(self.offsets, start, side="right")) - 1
+        last = int(np.searchsorted(self.offsets, stop, side="left"))
+        pieces = [
+            self.tables[k][max(start - offset, 0) : stop - offset]
+            for k, offset in enumerate(self.offsets[first:last].tolist(), start=first)
+        ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def take(self, positions, axis=0):
+        """Copy of rows by their numbers; cheap where neighbours in ``positions`` share a table."""
+        owners = np.searchsorted(self.offsets, positions, side="right") - 1
+        taken = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
+        within = positions - self.offsets[owners]
+        cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
+        for k, (start, stop) in zip(
+            owners[cuts[:-1]].tolist(), pairwise(cuts.tolist()), strict=True
+        ):
+            taken[start:stop] = take_rows(self.tables[k], within[start:stop])
+        return taken
+
+
+class ReorderedRows:
+    """Rows of one table in another order, read where they lie.
+
+    Has what of an array's interface the rows of a federation need: a length, a shape, slices, and
+    ``take``.
+
+    Parameters
+    ----------
+    table : ndarray of shape (n_samples, n_features)
+    order : ndarray of int, shape (n_samples,)
+        Position in the table of each row.
+    """
+
+    def __init__(self, table, order):
+        self.table = table
+        self.order = order
+        self.dtype = table.dtype
+
+    def __len__(self):
+        return len(self.order)
+
+    @property
+    def shape(self):
+        """Number of rows and of features."""
+        return len(self), self.table.shape[1]
+
+    def __getitem__(self, rows):
+        """Copy of neighbouring rows, a slice."""
+        return take_rows(self.table, self.order[rows])
+
+    def take(self, positions, axis=0):
+        """Copy of rows by their numbers."""
+        return take_rows(self.table, self.order[positions])
+
+
+def take_rows(rows, positions):
+    """Copy of rows by their numbers, and of nothing else."""
+    if isinstance(rows, np.ndarray) and not rows.flags.c_contiguous:
+        return rows[positions]  # `take` would copy the whole table first
+    return rows.take(positions, axis=0)
