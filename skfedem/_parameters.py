@@ -48,6 +48,24 @@ def check_number(
         raise ValueError(f"Expected {name} to be {number}{bounds}, got {value!r}. {hint}".rstrip())
 
 
+def check_counts(**values):
+    """Raise if one of some parameters is not an integer >= 1."""
+    for name, value in values.items():
+        check_number(name, value, kind=Integral, low=1)
+
+
+def check_positive(**values):
+    """Raise if one of some parameters is not a number > 0."""
+    for name, value in values.items():
+        check_number(name, value, low=0, low_open=True)
+
+
+def check_not_negative(**values):
+    """Raise if one of some parameters is not a number >= 0."""
+    for name, value in values.items():
+        check_number(name, value, low=0)
+
+
 def check_choice(name, value, choices, *, hint=""):
     """Raise if a parameter is not one of some strings."""
     if not isinstance(value, str) or value not in choices:

@@ -20,10 +20,15 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import wraps
-from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
-from ._parameters import check_number, python_number
+from ._parameters import (
+    check_counts,
+    check_not_negative,
+    check_number,
+    check_positive,
+    python_number,
+)
 
 __all__ = [
     "control_step",
@@ -95,7 +100,7 @@ def control_step(omega: float) -> float:
     >>> control_step(3.0)
     0.25
     """
-    _check_not_negative(omega=omega)
+    check_not_negative(omega=omega)
     return 1 / (1 + omega)
 
 
@@ -133,7 +138,7 @@ def participation_omega(omega: float, participation: float) -> float:
     >>> participation_omega(1.0, 0.5)
     3.0
     """
-    _check_not_negative(omega=omega)
+    check_not_negative(omega=omega)
     hint = "It is the share of rounds in which a client takes part."
     check_number("participation", participation, low=0, low_open=True, high=1, hint=hint)
     return omega + (1 - participation) * (1 + omega) / participation
@@ -263,9 +268,9 @@ def max_step_size(
     >>> round(max_step_size(32, 1.0, 0.25, **constants), 4)
     0.0945
     """
-    _check_count(n_clients=n_clients)
+    check_counts(n_clients=n_clients)
     omega_p = participation_omega(omega, participation)
-    _check_positive(
+    check_positive(
         v_min=v_min, gradient_lipschitz=gradient_lipschitz, field_lipschitz=field_lipschitz
     )
     curvature_bound = v_min / 2 / gradient_lipschitz
@@ -318,7 +323,7 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     >>> noise_factor(10, 1.0, 0.5)
     1.6
     """
-    _check_count(n_clients=n_clients)
+    check_counts(n_clients=n_clients)
     return (1 + 5 * participation_omega(omega, participation)) / n_clients
 
 
@@ -388,8 +393,8 @@ def optimal_step_size(
         gradient_lipschitz=gradient_lipschitz,
         field_lipschitz=field_lipschitz,
     )
-    _check_count(n_rounds=n_rounds)
-    _check_not_negative(initial_gap=initial_gap, noise_variance=noise_variance)
+    check_counts(n_rounds=n_rounds)
+    check_not_negative(initial_gap=initial_gap, noise_variance=noise_variance)
     if noise_variance == 0:
         return max_step
     noise = gradient_lipschitz * noise_factor(n_clients, omega) * noise_variance
@@ -432,8 +437,8 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     >>> vr_batch_size(20, 0.0), vr_batch_size(20, 1.0)
     (20, 5)
     """
-    _check_count(n_inner=n_inner)
-    _check_not_negative(omega=omega)
+    check_counts(n_inner=n_inner)
+    check_not_negative(omega=omega)
     # As a fraction ω is what was written: 49 / 1.4² is 25, and a little more in doubles.
     return math.ceil(n_inner / (1 + Fraction(str(omega))) ** 2)
 
@@ -495,9 +500,9 @@ def vr_step_size(
     >>> round(vr_step_size(304, 1.0, **constants), 12)
     0.5
     """
-    _check_count(n_clients=n_clients)
-    _check_not_negative(omega=omega)
-    _check_positive(
+    check_counts(n_clients=n_clients)
+    check_not_negative(omega=omega)
+    check_positive(
         v_min=v_min,
         v_max=v_max,
         gradient_lipschitz=gradient_lipschitz,
@@ -560,9 +565,9 @@ def vr_cost(
     >>> vr_cost(n_clients=10, n_samples=200, batch_size=5, n_inner=20, n_outer=3)
     12000
     """
-    _check_count(n_clients=n_clients)
-    _check_positive(n_samples=n_samples, batch_size=batch_size)
-    _check_count(n_inner=n_inner, n_outer=n_outer)
+    check_counts(n_clients=n_clients)
+    check_positive(n_samples=n_samples, batch_size=batch_size)
+    check_counts(n_inner=n_inner, n_outer=n_outer)
     return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
 
 
@@ -605,24 +610,9 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     >>> vr_n_inner(200, 0.0), vr_n_inner(200, 1.0)
     (10, 20)
     """
-    _check_positive(n_samples=n_samples)
-    _check_not_negative(omega=omega)
+    check_positive(n_samples=n_samples)
+    check_not_negative(omega=omega)
     square = (1 + omega) ** 2 * n_samples / 2
     below = math.floor(math.sqrt(square))
     # m/k + c k is equal at k and k + 1 where k (k + 1) = m/c, the square of its real minimiser.
     return max(1, below if square <= below * (below + 1) else below + 1)
-
-
-def _check_count(**values: int) -> None:
-    for name, value in values.items():
-        check_number(name, value, kind=Integral, low=1)
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        check_number(name, value, low=0, low_open=True)
-
-
-def _check_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        check_number(name, value, low=0)

@@ -113,9 +113,9 @@ def read_ebird(
         If there is no such file.
     TypeError, ValueError
         If a parameter is out of its range, if a file is cut off, an archive or no text, if columns
-        are missing, if a count, a date or another
-        field cannot be read (with the line and the checklist), if there are several species and
-        `species` is None, if it is not in the file, or if nothing is left.
+        are missing, if a count, a date or another field cannot be read (with the line and the
+        checklist), if there are several species and `species` is None, if it is not in the file, or
+        if nothing is left.
 
     See Also
     --------
@@ -160,22 +160,13 @@ def read_ebird(
     (['L1', 'L2'], ['obsr1'], ['2020-01', '2020-02', '2020-03'])
     """
     pandas = _import_pandas()
-    check_choice("values", values, _VALUES)
-    check_choice("freq", freq, _FREQUENCIES)
+    _check_paths(ebd_path, sampling_path)
+    _check_strings(values, freq, species, by)
     check_switch("complete_only", complete_only)
     check_number("chunk_rows", chunk_rows, kind=Integral, low=1)
     if n_clients is not None:
         check_number("n_clients", n_clients, kind=Integral, low=1)
     check_random_state(random_state)
-    for name, path in (("ebd_path", ebd_path), ("sampling_path", sampling_path)):
-        if not (isinstance(path, str | PathLike) or (name == "sampling_path" and path is None)):
-            raise TypeError(f"Expected {name} to be a path, got {path!r}. Give that of the file.")
-    for name, value, what_to_do in (
-        ("species", species, "Pass its common or scientific name."),
-        ("by", by, "Pass 'observer' or the name of a column."),
-    ):
-        if not (isinstance(value, str) or (name == "species" and value is None)):
-            raise TypeError(f"Expected {name} to be a string, got {value!r}. {what_to_do}")
     files = EBirdFiles(
         pandas,
         "OBSERVER ID" if by == "observer" else by,
@@ -210,6 +201,28 @@ def read_ebird(
         n_zeros=n_zeros,
         n_missing_counts=len(found) - len(counted),
     )
+
+
+def _check_paths(ebd_path, sampling_path):
+    paths = {"ebd_path": ebd_path}
+    if sampling_path is not None:
+        paths["sampling_path"] = sampling_path
+    for name, path in paths.items():
+        if not isinstance(path, str | PathLike):
+            raise TypeError(f"Expected {name} to be a path, got {path!r}. Give that of the file.")
+
+
+def _check_strings(values, freq, species, by):
+    check_choice("values", values, _VALUES)
+    check_choice("freq", freq, _FREQUENCIES)
+    if not (species is None or isinstance(species, str)):
+        raise TypeError(
+            f"Expected species to be a string, got {species!r}. Pass its common or scientific name."
+        )
+    if not isinstance(by, str):
+        raise TypeError(
+            f"Expected by to be a string, got {by!r}. Pass 'observer' or the name of a column."
+        )
 
 
 def _why_none(n_inside, n_kept, days, sampling_path):

@@ -204,11 +204,11 @@ class EBirdFiles:
             for frame in frames:
                 frame.columns = [names[k] for k in used]
                 frame.index += 2  # the line in the file
-                frame = frame[frame[_EVENT] != _EVENT]  # the names again, in files that were joined
-                blank = frame[_EVENT] == ""
-                if blank.any():
-                    rest = frame[blank].apply(lambda column: column.str.strip())
-                    frame = frame.drop(rest.index[(rest == "").all(axis=1)])
+                odd = frame[frame[_EVENT].isin(["", _EVENT])]
+                if len(odd):
+                    is_blank = odd.apply(lambda column: column.str.strip() == "").all(axis=1)
+                    is_header = odd[_EVENT] == _EVENT  # again, in files that were joined
+                    frame = frame.drop(odd.index[is_blank | is_header])
                 yield frame
 
     def _checklists(self, frame, path):

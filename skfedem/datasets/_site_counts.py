@@ -8,7 +8,13 @@ from typing import Literal
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
-from .._parameters import check_choice, check_number
+from .._parameters import (
+    check_choice,
+    check_counts,
+    check_not_negative,
+    check_number,
+    check_positive,
+)
 from .._typing import FamilyName, Seed
 
 _FAMILIES = ("poisson", "gaussian", "bernoulli")
@@ -154,24 +160,25 @@ def make_site_counts(
     >>> data.row_factors.shape, data.column_factors.shape, data.trend.shape
     ((50, 2), (24, 2), (24,))
     """
-    for name, size in (("n_sites", n_sites), ("n_months", n_months), ("n_clients", n_clients)):
-        check_number(name, size, kind=Integral, low=1)
+    check_counts(n_sites=n_sites, n_months=n_months, n_clients=n_clients)
     n_sites, n_months, n_clients = int(n_sites), int(n_months), int(n_clients)
     hint = "At most min(n_sites, n_months) - 1; 0 is for none."
     check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1, hint=hint)
     check_choice("family", family, _FAMILIES)
     check_choice("grouping", grouping, _GROUPINGS)
-    for name, value in (("intercept", intercept), ("trend", trend)):
-        check_number(name, value)
-    check_number("effort_growth", effort_growth)
-    check_number("effort_tail", effort_tail, low=0, low_open=True)
     for name, value in (
-        ("site_deviation", site_deviation),
-        ("seasonality", seasonality),
-        ("interaction", interaction),
-        ("home_range", home_range),
+        ("intercept", intercept),
+        ("trend", trend),
+        ("effort_growth", effort_growth),
     ):
-        check_number(name, value, low=0)
+        check_number(name, value)
+    check_positive(effort_tail=effort_tail)
+    check_not_negative(
+        site_deviation=site_deviation,
+        seasonality=seasonality,
+        interaction=interaction,
+        home_range=home_range,
+    )
     n_samples = _n_observations(observed, n_sites * n_months)
     n_observers = _check_observers(n_observers, n_samples, n_clients)
     generator = check_random_state(random_state)
