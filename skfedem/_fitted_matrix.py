@@ -51,7 +51,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             cell, and a row alone without one, are filled by the fit.
         """
         check_is_fitted(self)
-        if holds_clients(X) or self._are_triplets_alone(X):
+        in_list = holds_clients(X)
+        if in_list or self._are_triplets_alone(X):
             # Table by table through this very method, so that set_output applies to each.
             imputer = self._for_tables()
             if self._has_sites and not self._rows_are_sites:
@@ -62,7 +63,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     table = client_table(table, "")  # its index does not label sites
                 return _stacked(imputer.transform(table))
 
-            return tuple(_each_client(X, answer)) if holds_clients(X) else answer(X)
+            return tuple(_each_client(X, answer)) if in_list else answer(X)
         cells = self._cells(X)
         if self._rows_are_sites:
             filled = self._site_means.copy()
@@ -156,9 +157,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return imputer
 
     def _are_triplets_alone(self, X):
-        """Whether X is one table of triplets, as `fit` was given, and not in a list."""
-        of_fit = self._has_triplets_alone and not self._rows_are_sites
-        return of_fit and not issparse(X)
+        """Whether a table that is in no list has triplets, as the one that `fit` was given."""
+        return self._has_triplets_alone and not self._rows_are_sites and not issparse(X)
 
     def _cells(self, X):
         """Cells of one table."""

@@ -215,7 +215,8 @@ def test_one_long_table_of_triplets(as_given, quick):
     assert_same_fit(got, quick)
     assert got.client_ids_.tolist() == ["ann", "bob", "cid", "dan"]
     assert_array_equal(got.client_drift_, quick.client_drift_)
-    # Triplets alone are what they were in fit, and so they are in a list.
+    # Triplets alone are what they were in fit, and so they are in a list: the same sums, but for
+    # the order of their terms.
     alone = FederatedMatrixImputer(**QUICK).fit([LONG], shape=SHAPE)
     for imputer, given in ((got, X), (got, [X]), (alone, [LONG])):
         assert_allclose(imputer.score(given), quick.score(CLIENTS), rtol=1e-12)
@@ -253,7 +254,7 @@ def test_searches_hold_lines_of_a_long_table_out(routing):
             .score(LONG[held_out])
             for held_out, fitted in (halves, halves[::-1])
         ]
-        assert_allclose(score, np.mean(scores), rtol=1e-12)
+        assert_allclose(score, np.mean(scores), rtol=1e-12)  # the same numbers, a mean of two
 
 
 def test_triplets_of_polars():

@@ -1569,7 +1569,9 @@ def test_a_long_name_of_columns_is_wrapped(paper):
 def test_missing_dates_come_one_after_another(pyplot, imputer):
     pandas = pytest.importorskip("pandas")
     dates = [*pandas.date_range("2020-01-01", periods=SHAPE[1] - 1), pandas.NaT]
-    ImputationDisplay.from_estimator(imputer, counts_of_clients(), column_labels=dates)
+    clients = counts_of_clients()
+    display = ImputationDisplay.from_estimator(imputer, clients, column_labels=dates)
+    assert_array_equal(display.lines_[0].get_xdata(), np.arange(SHAPE[1]))
 
 
 def test_what_a_display_is_given_may_be_lists(pyplot):
@@ -1578,3 +1580,5 @@ def test_what_a_display_is_given_may_be_lists(pyplot):
         observed_total=[1.0, 3.0], unobserved_columns=[1],
     )  # fmt: skip
     display.plot()
+    assert_array_equal(display.lines_[0].get_ydata(), [1, 2])
+    assert display.effort_ is not None

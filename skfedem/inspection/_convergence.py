@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .._parameters import check_choice
 from ._common import as_list, check_matplotlib, given_axes, last_step, new_axes, one_or_all
-from ._labels import series_label
+from ._labels import mark_bits, series_label
 from ._lines import add_legends, draw_curves
 from ._runs import X_AXES, check_names, evaluated, group_curve
 
@@ -104,30 +104,31 @@ class ConvergenceDisplay:
         labels: str | Iterable[str] | None = None,
     ) -> None:
         # A DataFrame of a history has keys as well.
-        runs: list[Any] = [histories] if hasattr(histories, "keys") else list(histories)
-        histories = runs
-        if not histories:
+        is_one = hasattr(histories, "keys")
+        self.histories: list[Any] = [histories] if is_one else list(histories)
+        if not self.histories:
             raise ValueError("Expected the history of at least one run, got none.")
         check_choice("x", x, X_AXES)
         if y is None:
-            criterion = "objective" if "objective" in histories[0] else "log_likelihood"
+            first = self.histories[0]
+            criterion = "objective" if "objective" in first else "log_likelihood"
             usual = (criterion, "mean_field_sq_norm")
-            y = [name for name in usual if np.isfinite(histories[0].get(name, np.nan)).any()]
+            y = [name for name in usual if np.isfinite(first.get(name, np.nan)).any()]
             y = y or usual
         self.y = as_list(y)
         if not self.y:
             raise ValueError(
                 f"Expected y to name at least one series, got none. The history has "
-                f"{', '.join(map(repr, histories[0]))}."
+                f"{', '.join(map(repr, self.histories[0]))}."
             )
-        check_names(histories, self.y)
+        check_names(self.histories, self.y)
         self.labels = None if labels is None else [str(label) for label in as_list(labels)]
-        if self.labels is not None and len(self.labels) != len(histories):
+        if self.labels is not None and len(self.labels) != len(self.histories):
             raise ValueError(
-                f"Expected a label for each of the {len(histories)} runs, got {len(self.labels)}. "
-                "Runs of one setting have the same label."
+                f"Expected a label for each of the {len(self.histories)} runs, got "
+                f"{len(self.labels)}. Runs of one setting have the same label."
             )
-        self.histories, self.x = histories, x
+        self.x = x
 
     @classmethod
     def from_estimator(
@@ -366,22 +367,8 @@ class ConvergenceDisplay:
             if scale == "linear" and quantity in _INTEGERS:
                 line.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
             if quantity.endswith("bits"):
-                _mark_bits(line, scale)
+                mark_bits(line, scale)
         axis.grid(alpha=0.3)
-
-
-def _mark_bits(line, scale):
-    """Ticks of an axis of bits, with SI prefixes."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
-
-    low, high = line.get_view_interval()
-    if scale == "log" and high >= 10 * low:
-        return  # powers of ten are enough
-    # Labels are long, and few fit.
-    line.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
-    line.set_minor_locator(NullLocator())
-    alike = high - low <= 1e-3 * high  # to the six digits that follow
-    line.set_major_formatter(ScalarFormatter() if alike else EngFormatter())
 
 
 def _history(estimator):

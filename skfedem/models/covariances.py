@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from scipy.linalg import lapack
@@ -53,13 +53,13 @@ def cholesky(matrices):
     return [factor for factor, _ in factors]
 
 
-@cache
+@lru_cache(8)
 def upper(d):
     """Rows and columns of the upper triangle of a (d, d) matrix, row by row."""
     return np.triu_indices(d)
 
 
-@cache
+@lru_cache(8)
 def packed(d):
     """Where the upper triangle of a symmetric (d, d) matrix has each of the matrix's entries."""
     places = np.empty((d, d), dtype=np.intp)
