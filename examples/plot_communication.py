@@ -227,7 +227,7 @@ for axis in axes[-1]:
     axis.set(xlabel="sent by the clients (MB)")
 figure.supylabel("log-likelihood below the optimum (nats per row)")
 handles, names = axes[0, 0].get_legend_handles_labels()
-figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False)
+figure.legend(handles, names, loc="outside lower center", ncols=7, frameon=False)
 if options.output:
     figure.savefig(options.output, dpi=120)
 else:
