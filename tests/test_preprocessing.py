@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
+from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.exceptions import NotFittedError
@@ -126,6 +127,8 @@ def test_the_components_are_those_of_the_pooled_rows(n_components, whiten):
     scores = want.transform(X)
     assert_allclose(got.transform(X), scores, atol=1e-8)
     assert_allclose(got.inverse_transform(scores), want.inverse_transform(scores), atol=1e-8)
+    # Whitening changes scores, not the model, as it does in scikit-learn.
+    want = PCA(n_components, svd_solver="full").fit(X)
     assert_allclose(got.get_covariance(), want.get_covariance(), atol=1e-8)
     assert_allclose(got.get_precision(), want.get_precision(), rtol=1e-8)
     assert_allclose(got.score_samples(X), want.score_samples(X), rtol=1e-8)
@@ -204,7 +207,7 @@ def test_rows_far_from_the_origin_lose_no_digits(offset):
     # Centred rows keep some 14 digits; the smallest axis has a ten thousandth of the variance.
     assert_allclose(got.components_, want.components_, atol=1e-11)
     assert_allclose(got.transform(far), want.transform(near), atol=1e-9)
-    assert_allclose(got.score_samples(far), want.score_samples(near), atol=1e-8)
+    assert_allclose(got.score_samples(far), PCA().fit(near).score_samples(near), atol=1e-8)
     assert_array_equal(got.inverse_transform(got.transform(far)), far)
 
 
@@ -259,6 +262,13 @@ def test_a_column_that_only_rounding_makes_vary_is_constant():
     assert got.var_[2] > 0
 
 
+def test_many_rows_do_not_make_a_column_constant():
+    # Seconds since 1970; scikit-learn's bound grows with the rows, and takes these for constant.
+    rows = 1.7e9 + 0.3 * np.random.default_rng(0).normal(size=(1_000_000, 1))
+    got = FederatedStandardScaler().fit(np.split(rows, 4))
+    assert_allclose(got.scale_, (rows - 1.7e9).std(axis=0), rtol=1e-12)
+
+
 def test_a_share_of_the_variance_has_to_be_exceeded():
     rows = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     got = FederatedPCA(0.5).fit([rows[:1], rows[1:]])
@@ -308,8 +318,25 @@ def test_rows_of_dependent_features_have_no_likelihood(n_components):
 
 def test_without_fewer_components_there_is_other_advice():
     rows = np.outer(np.arange(6.0), [1.0, 2.0])
-    with pytest.raises(ValueError, match=r"n_components < 1, .*, got 1: .* Fit with more rows, or"):
+    message = r"^Expected at least 2 axes .* fit vary, for 2 features, got 1: .* Fit with more rows"
+    with pytest.raises(ValueError, match=message):
         FederatedPCA(1).fit([rows]).score([rows])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_indicator_columns_are_dependent(seed):
+    # Three columns that add up to 1: rounding leaves several times 3 eps of the largest variance.
+    rows = np.eye(3)[np.random.default_rng(seed).integers(3, size=300)]
+    pca = FederatedPCA().fit(np.split(rows, 5))
+    assert pca.explained_variance_[-1] == 0.0
+    with pytest.raises(ValueError, match="Expected n_components < 2"):
+        pca.score(rows)
+
+
+def test_a_whitened_likelihood_is_that_of_the_rows():
+    pca = FederatedPCA(whiten=True).fit(CLIENTS)
+    rows = multivariate_normal(X.mean(axis=0), np.cov(X.T))
+    assert_allclose(pca.score(X), rows.logpdf(X).mean(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("make", [lambda rows: rows, lambda rows: np.split(rows, [40, 90])])
@@ -320,6 +347,9 @@ def test_what_a_mask_hides_is_missing(make):
     for transformer in (FederatedStandardScaler(), PerClient(MinMaxScaler())):
         got, want = clone(transformer).fit(make(masked)), clone(transformer).fit(make(plain))
         assert_array_equal(got.transform(masked), want.transform(plain))
+        assert_array_equal(got.inverse_transform(masked), want.inverse_transform(plain))
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        FederatedPCA().fit(X).inverse_transform(masked)
 
 
 def test_missing_values_are_left_out():
@@ -411,6 +441,16 @@ def test_a_transformer_travels_in_the_order_of_the_clients():
     )
     assert_array_equal(labelled.transformer_.components_, want.components_)
     assert labelled.client_ids_.tolist() == [2, 5, 9]
+
+
+def test_what_a_later_client_mends_does_no_harm():
+    # One row has no variance yet: 0 / 0.
+    want = IncrementalPCA(1)
+    with np.errstate(invalid="ignore"):
+        want.partial_fit(X[:1])
+        got = PerClient(IncrementalPCA(1)).fit([X[:1], X[1:]])
+    want.partial_fit(X[1:])
+    assert_array_equal(got.transformer_.explained_variance_, want.explained_variance_)
 
 
 def test_a_client_that_does_not_suit_the_transformer_is_named():
@@ -832,6 +872,7 @@ def test_bad_tables_to_transform(transformer):
         (X[:0], ValueError, "rows|sample"),
         ((rows for rows in CLIENTS), TypeError, r"list\(X\)"),
         ({"east": X}, TypeError, r"list\(X.values\(\)\)"),
+        ([pd.Series(rows[:, 0]) for rows in CLIENTS], TypeError, "got a list of Series"),
         ([[1.0, 2.0], [3.0]], ValueError, "2 numbers in row 0 and 1 number in row 1"),
         ([X, [[1.0, 2.0], [3.0]]], ValueError, "1 number in row 1 of the table .*client 1"),
         ([X, None], ValueError, "for client 1, got .*NoneType"),
@@ -840,6 +881,17 @@ def test_bad_tables_to_transform(transformer):
 def test_what_is_no_table(transformer, data, error, message):
     with pytest.raises(error, match=message):
         clone(transformer).fit(data)
+
+
+@pytest.mark.parametrize(
+    "transformer", [FederatedStandardScaler(), FederatedPCA(), PerClient(MinMaxScaler())]
+)
+@pytest.mark.parametrize("method", ["transform", "inverse_transform"])
+@pytest.mark.parametrize("make", [lambda: {"east": X}, lambda: (rows for rows in CLIENTS)])
+def test_what_is_no_table_to_transform(transformer, method, make):
+    fitted = clone(transformer).fit(CLIENTS)
+    with pytest.raises(TypeError, match="^Expected a table or a list of tables, got"):
+        getattr(fitted, method)(make())
 
 
 def test_an_error_of_any_type_names_the_client():

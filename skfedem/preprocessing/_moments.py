@@ -78,7 +78,9 @@ def pooled_moments(federation, *, scatter):
         # Rounding can take a constant feature below 0.
         moment = np.maximum(moment - sums * correction, 0.0)
     second = d + {"products": d * (d + 1) // 2, "squares": d, None: 0}[scatter]
-    uplink = _n_counts(federation) + n * (d + second)
+    # Products are of complete rows.
+    n_counts = n if scatter == "products" else _n_counts(federation)
+    uplink = n_counts + n * (d + second)
     return Moments(
         counts,
         mean,

@@ -56,7 +56,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     mean_ : ndarray of shape (n_features,)
         Means.
     noise_variance_ : float
-        Mean variance along the axes left out, that of the noise in probabilistic PCA [1]_.
+        Mean variance along the axes left out, of the first ``min(n_samples_, n_features_in_)``, as
+        scikit-learn has it: with more rows than features, that of the noise in probabilistic PCA
+        [1]_.
     n_components_ : int
         Number of components.
     n_samples_ : int
@@ -83,8 +85,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Notes
     -----
-    A variance is known up to rounding of the largest: below ``n_features`` times 2.2e-16 of it,
-    it is taken for 0.
+    A variance is known up to rounding of the largest: below ``n_features + 100`` times 2.2e-16 of
+    it, it is taken for 0.
+
+    Whitening changes the transformed rows, not the model: ``score`` and ``get_covariance`` are the
+    same with it and without, where those of scikit-learn's ``PCA(whiten=True)`` are not.
 
     References
     ----------
@@ -320,17 +325,21 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """Raise if the covariance under probabilistic PCA has no inverse."""
         rank = int(np.count_nonzero(self.explained_variance_))
         if rank < self.n_features_in_ and self.noise_variance_ == 0:
-            fewer = "fewer components, " if rank > 1 else ""
+            expected, got, remedy = "at least 2 axes", f"{rank}", "more rows"
+            if rank > 1:
+                expected, got = f"n_components < {rank}, the number of axes", f"{self.n_components}"
+                remedy = "fewer components, more rows"
             raise ValueError(
-                f"Expected n_components < {rank}, the number of axes along which the rows of the "
-                f"fit vary, for {self.n_features_in_} features, got {self.n_components!r}: nothing "
-                "is left for the noise, and along some axis rows have no density. Fit with "
-                f"{fewer}more rows, or without features that are constant or follow from others."
+                f"Expected {expected} along which the rows of the fit vary, for "
+                f"{self.n_features_in_} features, got {got}: nothing is left for the noise, and "
+                f"along some axis rows have no density. Fit with {remedy}, or without features "
+                "that are constant or follow from others."
             )
 
     def _centered_pca(self) -> PCA:
         """scikit-learn's PCA with the fitted parameters, for rows minus their mean."""
-        pca = PCA(self.n_components_, whiten=self.whiten)
+        # Whitening does not change the model; scikit-learn's whitened PCA has another covariance.
+        pca = PCA(self.n_components_)
         pca.n_features_in_ = self.n_features_in_
         pca.mean_ = np.zeros(self.n_features_in_)
         for name in ("components_", "explained_variance_", "noise_variance_", "n_components_"):
@@ -378,7 +387,8 @@ def _principal_axes(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Variances in decreasing order and axes, as rows, of scikit-learn's sign convention."""
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[::-1], axes[:, ::-1].T
-    rounding = len(variances) * _EPS * max(variances[0], 0.0)
+    # Of few dependent features, too, rounding leaves up to 20 of these.
+    rounding = (100 + len(variances)) * _EPS * max(variances[0], 0.0)
     variances = np.where(variances > rounding, variances, 0.0)
     # The first of entries that only rounding tells apart: any split then gives the same signs.
     sizes = np.abs(axes)

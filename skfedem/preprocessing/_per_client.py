@@ -19,6 +19,7 @@ from .._input.clients import check_columns, each_client, refuse_labels_of_a_list
 from .._input.tables import (
     GIVE_TABLES,
     is_client_list,
+    refuse_series,
     refuse_uneven_rows,
     refuse_what_is_no_table,
     unmasked,
@@ -179,6 +180,7 @@ class PerClient(
         check_is_fitted(self)
         if is_client_list(X):
             return each_client(X, self.transform)
+        refuse_what_is_no_table(X)
         X = unmasked(X)
         if len(getattr(X, "shape", (0, 0))) == 2:  # else the transformer says what is wrong
             validate_data(self, X, skip_check_array=True, reset=False)
@@ -205,7 +207,8 @@ class PerClient(
         check_is_fitted(self)
         if is_client_list(X):
             return each_client(X, self.inverse_transform)
-        return self.transformer_.inverse_transform(X)
+        refuse_what_is_no_table(X)
+        return self.transformer_.inverse_transform(unmasked(X))
 
     @available_if(_inner_has("get_feature_names_out"))
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
@@ -287,6 +290,7 @@ def _tables(
         shapes = [_shape(table, f" for client {k}") for k, table in enumerate(tables)]
         check_columns(checked, tables, shapes)
         return tables, np.arange(len(X))
+    refuse_series(X)
     refuse_what_is_no_table(X)
     X = unmasked(X)
     _shape(X)
@@ -314,12 +318,15 @@ def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
 
 def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
     """Fit by one client after the other; return the bits of the states, up and down."""
-    sizes = []
+    sizes: list[int] = []
+    spoiled: dict[str, Any] = {}
     for label, table in zip(ids, tables, strict=True):
         with _naming(label, len(tables)):
             transformer.partial_fit(table)
-        _check_state(transformer, label)
+        # What a later client mends does no harm.
+        spoiled = {name: spoiled.get(name, label) for name in _missing(transformer)}
         sizes.append(8 * len(pickle.dumps(_state(transformer), protocol=5)))
+    _refuse_missing(transformer, spoiled)
     # Each state but the last goes to the next client; the last, to all but the one who made it.
     return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
 
@@ -329,16 +336,25 @@ def _naming(label: Any, n_clients: int) -> AbstractContextManager[None]:
     return nullcontext() if n_clients == 1 else naming(f"At client {shown(label)}")
 
 
-def _check_state(transformer: Any, label: Any) -> None:
-    """Raise for a state that missing values have got into."""
-    for name, value in _state(transformer).items():
-        if getattr(getattr(value, "dtype", None), "kind", None) == "f" and np.isnan(value).any():
-            raise ValueError(
-                f"Expected numbers in the state of {type(transformer).__name__} after client "
-                f"{shown(label)}, got NaN in {name}: a column of which this client has no value "
-                "does that, and all clients would get it. Impute the column first, leave the "
-                "client out, or use FederatedStandardScaler, which counts the values there are."
-            )
+def _missing(transformer: Any) -> list[str]:
+    """What in a state has missing values."""
+    return [
+        name
+        for name, value in _state(transformer).items()
+        if getattr(getattr(value, "dtype", None), "kind", None) == "f" and np.isnan(value).any()
+    ]
+
+
+def _refuse_missing(transformer: Any, spoiled: dict[str, Any]) -> None:
+    """Raise if missing values are left in the last state; `spoiled` says where they came in."""
+    if spoiled:
+        name, label = next(iter(spoiled.items()))
+        raise ValueError(
+            f"Expected numbers in the state of {type(transformer).__name__} after client "
+            f"{shown(label)}, got NaN in {name}, and all clients would get it: a column of which "
+            "this client has no value does that. Impute the column first, leave the client out, "
+            "or use FederatedStandardScaler, which counts the values there are."
+        )
 
 
 def _state(transformer: Any) -> dict[str, Any]:

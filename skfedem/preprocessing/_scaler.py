@@ -222,6 +222,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
 
 
 def _is_constant(variance: FloatArray, mean: FloatArray, counts: IntArray) -> BoolArray:
-    """Whether a variance is no more than rounding could make of 0 (scikit-learn's bound)."""
-    rounding = counts * _EPS
-    return variance <= rounding * variance + (rounding * mean) ** 2
+    """Whether a variance is no more than rounding could make of 0.
+
+    scikit-learn's bound on the second term grows with the rows; that of the sums here does not.
+    """
+    return variance <= counts * _EPS * variance + (4 * _EPS * mean) ** 2
