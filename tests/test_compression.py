@@ -169,12 +169,15 @@ def test_block_variance_formula(norm):
     ("operator", "x"),
     [
         (Dithering(levels=3), np.ones(36)),  # every coordinate half a step: 36 u^2 / 4 = ||x||^2
+        (Dithering(levels=2), np.ones(100)),  # a fifth of a step each: sqrt(100) / 2 - 1
+        # the largest is three steps, the 16 others 3 / 8 of one: (sqrt(1 + 16 / 9) - 1) / 2
+        (Dithering(levels=3, norm=np.inf), np.array([24.0] + 16 * [3.0])),
         (BlockQuantizer(block_length=16), np.ones(16)),
         # (a, 1, ..., 1) with a = 1 + sqrt(B): (sqrt(B) - 1) / 2 is reached
         (BlockQuantizer(block_length=9, norm=np.inf), np.array([4.0] + 8 * [1.0])),
         (RandK(k=3), gaussian(12)),
     ],
-    ids=["dithering", "block-2", "block-inf", "rand-k"],
+    ids=["dithering", "coarse", "dithering-inf", "block-2", "block-inf", "rand-k"],
 )
 def test_omega_is_reached(operator, x):
     # All norms and steps are small integers: nothing is rounded but RandK's sum of 12 squares.
@@ -186,13 +189,17 @@ def test_omega_is_reached(operator, x):
 @pytest.mark.parametrize("norm", [2, np.inf])
 @pytest.mark.parametrize("levels", [1, 2, 7, 100])
 def test_dithering_omega_holds_for_any_vector(levels, norm):
-    # A smaller step than ||x|| / levels only lowers the bound: no tolerance but rounding.
+    # A smaller step than ||x|| / levels only lowers the bound for the 2-norm: no tolerance but
+    # rounding. For the other the largest coordinate is not quite a number of steps.
+    beyond = 2**-23 if norm == np.inf else 0.0
     rng = np.random.default_rng(3)
     for q in [1, 2, 9, 200]:
         x = rng.normal(size=(200, q)) ** rng.choice([1, 3, 9], size=(200, 1))
         operator = Dithering(levels, norm=norm)
-        assert operator.omega_for(q) == min(q / (4 * levels**2), sqrt(q) / levels)
-        assert (operator.variance(x) <= operator.omega_for(q) * (x**2).sum(1) * (1 + 1e-12)).all()
+        omega = operator.omega_for(q)
+        assert omega <= min(q / (4 * levels**2), sqrt(q) / levels)
+        bound = omega * (1 + 1e-12) + beyond
+        assert (operator.variance(x) <= bound * (x**2).sum(1)).all()
     # the worst vectors, which reach the bound, with steps that 24 bits do not hold
     x = np.repeat(np.linspace(0.1, 1.9, 37)[:, None], 4 * levels**2, axis=1)
     operator = Dithering(levels)
@@ -234,6 +241,15 @@ def test_wanted_omega_is_met_with_the_cheapest_level(kind, omega):
             block = operator.block_length_for(q)
             cheaper = [kind(block_length=block + 1)] if block < q else []
         assert all(other.omega_for(q) > omega for other in cheaper)
+
+
+@pytest.mark.parametrize("norm", [2, np.inf])
+def test_dithering_on_one_level_is_the_block_quantizer(norm):
+    x = np.random.default_rng(8).normal(size=(50, 30)).astype(np.float32).astype(np.float64)
+    dithering, block = Dithering(levels=1, norm=norm), BlockQuantizer(30, norm=norm)
+    assert dithering.omega_for(30) == pytest.approx(block.omega_for(30), rel=1e-14)
+    # Norms are rounded to 24 bits, one way and the other.
+    np.testing.assert_allclose(dithering.variance(x), block.variance(x), rtol=1e-5)
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 7, 50, 199])

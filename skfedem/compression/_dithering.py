@@ -27,10 +27,15 @@ class Dithering(Stepped):
 
     ``Q(x)_j = step * sign(x_j) * floor(|x_j| / step + xi_j)``, xi_j uniform on [0, 1), with
     ``step = ||x|| / levels``, rounded down to 24 significant bits so that it travels as a float32
-    (as a float64 out of float32's range). Any step keeps Q unbiased, and a smaller one only lowers
-    the variance: ``omega = min(q / (4 levels^2), sqrt(q) / levels)`` holds for both norms, as
-    ``||x||_inf <= ||x||_2``. The factor 4, absent from the source, is ours: a rounding's variance
-    f (1 - f) is at most 1/4.
+    (as a float64 out of float32's range). With one level it is the block quantizer's Q.
+
+    A coordinate of t steps has the variance ``step^2 f (1 - f)``, where f is the fractional part of
+    t. That is at most ``step^2 (t - t^2)`` for t <= 1/2 and ``step^2 / 4`` for any t, a concave
+    function of t^2, so that equal coordinates are the worst: for the 2-norm,
+    ``omega = sqrt(q) / levels - 1`` where ``q >= 4 levels^2``, else ``q / (4 levels^2)``. For the
+    maximum norm, of which one coordinate makes the step,
+    ``omega = (sqrt(1 + (q - 1) / levels^2) - 1) / 2``; rounding the step down may exceed it by
+    ``2**-23``. Both are ours; the source has ``min(q / levels^2, sqrt(q) / levels)``.
 
     Parameters
     ----------
@@ -85,12 +90,12 @@ class Dithering(Stepped):
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q: int, levels: int) -> float:
-        return _dithering_omega(min(q, self.bucket_length or q), levels)
+        return _dithering_omega(min(q, self.bucket_length or q), levels, self.norm)
 
     def _level(self, q: int) -> int:
         if self.levels is not None:
             return self.levels
-        return _fewest_levels(min(q, self.bucket_length or q), self.omega)
+        return _fewest_levels(min(q, self.bucket_length or q), self.omega, self.norm)
 
     def _cut(self) -> int | None:
         return self.bucket_length
@@ -108,18 +113,23 @@ class Dithering(Stepped):
         return _codec.Scaled(0x21, self.bucket_length, most=2 * self._level(q) + 1)
 
 
-def _dithering_omega(q: int, levels: int) -> float:
-    return min(q / (4 * levels**2), sqrt(q) / levels)
+def _dithering_omega(q: int, levels: int, norm: float) -> float:
+    if norm != 2:
+        return (sqrt(1 + max(q - 1, 0) / levels**2) - 1) / 2
+    return sqrt(q) / levels - 1 if q >= 4 * levels**2 else q / (4 * levels**2)
 
 
 @cache
-def _fewest_levels(q: int, omega: float) -> int:
+def _fewest_levels(q: int, omega: float, norm: float) -> int:
     """Fewest levels with which dithering q coordinates reaches omega."""
-    levels = min(sqrt(q / (4 * omega)), sqrt(q) / omega)
+    if norm != 2:
+        levels = sqrt(max(q - 1, 0) / omega / (1 + omega)) / 2
+    else:
+        levels = sqrt(q) / (1 + omega) if omega >= 1 else sqrt(q / (4 * omega))
     if levels > _MAX_LEVELS:
         raise ValueError(
             f"Expected an omega that {_MAX_LEVELS} levels can reach, got omega={omega}, which "
             f"needs {levels:.3g} levels. Ask for a larger omega, set bucket_length, or use "
             "Identity()."
         )
-    return least(ceil(levels), lambda s: _dithering_omega(q, s) <= omega)
+    return least(ceil(levels), lambda s: _dithering_omega(q, s, norm) <= omega)
