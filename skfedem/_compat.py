@@ -8,10 +8,12 @@ from __future__ import annotations
 import inspect
 
 import numpy as np
-from scipy.sparse.linalg import cg
+from scipy.sparse.linalg import cg, eigsh
 
 # scipy < 1.12 calls it `tol`.
 _RELATIVE = "rtol" if "rtol" in inspect.signature(cg).parameters else "tol"
+# The ARPACK of scipy < 1.17 has a state of its own, which begins alike in every process.
+SEEDED_ARPACK = "rng" in inspect.signature(eigsh).parameters
 
 
 def conjugate_gradients(matrix, right, *, rtol, maxiter, M, callback):
@@ -30,6 +32,28 @@ def conjugate_gradients(matrix, right, *, rtol, maxiter, M, callback):
     """
     # Without `atol`, scipy < 1.12 warns.
     return cg(matrix, right, **{_RELATIVE: rtol}, atol=0.0, maxiter=maxiter, M=M, callback=callback)
+
+
+def dominant_eigenvectors(matrix, k, *, v0, generator):
+    """``scipy.sparse.linalg.eigsh``: eigenvectors of the k largest eigenvalues, those ascending.
+
+    Parameters
+    ----------
+    matrix : LinearOperator of shape (n, n)
+        Symmetric and not negative.
+    k : int
+        Below n.
+    v0 : ndarray of shape (n,)
+        Where it begins.
+    generator : numpy.random.Generator
+        For directions that are drawn where the matrix has less than `k` distinct eigenvalues.
+
+    Raises
+    ------
+    scipy.sparse.linalg.ArpackError
+    """
+    seeded = {"rng": generator} if SEEDED_ARPACK else {}
+    return eigsh(matrix, k, v0=v0, **seeded)[1]
 
 
 def divide_in_place(values, divisors):

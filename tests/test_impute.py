@@ -20,6 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from problems import assert_same_fit, fit_unconverged
 from skfedem import FederatedMatrixImputer, _parallel, _poisson_means
+from skfedem._compat import SEEDED_ARPACK
 from skfedem.compression import Dithering, RandK
 from skfedem.datasets import make_site_counts
 from skfedem.models import main_effects
@@ -1035,6 +1036,19 @@ def test_negative_numbers_are_a_matter_of_the_family(family):
 
 
 # ------------------------------------------------------------------ randomness and workers
+
+
+@pytest.mark.skipif(not SEEDED_ARPACK, reason="ARPACK draws from a state of the process")
+@pytest.mark.parametrize("shape", [(30, 12), (12, 30)], ids=["tall", "wide"])
+def test_a_seed_gives_the_same_fit_where_fewer_singular_values_are_found_than_asked_for(shape):
+    # Ten cells: the residuals have a smaller rank than the 5 + 5 directions that are followed.
+    rng = np.random.default_rng(0)
+    notes = np.column_stack([*(rng.integers(size, size=10) for size in shape), rng.poisson(6, 10)])
+    imputer = FederatedMatrixImputer(
+        5, family="poisson", penalty=0.3, effects="none", random_state=0
+    )
+    first, second = (clone(imputer).fit([notes], shape=shape) for _ in range(2))
+    assert_same_fit(first, second)
 
 
 @pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])

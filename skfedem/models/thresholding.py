@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.sparse.linalg import ArpackError, LinearOperator, svds
+from scipy.sparse.linalg import ArpackError, LinearOperator
 
+from .._compat import dominant_eigenvectors
 from .low_rank_theta import LowRank, zero_low_rank
 
 # Columns beyond the rank wanted: they catch what may enter next.
@@ -78,16 +79,20 @@ def _dominant_directions(matrix, size):
     if size == min(matrix.shape):
         # Any directions in general position span all there is.
         return generator.standard_normal((matrix.shape[1], size))
-    v0 = generator.standard_normal(min(matrix.shape))
+    wide = matrix.shape[0] < matrix.shape[1]
+    gram = matrix @ matrix.T if wide else matrix.T @ matrix
+    v0 = generator.standard_normal(gram.shape[0])
     try:
-        _, _, right = svds(matrix, size, v0=v0, return_singular_vectors="vh")
+        # Not svds: where a matrix has a smaller rank than asked for, that draws without a seed.
+        vectors = dominant_eigenvectors(gram, size, v0=v0, generator=generator)
     except ArpackError:
         # Many singular values are alike, and any of their directions serves; or squares vanish.
         block = generator.standard_normal((matrix.shape[1], size))
         for _ in range(_POWER_ITERATIONS):
             block = orthonormal(matrix.T @ orthonormal(matrix @ block))
         return block
-    return right[::-1].T
+    directions = orthonormal(matrix.T @ vectors) if wide else vectors
+    return directions[:, ::-1]
 
 
 def orthonormal(vectors):
