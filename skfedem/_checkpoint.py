@@ -13,7 +13,7 @@ import secrets
 import shutil
 import zipfile
 import zlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ _FORMAT = "skfedem checkpoint"
 _VERSION = 1
 _HEADER, _DIGEST = "header", "digest"
 _PREVIOUS = ".previous"
+# What reading damaged files raises; zipfile takes some for encrypted, or of an unknown method.
+_UNREADABLE = ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error
 # How an npz file begins.
 _ZIP = b"PK\x03\x04"
 
@@ -44,27 +46,18 @@ def save(path, identity, state):
     header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
     arrays[_HEADER] = np.array(json.dumps(header))
     arrays[_DIGEST] = np.array(_digest(arrays))
-    file, temporary = _temporary(path)
-    try:
-        with file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
+    with _temporary(path) as temporary:
+        _write(temporary, arrays)
         if path.exists():
             _keep(path)
         os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
     _sync_directory(path.parent)
 
 
 def try_out(path):
     """Raise OSError or ValueError where ``save`` could not begin a file; none is left there."""
-    file, temporary = _temporary(Path(path))
-    file.close()
-    os.unlink(temporary)
+    with _temporary(Path(path)) as temporary:
+        temporary.open("xb").close()
 
 
 def load(path, identity, template):
@@ -119,11 +112,11 @@ def _read(path):
     arrays = _arrays_of(path)
     try:
         is_ours = json.loads(arrays[_HEADER].item())["format"] == _FORMAT
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):  # no array, no JSON or no dict
         is_ours = False
     if not is_ours:
         raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
-    digest = arrays.pop(_DIGEST, np.array("")).item()
+    digest = arrays.pop(_DIGEST, np.array("")).tolist()
     if digest != _digest(arrays):
         raise _damaged(path, "its digest differs")
     header = json.loads(arrays.pop(_HEADER).item())
@@ -137,7 +130,7 @@ def _read(path):
 
 def _arrays_of(path):
     """Arrays of an npz file by name; none of a file with a single one."""
-    if not path.exists():
+    if not os.path.exists(path):  # that of Path raises for names that are too long
         raise FileNotFoundError(
             f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
             "resume_from to begin anew."
@@ -150,13 +143,15 @@ def _arrays_of(path):
         start = handle.read(len(_ZIP))
     if start and not _ZIP.startswith(start):
         raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
+    if start != _ZIP:
+        raise _damaged(path, f"it ends after {len(start)} bytes")
     try:
         # np.load leaves a damaged file open that it opened itself.
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except TypeError:  # an npy file: one array, which is no context manager
         arrays = {}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except _UNREADABLE as error:
         raise _damaged(path, error) from error
     return arrays
 
@@ -207,30 +202,45 @@ def _digest(arrays):
     return digest.hexdigest()
 
 
+@contextmanager
 def _temporary(path):
-    """Open a new file beside a path; of all the names there its name is the longest."""
+    """Name beside a path that no other process has; no file of that name is left.
+
+    Of all the names there it is the longest.
+    """
     # Not by tempfile, whose files nobody else may ever read, whatever the umask allows.
-    temporary = _new_name(path)
-    return temporary.open("xb"), temporary
+    temporary = path.with_name(f"{path.name}{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+    finally:
+        with suppress(OSError):  # renamed, or never made
+            os.unlink(temporary)
 
 
-def _new_name(path):
-    """Name beside a path that no other process has, should several save to it."""
-    return path.with_name(f"{path.name}{secrets.token_hex(4)}.tmp")
+def _write(path, arrays):
+    """Write a new npz file that is on the disk when this returns."""
+    try:
+        with path.open("xb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+    except ValueError as error:
+        # Of an archive that is interrupted inside of a member zipfile says that it is not closed.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _keep(path):
     """Let the file stay under its second name, too, without ever leaving the first."""
-    second = path.with_name(path.name + _PREVIOUS)
-    temporary = _new_name(path)
-    try:
-        os.link(path, temporary)
-    except OSError:  # a file system without hard links
-        shutil.copy2(path, temporary)
-    os.replace(temporary, second)
-    # Two names of one file stay as they are: a save was killed after this, or another has kept it.
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)
+    with _temporary(path) as temporary:
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without hard links
+            shutil.copy2(path, temporary)
+        # If these are two names of one file, both stay: a save was killed after this, or another
+        # has kept it.
+        os.replace(temporary, path.with_name(path.name + _PREVIOUS))
 
 
 def _sync_directory(directory):

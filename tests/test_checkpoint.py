@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -123,6 +124,50 @@ def test_a_save_that_was_killed_leaves_no_file_for_good(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_save_that_fails_leaves_no_file(error, tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    _checkpoint.save(path, {}, {"rounds": 1})
+
+    def fail(source, target):
+        target.write_bytes(b"half of it")
+        raise error
+
+    monkeypatch.setattr(os, "link", lambda *args: os.stat(tmp_path / "no hard links here"))
+    monkeypatch.setattr(_checkpoint.shutil, "copy2", fail)
+    with pytest.raises(error):
+        _checkpoint.save(path, {}, {"rounds": 2})
+    assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+
+
+# Python collects the archive that it could not close.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_fit_stopped_from_the_keyboard_in_a_save_leaves_what_it_had_reached(
+    tmp_path, monkeypatch
+):
+    path, saves = tmp_path / "run.npz", []
+    savez = np.savez
+
+    def stopped_in_a_member(file, **arrays):
+        saves.append(file)
+        if len(saves) < 3:
+            return savez(file, **arrays)
+        with zipfile.ZipFile(file, "w") as archive:
+            member = archive.open("state.npy", "w")
+            member.write(b"half of it")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", stopped_in_a_member)
+    gm = FederatedGaussianMixture(2, max_iter=9, random_state=0, tol=0.0, omega=1.0)
+    gm.set_params(checkpoint=path, checkpoint_every=1)
+    with pytest.warns(ConvergenceWarning, match="keyboard after 3 rounds"):
+        gm.fit(make_clients())
+    assert gm.n_iter_ == 3
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
+    with np.load(path) as file:
+        assert file["state.server.round_index"] == 2
+
+
 def test_several_may_save_to_one_file(tmp_path):
     # As the fits of a search do, from several processes.
     path = tmp_path / "run.npz"
@@ -215,7 +260,9 @@ def test_damaged_files_are_refused(run, tmp_path):
         damaged.write_bytes(content[:n_bytes])
         with pytest.raises(ValueError, match=r"truncated or damaged.*previous"):
             clone(estimator).fit(matrices(), resume_from=damaged)
-    for place in range(40, len(content), 997):
+    # The archive's directory says how members are compressed, and whether they are encrypted.
+    directory = content.index(b"PK\x01\x02")
+    for place in [*range(40, len(content), 997), *range(directory, directory + 46)]:
         changed = bytearray(content)
         changed[place] ^= 0xFF
         damaged.write_bytes(changed)
@@ -238,8 +285,13 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
         with pytest.raises(ValueError, match="got another file") as caught:
             clone(estimator).fit(matrices(), resume_from=foreign)
         assert "pickle" not in str(caught.value)
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        clone(estimator).fit(matrices(), resume_from=tmp_path / "none.npz")
+    with zipfile.ZipFile(foreign, "w") as archive:
+        archive.writestr("header", "a text, no array")
+    with pytest.raises(ValueError, match="got another file"):
+        clone(estimator).fit(matrices(), resume_from=foreign)
+    for name in ("none.npz", "x" * 300):
+        with pytest.raises(FileNotFoundError, match="no such file"):
+            clone(estimator).fit(matrices(), resume_from=tmp_path / name)
     identity, arrays = _checkpoint._read(path)
     monkey = pytest.MonkeyPatch()
     monkey.setattr(_checkpoint, "_VERSION", 2)
