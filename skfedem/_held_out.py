@@ -44,11 +44,13 @@ def deal_cells(lengths, n_splits, seed):
 def check_folds(folds, n_splits):
     empty = np.setdiff1d(np.arange(n_splits), folds)
     if len(empty):
+        smaller = "a smaller n_splits, " if n_splits > 2 else ""
         raise ValueError(
             f"Expected cells to hold out in each of n_splits={n_splits} folds, got none in "
             f"{len(empty)} of them: {len(folds)} observed cells (n_samples), of which "
             f"{np.count_nonzero(folds == _NEVER_HELD_OUT)} are a client's only one, not held "
-            "out. Use a smaller n_splits or more cells."
+            f"out. Use {smaller}labels of clients with more cells each, as observers are and "
+            "single lines are not, or GridSearchCV, which holds clients out."
         )
 
 

@@ -149,10 +149,16 @@ def tabulated(trials):
         "param_penalty": np.array([trial.penalty for trial in trials]),
         **{f"split{fold}_test_score": column for fold, column in enumerate(scores.T)},
         "mean_test_score": mean_scores,
-        "std_test_score": scores.std(axis=1),
+        "std_test_score": _deviations(scores),
         "rank_test_score": rankdata(-mean_scores, method="min").astype(np.int32),
         "mean_n_iter": np.array([trial.n_iter.mean() for trial in trials]),
         "mean_n_factors": np.array([trial.n_factors.mean() for trial in trials]),
         "n_converged": np.array([trial.converged.sum() for trial in trials]),
         "uplink_bits": np.array([trial.uplink_bits.sum() for trial in trials]),
     }
+
+
+def _deviations(scores):
+    """Standard deviation of each row, of numbers whose squares may overflow."""
+    sizes = np.maximum(np.abs(scores).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    return sizes[:, 0] * (scores / sizes).std(axis=1)

@@ -19,8 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from ._fitted_matrix import tags_of_matrices
 from ._held_out import check_folds, deal_cells, split_cells
 from ._input.cells import check_cells
-from ._input.clients import take_features
-from ._messages import warn
+from ._input.clients import check_minibatches, take_features
+from ._messages import naming, warn
 from ._parameters import check_choice, check_number, check_rank, python_number
 from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
 from ._random import seeds_of_runs
@@ -320,6 +320,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             ranks = _checked_ranks(self.ranks, cells.shape)
             folds = deal_cells(np.diff(cells.offsets), self.n_splits, seed)
             check_folds(folds, self.n_splits)
+            self._check_minibatches(cells, folds)
             penalty_max = largest_penalty(
                 cells,
                 FAMILIES[self.family],
@@ -443,6 +444,15 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         parameters.update(random_state=seed, warm_start=True, verbose=max(self.verbose - 1, 0))
         return FederatedMatrixImputer(**parameters)
 
+    def _check_minibatches(self, cells, folds):
+        """Raise if a client cannot draw them without the cells of a fold."""
+        owners = np.repeat(np.arange(len(cells.ids)), np.diff(cells.offsets))
+        for fold in range(self.n_splits):
+            lengths = np.bincount(owners[folds != fold], minlength=len(cells.ids))
+            seen = lengths > 0
+            with naming(f"Without the cells of fold {fold}"):
+                check_minibatches(self, lengths[seen], cells.ids[seen], "observed cells")
+
     def _search(self, imputer, cells, folds, ranks, penalties):
         splits = [split_cells(cells, folds == fold) for fold in range(self.n_splits)]
         # Sites are shared by then, and nobody will look at the histories.
@@ -463,9 +473,11 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         n_fits = self.n_splits * len(trials)
         n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
         if n_failed:
+            given = [name for name in ("max_iter", "max_epochs") if getattr(self, name) is not None]
+            longer = f"{' or '.join(given)}, or leave small penalties out"
             warn(
                 f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol}: "
-                'see cv_results_["n_converged"]. Increase max_iter, or leave small penalties out.',
+                f'see cv_results_["n_converged"]. Increase {longer if self.tol else "tol"}.',
                 ConvergenceWarning,
             )
 

@@ -183,7 +183,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         forgotten. Nothing is read of the rows for this, but for "tied" covariances, and where
         features were constant or linearly dependent, the second moment. The rounds are counted on
         for ``step_size`` and all that is random, so that with the same data and ``random_state``,
-        an integer, two fits of k rounds are one of 2k.
+        an integer, two fits of k rounds with ``n_init=1`` are one of 2k.
     n_jobs : int, default=None
         Threads that simulate clients, as in joblib, where rounds are long enough to pay for them;
         one inside of a parallel search. The fit does not depend on it.

@@ -398,11 +398,18 @@ def test_it_warns_once():
 
 
 def test_it_says_how_many_fits_did_not_converge():
-    search = FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, max_iter=2, tol=0.0)
-    with pytest.warns(ConvergenceWarning) as caught:
-        search.fit(clients_of())
-    assert any("4 of 4 fits of the search did not converge" in str(w.message) for w in caught)
-    assert_array_equal(search.cv_results_["n_converged"], [0, 0])
+    advice = {
+        "Increase max_iter, or leave": {"max_iter": 2, "tol": 1e-9},
+        "Increase max_epochs, or leave": {"max_iter": None, "max_epochs": 3, "tol": 1e-9},
+        "Increase tol.": {"max_iter": 2, "tol": 0.0},
+    }
+    for says, parameters in advice.items():
+        search = FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, **parameters)
+        with pytest.warns(ConvergenceWarning) as caught:
+            search.fit(clients_of())
+        (said,) = (str(w.message) for w in caught if "of the search" in str(w.message))
+        assert said.startswith("4 of 4 fits of the search did not converge") and says in said
+        assert_array_equal(search.cv_results_["n_converged"], [0, 0])
 
 
 def test_it_prints_what_it_tried(capsys):
@@ -468,9 +475,26 @@ def test_bad_parameters(parameters, error, says, searched):
     assert search.best_estimator_ is kept
 
 
+def test_a_client_that_holds_out_too_many_cells_is_named_as_it_is_labelled():
+    notes = np.column_stack([*np.indices((6, 4)).reshape(2, -1), np.arange(24.0) % 5])
+    observers = np.where(np.arange(24) < 5, "ann", "bob")
+    search = FederatedMatrixImputerCV(n_splits=2, batch_size=5, replacement=False)
+    with pytest.raises(ValueError, match=r"of fold 0: Expected batch_size=5 .* for client 'ann'\."):
+        search.fit(notes, clients=observers, shape=(6, 4))
+
+
+def test_scores_whose_squares_overflow_have_a_deviation():
+    wide = [1e120 * client for client in clients_of()]
+    search = FederatedMatrixImputerCV(penalties=2, n_splits=2, tol=1e-2, random_state=0).fit(wide)
+    folds = [search.cv_results_[f"split{fold}_test_score"] for fold in range(2)]
+    want = np.abs(folds[0] - folds[1]) / 2
+    assert_allclose(search.cv_results_["std_test_score"], want, rtol=1e-9)
+
+
 def test_bad_data():
-    with pytest.raises(ValueError, match="of which 3 are a client's only one"):
-        FederatedMatrixImputerCV().fit([np.array([[1.0, np.nan]])] * 3)
+    for n_splits, says in ((2, "Use labels of clients"), (3, "Use a smaller n_splits, labels")):
+        with pytest.raises(ValueError, match=f"of which 3 are a client's only one, .*{says}"):
+            FederatedMatrixImputerCV(n_splits=n_splits).fit([np.array([[1.0, np.nan]])] * 3)
     with pytest.raises(NotFittedError):
         FederatedMatrixImputerCV().fitted_mean()
     with pytest.raises(ValueError, match="at least one observed cell"):
