@@ -583,7 +583,7 @@ def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting):
         alone, own = solver.client_half(problem, broadcast, clients[k : k + 1], own)
         here = problem.vectors.within(clients, np.arange(len(clients)) == k)
         # Products of other shapes may round otherwise. 1e-12 is far below a step of an operator.
-        assert_allclose(alone.innovation, together.innovation[here], rtol=0, atol=1e-12)
+        assert_allclose(alone.quantized, together.quantized[here], rtol=0, atol=1e-12)
         for name in own._fields:
             where = slice(k, k + 1) if name in solver.PER_CLIENT else here
             every = getattr(after, name)[where]
@@ -602,7 +602,7 @@ def test_a_message_that_is_lost_leaves_no_trace(case, solver, setting):
     for k, now in enumerate(run_rounds(solver, problem, case.starts[0], n_rounds=4)):
         broadcast = broadcast_of(problem, now.server)
         lost, _ = solver.client_half(problem, broadcast, every, now.states)
-        assert lost.innovation.shape == problem.vectors.zeros().shape
+        assert lost.quantized.shape == problem.vectors.zeros().shape
         assert_same(now.server, undisturbed[k].server)
         assert_same(now.states, undisturbed[k].states)
     assert k == 4
@@ -698,7 +698,7 @@ def test_the_field_is_unbiased_for_the_mean_field(name, setting, solver):
             drawn = problem._replace(seed=draw)
             active = np.flatnonzero(generator.random(6) < participation)
             received = client_round(solver, drawn, server, copied(states), active, workers)
-            fields[draw] = server.control + received.innovation / participation
+            fields[draw] = server.control + received.message_sum / participation
     expected = mean_field(problem, server)
     standard_error = fields.std(axis=0) / np.sqrt(n_draws)
     assert standard_error.max() > 1e-6

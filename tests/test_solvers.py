@@ -285,7 +285,7 @@ def test_the_safeguard_shortens_the_step_but_not_the_memory():
     for now in rounds:
         step = now.server.statistics - before.server.statistics
         assert_allclose(step, now.info.field / 2.0**now.info.safeguarded, atol=1e-13)
-        control = before.server.control + problem.control_step * now.received.innovation
+        control = before.server.control + problem.control_step * now.received.message_sum
         assert_allclose(now.server.control, control, atol=1e-13)
         safeguarded += now.info.safeguarded > 0
         before = now
@@ -305,9 +305,9 @@ def test_bytes_are_those_of_the_encoded_messages(solver, setting):
     # As they are: otherwise the server has them in other units than were encoded.
     broadcast = broadcast_of(problem, last.server)._replace(message_units=None)
     message, _ = SOLVERS[solver].client_half(problem, broadcast, np.arange(6), last.states)
-    encoded = [problem.compressor.encode(vector) for vector in message.innovation]
+    encoded = [problem.compressor.encode(vector) for vector in message.quantized]
     assert message.n_bytes == sum(map(len, encoded))
-    for data, vector in zip(encoded, message.innovation, strict=True):
+    for data, vector in zip(encoded, message.quantized, strict=True):
         assert_array_equal(problem.compressor.decode(data), vector)
 
 

@@ -106,7 +106,7 @@ class Message(NamedTuple):
 
     Attributes
     ----------
-    innovation : ndarray
+    quantized : ndarray
         Quant(Δ_i), as the server reads it; client vectors.
     n_bytes : int
         Length of the encoded messages.
@@ -116,7 +116,7 @@ class Message(NamedTuple):
         Mean log-likelihood of each client's rows, where it read them all; nats.
     """
 
-    innovation: FloatArray
+    quantized: FloatArray
     n_bytes: int
     n_expectations: int
     log_likelihood: FloatArray | None = None
@@ -125,10 +125,10 @@ class Message(NamedTuple):
 class Received(NamedTuple):
     """Weighted sums over the active clients' messages, in client order.
 
-    Of a group of clients, ``innovation`` is what the group adds to the sum.
+    ``message_sum`` is Σ w_i Quant(Δ_i); of a group of clients, what the group adds to it.
     """
 
-    innovation: FloatArray
+    message_sum: FloatArray
     n_active: int = 0
     n_bytes: int = 0
     n_expectations: int = 0
@@ -221,7 +221,7 @@ def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
 
 def mean_field(problem: Problem, server: ServerState, received: Received) -> FloatArray:
     """H, the server's estimate of the mean field (line 14 of Algorithm 1)."""
-    return server.control + received.innovation / (problem.participation * problem.presence)
+    return server.control + received.message_sum / (problem.participation * problem.presence)
 
 
 def server_half(
@@ -255,7 +255,7 @@ def server_half(
         round_index=server.round_index + 1,
         statistics=step.statistics,
         parameters=model.learned(step.step_taken).maximization(step.statistics),
-        control=server.control + problem.control_step * received.innovation,
+        control=server.control + problem.control_step * received.message_sum,
         step_limit=step_limit,
     )
     return server, RoundInfo(field, step.field_sq_norm, step.safeguarded, step.step_taken)

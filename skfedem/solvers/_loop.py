@@ -76,6 +76,21 @@ class Saved(NamedTuple):
     stopping: NamedTuple | list
 
 
+class Standing(NamedTuple):
+    """The same with the stopping rule itself. A round changes all but ``progress`` in place."""
+
+    progress: Progress
+    states: NamedTuple
+    history: History
+    trace: list
+    stopping: Exact | Sweeps
+
+    @property
+    def saved(self):
+        """What a checkpoint keeps."""
+        return Saved(*self[:-1], self.stopping.state)
+
+
 def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
     """Run a solver until it converges or its rounds or epochs are used up.
 
@@ -98,17 +113,15 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     -------
     run : Run
     """
-    progress, states, history, trace, stopping = _begin(
-        solver, problem, start, options, workers, checkpoint
-    )
+    standing = _begin(solver, problem, start, options, workers, checkpoint)
+    progress, states, history, trace, stopping = standing
     stopped_by = None
     try:
         while not (stopped_by or progress.converged or _used_up(progress, options)):
             if tasks:
                 tasks.begin(progress)
-            progress = one_round(
-                solver, problem, progress, states, stopping, history, trace, options, workers
-            )
+            progress = one_round(solver, problem, standing, options, workers)
+            standing = standing._replace(progress=progress)
             row = history.row(-1)
             # Exact rounds tell the criterion of the row before.
             report({**row, problem.model.criterion: stopping.state[-1]} if problem.exact else row)
@@ -116,9 +129,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
                 stopped_by = "callback"
             if checkpoint:
                 over = stopped_by or progress.converged or _used_up(progress, options)
-                checkpoint.after_round(
-                    Saved(progress, states, history, trace, stopping.state), over
-                )
+                checkpoint.after_round(standing.saved, over)
     except KeyboardInterrupt:
         stopped_by = "keyboard"
         # Some clients may have finished a round that the server has not.
@@ -147,12 +158,12 @@ def _begin(solver, problem, start, options, workers, checkpoint):
     if saved is not None:
         stopping = _stopping_rule(problem, saved.progress.server, options)
         stopping.state = saved.stopping
-        return saved.progress, saved.states, saved.history, saved.trace, stopping
+        return Standing(saved.progress, saved.states, saved.history, saved.trace, stopping)
     server, states, first_row = initialise(solver, problem, start, options, workers)
     history, trace = History(), [problem.model.trace(server.parameters)]
     history.append(**first_row)
     progress = Progress(server, first_row["epoch"], first_round=server.round_index)
-    return progress, states, history, trace, _stopping_rule(problem, server, options)
+    return Standing(progress, states, history, trace, _stopping_rule(problem, server, options))
 
 
 def _final_criteria(problem, server, stopping, history, options, workers):
@@ -168,8 +179,9 @@ def _final_criteria(problem, server, stopping, history, options, workers):
     return criteria or [evaluate(problem, server, workers)[0]]
 
 
-def one_round(solver, problem, progress, states, stopping, history, trace, options, workers):
-    """Both halves of a round, and what the history keeps of it."""
+def one_round(solver, problem, standing, options, workers):
+    """Both halves of a round, and what the history keeps of it: where the run stands after it."""
+    progress, states, history, trace, stopping = standing
     model, before = problem.model, progress.server
     step_size = options.step_size(before.round_index + 1)
     if options.cautious and not problem.exact:
@@ -297,7 +309,7 @@ def client_round(solver, problem, server, states, active, workers):
             kept[at] = new
         weights = problem.federation.weights[clients]
         return Received(
-            innovation=problem.vectors.weighted(weights, clients, message.innovation),
+            message_sum=problem.vectors.weighted(weights, clients, message.quantized),
             n_active=len(clients),
             n_bytes=message.n_bytes,
             n_expectations=message.n_expectations,
@@ -307,7 +319,7 @@ def client_round(solver, problem, server, states, active, workers):
         )
 
     parts = workers.map(half, runs(offsets_of(n_rows), problem.model.block_rows), "round")
-    return _total(problem.vectors, active, parts)
+    return Received(*_total(problem.vectors, active, parts))
 
 
 def evaluate(problem, server, workers, controls=None):
@@ -326,14 +338,11 @@ def evaluate(problem, server, workers, controls=None):
         if controls is not None:
             controls[vectors.index(clients)] = fields
         weights = federation.weights[group]
-        return Received(
-            innovation=vectors.weighted(weights, clients, fields),
-            log_likelihood=weights @ estimate.log_likelihood,
-        )
+        return vectors.weighted(weights, clients, fields), weights @ estimate.log_likelihood
 
     parts = workers.map(part, runs(federation.offsets, model.block_rows), "evaluation")
-    total = _total(vectors, every, parts)
-    return model.evaluated(total.log_likelihood, server.parameters), total.innovation
+    mean_field, log_likelihood = _total(vectors, every, parts)
+    return model.evaluated(log_likelihood, server.parameters), mean_field
 
 
 def _evaluation(problem, server, workers):
@@ -365,6 +374,6 @@ def _used_up(progress, options):
 
 
 def _total(vectors, clients, parts):
-    """Sum of what groups of clients sent, in client order."""
-    innovation = vectors.total(clients, [part.innovation for part in parts])
-    return Received(innovation, *(sum(column) for column in list(zip(*parts, strict=True))[1:]))
+    """Sums of what groups of clients gave, in client order: a vector, and numbers if any did."""
+    numbers = list(zip(*parts, strict=True))[1:]
+    return vectors.total(clients, [part[0] for part in parts]), *map(sum, numbers)

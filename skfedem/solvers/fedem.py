@@ -76,7 +76,7 @@ def send_innovation(
     quantized, n_bytes = compress(problem, broadcast, clients, innovation)
     controls = controls + problem.control_step * quantized
     message = Message(
-        innovation=quantized,
+        quantized=quantized,
         n_bytes=int(n_bytes.sum()),
         n_expectations=estimate.n_expectations,
         log_likelihood=estimate.log_likelihood,
