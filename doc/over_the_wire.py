@@ -59,7 +59,7 @@ def set_up(nodes, weights, n_components, operator):
 
 
 def fit(nodes, weights, model, operator, start, step_size, n_rounds):
-    """Ŝ after some rounds, and how many bytes the nodes sent; lines 10-17 of Algorithm 1."""
+    """Ŝ after some rounds, and how many bytes the nodes sent; lines 13-17 of Algorithm 1."""
     statistics, control = start, np.zeros(model.n_statistics)
     control_step = 1 / (1 + operator.omega_for(model.n_statistics))
     n_bytes = 0

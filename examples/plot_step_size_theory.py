@@ -277,8 +277,9 @@ for (name, swept), steps in measured.items():
 #
 # So the bounds are safe rather than sharp. ``step_size="auto"`` takes Theorem 4's dependence with a
 # constant from measurements, and no more than :math:`0.5\, p / (1 + \omega)`, or than
-# :math:`0.01\, n / \omega_p` where that is more: the steps here are all longer. They are no rule
-# for other data, as runs are short and few, start near a solution, and are of one mixture.
+# :math:`0.03\, n / \omega_p` where that is more and rows are many: the steps here are all longer.
+# They are no rule for other data, as runs are short and few, start near a solution, and are of one
+# mixture.
 
 COLOURS = {"FedEM": "tab:blue", "VR-FedEM": "tab:red"}
 figure, axes = plt.subplots(ncols=3, sharey=True, figsize=(11, 4.4), layout="constrained")

@@ -68,7 +68,7 @@ class Federation(NamedTuple):
 
     @property
     def effective_n_clients(self):
-        """Number of equally weighted clients whose mean is as noisy, 1 / Σ w_i²."""
+        """Number of equally weighted clients whose mean is as noisy, if all are; 1 / Σ w_i²."""
         return 1 / float((self.weights**2).sum())
 
     @property

@@ -33,7 +33,6 @@ from ._parameters import (
 __all__ = [
     "control_step",
     "max_step_size",
-    "max_step_size_full_participation",
     "noise_factor",
     "optimal_step_size",
     "participation_omega",
@@ -145,80 +144,16 @@ def participation_omega(omega: float, participation: float) -> float:
 
 
 @_in_python_numbers
-def max_step_size_full_participation(
-    n_clients: int, omega: float, *, v_min: float, gradient_lipschitz: float, field_lipschitz: float
-) -> float:
-    """Largest step size of FedEM when every client takes part in every round.
-
-    Parameters
-    ----------
-    n_clients : int
-        Number n of clients, ``n_clients >= 1``.
-    omega : float
-        Relative variance ω of the compression operator, ``omega >= 0``.
-    v_min : float
-        Lower bound, positive, of the spectrum of the matrices B of assumption A4, which relate
-        the gradient of the objective W in the space of statistics to the mean field: ∇W = -B h.
-    gradient_lipschitz : float
-        Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
-    field_lipschitz : float
-        Root mean square L, positive, of the Lipschitz constants of the clients' fields (A5).
-
-    Returns
-    -------
-    float
-        The smaller of ``v_min / (2 * gradient_lipschitz)`` and ``sqrt(n_clients) /
-        (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega))``. The second one is infinite
-        at ``omega=0``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number of its domain.
-
-    See Also
-    --------
-    max_step_size : The same with partial participation.
-
-    Notes
-    -----
-    Theorem 1, equation (7). The decrease that equation (8) guarantees, but for minibatch noise, is
-    proportional to ``γ * (1 - γ * gradient_lipschitz / v_min)``, and of all steps γ that (7)
-    allows it is largest at this one. At ω = 0 the value returned is the limit for ω → 0. There
-    the paper allows more, any step below ``2 * v_min / gradient_lipschitz``, and guarantees a
-    decrease proportional to ``γ * (1 - γ * gradient_lipschitz / (2 * v_min))`` (equation 9). That
-    is largest at ``v_min / gradient_lipschitz``, twice the value returned.
-
-    Examples
-    --------
-    >>> from skfedem.theory import max_step_size_full_participation
-    >>> constants = dict(v_min=1.0, gradient_lipschitz=1.0, field_lipschitz=1.0)
-    >>> max_step_size_full_participation(8, 0.0, **constants)
-    0.5
-    >>> max_step_size_full_participation(8, 4.0, **constants)
-    0.1
-    """
-    return max_step_size(
-        n_clients,
-        omega,
-        1.0,
-        v_min=v_min,
-        gradient_lipschitz=gradient_lipschitz,
-        field_lipschitz=field_lipschitz,
-    )
-
-
-@_in_python_numbers
 def max_step_size(
     n_clients: int,
     omega: float,
-    participation: float,
+    participation: float = 1.0,
     *,
     v_min: float,
     gradient_lipschitz: float,
     field_lipschitz: float,
 ) -> float:
-    """Largest step size of FedEM when clients take part with a given probability.
+    """Largest step size of FedEM.
 
     Parameters
     ----------
@@ -226,10 +161,11 @@ def max_step_size(
         Number n of clients, ``n_clients >= 1``.
     omega : float
         Relative variance ω of the compression operator, ``omega >= 0``.
-    participation : float
+    participation : float, default=1.0
         Probability p that a client takes part in a round, ``0 < participation <= 1``.
     v_min : float
-        Lower bound, positive, of the spectrum of the matrices B of assumption A4 (∇W = -B h).
+        Lower bound, positive, of the spectrum of the matrices B of assumption A4, which relate
+        the gradient of the objective W in the space of statistics to the mean field: ∇W = -B h.
     gradient_lipschitz : float
         Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
     field_lipschitz : float
@@ -250,20 +186,26 @@ def max_step_size(
 
     See Also
     --------
-    max_step_size_full_participation : Theorem 1, the case ``participation=1``.
     participation_omega : The variance of compression and participation together.
 
     Notes
     -----
-    Theorem 4, with the control step α = 1/(1 + ω). For small p the second bound falls like
-    p**1.5: p for the memories, which are refreshed that much less often, and the square root of
-    p for the noise of who takes part.
+    Theorem 4 (for p = 1, equation (7) of Theorem 1), with the control step α = 1/(1 + ω). For
+    small p the second bound falls like p**1.5: p for the memories, which are refreshed that much
+    less often, and the square root of p for the noise of who takes part.
+
+    The decrease that equation (8) guarantees, but for minibatch noise, is proportional to
+    ``γ * (1 - γ * gradient_lipschitz / v_min)``, and of all steps γ that (7) allows it is largest
+    at this one. For p = 1 and ω = 0 the value returned is the limit for ω → 0. There the paper
+    allows more, any step below ``2 * v_min / gradient_lipschitz``, and guarantees a decrease
+    proportional to ``γ * (1 - γ * gradient_lipschitz / (2 * v_min))`` (equation 9). That is largest
+    at ``v_min / gradient_lipschitz``, twice the value returned.
 
     Examples
     --------
     >>> from skfedem.theory import max_step_size
     >>> constants = dict(v_min=1.0, gradient_lipschitz=1.0, field_lipschitz=1.0)
-    >>> max_step_size(32, 0.0, 1.0, **constants)
+    >>> max_step_size(32, 0.0, **constants)
     0.5
     >>> round(max_step_size(32, 1.0, 0.25, **constants), 4)
     0.0945
@@ -311,7 +253,8 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     -----
     Theorem 4 (for p = 1, equation (8) of Theorem 1). The part of the bound that does not vanish
     with the number of rounds is ``step_size * gradient_lipschitz * noise_factor *
-    noise_variance``. The last one, σ², is the mean over clients of the variance of a minibatch
+    noise_variance``, over ``v_min * (1 - step_size * gradient_lipschitz / v_min)``. The last one,
+    σ², is the mean over clients of the variance of a minibatch
     statistic (A7). It is 0 when clients use all their rows, whatever ω and p: compression and
     absence multiply a noise floor, alone they leave none.
 
@@ -339,7 +282,7 @@ def optimal_step_size(
     gradient_lipschitz: float,
     field_lipschitz: float,
 ) -> float:
-    """Constant step size of FedEM that makes the error bound smallest after a number of rounds.
+    """Constant step size of FedEM that balances start and noise after a number of rounds.
 
     Parameters
     ----------
@@ -365,7 +308,7 @@ def optimal_step_size(
     -------
     float
         The smaller of ``sqrt(initial_gap * n_clients / (n_rounds * gradient_lipschitz *
-        (1 + 5 * omega) * noise_variance))`` and :func:`max_step_size_full_participation`. With
+        (1 + 5 * omega) * noise_variance))`` and :func:`max_step_size`. With
         ``noise_variance=0`` it is the latter.
 
     Raises
@@ -375,9 +318,11 @@ def optimal_step_size(
 
     Notes
     -----
-    Corollary 2 (every client takes part). It balances the two terms of equation (8): the one that
-    falls with the number of rounds like ``initial_gap / (step_size * n_rounds)`` and the noise
-    floor, which grows with the step size.
+    Corollary 2 (every client takes part). It balances the two terms in the bracket of equation (8),
+    whose sum it makes smallest: the one that falls with the number of rounds like
+    ``initial_gap / (step_size * n_rounds)`` and the noise floor, which grows with the step size.
+    The bracket is divided by ``1 - step_size * gradient_lipschitz / v_min``; with that, a somewhat
+    shorter step is the best.
 
     Examples
     --------
@@ -386,7 +331,7 @@ def optimal_step_size(
     ...                   gradient_lipschitz=1.0, field_lipschitz=1.0)
     0.2
     """
-    max_step = max_step_size_full_participation(
+    max_step = max_step_size(
         n_clients,
         omega,
         v_min=v_min,

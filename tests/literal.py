@@ -79,7 +79,7 @@ def log_likelihood(rows, weights, means, covariances, covariance_type):
 
 
 def responsibilities(rows, weights, means, covariances, covariance_type):
-    """Equation 58 divided by y: for each row, the posterior probability of each component."""
+    """The p_{i,l}(θ) of equation 58: for each row, the posterior probability of each component."""
     return [
         [math.exp(value - log_sum_exp(values)) for value in values]
         for values in joint_log_densities(rows, weights, means, covariances, covariance_type)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from skfedem.datasets import make_fedem_mixture
-from skfedem.theory import max_step_size_full_participation
+from skfedem.theory import max_step_size
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -183,9 +183,7 @@ def test_constants_of_the_step_size_theory(script):
     lipschitz = names["field_lipschitz"](6)
     assert lipschitz >= 1
     assert names["in_theory"]("FedEM", 6, 5.0, 1.0) == pytest.approx(
-        max_step_size_full_participation(
-            6, 5.0, v_min=1.0, gradient_lipschitz=1.0, field_lipschitz=lipschitz
-        )
+        max_step_size(6, 5.0, v_min=1.0, gradient_lipschitz=1.0, field_lipschitz=lipschitz)
     )
     x = np.array([1.0, 2.0, 4.0])
     assert names["exponent"](x, 0.1 * x**1.5) == pytest.approx(1.5)

@@ -46,9 +46,10 @@ def test_participation_omega_is_the_variance_of_a_scaled_message(omega, particip
 @pytest.mark.parametrize("n_clients", N_CLIENTS)
 @pytest.mark.parametrize("constants", [CONSTANTS, MESSAGES_ONLY])
 def test_theorem_4_with_everybody_is_theorem_1(n_clients, omega, constants):
-    assert theory.max_step_size(n_clients, omega, 1.0, **constants) == close(
-        theory.max_step_size_full_participation(n_clients, omega, **constants)
-    )
+    curvature = constants["v_min"] / (2 * constants["gradient_lipschitz"])
+    root = 2 * np.sqrt(2 * omega) * (1 + omega) * constants["field_lipschitz"]
+    messages = np.sqrt(n_clients) / root if root else np.inf
+    assert theory.max_step_size(n_clients, omega, **constants) == close(min(curvature, messages))
     assert theory.noise_factor(n_clients, omega, 1.0) == close((1 + 5 * omega) / n_clients)
 
 
@@ -80,8 +81,7 @@ def test_large_constants_do_not_overflow_on_the_way():
 @pytest.mark.parametrize("omega", [0.0, 1e-300, 1e-12])
 def test_curvature_alone_limits_the_step_as_compression_vanishes(omega):
     curvature_bound = CONSTANTS["v_min"] / (2 * CONSTANTS["gradient_lipschitz"])
-    assert theory.max_step_size_full_participation(3, omega, **CONSTANTS) == curvature_bound
-    assert theory.max_step_size(3, omega, 1.0, **CONSTANTS) == curvature_bound
+    assert theory.max_step_size(3, omega, **CONSTANTS) == curvature_bound
 
 
 @pytest.mark.parametrize("n_clients", N_CLIENTS)
@@ -105,14 +105,12 @@ def test_message_bound_scales_with_the_root_of_the_number_of_clients():
 
 def test_max_step_size_falls_like_the_power_three_halves_of_compression():
     # (1 + omega) sqrt(omega) = omega^1.5 (1 + 1/omega); 1/omega = 1e-6 is the tolerance.
-    big, bigger = (
-        theory.max_step_size_full_participation(9, omega, **MESSAGES_ONLY) for omega in (1e6, 4e6)
-    )
+    big, bigger = (theory.max_step_size(9, omega, **MESSAGES_ONLY) for omega in (1e6, 4e6))
     assert big / bigger == pytest.approx(8, rel=1e-6)
 
 
 @pytest.mark.parametrize("omega", OMEGAS)
-def test_optimal_step_size_minimises_the_bound_of_theorem_1(omega):
+def test_optimal_step_size_balances_start_and_noise(omega):
     n_clients, n_rounds, initial_gap, noise_variance = 20, 10**6, 2.0, 0.5
     step = theory.optimal_step_size(
         n_clients,
@@ -127,14 +125,14 @@ def test_optimal_step_size_minimises_the_bound_of_theorem_1(omega):
         floor = CONSTANTS["gradient_lipschitz"] * (1 + 5 * omega) / n_clients * noise_variance
         return initial_gap / (n_rounds * step) + floor * step
 
-    assert step < theory.max_step_size_full_participation(n_clients, omega, **CONSTANTS)
+    assert step < theory.max_step_size(n_clients, omega, **CONSTANTS)
     # A/x + Bx at x (1 + e) exceeds its minimum by e^2 / 2, relative: 5e-7 for e = 1e-3.
     assert bound(step) < min(bound(step * (1 - 1e-3)), bound(step * (1 + 1e-3)))
 
 
 def test_optimal_step_size_is_the_largest_one_when_there_is_little_noise():
     arguments = {"initial_gap": 2.0, **CONSTANTS}
-    largest = theory.max_step_size_full_participation(20, 1.0, **CONSTANTS)
+    largest = theory.max_step_size(20, 1.0, **CONSTANTS)
     for noise_variance in (0.0, 1e-9):
         step = theory.optimal_step_size(20, 1.0, 10, noise_variance=noise_variance, **arguments)
         assert step == largest
@@ -219,7 +217,7 @@ def test_vr_n_inner_is_exact_where_the_formula_gives_an_integer():
 VALID = {
     theory.control_step: {"omega": 1.0},
     theory.participation_omega: {"omega": 1.0, "participation": 0.5},
-    theory.max_step_size_full_participation: {"n_clients": 4, "omega": 1.0, **CONSTANTS},
+    theory.max_step_size: {"n_clients": 4, "omega": 1.0, **CONSTANTS},
     theory.max_step_size: {"n_clients": 4, "omega": 1.0, "participation": 0.5, **CONSTANTS},
     theory.noise_factor: {"n_clients": 4, "omega": 1.0, "participation": 0.5},
     theory.optimal_step_size: {
