@@ -15,15 +15,11 @@ def natural_parameter(model, weights, means, covariances):
     d = model.n_features
     has_matrices = model.covariance_type in ("full", "tied")
     log_density = _of_matrices if has_matrices else _of_variances
-    linear, squares, quadratic, half_log_det, log_partition = log_density(model, means, covariances)
+    linear, squares, quadratic, log_height, log_partition = log_density(model, means, covariances)
     natural = np.empty((model.n_components, model.n_functions))
     natural[:, 1 : 1 + d], natural[:, 1 + d :] = linear, squares
-    natural[:, 0] = (
-        np.log(np.maximum(weights, np.finfo(np.float64).tiny))
-        + half_log_det
-        - 0.5 * quadratic
-        - 0.5 * d * np.log(2 * np.pi)
-    )
+    log_weights = np.log(np.maximum(weights, np.finfo(np.float64).tiny))
+    natural[:, 0] = log_weights + log_height - 0.5 * quadratic
     return natural, log_partition
 
 
@@ -38,14 +34,15 @@ def _of_matrices(model, means, covariances):
         Coefficients of the functions after it.
     quadratic : ndarray of shape (n_components,)
         ``μᵀ Σ⁻¹ μ``.
-    half_log_det : ndarray of shape (n_components,), or float
-        Half of the log-determinant of Σ⁻¹.
+    log_height : ndarray of shape (n_components,), or 0.0
+        Log-density at the mean, ``½ log det(Σ⁻¹ / 2π)``, as far as it is not in ψ(θ).
     log_partition : float
         ψ(θ).
     """
     d = model.n_features
     whitening = whiten(covariances)
-    half_log_det = np.log(np.diagonal(whitening, axis1=-2, axis2=-1)).sum(axis=-1)
+    log_height = np.log(np.diagonal(whitening, axis1=-2, axis2=-1)).sum(axis=-1)
+    log_height = log_height - 0.5 * d * np.log(2 * np.pi)
     precisions = np.swapaxes(whitening, -1, -2) @ whitening
     white_means = (whitening @ means[:, :, None])[:, :, 0]
     quadratic = (white_means**2).sum(axis=1)
@@ -54,13 +51,11 @@ def _of_matrices(model, means, covariances):
         # y_j y_l with j < l stands for both off-diagonal entries.
         precisions = precisions * (0.5 * np.eye(d) - 1.0)
         squares = precisions[:, *upper(d)]
-        return linear, squares, quadratic, half_log_det, 0.0
-    # The determinant and the constant are not in φ: they would be multiplied by the sum of the
-    # masses, which noise moves. What is given for the former cancels the latter.
-    log_partition = 0.5 * float((precisions * model.second_moment).sum())
-    log_partition += 0.5 * d * np.log(2 * np.pi) - float(half_log_det)
+        return linear, squares, quadratic, log_height, 0.0
+    # In φ the height would be multiplied by the sum of the masses, which noise moves.
+    log_partition = 0.5 * float((precisions * model.second_moment).sum()) - float(log_height)
     no_squares = np.empty((model.n_components, 0))
-    return linear, no_squares, quadratic, 0.5 * d * np.log(2 * np.pi), log_partition
+    return linear, no_squares, quadratic, 0.0, log_partition
 
 
 def _of_variances(model, means, covariances):
@@ -70,5 +65,5 @@ def _of_variances(model, means, covariances):
         precisions = precisions[:, None]
     linear = precisions * means
     quadratic = (linear * means).sum(axis=1)
-    half_log_det = 0.5 * np.log(np.broadcast_to(precisions, means.shape)).sum(axis=1)
-    return linear, -0.5 * precisions, quadratic, half_log_det, 0.0
+    log_height = 0.5 * np.log(np.broadcast_to(precisions, means.shape) / (2 * np.pi)).sum(axis=1)
+    return linear, -0.5 * precisions, quadratic, log_height, 0.0
