@@ -1,5 +1,7 @@
 """The low-rank model on the solvers, against soft-impute and the literal Algorithm 7."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -16,7 +18,7 @@ from skfedem.models.thresholding import threshold_singular_values
 from skfedem.solvers import fedem, vr_fedem
 from skfedem.solvers._base import Problem
 from skfedem.solvers._loop import Options, run
-from skfedem.solvers.step_size import automatic_n_inner, automatic_step_size
+from skfedem.solvers.step_size import automatic_n_inner, automatic_step_size, first_step_size
 
 SHAPE = (14, 9)
 PENALTIES = {"gaussian": 1.5, "bernoulli": 0.6, "poisson": 4.0}
@@ -162,6 +164,19 @@ def test_variance_reduction_reaches_the_pooled_optimum_with_minibatches(family):
     result = fitted(problem, solver=vr_fedem, max_iter=400)
     # 3e-8 at most; FedEM's minibatches leave 1e-2.
     assert abs(result.criteria[-1] - want.objective) < 1e-6 * want.objective
+
+
+def test_minibatches_step_as_the_documented_rule_has_it():
+    problem = problem_of(
+        observations("poisson", True), "poisson", compressor=RandK(omega=1.0), participation=0.5,
+        batch_size=1, n_inner=40,
+    )  # fmt: skip
+    first = partial(first_step_size, problem)
+    omega_p = problem.omega + 0.5 * (1 + problem.omega) / 0.5
+    share = 1 / (problem.federation.weights @ problem.federation.lengths)
+    assert_allclose(first(variance_reduced=False), 2 * share / (1 + 5 * omega_p), rtol=1e-12)
+    spider = 2 * np.sqrt(share * 0.5 / (40 * (1 + omega_p)))
+    assert_allclose(first(variance_reduced=True), spider, rtol=1e-12)
 
 
 @every_family

@@ -133,13 +133,14 @@ def test_a_batch_size_cuts_a_call_into_rounds(covariance_type):
         assert_allclose(gm.history_[name], pieces.history_[name], err_msg=name, rtol=1e-8)
 
 
-def test_after_one_pass_it_is_within_a_fiftieth_of_a_nat_of_em():
+def test_after_one_pass_it_is_where_em_is():
+    # Well within a fiftieth of a nat. After the first call alone it is 0.004 to 0.05 nats below.
     rows, owners = make_rows(10000, seed=5), np.random.default_rng(2).integers(20, size=10000)
     best = GaussianMixture(3, n_init=3, random_state=0).fit(rows).score(rows)
     for parameters, size in (({}, 200), ({}, 1000), ({"covariance_type": "tied"}, 100)):
         gm = FederatedGaussianMixture(3, random_state=0, **parameters)
         score = streamed(gm, size, rows, owners).score(rows)
-        assert score > best - 0.02
+        assert score > best - 0.003
     last = gm.history_["log_likelihood"][-100:-1].mean()
     # A row's log-likelihood varies by about 1, the mean of 9900 of them by 0.01; the first rounds
     # are worse.
@@ -157,7 +158,7 @@ def test_and_so_it_is_with_compressed_messages_of_unlike_clients(covariance_type
     best = em.fit(rows).score(rows)
     gm = FederatedGaussianMixture(3, covariance_type=covariance_type, random_state=0, **messages)
     streamed(gm, 200, rows, owners)
-    assert gm.score(rows) > best - 0.02
+    assert gm.score(rows) > best - 0.01  # 0.015 to 0.022 below after the first call
 
 
 # ---- who is there
@@ -316,13 +317,15 @@ def test_unlike_clients_that_come_in_turns():
     """Each call has one of two clients, each of which has one component only."""
     rows = CENTERS[:2, None] + np.random.default_rng(0).normal(size=(2, 6000, 2))
     gm = FederatedGaussianMixture(2, random_state=0, covariance_type="tied")
-    gm.partial_fit(rows[:, :200].reshape(-1, 2), clients=np.repeat([0, 1], 200))
-    for k in range(200, 6000, 100):
-        for owner in (0, 1):
-            gm.partial_fit(rows[owner, k : k + 100], clients=[owner] * 100)
+    gm.partial_fit(rows[:, :100].reshape(-1, 2), clients=np.repeat([0, 1], 100))
     pooled = np.concatenate(rows)
     best = FederatedGaussianMixture(2, random_state=0, covariance_type="tied").fit(pooled)
-    assert gm.score(pooled) > best.score(pooled) - 0.02
+    gaps = [best.score(pooled) - gm.score(pooled)]
+    for k in range(100, 6000, 100):
+        for owner in (0, 1):
+            gm.partial_fit(rows[owner, k : k + 100], clients=[owner] * 100)
+    gaps.append(best.score(pooled) - gm.score(pooled))
+    assert gaps[1] < 0.002 < 0.01 < gaps[0]
 
 
 def test_the_log_likelihood_of_a_round_is_that_of_its_rows_whoever_is_away():
@@ -408,7 +411,7 @@ def test_a_lone_client_that_misses_half_of_the_calls(covariance_type, omega):
         3, covariance_type=covariance_type, participation=0.5, omega=omega, random_state=0
     )
     streamed(gm, 200, rows, np.zeros(len(rows), dtype=int))
-    assert gm.score(rows) > em.fit(rows).score(rows) - 0.03  # a fiftieth with all of the rows
+    assert gm.score(rows) > em.fit(rows).score(rows) - 0.01  # 0.015 to 0.022 after the first call
     assert gm.history_["safeguarded"].sum() == 0
 
 

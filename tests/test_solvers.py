@@ -130,7 +130,8 @@ def test_control_variates_remove_the_error_of_unlike_clients(seed, participation
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 @every_solver
 def test_noisy_runs_end_where_pooled_em_ends(covariance_type, solver):
-    # With the automatic step: the promise is 0.05 nats for FedEM, 0.01 for VR-FedEM.
+    # With the automatic step: the promise is 0.05 nats for FedEM, 0.01 for VR-FedEM, but runs begin
+    # 0.008 to 0.018 nats away.
     data = make_gaussian_mixture(
         n_clients=20, n_samples=50, covariance_type=covariance_type, heterogeneity=0.5,
         random_state=0,
@@ -152,7 +153,7 @@ def test_noisy_runs_end_where_pooled_em_ends(covariance_type, solver):
         **start,
     ).fit(data.clients)
     gap = pooled.score(data.clients) - fit.score(data.clients)
-    assert gap < {"fedem": 0.05, "vr_fedem": 0.01}[solver]
+    assert gap < {"fedem": 0.004, "vr_fedem": 0.001}[solver]
 
 
 # ---- when exact rounds stop
@@ -433,6 +434,26 @@ def test_few_clients_step_as_theorem_4_has_it(p):
     problem = problem_of(n_clients=2, omega=4.0, participation=p)
     expected = 0.5 * p * sqrt(2) / (5 * sqrt(omega_p))
     assert_allclose(first_step_size(problem, variance_reduced=False), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("covariance_type", "known", "factor"),
+    [("diag", False, 1), ("tied", False, 5), ("tied", True, 1)],
+)
+def test_minibatches_step_as_the_documented_rule_has_it(covariance_type, known, factor):
+    # Batches of one row, for which these bounds are the least.
+    federation = stack(ragged_clients((10,) * 20))
+    fixed = np.eye(federation.rows.shape[1]) if known else None
+    model = mixture_model(federation, covariance_type, fixed=fixed)
+    problem = make_problem(
+        model, federation, omega=1.0, participation=0.5, batch_size=1, n_inner=40
+    )
+    first = partial(first_step_size, problem)
+    omega_p = 1 + 0.5 * 2 / 0.5
+    noise = 0.02 * 20 / (model.n_statistics * (1 + factor * omega_p))
+    assert_allclose(first(variance_reduced=False), noise, rtol=1e-12)
+    spider = 0.1 * sqrt(20 * 0.5 / (40 * (1 + omega_p)))
+    assert_allclose(first(variance_reduced=True), spider, rtol=1e-12)
 
 
 @pytest.mark.parametrize("noise", [{"omega": 1.0}, {"participation": 0.5}])
