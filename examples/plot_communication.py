@@ -179,8 +179,8 @@ for key, (bits, log_likelihood, _) in curves.items():
 # quarter is in the messages before the first round.
 #
 # *A larger* :math:`\omega` *makes messages shorter, and the automatic step too.* Up to
-# :math:`\omega = 2` that saves bits; at 8 dithering takes 15 percent, and has just arrived after
-# 150 rounds. With :math:`\gamma = 0.5` it takes 8 percent at :math:`\omega = 4`.
+# :math:`\omega = 2` that saves bits; at 8 dithering takes 13 percent, and most of 150 rounds. With
+# :math:`\gamma = 0.5` it takes 9 percent at :math:`\omega = 4`.
 #
 # *The automatic step is meant to hold everywhere*, and random k at :math:`\omega = 8` shows why:
 # with :math:`\gamma = 0.5` those runs never settle.
