@@ -339,7 +339,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
                 imputer, penalties[penalties > best.penalty], X, clients=clients, shape=shape
             )
         imputer.set_params(penalty=best.penalty).fit(X, clients=clients, shape=shape)
-        self._warn(trials)
+        self._warn(trials, imputer)
         self.best_estimator_ = imputer.set_params(warm_start=False)
         imputer._memory = None  # nobody goes on from it
         self.best_params_ = results["params"][best_index]
@@ -469,7 +469,13 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
                     )
         return trials
 
-    def _warn(self, trials):
+    def _warn(self, trials, imputer):
+        if imputer._stopped_by == "keyboard":
+            warn(
+                "The search itself was complete. For more rounds, fit FederatedMatrixImputer with "
+                "best_params_.",
+                ConvergenceWarning,
+            )
         n_fits = self.n_splits * len(trials)
         n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
         if n_failed:

@@ -538,6 +538,31 @@ def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
         imputer.transform(clients_of("gaussian"))
 
 
+def test_a_last_fit_stopped_from_the_keyboard_has_a_complete_search(monkeypatch):
+    imputer = FederatedMatrixImputerCV([2], penalties=3, n_splits=2, random_state=0)
+    whole, n_rounds, last = clone(imputer), 0, np.inf
+
+    def interrupted(*args):
+        nonlocal n_rounds
+        n_rounds += 1
+        if n_rounds == last:
+            raise KeyboardInterrupt
+        return client_round(*args)
+
+    monkeypatch.setattr(_loop, "client_round", interrupted)
+    whole.fit(clients_of("gaussian"))
+    n_rounds, last = 0, n_rounds
+    with pytest.warns(ConvergenceWarning) as caught:
+        imputer.fit(clients_of("gaussian"))
+    assert [str(w.message).partition(".")[0] for w in caught] == [
+        f"Interrupted from the keyboard after {whole.n_iter_ - 1} rounds: the fit is what had been "
+        "reached",
+        "The search itself was complete",
+    ]
+    assert imputer.best_params_ == whole.best_params_
+    assert imputer.n_iter_ == whole.n_iter_ - 1
+
+
 @pytest.mark.parametrize(
     "ranks",
     [(rank for rank in (1, 2)), map(int, "12"), {1: 2}.keys()],
