@@ -274,6 +274,35 @@ def test_damaged_files_are_refused(run, tmp_path):
             assert_same_fit(fit, estimator)
 
 
+def test_damaged_members_are_refused(tmp_path):
+    path = tmp_path / "run.npz"
+    _checkpoint.save(path, {"of": 1}, {"large": np.arange(1000)})
+    assert _checkpoint.identity_of(path) == {"of": 1}
+    with np.load(path) as file:
+        arrays = dict(file)
+    content = bytearray(path.read_bytes())
+    # A member of more than 4096 bytes is parsed before its checksum is known.
+    content[content.index(b"}", content.index(b"state.large.npy"))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"truncated or damaged.*previous"):
+        _checkpoint.identity_of(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="it ends after 0 bytes"):
+        _checkpoint.identity_of(path)
+    np.savez(path, **{**arrays, "digest": np.array(["a", "b"])})
+    with pytest.raises(ValueError, match="its digest differs"):
+        _checkpoint.identity_of(path)
+    del arrays["digest"]
+    np.savez(path, **arrays)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("digest", "a text, no array")
+    with pytest.raises(ValueError, match="its digest differs"):
+        _checkpoint.identity_of(path)
+    np.savez(path, header=np.array("5"))
+    with pytest.raises(ValueError, match="got another file"):
+        _checkpoint.identity_of(path)
+
+
 def test_what_is_no_checkpoint_is_refused(run, tmp_path):
     estimator, path = run
     foreign = tmp_path / "foreign.npz"

@@ -170,6 +170,7 @@ def test_block_variance_formula(norm):
     [
         (Dithering(levels=3), np.ones(36)),  # every coordinate half a step: 36 u^2 / 4 = ||x||^2
         (Dithering(levels=2), np.ones(100)),  # a fifth of a step each: sqrt(100) / 2 - 1
+        (Dithering(levels=3), 3 * np.ones(64)),  # 3 / 8 of a step each: sqrt(64) / 3 - 1
         # the largest is three steps, the 16 others 3 / 8 of one: (sqrt(1 + 16 / 9) - 1) / 2
         (Dithering(levels=3, norm=np.inf), np.array([24.0] + 16 * [3.0])),
         (BlockQuantizer(block_length=16), np.ones(16)),
@@ -177,7 +178,7 @@ def test_block_variance_formula(norm):
         (BlockQuantizer(block_length=9, norm=np.inf), np.array([4.0] + 8 * [1.0])),
         (RandK(k=3), gaussian(12)),
     ],
-    ids=["dithering", "coarse", "dithering-inf", "block-2", "block-inf", "rand-k"],
+    ids=["dithering", "coarse", "between", "dithering-inf", "block-2", "block-inf", "rand-k"],
 )
 def test_omega_is_reached(operator, x):
     # All norms and steps are small integers: nothing is rounded but RandK's sum of 12 squares.
@@ -218,12 +219,13 @@ LENGTHS = np.array([0, 1, 2, 3, 16, 210, 1000, 99_999])
     "kind",
     [
         Dithering,
+        lambda **kw: Dithering(norm=np.inf, **kw),
         lambda **kw: Dithering(bucket_length=50, **kw),
         BlockQuantizer,
         lambda **kw: BlockQuantizer(norm=np.inf, **kw),
         RandK,
     ],
-    ids=["dithering", "bucketed", "block-2", "block-inf", "rand-k"],
+    ids=["dithering", "dithering-inf", "bucketed", "block-2", "block-inf", "rand-k"],
 )
 def test_wanted_omega_is_met_with_the_cheapest_level(kind, omega):
     operator = kind(omega=omega)
@@ -261,6 +263,15 @@ def test_omega_of_a_level_gives_the_level_back(level):
     for norm in [2, np.inf]:
         block = BlockQuantizer(block_length=level + 1, norm=norm)
         assert block.with_omega(block.omega_for(q)).block_length_for(q) == level + 1
+
+
+def test_no_omega_of_dithering_is_zero():
+    # Which would say that nothing is compressed.
+    lengths = np.array([1, 2, 7])
+    for operator in (Dithering(2**20), Dithering(2**20, norm=np.inf)):
+        assert (operator.omega_for(lengths) > 0).all()
+    assert Dithering(omega=4.5e-13, norm=np.inf).omega_for(2) <= 4.5e-13
+    assert Dithering(1, norm=np.inf, bucket_length=1).omega_for(30) == 0.25
 
 
 def test_levels_where_rounding_puts_the_closed_form_one_off():

@@ -401,6 +401,11 @@ def test_it_says_how_many_fits_did_not_converge():
     advice = {
         "Increase max_iter, or leave": {"max_iter": 2, "tol": 1e-9},
         "Increase max_epochs, or leave": {"max_iter": None, "max_epochs": 3, "tol": 1e-9},
+        "Increase max_iter or max_epochs, or leave": {
+            "max_iter": 2,
+            "max_epochs": 3,
+            "tol": 1e-9,
+        },
         "Increase tol.": {"max_iter": 2, "tol": 0.0},
     }
     for says, parameters in advice.items():
@@ -475,12 +480,16 @@ def test_bad_parameters(parameters, error, says, searched):
     assert search.best_estimator_ is kept
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_client_that_holds_out_too_many_cells_is_named_as_it_is_labelled():
     notes = np.column_stack([*np.indices((6, 4)).reshape(2, -1), np.arange(24.0) % 5])
     observers = np.where(np.arange(24) < 5, "ann", "bob")
-    search = FederatedMatrixImputerCV(n_splits=2, batch_size=5, replacement=False)
-    with pytest.raises(ValueError, match=r"of fold 0: Expected batch_size=5 .* for client 'ann'\."):
+    search = FederatedMatrixImputerCV(
+        n_splits=5, penalties=2, max_iter=3, batch_size=5, replacement=False
+    )
+    with pytest.raises(ValueError, match=r"of fold 0: Expected .* got 4 for client 'ann'\."):
         search.fit(notes, clients=observers, shape=(6, 4))
+    search.set_params(batch_size=4).fit(notes, clients=observers, shape=(6, 4))
 
 
 def test_scores_whose_squares_overflow_have_a_deviation():

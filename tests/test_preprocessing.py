@@ -320,7 +320,12 @@ def test_without_fewer_components_there_is_other_advice():
     rows = np.outer(np.arange(6.0), [1.0, 2.0])
     message = r"^Expected at least 2 axes .* fit vary, for 2 features, got 1: .* Fit with more rows"
     with pytest.raises(ValueError, match=message):
-        FederatedPCA(1).fit([rows]).score([rows])
+        FederatedPCA().fit([rows]).score([rows])
+
+
+def test_a_small_variance_is_no_rounding():
+    rows = np.random.default_rng(0).normal(size=(300, 2)) * [1.0, 3e-7]
+    assert_allclose(FederatedPCA().fit(rows).explained_variance_[-1], 9e-14, rtol=0.2)
 
 
 @pytest.mark.parametrize("seed", range(6))

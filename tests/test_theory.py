@@ -217,7 +217,6 @@ def test_vr_n_inner_is_exact_where_the_formula_gives_an_integer():
 VALID = {
     theory.control_step: {"omega": 1.0},
     theory.participation_omega: {"omega": 1.0, "participation": 0.5},
-    theory.max_step_size: {"n_clients": 4, "omega": 1.0, **CONSTANTS},
     theory.max_step_size: {"n_clients": 4, "omega": 1.0, "participation": 0.5, **CONSTANTS},
     theory.noise_factor: {"n_clients": 4, "omega": 1.0, "participation": 0.5},
     theory.optimal_step_size: {

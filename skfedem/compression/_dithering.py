@@ -31,9 +31,9 @@ class Dithering(Stepped):
 
     A coordinate of t steps has the variance ``step^2 f (1 - f)``, where f is the fractional part of
     t. That is at most ``step^2 (t - t^2)`` for t <= 1/2 and ``step^2 / 4`` for any t, a concave
-    function of t^2, so that equal coordinates are the worst: for the 2-norm,
-    ``omega = sqrt(q) / levels - 1`` where ``q >= 4 levels^2``, else ``q / (4 levels^2)``. For the
-    maximum norm, of which one coordinate makes the step,
+    function of t^2, so that no vector has more than equal coordinates would have by this bound: for
+    the 2-norm, ``omega = sqrt(q) / levels - 1`` where ``q >= 4 levels^2``, else
+    ``q / (4 levels^2)``. For the maximum norm and q > 1, as one coordinate makes the step,
     ``omega = (sqrt(1 + (q - 1) / levels^2) - 1) / 2``; rounding the step down may exceed it by
     ``2**-23``. Both are ours; the source has ``min(q / levels^2, sqrt(q) / levels)``.
 
@@ -114,16 +114,17 @@ class Dithering(Stepped):
 
 
 def _dithering_omega(q: int, levels: int, norm: float) -> float:
-    if norm != 2:
-        return (sqrt(1 + max(q - 1, 0) / levels**2) - 1) / 2
+    if norm != 2 and q > 1:
+        spread = (q - 1) / levels**2
+        return spread / (sqrt(1 + spread) + 1) / 2  # sqrt(1 + spread) - 1 would lose digits
     return sqrt(q) / levels - 1 if q >= 4 * levels**2 else q / (4 * levels**2)
 
 
 @cache
 def _fewest_levels(q: int, omega: float, norm: float) -> int:
     """Fewest levels with which dithering q coordinates reaches omega."""
-    if norm != 2:
-        levels = sqrt(max(q - 1, 0) / omega / (1 + omega)) / 2
+    if norm != 2 and q > 1:
+        levels = sqrt((q - 1) / omega / (1 + omega)) / 2
     else:
         levels = sqrt(q) / (1 + omega) if omega >= 1 else sqrt(q / (4 * omega))
     if levels > _MAX_LEVELS:

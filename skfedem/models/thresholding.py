@@ -91,8 +91,7 @@ def _dominant_directions(matrix, size):
         for _ in range(_POWER_ITERATIONS):
             block = orthonormal(matrix.T @ orthonormal(matrix @ block))
         return block
-    directions = orthonormal(matrix.T @ vectors) if wide else vectors
-    return directions[:, ::-1]
+    return orthonormal(matrix.T @ vectors) if wide else vectors
 
 
 def orthonormal(vectors):

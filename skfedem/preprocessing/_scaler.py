@@ -222,7 +222,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
 
 
 def _is_constant(variance: FloatArray, mean: FloatArray, counts: IntArray) -> BoolArray:
-    """Whether a variance is no more than rounding could make of 0.
+    """Whether a variance is no more than rounding could make of 0, with a margin.
 
     scikit-learn's bound on the second term grows with the rows; that of the sums here does not.
     """
