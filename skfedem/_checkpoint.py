@@ -125,7 +125,7 @@ def _read(path):
 
 
 def _arrays_of(path):
-    """Arrays of an npz file by name; none of a file with a single one."""
+    """Arrays of an npz file by name."""
     if not os.path.exists(path):  # that of Path raises for names that are too long
         raise FileNotFoundError(
             f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
