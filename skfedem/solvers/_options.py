@@ -24,7 +24,7 @@ from ._base import Problem
 from ._loop import Options, run
 from ._report import printer
 from ._resume import checkpoint_of
-from .step_size import automatic_n_inner, automatic_step_size
+from .step_size import LARGEST_COUNT, automatic_n_inner, automatic_step_size
 
 SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
 # An operator that was asked for an omega may exceed it by rounding.
@@ -43,11 +43,9 @@ def check_federated_parameters(estimator):
     check_switch("replacement", estimator.replacement)
     check_choice("control_init", estimator.control_init, ("field", "zeros"))
     if estimator.batch_size is not None:
-        check_number(
-            "batch_size", estimator.batch_size, kind=Integral, low=1, hint="None is all rows."
-        )
+        _check_count("batch_size", estimator.batch_size, hint="None is all rows.")
     if not is_auto(estimator.n_inner):
-        check_number("n_inner", estimator.n_inner, kind=Integral, low=1, hint='Or give "auto".')
+        _check_count("n_inner", estimator.n_inner, hint='Or give "auto".')
     check_number("omega", estimator.omega, low=0, hint="0 is no compression.")
     check_number("participation", estimator.participation, low=0, low_open=True, high=1)
     check_choice("client_weights", estimator.client_weights, ("n_samples", "uniform"))
@@ -69,6 +67,10 @@ def check_federated_parameters(estimator):
     check_n_jobs(estimator.n_jobs)
     check_verbose(estimator.verbose)
     _check_compressor(estimator.compressor, estimator.omega)
+
+
+def _check_count(name, value, hint):
+    check_number(name, value, kind=Integral, low=1, high=LARGEST_COUNT, hint=hint)
 
 
 def _check_compressor(compressor, omega):

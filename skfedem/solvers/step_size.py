@@ -32,6 +32,8 @@ _DECAY = 0.7
 _STREAM_DECAY = 0.65
 # A row of a stream is read once: more noise is allowed than in the minibatches of a fit.
 _STREAM_NOISE = 12.5
+# Rows of a minibatch, or rounds of an inner loop: a double holds it, and its products.
+LARGEST_COUNT = 2**52
 
 
 def automatic_step_size(problem: Problem, *, variance_reduced: bool) -> Callable[[int], float]:
@@ -119,4 +121,5 @@ def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participatio
     (Appendix E.2). The batch size in use is not looked at: with b rows it would be ``m / (2 * b)``.
     A client takes part in ``participation`` of the rounds.
     """
-    return ceil((1 + omega) * sqrt(n_samples / n_clients / 2) / participation)
+    n_inner = (1 + omega) * sqrt(n_samples / n_clients / 2) / participation
+    return ceil(min(n_inner, LARGEST_COUNT))
