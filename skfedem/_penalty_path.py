@@ -49,7 +49,7 @@ def largest_penalty(cells, family, effects, effects_penalty, client_weights):
     residuals = model.all_rows(federation, theta, every).statistics
     vectors = model.vectors(federation)
     field = vectors.total(every, [vectors.weighted(federation.weights, every, residuals)])
-    pull = model.pooled.support.matrix(federation.n_samples * field)
+    pull = model.pooled.support.matrix(model.scale * field)
     low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), pull, 0.0, 1)
     return float(low_rank.singular_values.sum())
 

@@ -130,7 +130,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
-        Clients count by their observed cells, which makes the objective the pooled one, or alike.
+        Clients count by their observations, which makes the objective the pooled one, or alike.
     max_iter : int or None, default=500
         Largest number of rounds; None for no bound, with ``max_epochs``.
     max_epochs : float, default=None
@@ -411,7 +411,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         observers = np.flatnonzero(np.diff(data.offsets))
         federation = cell_federation(data, observers, self.client_weights)
         check_minibatches(settings, federation.lengths, data.ids[observers], "observed cells")
-        known = self._known(X, shape, data, checked)
+        known = self._known(X, clients, shape, data, checked)
         theta = self._warm_theta(data, known)
         memory = None if theta is None else getattr(self, "_memory", None)
         (seed,) = seeds_of_runs(self.random_state, 1)
@@ -490,10 +490,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]),
         )
 
-    def _known(self, X, shape, data, checked):
+    def _known(self, X, clients, shape, data, checked):
         """Attributes that the data and the parameters determine before the first round."""
         observed = np.unique(data.rows), np.unique(data.columns)
-        has_sites = self.rows == "shared" and (holds_clients(X) or shape is not None)
+        # With labels, the rows of a matrix are different clients'.
+        has_sites = self.rows == "shared" and (clients is None or shape is not None)
         row_labels, column_labels = (None, None) if shape is not None else fit_labels(X, self.rows)
         return {
             "n_clients_": len(data.ids),

@@ -105,7 +105,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
-        Clients count by their observed cells in the fits, or alike. Held-out observations count
+        Clients count by their observations in the fits, or alike. Held-out observations count
         alike in the score.
     max_iter : int or None, default=200
         Largest number of rounds of a fit.

@@ -422,6 +422,12 @@ def test_score_is_the_mean_log_likelihood_of_the_observations(family):
     )
     assert_allclose(imputer.score([*held_out, NOTHING]), imputer.score(held_out), rtol=1e-14)
     assert_allclose(imputer.score([np.stack(held_out)]), imputer.score(held_out), rtol=1e-14)
+    # So it is after a fit to a matrix alone, whose rows are the sites of one client.
+    alone, listed = (clone(imputer).fit(train) for train in (X[0], [X[0]]))
+    assert_allclose(alone.score(held_out), listed.score(held_out), rtol=1e-12)
+    assert_allclose(alone.transform(held_out)[0], listed.transform(held_out)[0], rtol=1e-12)
+    with pytest.raises(ValueError, match=f"Expected the {N_ROWS} rows of the fit"):
+        alone.score([held_out[0][1:]])
     # Rows alone are fitted to what they show before they are scored.
     assert imputer.score(held_out[0]) > imputer.score(held_out) + 0.01
 
@@ -659,6 +665,24 @@ def test_client_weights():
     assert_allclose(pooled.fitted_mean()[0], 2.0, rtol=1e-6)
     assert_allclose(uniform.fitted_mean()[0], 3 * (4 / 3) / (2 + 4 / 3), rtol=1e-6)
     assert_allclose(uniform.fitted_mean()[1], 3.0, rtol=1e-6)
+
+
+def test_clients_count_alike_however_often_they_looked():
+    often, once = np.array([[0, 0, 2.0]] * 100), np.array([[0, 0, 20.0]])
+    parameters = {"rank": 1, "penalty": 1e-9, "effects": "none", "tol": 1e-12}
+    pooled, alike = (
+        FederatedMatrixImputer(**parameters, client_weights=weights).fit(
+            [often, once], shape=(2, 2)
+        )
+        for weights in ("n_samples", "uniform")
+    )
+    assert_allclose(pooled.fitted_mean()[0, 0], (100 * 2 + 20) / 101, rtol=1e-8)
+    assert_allclose(alike.fitted_mean()[0, 0], (2 + 20) / 2, rtol=1e-8)
+    # The objective counts as many observations as there are: 50.5 of either client.
+    theta = alike.fitted_mean()[0, 0]
+    minus_log_likelihood = 0.5 * 50.5 * ((2 - theta) ** 2 + (20 - theta) ** 2)
+    expected = minus_log_likelihood + 0.5 * 101 * np.log(2 * np.pi)
+    assert_allclose(alike.objective_, expected, rtol=1e-6)  # but for the penalty
 
 
 def test_who_is_unlike_the_others_drifts():

@@ -95,6 +95,9 @@ class LowRankModel(Model):
     pooled : Pooled
     positions : ndarray of int, shape (n_cells,)
         Which of the observed cells each client's cell is.
+    scale : float
+        What makes sums over all observations of weighted means over clients' cells; the number of
+        cells where clients count by their observations.
     log_base_measure : float
         Weighted sum of ``log ρ(y)`` over all observations; nats.
     adaptive : bool, default=True
@@ -107,9 +110,10 @@ class LowRankModel(Model):
     criterion = "objective"
     n_quiet = 5
 
-    def __init__(self, pooled, positions, log_base_measure, adaptive=True):
+    def __init__(self, pooled, positions, scale, log_base_measure, adaptive=True):
         self.pooled = pooled
         self.positions = positions
+        self.scale = scale
         self.log_base_measure = log_base_measure
         self.adaptive = adaptive
         family, n_observations = pooled.family, pooled.support.counts.sum()
@@ -264,7 +268,7 @@ class LowRankModel(Model):
     def _sums(self, iterate, field):
         """Sums of the observations from the residuals at an iterate."""
         pull = self.pooled.support.counts * self.pooled.family.mean(iterate.theta)
-        return len(self.positions) * field + pull
+        return self.scale * field + pull
 
     def minorizer(self, statistics, parameters):
         """Minus the objective, at θ, for the observations as the server knows them; nats."""
@@ -279,7 +283,7 @@ class LowRankModel(Model):
     def evaluated(self, mean_log_likelihood, parameters):
         """Objective F, in nats."""
         theta = parameters.natural
-        log_likelihood = len(self.positions) * mean_log_likelihood + self.log_base_measure
+        log_likelihood = self.scale * mean_log_likelihood + self.log_base_measure
         penalty = self.pooled.penalty * float(theta.low_rank.singular_values.sum())
         return (
             penalty + ridge(effects_of(theta), self.pooled.effects_penalty) - float(log_likelihood)

@@ -21,14 +21,19 @@ _FIRST_STEP = 4.0
 
 
 def cell_federation(data, observers, client_weights):
-    """Stack the cells of the clients who have some, with the clients' weights w_i.
+    """Stack the cells of the clients who have some, with the weights of the means over their cells.
 
-    Values are counted from the origin of the data.
+    Values are counted from the origin of the data. A cell that was observed several times counts
+    several times in the mean over a client's cells, so that clients count alike ("uniform") if
+    these means weigh less.
     """
     lengths = np.diff(data.offsets)[observers]
     offsets = offsets_of(lengths)
     cells = Cells(data.rows, data.columns, data.values - data.origin, data.counts)
-    return Federation(cells, offsets, weights_of_clients(lengths, client_weights))
+    weights = weights_of_clients(lengths, client_weights)
+    if client_weights == "uniform":
+        weights = weights * lengths / np.add.reduceat(data.counts, offsets[:-1])
+    return Federation(cells, offsets, weights / weights.sum())
 
 
 def low_rank_model(
@@ -68,8 +73,10 @@ def low_rank_model(
     """
     cells, lengths = federation.rows, federation.lengths
     n_rows, n_columns = shape
-    # What a client's observation weighs in the pooled objective: 1 where w_i = m_i / N.
-    shares = federation.n_samples * federation.weights / lengths
+    # What a client's observation weighs in the pooled objective: 1 on average.
+    shares = federation.weights / lengths
+    scale = cells.counts.sum() / float(np.repeat(shares, lengths) @ cells.counts)
+    shares = scale * shares
     counts = cells.counts * np.repeat(shares, lengths)
     numbers, positions = np.unique(
         cells.rows * np.int64(n_columns) + cells.columns, return_inverse=True
@@ -93,7 +100,7 @@ def low_rank_model(
         np.bincount(cells.columns, counts * cells.values, minlength=n_columns),
     )
     pooled = Pooled(support, margins, family, rank, penalty, effects, effects_penalty)
-    return LowRankModel(pooled, positions, float(shares @ log_base_measures), adaptive)
+    return LowRankModel(pooled, positions, scale, float(shares @ log_base_measures), adaptive)
 
 
 def start_run(model, federation, theta=None):
