@@ -38,8 +38,7 @@ def client_half(problem, broadcast, clients, states):
         estimate = problem.model.all_rows(problem.federation, broadcast.natural, clients)
         message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
         return message, states._replace(controls=controls)
-    outer_loop = broadcast.round_index // problem.n_inner
-    states, n_expectations = drop_anchors(problem, broadcast, clients, states, outer_loop)
+    states, n_expectations = drop_anchors(problem, broadcast, clients, states)
     minibatch = draw_minibatch(problem, broadcast.round_index, clients)
     now = problem.model.minibatch_mean(broadcast.natural, minibatch)
     then = problem.model.minibatch_mean(states.anchor_natural, minibatch)
@@ -49,9 +48,9 @@ def client_half(problem, broadcast, clients, states):
     return message, states._replace(controls=controls)
 
 
-def drop_anchors(problem, broadcast, clients, states, outer_loop):
+def drop_anchors(problem, broadcast, clients, states):
     """Read all rows of the clients whose anchor is of an earlier outer loop."""
-    late = states.outer_loop != outer_loop
+    late = states.outer_loop != broadcast.outer_loop
     if not late.any():
         return states, 0
     model, federation = problem.model, problem.federation
@@ -60,5 +59,5 @@ def drop_anchors(problem, broadcast, clients, states, outer_loop):
     statistics, natural = states.anchor_statistics.copy(), states.anchor_natural.copy()
     statistics[own] = full.statistics
     natural[own] = model.kept_natural(federation, broadcast.natural, clients[late])
-    outer_loops = np.full(len(clients), outer_loop)
+    outer_loops = np.full(len(clients), broadcast.outer_loop)
     return ClientStates(states.controls, statistics, natural, outer_loops), full.n_expectations

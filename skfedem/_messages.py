@@ -13,6 +13,11 @@ def plural(count, noun):
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def either(ways):
+    """Ways to choose from: "a", "a or b", "a, b or c"."""
+    return " or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)
+
+
 def shown(label):
     """A client's label as a person writes it."""
     if not isinstance(label, np.generic):

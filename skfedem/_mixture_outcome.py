@@ -6,10 +6,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from ._input.clients import features_of
-from ._messages import warn
+from ._messages import either, warn
 from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
 from .solvers._options import step_schedule
-from .solvers._report import warn_outcome
+from .solvers._report import calmer, warn_outcome
 
 # Nats per row. Noise that stays, of minibatches, takes less from a fit that began at the optimum.
 _LARGE_FALL = 0.1
@@ -73,7 +73,7 @@ def warn_of_fit(settings, result, problem):
         otherwise=[doubt],
     )
     if not problem.exact:
-        _warn_of_noise(result, problem.federation.n_samples)
+        _warn_of_noise(calmer(settings), result, problem.federation.n_samples)
     lost = lost_in_rounding(problem.model, result.server.parameters)
     if len(lost):
         warn(
@@ -85,8 +85,8 @@ def warn_of_fit(settings, result, problem):
         )
 
 
-def _warn_of_noise(result, n_samples):
-    """Say what random rounds took from a fit."""
+def _warn_of_noise(ways, result, n_samples):
+    """Say what random rounds took from a fit, and in which ways they would be less random."""
     begun, ended = n_samples * result.trace[[0, -1]]
     # A row of its own gives a component the weight 1, but for noise and ``tol``.
     vanished = np.flatnonzero((begun >= 0.5) & (ended < 0.5))
@@ -94,8 +94,8 @@ def _warn_of_noise(result, n_samples):
         warn(
             f"Components {vanished.tolist()} ended with less than half the weight of a row. The "
             "noise of minibatches and messages can take rare components away: use "
-            "solver='vr_fedem', a larger batch_size or participation, a smaller omega or "
-            "step_size, or fewer components if all rows together lose them as well.",
+            f"{either([*ways, 'a smaller step_size'])}, or fewer components if all rows together "
+            "lose them as well.",
             ConvergenceWarning,
         )
     log_likelihood = result.history["log_likelihood"]
@@ -103,7 +103,6 @@ def _warn_of_noise(result, n_samples):
     if len(evaluated) and evaluated[0] - evaluated[-1] > _LARGE_FALL:
         warn(
             f"The fit ended {evaluated[0] - evaluated[-1]:.3g} nats per row below its start: do "
-            "not use it. Use a smaller step_size or omega, or a larger batch_size or "
-            "participation, and look for outliers.",
+            f"not use it. Use {either(['a smaller step_size', *ways])}, and look for outliers.",
             ConvergenceWarning,
         )

@@ -116,7 +116,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         (1 + ω) sqrt(m / 2) with the operator's own ω, as in ``control_step``, and m the mean
         number of rows of a client, over ``participation``; b is not looked at. The passes then
         cost as much as the minibatches if b is Theorem 3's, sqrt(m / 2) / (1 + ω) (Appendix E.2
-        of [1]_). For another b give m / (2 b) over ``participation``, where they do.
+        of [1]_). For another b give m / (2 b) over ``participation``, where they do. After an
+        automatic step that had to be shortened, a new loop begins at once.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
         ``omega=0``.

@@ -272,15 +272,19 @@ def theta_of_rank_2(shape, seed):
 
 
 def low_rank_objective(clients, weights, theta, penalty, family):
-    """F(θ) in nats, by the dense oracle; an observation weighs as its client says."""
+    """F(θ) in nats, by the dense oracle.
+
+    A client's mean over its cells weighs as ``weights`` say, and an observation 1 on average.
+    """
     low_rank = theta.low_rank.left * theta.low_rank.singular_values @ theta.low_rank.right.T
     effects = oracle.Effects(theta.intercept, theta.row_effects, theta.column_effects)
     value = penalty * oracle.nuclear_norm(low_rank)
     value += LEAST_PENALTY / 2 * (np.sum(effects.rows**2) + np.sum(effects.columns**2))
-    n_cells = sum(len(client.rows) for client in clients)
-    for client, weight in zip(clients, weights, strict=True):
+    n_observations = np.array([client.counts.sum() for client in clients])
+    shares = weights / [len(client.rows) for client in clients]
+    shares *= n_observations.sum() / (shares @ n_observations)
+    for client, share in zip(clients, shares, strict=True):
         seen = np.repeat([client.rows, client.columns], client.counts, axis=1)
-        share = n_cells * weight / len(client.rows)
         value -= share * oracle.log_likelihood(
             *seen, client.values, effects.matrix() + low_rank, family
         )

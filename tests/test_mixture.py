@@ -1243,6 +1243,29 @@ def test_rare_components_that_wait_are_no_shortened_steps():
     assert "shortened" not in str(caught[0].message)
 
 
+@pytest.mark.parametrize(
+    ("setting", "ways"),
+    [
+        ({}, "a larger batch_size or solver='vr_fedem'"),
+        ({"omega": 4.0}, "a larger batch_size, solver='vr_fedem' or a smaller omega"),
+        (
+            {"omega": 8.0, "participation": 0.3, "solver": "vr_fedem", "n_inner": 30},
+            "a larger batch_size, a smaller n_inner, more participation or a smaller omega",
+        ),
+    ],
+)
+def test_advice_is_about_what_is_random(setting, ways):
+    rows, species = load_iris(return_X_y=True)
+    gm = FederatedGaussianMixture(
+        3, step_size=1.0, batch_size=1, max_iter=30, random_state=0, **setting
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gm.fit(rows, clients=species)
+    (message,) = [str(w.message) for w in caught if "left the domain" in str(w.message)]
+    assert f"Use a smaller step_size (it was 1), {ways}, or fewer components" in message
+
+
 def test_steps_out_of_the_domain_are_counted_and_said():
     clients = [X[g == COMPONENTS] for g in range(3)]
     gm = FederatedGaussianMixture(

@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
+from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 
 from problems import (
@@ -511,6 +512,48 @@ def test_automatic_loops_balance_passes_and_minibatches():
 # ---- real rows
 
 
+def digits_by_label(n_features):
+    """Principal components of the handwritten digits, on ten clients with one digit each."""
+    images, labels = load_digits(return_X_y=True)
+    rows = PCA(n_features, svd_solver="full").fit_transform(images)
+    return [rows[labels == digit] for digit in range(10)]
+
+
+@pytest.mark.parametrize("n_components", [5, 10])
+def test_a_step_too_long_for_many_statistics_spoils_no_outer_loop(n_components):
+    # 680 or 1360 statistics of 180 rows a client. The step out of the domain spoils the running
+    # estimates; each later round of the loop left the domain, too, and shortened all later steps.
+    clients = digits_by_label(15)
+    common = {"n_components": n_components, "reg_covar": 0.1, "tol": 1e-5, "random_state": 0}
+    pooled = FederatedGaussianMixture(**common, max_iter=1000).fit(clients)
+    batch_size = 5 if n_components == 5 else 10
+    gm = FederatedGaussianMixture(
+        **common, solver="vr_fedem", batch_size=batch_size, max_iter=None, max_epochs=60
+    ).fit(clients)  # warnings are errors: it converges, and its steps are not cut to a tenth
+    n_cuts = np.count_nonzero(gm.history_["safeguarded"])
+    assert 1 <= n_cuts <= 4
+    steps = gm.history_["step_size"][1:]
+    assert_allclose(steps[-1], steps[0] * 0.7**n_cuts, rtol=1e-12)
+    assert abs(gm.lower_bound_ - pooled.lower_bound_) < 0.01  # what the grid of steps asks for
+    # Each of them has the clients read all their rows in the round after.
+    passes = np.flatnonzero(np.diff(gm.history_["epoch"]) > 0.99)
+    k_in = np.ceil(np.sqrt(1797 / 10 / 2))
+    cut = np.flatnonzero(gm.history_["safeguarded"])
+    assert_array_equal(passes, np.union1d(np.arange(0, gm.n_iter_, k_in), cut))
+
+
+def test_steps_given_by_a_number_keep_to_the_outer_loops_of_the_algorithm():
+    gm = FederatedGaussianMixture(
+        10, reg_covar=0.1, solver="vr_fedem", batch_size=5, step_size=0.5, max_iter=40, tol=0.0,
+        random_state=0,
+    )  # fmt: skip
+    with pytest.warns(ConvergenceWarning):
+        gm.fit(digits_by_label(15))
+    assert gm.history_["safeguarded"].any()
+    passes = np.flatnonzero(np.diff(gm.history_["epoch"]) > 0.99)
+    assert_array_equal(passes, np.arange(0, 40, np.ceil(np.sqrt(1797 / 10 / 2))))
+
+
 def iris_by_label(n_clients, extra=None):
     """Iris on clients that have one species each; ``extra`` is a fifth feature."""
     rows, species = load_iris(return_X_y=True)
@@ -646,10 +689,13 @@ def test_the_history_has_the_steps_as_taken(automatic, monkeypatch):
     assert_allclose(steps, left_of(asked, history), rtol=1e-12)
     assert 5 < np.count_nonzero(acted) < 300
     messages = " ".join(str(warning.message) for warning in caught)
-    assert f"the steps added up to only {steps.sum():.2g} EM iterations" in messages
-    if not automatic:
+    if automatic:
+        limit = 0.9 * 0.7 ** np.count_nonzero(acted)
+        assert f"Use a smaller step_size (it was {limit:.3g})" in messages
+    else:
         # What to make smaller is the parameter; the last step was not taken at all.
         assert steps[-1] == 0 and "Use a smaller step_size (it was 0.9)" in messages
+        assert f"the steps added up to only {steps.sum():.2g} EM iterations" in messages
 
 
 @not_converged

@@ -3,7 +3,8 @@
 Every run starts where pooled EM starts. The gap is pooled EM's log-likelihood minus the run's, in
 nats per row; the claim is no NaN, a gap of at most 0.01 for VR-FedEM and of at most 0.05 for FedEM.
 Simulated clients are homogeneous or have rows of one component only; "digits" are scikit-learn's
-handwritten digits on 30 label-skewed clients, 10 components in 10 features.
+handwritten digits on 30 or 100 label-skewed clients, 10 components in 10 features; "many" are
+simulated, 10 components in 20 features, 2,310 statistics with full covariances.
 
     python examples/benchmarks/step_size_grid.py            # digits, centre, corners (half an hour)
     python examples/benchmarks/step_size_grid.py --full     # every combination (hours)
@@ -46,8 +47,18 @@ def make_clients(n_clients, split, seed=0):
         X = PCA(n_components=10, random_state=0).fit_transform(images)
         clients = client_labels(X, n_clients, scheme="label", y=digits, random_state=0)
         return X, clients, None
-    # Three components, 3 standard deviations apart, and a start well away from their means.
     rng = np.random.default_rng(seed)
+    if split == "many":
+        # Overlapping components of unlike shapes, on homogeneous clients of 1000 rows.
+        shapes = [np.cov(rng.normal(size=(60, 20)).T) * rng.uniform(0.5, 2) for _ in range(10)]
+        means = 0.6 * rng.normal(size=(10, 20))
+        components = rng.integers(10, size=1000 * n_clients)
+        X = means[components]
+        for g, shape in enumerate(shapes):
+            own = components == g
+            X[own] += rng.normal(size=(own.sum(), 20)) @ np.linalg.cholesky(shape).T
+        return X, np.repeat(np.arange(n_clients), 1000), None
+    # Three components, 3 standard deviations apart, and a start well away from their means.
     means = np.array([[0.0, 0, 0], [3, 0, 0], [0, 3, 1.5]])
     clients = np.repeat(np.arange(n_clients), N_ROWS)
     if split == "homogeneous":
@@ -96,6 +107,11 @@ def settings(which):
             (100, omega, participation, None, covariance_type, "digits", "fedem")
             for omega, participation in ((1.0, 1.0), (2.0, 0.5))
         ]
+    for n_clients in (10, 30):
+        for batch_size in (50, 10):
+            chosen.append((n_clients, 0.0, 1.0, batch_size, "full", "many", "vr_fedem"))
+        for batch_size, solver in ((50, "vr_fedem"), (50, "fedem"), (None, "fedem")):
+            chosen.append((n_clients, 1.0, 0.5, batch_size, "full", "many", solver))
     if which == "full":
         levels = ((10, 55, 300), (0.5, 2.0, 8.0), (0.1, 0.5, 1.0), (1, 5, 20, None))
         return chosen + list(itertools.product(*levels, COVARIANCE_TYPES, SPLITS, SOLVERS))
@@ -166,7 +182,7 @@ def run(
         "n": n_clients,
         "ω": omega,
         "operator": operator,
-        "its ω": f"{OPERATORS[operator](omega=omega).omega_for(length):.2f}",
+        "its ω": f"{OPERATORS[operator](omega=omega).omega_for(length) if omega else 0:.2f}",
         "p": participation,
         "b": batch_size or "all",
         "covariance": covariance_type,

@@ -89,13 +89,15 @@ class Problem(NamedTuple):
 class Broadcast(NamedTuple):
     """What the server tells the active clients at the start of round ``round_index``.
 
-    ``natural`` is φ(T(Ŝ)), which a client can compute from Ŝ; ``reference`` is what clients
-    subtract from s̄_i to have their field: Ŝ, or 0. ``message_units``, which follow from T(Ŝ), map
-    client vectors to the units that they are compressed in, ``to_components``, and back,
-    ``to_standard``; None where they are compressed as they are.
+    ``outer_loop`` numbers the outer loops of VR-FedEM. ``natural`` is φ(T(Ŝ)), which a client can
+    compute from Ŝ; ``reference`` is what clients subtract from s̄_i to have their field: Ŝ, or 0.
+    ``message_units``, which follow from T(Ŝ), map client vectors to the units that they are
+    compressed in, ``to_components``, and back, ``to_standard``; None where they are compressed as
+    they are.
     """
 
     round_index: int
+    outer_loop: int
     reference: FloatArray | float
     natural: Any
     message_units: Any = None
@@ -139,7 +141,8 @@ class ServerState(NamedTuple):
     """All that the server needs for the next round: Ŝ, T(Ŝ), V, and what it learnt of steps.
 
     Automatic steps are at most ``step_limit``; it shrinks when the safeguard acts, and where
-    lasting noise is too much for the step.
+    lasting noise is too much for the step. ``n_restarts`` counts the outer loops that were begun
+    because of it, before k_in rounds were over.
     """
 
     round_index: int
@@ -147,6 +150,7 @@ class ServerState(NamedTuple):
     parameters: Parameters
     control: FloatArray
     step_limit: float = inf
+    n_restarts: int = 0
 
 
 class RoundInfo(NamedTuple):
@@ -257,5 +261,6 @@ def server_half(
         parameters=model.learned(step.step_taken).maximization(step.statistics),
         control=server.control + problem.control_step * received.message_sum,
         step_limit=step_limit,
+        n_restarts=server.n_restarts,
     )
     return server, RoundInfo(field, step.field_sq_norm, step.safeguarded, step.step_taken)

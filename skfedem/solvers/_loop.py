@@ -189,6 +189,9 @@ def one_round(solver, problem, standing, options, workers):
     active = active_clients(problem, before.round_index)
     received = client_round(solver, problem, before, states, active, workers)
     server, info = server_half(problem, before, received, step_size)
+    if options.cautious and info.step_taken < step_size:
+        # Estimates that add up what happened on the way here would carry its error on.
+        server = server._replace(n_restarts=server.n_restarts + 1)
     after = progress._replace(
         server=server,
         epoch=progress.epoch + received.n_expectations / problem.federation.n_samples,
@@ -285,7 +288,8 @@ def broadcast_of(problem, server):
     model, parameters = problem.model, server.parameters
     reference = model.reference(server.statistics)
     units = model.message_units(parameters) if problem.omega else None
-    return Broadcast(server.round_index, reference, parameters.natural, units)
+    outer_loop = server.round_index // problem.n_inner + server.n_restarts
+    return Broadcast(server.round_index, outer_loop, reference, parameters.natural, units)
 
 
 def client_round(solver, problem, server, states, active, workers):

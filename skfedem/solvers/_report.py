@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from .._messages import plural, warn
+from .._messages import either, plural, warn
 from .._parameters import is_auto
 
 # Steps that add up to less than this many whole steps are a likely reason not to have converged ...
@@ -91,21 +91,35 @@ def _warn_of_steps(estimator, result, schedule, left, remedy):
     if last_tenth.any():
         # Automatic steps that were shortened have a limit from then on.
         shortened = not is_auto(estimator.step_size) or limit < schedule(1)
+        last = _last_step(estimator, result, schedule)
         warn(
             f"Steps {left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
-            f"{'were shortened' if shortened else 'left rare components as they were'}. Use a "
-            f"smaller step_size (it was {_last_step(estimator, result, schedule):.3g}), a larger "
-            f"batch_size or participation, or a smaller omega{remedy}.",
+            f"{'were shortened' if shortened else 'left rare components as they were'}. Use "
+            f"{either([f'a smaller step_size (it was {last:.3g})', *calmer(estimator)])}{remedy}.",
             ConvergenceWarning,
         )
     elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * schedule(1):
         warn(
             f"Steps were cut from {schedule(1):.2g} to at most {limit:.2g}, because rounds were "
-            "too random for more: the fit gets along slowly, if at all. Use a larger batch_size or "
-            f"participation, a smaller omega, or solver='vr_fedem'{remedy}.",
+            "too random for more: the fit gets along slowly, if at all. Use "
+            f"{either(calmer(estimator) or ['a smaller step_size'])}{remedy}.",
             ConvergenceWarning,
         )
+
+
+def calmer(estimator):
+    """What makes rounds less random, for what is random in those of this estimator."""
+    ways = []
+    if estimator.batch_size is not None:
+        ways.append("a larger batch_size")
+        has_loops = estimator.solver == "vr_fedem"
+        ways.append("a smaller n_inner" if has_loops else "solver='vr_fedem'")
+    if estimator.participation < 1:
+        ways.append("more participation")
+    if estimator.omega > 0:
+        ways.append("a smaller omega")
+    return ways
 
 
 def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, otherwise):

@@ -74,19 +74,18 @@ def client_half(
     message : Message
     states : ClientStates
     """
-    outer_loop = broadcast.round_index // problem.n_inner
-    estimate = spider(problem, broadcast, clients, states, outer_loop)
+    estimate = spider(problem, broadcast, clients, states)
     message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
     return message, ClientStates(
         controls=controls,
         estimates=estimate.statistics,
         natural=problem.model.kept_natural(problem.federation, broadcast.natural, clients),
-        outer_loop=np.full(len(clients), outer_loop),
+        outer_loop=np.full(len(clients), broadcast.outer_loop),
     )
 
 
 def spider(
-    problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates, outer_loop: int
+    problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates
 ) -> Estimate:
     """S_{t,k+1,i} (lines 3, 8 and 20 of Algorithm 2).
 
@@ -97,7 +96,7 @@ def spider(
     if problem.batch_size is None:
         return model.all_rows(federation, broadcast.natural, clients)
     statistics, n_expectations = states.estimates.copy(), 0
-    refresh = states.outer_loop != outer_loop
+    refresh = states.outer_loop != broadcast.outer_loop
     if refresh.any():
         full = model.all_rows(federation, broadcast.natural, clients[refresh])
         statistics[problem.vectors.within(clients, refresh)] = full.statistics
