@@ -8,7 +8,7 @@ bringing the counts together, and the trend is its sum over the sites, as in Fig
 Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021).
 
 The counts are simulated, at the size of the paper's data of mallards, unless you give your own
-file. ``--full`` simulates as many as the paper has of buzzards, too::
+file. ``--full`` also simulates counts at the size of the paper's data of buzzards::
 
     python examples/plot_bird_trends.py
     python examples/plot_bird_trends.py --full --output bird_trends.png
@@ -61,7 +61,7 @@ def simulated(title, n_observations):
 
 
 def of_file():
-    """The same of an eBird file, whose true trend nobody knows."""
+    """The same for an eBird file, whose true trend nobody knows."""
     data = read_ebird(
         options.ebd,
         options.sampling,
@@ -91,13 +91,13 @@ def missing_by_month(data):
 
 # %%
 # The fit: three quarters of the clients take part in a round, and their messages are compressed.
-# Most sites were visited once or twice, and where neither a site nor a month is known from
-# elsewhere, nothing says which of them a count is due to. A ridge of 1 on the effects settles that:
-# it is the prior knowledge that sites, and months, differ by a factor of e or so.
+# Most sites were visited once or twice, and where neither a site nor a month is known from other
+# counts, nothing says to which of them a count is due. A ridge of 1 on the effects settles that: it
+# expresses the prior knowledge that sites, and months, differ by a factor of e or so.
 #
 # The trend is the sum over the sites. All fitted means at once would be a matrix of sites by
-# months: they are added up a thousand sites at a time. Sites that nobody visited count as typical
-# ones.
+# months, so they are added up a thousand sites at a time. Sites that nobody visited count as
+# typical ones.
 
 
 def fit(data):
@@ -166,17 +166,17 @@ for study, imputer, trend in zip(studies, imputers, trends, strict=True):
 #
 # *What ours shows.* Other totals, as the counts are simulated: a species in steep decline with a
 # strong season, seen by ever more observers. With simulated counts the truth is known. The
-# estimate follows its course, with 12,185 observations a correlation of 0.98 from year to year,
-# and lies below it, by a third in the first year, where next to nothing was observed: sites that
+# estimate follows its course (with 12,185 observations, the correlation from year to year is 0.98)
+# and lies below it, by a third in the first year, in which next to nothing was observed: sites that
 # nobody visited count as typical ones, and the ridge pulls what is hardly known to the middle.
 #
-# *What is done in another way.* The paper has Gaussian counts of variance 1, no effects of site
-# or month and no penalty. A cell far from all observations is then estimated as about zero, and
-# we take it that totals of some hundred birds at 9,721 sites come from that. Run so here, from a
-# start at zero with the paper's :math:`\gamma = 10^{-4}`, :math:`\alpha = 10^{-3}`, :math:`b =
-# 100` and 150 epochs, the trend stays at zero; the paper does not tell its start. Poisson counts
-# with effects fill a cell by what its site and its month are like. The paper's data may not be
-# passed on: with a file of your own the script draws its trend.
+# *What is done differently.* The paper has Gaussian counts of variance 1, no effects of site or
+# month and no penalty. A cell far from all observations is then estimated as about zero, and we
+# suppose that totals of some hundred birds at 9,721 sites come from that. If we do the same here,
+# from a start at zero with the paper's :math:`\gamma = 10^{-4}`, :math:`\alpha = 10^{-3}`,
+# :math:`b = 100` and 150 epochs, the trend stays at zero; the paper does not state its start.
+# Poisson counts with effects fill a cell according to its site and its month. The paper's data may
+# not be passed on: with a file of your own, the script draws its trend.
 
 # %%
 # LOESS curves smooth over season and noise, as in the paper.

@@ -3,9 +3,9 @@ A cohort a round: what partial participation does to EM
 =======================================================
 
 Thirty clients hold rows of a mixture with three components, and each client's rows come from one
-component alone: hospitals with one ward each, phones in one language. One client in ten answers a
-round. The obvious federated EM takes those who answered for everybody, and does an EM iteration on
-their rows. FedEM takes a smaller step and remembers what each client last said.
+component alone: think of hospitals with one ward each, or phones in one language. In each round,
+one client in ten answers. The obvious federated EM takes those who answered for everybody, and does
+an EM iteration on their rows. FedEM takes a smaller step and remembers what each client last said.
 
 The script takes about twenty seconds. ``--full`` repeats it with twenty federations::
 
@@ -31,11 +31,12 @@ parser.add_argument("--rounds", type=int, default=500)
 parser.add_argument("--output", help="file to save the figure to")
 options, _ = parser.parse_known_args()
 
-# A run of so many rounds is wanted, converged or not.
+# Runs of this many rounds are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 N_COMPONENTS, PARTICIPATION = 3, 0.1
-# Of the 3,000 rows, such a component has less than a ten-thousandth of one.
+# A component with less weight counts as lost: of 3,000 rows, it has less than a ten-thousandth of
+# one.
 LOST = 1e-8
 
 # %%
@@ -96,8 +97,8 @@ def cohort_em(clients, X, start, n_rounds, seed):
 
 
 # %%
-# *FedEM* with its default step, which knows the participation, and its default memory; and, to tell
-# the two apart, the same small step without memory.
+# *FedEM* with its default step, which depends on the participation, and its default memory; and, to
+# separate the effects of the two, the same small step without memory.
 
 
 def fedem(clients, start, n_rounds, seed, **settings):
@@ -119,7 +120,7 @@ COHORT, NO_MEMORY, FEDEM = "cohort EM", "small step, no memory", "FedEM"
 
 
 def compare(seed):
-    """Log-likelihood of pooled EM; of each method log-likelihoods and weights, by round."""
+    """Log-likelihood of pooled EM; for each method, log-likelihoods and weights by round."""
     clients, X, start = federation(seed)
     n_rounds = options.rounds
     runs = {
@@ -157,9 +158,9 @@ for name in (COHORT, NO_MEMORY, FEDEM):
     print(f"  {name:22}  {np.mean(late):8.3f}")
 
 # %%
-# *What was expected.* An EM iteration answers with the mixture of the rows that it saw. With three
-# clients a round, nearly one in three rounds sees no row of a given component, and that round gives
-# it no weight: cohort EM destroys components.
+# *What was expected.* An EM iteration gives the mixture of the rows that it saw. With three clients
+# per round, nearly one in three rounds sees no row of a given component, and gives it no weight:
+# cohort EM destroys components.
 #
 # *What is seen.* It does, for good: within a few tens of rounds one component has all the weight,
 # and from then on it is fitted to whoever answered last. Over twenty federations the

@@ -3,14 +3,15 @@ What a bit buys: likelihood against communication
 =================================================
 
 In uncompressed federated EM every client sends its statistics in each round, 64 bits a number.
-FedEM sends a compressed difference to what the server already knows. Here is how far a fit has come
-by the number of bits that the clients have sent, for the three operators of
+FedEM sends a compressed difference to what the server already knows. This example shows how far a
+fit has come against the number of bits that the clients have sent, for the three operators of
 :mod:`skfedem.compression`, at several levels of the relative variance :math:`\omega`, with two step
 sizes.
 
-The rows are scikit-learn's handwritten digits on 30 clients that know few digits each; with
-``--full`` MNIST's images on 100 clients, if its four idx files are in the folder ``mnist`` of that
-which ``SKFEDEM_DATA`` names (``data`` if it names none). That takes a quarter of an hour::
+The rows are scikit-learn's handwritten digits on 30 clients that hold few digits each. With
+``--full`` they are MNIST's images on 100 clients, if its four idx files are in the subfolder
+``mnist`` of the folder that ``SKFEDEM_DATA`` names (``data`` if it is not set); this takes a
+quarter of an hour::
 
     python examples/plot_communication.py
     python examples/plot_communication.py --full --output communication.png
@@ -40,7 +41,7 @@ parser.add_argument("--output", help="file to save the figure to")
 options, _ = parser.parse_known_args()
 n_rounds = options.rounds or (300 if options.full else 150)
 
-# A run of so many rounds is wanted, converged or not.
+# Runs of this many rounds are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 N_COMPONENTS, WITHIN = 10, 0.01
@@ -50,14 +51,14 @@ N_COMPONENTS, WITHIN = 10, 0.01
 
 
 def digits_rows():
-    """Rows of the digits, and their clients: 30 with two kinds of digit each, or little more."""
+    """Rows of the digits, and their clients: 30 with two or a few more kinds of digit each."""
     images, digits = load_digits(return_X_y=True)
     X = PCA(n_components=10, random_state=0).fit_transform(images)
     return X, client_labels(X, 30, scheme="label", y=digits, random_state=0)
 
 
 def mnist_rows(folder):
-    """Rows of MNIST and their clients: 100 with 700 images each at random."""
+    """Rows of MNIST and their clients: 100 with 700 random images each."""
     images = []
     for name in ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"):
         with gzip.open(folder / name) as file:
@@ -79,9 +80,9 @@ print(f"{name}: {len(X):,} rows on {labels.max() + 1} clients")
 
 # %%
 # Uncompressed federated EM is what the estimator does by default. From the start, which all runs
-# share, it climbs to an optimum, and what is plotted is the distance to this optimum. The digits
-# start from the default, one-shot federated k-means. On MNIST that start is so near the end that
-# uncompressed EM takes four to ten rounds; there the start is the paper's, random images as means.
+# share, it climbs to an optimum, and we plot the distance to this optimum. The digits start from
+# the default, one-shot federated k-means. On MNIST that start is so near the end that uncompressed
+# EM takes four to ten rounds; so there the start is the paper's, with random images as means.
 
 
 def common():
@@ -111,7 +112,7 @@ optimum = reference.max()
 
 
 def bits_to_arrive(bits, log_likelihood):
-    """Bits until the log-likelihood is within 0.01 nats of the optimum to stay; inf if never."""
+    """Bits until the log-likelihood is within 0.01 nats of the optimum for good; inf if never."""
     outside = np.flatnonzero(log_likelihood < optimum - WITHIN)
     first = outside[-1] + 1 if len(outside) else 0
     return bits[first] if first < len(bits) else np.inf
@@ -124,9 +125,9 @@ print(
 )
 
 # %%
-# The compressed runs: all clients and all rows in every round, so that compression is all the noise
-# there is. Clients start with empty control variates, which saves an uncompressed message. The
-# curves are means over runs with different seeds, at the same round.
+# The compressed runs: all clients and all rows in every round, so that compression is the only
+# noise. Clients start with empty control variates, which saves an uncompressed message. The curves
+# are means over runs with different seeds, at the same round.
 
 OPERATORS = {"dithering": "random dithering", "block": "block quantizer", "rand_k": "random k"}
 OMEGAS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -134,7 +135,7 @@ STEP_SIZES = ("auto", 0.5)
 
 
 def curve(operator, omega, step_size):
-    """Of several runs: mean bits and mean log-likelihood by round, and median bits to arrive."""
+    """Mean bits and mean log-likelihood of several runs by round, and median bits to arrive."""
     runs = [
         bits_and_likelihood(
             compressor=operator,
@@ -172,24 +173,24 @@ for key, (bits, log_likelihood, _) in curves.items():
     print(f"{key[0]:10} ω = {key[1]:<3g} γ = {key[2]!s:5}: {pairs}")
 
 # %%
-# *What is seen*, on the digits. *The operators* differ by what a number costs: dithering needs two
+# *What is seen*, on the digits. *The operators* differ in what a number costs: dithering needs two
 # or three bits, the block quantizer pays for one norm every :math:`(1 + \omega)^2` numbers, and
 # random k for 64 bits with each number that it keeps. At :math:`\omega = 1` they come within 0.01
-# nats of the optimum with 9, 24 and 91 percent of the bits of uncompressed EM; of the first, a
-# quarter is in the messages before the first round.
+# nats of the optimum with 9, 24 and 91 percent of the bits of uncompressed EM; a quarter of
+# dithering's bits is in the messages before the first round.
 #
-# *A larger* :math:`\omega` *makes messages shorter, and the automatic step too.* Up to
-# :math:`\omega = 2` that saves bits; at 8 dithering takes 13 percent, and most of 150 rounds. With
+# *A larger* :math:`\omega` *makes messages shorter, and the automatic step as well.* Up to
+# :math:`\omega = 2` that saves bits; at 8, dithering takes 13 percent, and most of 150 rounds. With
 # :math:`\gamma = 0.5` it takes 9 percent at :math:`\omega = 4`.
 #
 # *The automatic step is meant to hold everywhere*, and random k at :math:`\omega = 8` shows why:
 # with :math:`\gamma = 0.5` those runs never settle.
 #
 # *Runs that stop short* are at rest in another optimum, 0.006 or 0.018 nats below, for one seed or
-# all of them. In the first rounds control variates are still empty, and what is compressed is whole
-# statistics: that is the bump at the left, and its noise decides where a run goes. It may also
+# all of them. In the first rounds, control variates are still empty, so that whole statistics are
+# compressed: that is the bump at the left, and its noise decides where a run goes. Noise may also
 # help: uncompressed EM creeps over a plateau for thirty rounds, which runs with larger
-# :math:`\omega` leave earlier, and this is why the cheapest of all is the block quantizer at
+# :math:`\omega` leave earlier. This is why the cheapest of all is the block quantizer at
 # :math:`\omega = 4` and :math:`\gamma = 0.5`, with 8 percent.
 
 figure, axes = plt.subplots(

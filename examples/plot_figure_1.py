@@ -31,7 +31,7 @@ parser.add_argument("--full", action="store_true", help="twenty seeds instead of
 parser.add_argument("--output", help="file to save the figure to")
 options, _ = parser.parse_known_args()
 
-# A run of so many epochs is wanted, converged or not.
+# Runs of this many epochs are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
@@ -80,7 +80,7 @@ def trajectory(data, name, n_epochs, seed):
 
 
 def level(epochs, values, at):
-    """Geometric mean of the values in the ten epochs before one."""
+    """Geometric mean of the values in the ten epochs before a given one."""
     near = (epochs > at - 10) & (epochs <= at) & (values > 0)
     return np.exp(np.log(values[near]).mean()) if near.any() else np.nan
 
@@ -105,8 +105,8 @@ for name, of_name in runs.items():
 #
 # *What ours shows.* The same. FedEM's floor lies between :math:`10^{-6}` and a few :math:`10^{-5}`,
 # and :math:`\lVert H \rVert^2` stays near :math:`2 \cdot 10^{-3}`: H is h plus the noise of one
-# round, and the steps average over :math:`1/\gamma = 100` of them. For VR-FedEM the two are hardly
-# to be told apart, since its noise fades with the field. They are at :math:`10^{-16}` after 500
+# round, and the steps average over :math:`1/\gamma = 100` of them. For VR-FedEM the two can hardly
+# be told apart, since its noise fades with the field. They are at :math:`10^{-16}` after 500
 # epochs, and from 950 on at :math:`5 \cdot 10^{-29}`, which is rounding.
 #
 # *Where they differ.* Levels and slopes need not agree. How fast the field falls depends on how
@@ -114,8 +114,8 @@ for name, of_name in runs.items():
 # factor of some 450 every hundred epochs. Absent clients read no rows in our count of epochs;
 # counted as if all of them took part, 1,000 epochs would end at 6,667 rounds and not at 8,326. And
 # our statistics are of rows in standard units: squared norms in the units of the rows are between
-# 0.5 and 5 times as large. Messages are compressed in the units of the components;
-# compressed as they are, FedEM's :math:`\lVert H \rVert^2` is the same to a percent.
+# 0.5 and 5 times as large. Messages are compressed in the units of the components; if they were
+# compressed as they are, FedEM's :math:`\lVert H \rVert^2` would be the same to a percent.
 
 
 def draw(axis, of_name, line):

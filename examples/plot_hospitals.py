@@ -4,14 +4,14 @@ Four hospitals: a pipeline from raw tables to a tuned fit
 
 Patients of four hospitals, with five measurements each, some of them missing: the heart disease
 data of Cleveland, Hungary, Switzerland and Long Beach (UCI). Which kinds of patients are there? The
-pipeline marks and fills in what is missing, standardises, and fits a mixture, and what leaves a
-hospital are sums and centroids, no patients as such. A grid search then says how far messages can
-be compressed and how often a hospital may be absent.
+pipeline marks and fills in what is missing, standardises, and fits a mixture. Only sums and
+centroids leave a hospital, not patients as such. A grid search then says how far messages can be
+compressed and how often a hospital may be absent.
 
 The data are the four processed files of UCI's "Heart Disease" (doi 10.24432/C52P4X) in one table,
 ``heart_4hospitals.csv``, with the columns hospital, age, trestbps, chol, thalach, oldpeak and num
 among others, empty where a value is missing. It is read from the folder that ``SKFEDEM_DATA`` names
-(``data`` if it names none), or from where ``--table`` says. Without it the script takes
+(``data`` if it is not set), or from the path given with ``--table``. Without it the script takes
 scikit-learn's diabetes patients, spread over four hospitals at random, one of which never measured
 cholesterol. ``--full`` searches a larger grid::
 
@@ -51,8 +51,8 @@ options, _ = parser.parse_known_args()
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
-# The tables. Of the thirteen features the five that are measured on a scale are used, cholesterol
-# in the third column. Whether a patient is ill is known, and not shown to the mixture.
+# The tables. Of the thirteen features, the five that are measured on a scale are used; cholesterol
+# is in the third column. Whether a patient is ill is known, but not shown to the mixture.
 
 CHOLESTEROL = 2
 
@@ -100,23 +100,23 @@ for hospital, table, of_table in zip(hospitals, tables, ill, strict=True):
     )
 
 # %%
-# *What is missing.* A cholesterol of 0 is no measurement: nobody is alive with it, and one hospital
-# has nothing else. Taken at face value these zeros are the most striking thing in the data, and the
-# mixture finds those who were not measured, which says more of the hospital than of the patients.
-# The same holds for a blood pressure of 0. So the pipeline
+# *What is missing.* A cholesterol of 0 is not a measurement: nobody is alive with it, and one
+# hospital has nothing else. Taken at face value, these zeros are the most striking thing in the
+# data, and the mixture finds those who were not measured, which says more about the hospital than
+# about the patients. The same holds for a blood pressure of 0. So the pipeline
 #
 # 1. turns these zeros into missing values, at each client;
 # 2. standardises by the means and variances of what was measured: the clients send sums and counts
 #    of their measured values, and missing values stay missing;
 # 3. fills in 0, which is now the mean over all hospitals that measured.
 #
-# A hospital without any measurement of cholesterol is thus served by the others' mean, not by its
-# own. Filling in a mean is the simple way, and it has its price: the variance of cholesterol, and
-# its correlations, come out too small, and a patient without a measurement tells the mixture that
-# hers is average. Often a column that says "not measured" is added beside it. Not here: a
-# component that held just the unmeasured would have a variance of zero in that column and an
-# infinite likelihood. For the same reason the components share one covariance: within all of them
-# together the filled-in column does vary.
+# A hospital without any measurement of cholesterol thus gets the others' mean, not its own. Filling
+# in a mean is the simple way, and it has its price: the variance of cholesterol, and its
+# correlations, come out too small, and a patient without a measurement tells the mixture that hers
+# is average. Often a column that says "not measured" is added. Not here: a component that held just
+# the unmeasured would have a variance of zero in that column and an infinite likelihood. For the
+# same reason the components share one covariance: within all of them together, the filled-in column
+# does vary.
 
 ZERO_IS_MISSING = [1, CHOLESTEROL]
 
@@ -155,11 +155,10 @@ def pipeline(*first, **settings):
 
 
 # %%
-# Three components, by federated EM without compression: with the zeros as they stand, by the
-# pipeline, and without cholesterol. For each component its weight, the share of the ill in it,
-# and its means in standard deviations; and how well the components agree (adjusted Rand index, 1
-# for the same, 0 for chance) with the hospitals and with those of the fit that knows no
-# cholesterol.
+# Three components, by federated EM without compression: with the zeros as they are, by the
+# pipeline, and without cholesterol. For each component we print its weight, the share of the ill in
+# it, and its means in standard deviations; and how well the components agree (adjusted Rand index,
+# 1 for identical, 0 for chance) with the hospitals and with those of the fit without cholesterol.
 
 EXACT = {"tol": 1e-6, "max_iter": 2000}
 AT_FACE, MARKED, WITHOUT = "zeros taken at face value", "zeros are missing", "no cholesterol"
@@ -184,20 +183,20 @@ for title, fit in fits.items():
         print(f"  weight {weight:.2f}, {is_ill[found == k].mean():.0%} ill: {shown}")
 
 # %%
-# *What is seen*, on the heart data. At face value one component is just those whose cholesterol
+# *What is seen*, on the heart data. At face value, one component is just those whose cholesterol
 # was not measured: all of Switzerland, a quarter of Long Beach and hardly anybody else. With the
 # zeros marked, the components are kinds of patients that all hospitals have: younger ones with a
 # high heart rate, of whom a quarter is ill; older ones; and those with a marked ST depression, of
-# whom nine in ten are ill. They are much the same when cholesterol is left out, so that the
-# filled-in values did not make them.
+# whom nine in ten are ill. They are much the same when cholesterol is left out, so that they do not
+# come from the filled-in values.
 
 # %%
 # The grid: step :math:`\gamma`, compression :math:`\omega` and participation :math:`p`. A list of
 # clients is split by clients: each setting is fitted to three hospitals and scored on the fourth.
 # (The fourth is standardised, and filled in, by what the three know.) The scores compare settings
 # of one pipeline on the same values, filled-in ones included; as likelihoods of real data they
-# mean nothing. A second score is what the hospitals sent, and chosen is the cheapest setting
-# among those within 0.01 nats per row of the best.
+# mean nothing. A second score is what the hospitals sent; the cheapest setting within 0.01 nats per
+# row of the best is chosen.
 
 WITHIN = 0.01
 
@@ -256,17 +255,17 @@ print(
 # *What is seen*, on the heart data. In the small grid all settings are as good as each other and
 # as exact EM: their held-out log-likelihoods, -7.07 nats per patient, differ by 0.006 at most.
 # What differs is the cost. The cheapest, :math:`\gamma = 0.3`, :math:`\omega = 1` and :math:`p =
-# 0.5`, sends 0.4 of what exact EM sends; it cannot be much less, as the messages before the first
-# round are sent by all, in full. Half of the hospitals with uncompressed messages is dearer than
+# 0.5`, sends 0.4 of what exact EM sends; it cannot be much less, as all hospitals send the messages
+# before the first round in full. Half of the hospitals with uncompressed messages cost more than
 # exact EM, as smaller steps take more rounds.
 #
-# With ``--full`` the limits show. With a quarter of the hospitals most fits with steps of 0.5, and
-# from :math:`\omega = 4` on with steps of 0.3, end nowhere: a hospital that was not asked is far
-# outside of what they fitted. (Messages are so short that :math:`\omega = 8` is no coarser than 4.)
-# And short steps are the best by 0.01 nats, as 400 rounds of 0.03 are twelve EM iterations:
+# With ``--full`` the limits show. With a quarter of the hospitals, most fits with steps of 0.5, and
+# from :math:`\omega = 4` on those with steps of 0.3, end nowhere: a hospital that was not asked is
+# far outside of what they fitted. (Messages are so short that :math:`\omega = 8` is no coarser than
+# 4.) And short steps are best by 0.01 nats, as 400 rounds of 0.03 are twelve EM iterations:
 # stopping early helps a little with a hospital that was not asked. The setting that is chosen then,
-# with a quarter of them and the automatic step, is one of these, and fitted to all it is 0.04 nats
-# below exact EM.
+# with a quarter of the hospitals and the automatic step, is one of these; fitted to all hospitals,
+# it is 0.04 nats below exact EM.
 
 rows = [(omega, participation) for omega in grid[OMEGA] for participation in grid[PARTICIPATION]]
 figure = plt.figure(figsize=(10, 6.3 + 0.2 * len(rows)), layout="constrained")

@@ -7,10 +7,10 @@ Gaussian mixture with ten components and a common covariance, fitted to the imag
 clients by FedEM and by VR-FedEM. The weights of the components are followed over a hundred epochs,
 and so is :math:`\lVert H_k \rVert^2`, the squared norm of what the server sees of the mean field.
 
-MNIST's four idx files are read from the folder ``mnist`` of that which ``SKFEDEM_DATA`` names
-(``data`` if it names none), or from where ``--mnist`` says. Without them the script takes the small
-digits that come with scikit-learn, on fewer clients. ``--full`` runs twenty times as many epochs as
-the paper, six minutes, to see where the runs end::
+MNIST's four idx files are read from the subfolder ``mnist`` of the folder that ``SKFEDEM_DATA``
+names (``data`` if it is not set), or from the folder given with ``--mnist``. Without them the
+script takes the small digits that come with scikit-learn, on fewer clients. ``--full`` runs twenty
+times as many epochs as the paper, which takes six minutes, to see where the runs end::
 
     python examples/plot_mnist.py
     python examples/plot_mnist.py --mnist path/to/idx-files --full --output mnist.png
@@ -40,7 +40,7 @@ parser.add_argument("--output", help="file to save the figure to")
 options, _ = parser.parse_known_args()
 n_epochs = options.epochs or (2_000 if options.full else 100)
 
-# A run of so many epochs is wanted, converged or not.
+# Runs of this many epochs are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
@@ -93,11 +93,11 @@ more = " or one more" if len(X) % n_clients else ""
 print(f"{n_clients} clients with {n_rows} images each{more}")
 
 # %%
-# The settings are the paper's where it tells them: 100 clients with 700 images each at random,
-# :math:`\gamma = 10^{-3}`, :math:`b = 20`. Where it says "a similar experiment" they are those of
+# The settings are the paper's where it states them: 100 clients with 700 random images each,
+# :math:`\gamma = 10^{-3}`, :math:`b = 20`. Where it says "a similar experiment", they are those of
 # its synthetic one: :math:`\omega = 1`, :math:`\alpha = 10^{-2}`, :math:`p = 0.75` and, for
 # VR-FedEM, :math:`k_\mathrm{in} = m / b`. The operator is the block quantizer of its Appendix B.
-# All runs start with equal weights, images at random as means, and the covariance of all images.
+# All runs start with equal weights, random images as means, and the covariance of all images.
 # A third run is VR-FedEM with ten times the step.
 #
 # Scikit-learn's digits are 1,797 images. With twenty clients and :math:`\gamma = 10^{-2}` a hundred
@@ -138,9 +138,9 @@ pooled = FederatedGaussianMixture(**START, tol=1e-5, max_iter=1_000).fit(X)
 
 # %%
 # Squared norms are means over the rounds of the epochs before, because a single round's
-# :math:`\lVert H_k \rVert^2` is noisy; they are of statistics in standard units, and messages are
-# compressed in the units of the components, where the paper has neither. A round with step
-# :math:`\gamma` goes a share :math:`\gamma` of an EM iteration, so that the sum of the steps says
+# :math:`\lVert H_k \rVert^2` is noisy. They are those of statistics in standard units, and messages
+# are compressed in the units of the components; the paper has neither. A round with step
+# :math:`\gamma` makes a share :math:`\gamma` of an EM iteration, so that the sum of the steps says
 # how many iterations a run is worth.
 
 
@@ -157,7 +157,7 @@ def table(model, n_rows=5):
     """Rows (epoch, sum of steps, ||H||², ||h||², largest weights) at even distances."""
     seen = model.history_
     ends = np.linspace(0, seen["epoch"][-1], n_rows + 1)[1:]
-    # The start is no fixed point: its parameters are no T of any statistic.
+    # The start is not a fixed point: its parameters are not T of any statistic.
     epochs, field, mean_field = (
         seen[column][2:] for column in ("epoch", "field_sq_norm", "mean_field_sq_norm")
     )
@@ -199,15 +199,15 @@ print("  weights", " ".join(f"{weight:.3f}" for weight in np.sort(pooled.weights
 # start, takes ten iterations to get there. With :math:`\gamma = 10^{-2}`, which is the step of
 # the paper's synthetic experiment, VR-FedEM is at :math:`6 \cdot 10^{-4}` after 80 epochs, on the
 # same axis as the paper's. Our guess is that the paper's panel was made with such a step, or that
-# an epoch in it holds more rounds; the text does not say. Norms are of other units here, standard
-# ones, and the random start is another one.
+# an epoch in it holds more rounds; the text does not say. Here, norms are in other units (the
+# standard ones), and the random start is another one.
 #
 # None of these runs is at its end. EM on the pooled rows goes through a plateau after ten
 # iterations, where its field grows again, and then halves the largest component. The triangles at
-# the right are the weights that it ends with. With ``--full``, after 2,000 epochs, FedEM is there
-# but for noise: :math:`\lVert h \rVert^2` stays near :math:`10^{-5}`. VR-FedEM with the small
-# step is on its way, 0.07 nats per row below the optimum; with ten times the step it has arrived
-# after 500 epochs, and its field goes on to below :math:`10^{-16}`.
+# the right are the weights that it ends with. With ``--full``, after 2,000 epochs, FedEM has
+# arrived, up to noise: :math:`\lVert h \rVert^2` stays near :math:`10^{-5}`. VR-FedEM with the
+# small step is on its way, 0.07 nats per row below the optimum; with ten times the step it has
+# arrived after 500 epochs, and its field goes on falling to below :math:`10^{-16}`.
 
 
 def draw(top, bottom, model):

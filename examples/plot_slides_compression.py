@@ -4,8 +4,8 @@ Compressed messages
 
 The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) show FedEM's robustness to
 compression: the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs, against epochs, on their toy
-example of two components in the plane. Here it is for messages whose relative variance
-:math:`\omega` goes from 0, nothing is compressed, to 8, one number in nine is sent.
+example of two components in the plane. Here we draw it for messages whose relative variance
+:math:`\omega` goes from 0, where nothing is compressed, to 8, where one number in nine is sent.
 
 The default is a mean of eight runs of 200 epochs; ``--full`` is 50 runs of 500::
 
@@ -35,19 +35,19 @@ options, _ = parser.parse_known_args()
 if options.full:
     options.runs, options.epochs = 50, 500
 
-# A run of so many rounds is wanted, converged or not.
+# Runs of this many rounds are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
 # The slides do not give their settings; these are those of the paper's Figure 1: 100 clients of 100
 # rows, :math:`\gamma = \alpha = 10^{-2}`, :math:`b = 20` and :math:`p = 0.75`. The rows and the
-# start are the same in all runs, and the draws of clients, minibatches and compression are not.
+# start are the same in all runs; the draws of clients, minibatches and compression differ.
 #
 # A message has six numbers here, too few for the operators of :mod:`skfedem.compression` to reach
 # :math:`\omega = 8`: the coarsest, one number out of six, has 5. This one keeps each number with
 # probability :math:`1/(1 + \omega)`, whatever the length. It inherits the encoding of
-# ``Identity``, eight bytes for a number, kept or not: the bits in the history save nothing, and
-# are not looked at.
+# ``Identity``, eight bytes for a number, kept or not: so the bits in the history show no savings,
+# and we do not look at them.
 
 OMEGAS = (0.0, 1.0, 2.0, 4.0, 8.0)
 BATCH_SIZE, PARTICIPATION = 20, 0.75
@@ -102,7 +102,7 @@ def mean_over_runs(data, omega, n_epochs, n_runs):
         ).fit(data.clients)
         seen = np.isfinite(mixture.history_["mean_field_sq_norm"])
         curves.append([mixture.history_[name][seen] for name in ("epoch", "mean_field_sq_norm")])
-    # How many epochs a round takes is chance, and differs little from run to run.
+    # How many epochs a round takes is random, but differs little from run to run.
     return np.mean(curves, axis=0)
 
 
@@ -111,13 +111,13 @@ curves = {omega: mean_over_runs(data, omega, options.epochs, options.runs) for o
 
 # %%
 # *What the slides claim.* FedEM finds the root of h for every level of compression. They give
-# neither settings nor levels, so that the claim can be compared and numbers cannot.
+# neither settings nor levels, so that we can compare the claim, but no numbers.
 #
 # *What ours shows.* It does: for every :math:`\omega` the field falls by more than three orders of
-# magnitude, and until it nears its floor it falls alike. The floor rises as :math:`1 + \omega`:
-# what is compressed here is, near the floor, little more than the noise of minibatches, and the
-# operator multiplies its mean square by that. The bound of Theorem 4 rises about twice as fast, as
-# a bound may.
+# magnitude, and equally fast until it nears its floor. The floor rises as :math:`1 + \omega`:
+# near the floor, what is compressed is little more than the noise of minibatches, and the operator
+# multiplies its mean square by this factor. The bound of Theorem 4 rises about twice as fast, as a
+# bound may.
 
 
 def floor(epochs, values):

@@ -33,15 +33,15 @@ options, _ = parser.parse_known_args()
 if options.full:
     options.runs, options.epochs = 50, 500
 
-# A run of so many rounds is wanted, converged or not.
+# Runs of this many rounds are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
 # The slides do not give their settings. "Minibatches" are those of the paper's Figure 1: 100
 # clients of 100 rows, :math:`b = 20`, :math:`\gamma = \alpha = 10^{-2}`, :math:`\omega = 1` and
-# :math:`p = 0.75`. "All rows" is the same with every row of an active client in every round, which
-# leaves compression and absence as the only noise, and with steps that are long enough to see where
-# that leads: :math:`\gamma = 0.1` and :math:`\alpha = 1/(1 + \omega)`.
+# :math:`p = 0.75`. "All rows" is the same, except that active clients read all their rows in every
+# round, which leaves compression and absence as the only noise, and that steps are long enough to
+# see where this leads: :math:`\gamma = 0.1` and :math:`\alpha = 1/(1 + \omega)`.
 
 CLIENTS = {"homogeneous clients": "iid", "one-component clients": "one_component"}
 PARTICIPATION = 0.75
@@ -124,19 +124,19 @@ for (name, reading, algorithm), of_runs in runs.items():
 
 # %%
 # *What the slides claim.* The control variates are there to control the variance of the compression
-# step, and it is for heterogeneous clients that this tells.
+# step, and this matters for heterogeneous clients.
 #
-# *What ours shows.* That, and why. A naive client's message does not fade: near the solution it is
-# its own field :math:`h_i`, and the noise of compression and absence is in proportion to it.
-# Homogeneous clients have small fields there, and the noise of minibatches hides that of their
-# messages. A client of one component sends a large one for ever, as the others will outvote it: the
+# *What ours shows.* The same, and why. A naive client's message does not fade: near the solution it
+# is the client's own field :math:`h_i`, and the noise of compression and absence is proportional to
+# it. Homogeneous clients have small fields there, and the noise of minibatches hides that of their
+# messages. A client of one component keeps sending a large field, which the others outvote: the
 # naive weight strays several times as far, at a mean field several times as large. Nothing is
 # biased, though: it wanders about the right value.
 #
 # Without minibatches the difference is one of kind. FedEM converges to the solution of pooled EM,
-# and no slower for heterogeneous clients; naive FedEM stops at a floor, for homogeneous clients
-# too, as no two clients are quite alike, and at one some forty times as high for clients of one
-# component.
+# and no more slowly for heterogeneous clients. Naive FedEM stops at a floor, even for homogeneous
+# clients, as no two clients are quite alike; for clients of one component, the floor is some forty
+# times as high.
 
 COLOURS = {"FedEM": "tab:blue", "naive FedEM": "tab:orange"}
 LINES = {"minibatches": "-", "all rows": "--"}

@@ -4,8 +4,8 @@ Clients that stay away
 
 The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) show FedEM's robustness to
 partial participation: the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs, against epochs, on
-their toy example of two components in the plane. Here it is for clients that take part in a round
-with probability :math:`p = 0.25`, 0.5, 0.75 and 1.
+their toy example of two components in the plane. Here we draw it for clients that take part in a
+round with probability :math:`p = 0.25`, 0.5, 0.75 and 1.
 
 The default is a mean of five runs of 200 epochs; ``--full`` is 50 runs of 500::
 
@@ -33,13 +33,13 @@ options, _ = parser.parse_known_args()
 if options.full:
     options.runs, options.epochs = 50, 500
 
-# A run of so many rounds is wanted, converged or not.
+# Runs of this many rounds are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
 # The slides do not give their settings; these are those of the paper's Figure 1: 100 clients of 100
 # rows, :math:`\gamma = \alpha = 10^{-2}`, :math:`b = 20` and :math:`\omega = 1`. The rows and the
-# start are the same in all runs, and the draws of clients, minibatches and compression are not.
+# start are the same in all runs; the draws of clients, minibatches and compression differ.
 
 PARTICIPATIONS = (0.25, 0.5, 0.75, 1.0)
 BATCH_SIZE = 20
@@ -70,7 +70,7 @@ def mean_over_runs(data, participation, n_epochs, n_runs):
         ).fit(data.clients)
         seen = np.isfinite(mixture.history_["mean_field_sq_norm"])
         curves.append([mixture.history_[name][seen] for name in ("epoch", "mean_field_sq_norm")])
-    # How many epochs a round takes is chance, and differs little from run to run.
+    # How many epochs a round takes is random, but differs little from run to run.
     return np.mean(curves, axis=0)
 
 
@@ -79,13 +79,13 @@ curves = {p: mean_over_runs(data, p, options.epochs, options.runs) for p in PART
 
 # %%
 # *What the slides claim.* FedEM finds the root of h for every p. They give neither settings nor
-# levels, so that the claim can be compared and numbers cannot.
+# levels, so that we can compare the claim, but no numbers.
 #
 # *What ours shows.* It does: every curve falls by about four orders of magnitude, to a floor. Two
-# more things are to be seen. Per epoch, fewer clients are *faster*: absent clients read no rows, so
-# that at p = 0.25 an epoch holds four times as many rounds, and all rounds take the same step. (In
-# rounds, the four curves fall together.) And the floor rises as p falls, about as 1/p: the mean of
-# fewer messages is noisier. The bound of Theorem 4 rises faster, as a bound may.
+# more things can be seen. Per epoch, fewer clients are *faster*: absent clients read no rows, so
+# that at p = 0.25 an epoch holds four times as many rounds, and all rounds take the same step.
+# (Against rounds, the four curves fall together.) And the floor rises as p falls, about as 1/p: the
+# mean of fewer messages is noisier. The bound of Theorem 4 rises faster, as a bound may.
 
 
 def floor(epochs, values):

@@ -3,8 +3,8 @@ Trajectories of the weights
 ===========================
 
 The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) follow the estimate of a
-mixture's weight, and the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs, against epochs: by
-FedEM and by VR-FedEM, on their toy example of two components in the plane.
+mixture's weight, and the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs, against epochs, for
+FedEM and for VR-FedEM on their toy example of two components in the plane.
 
 The default is eight runs of 200 epochs; ``--full`` is 50 runs of 500::
 
@@ -31,7 +31,7 @@ options, _ = parser.parse_known_args()
 if options.full:
     options.runs, options.epochs = 50, 500
 
-# A run of so many epochs is wanted, converged or not.
+# Runs of this many epochs are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
@@ -89,7 +89,7 @@ runs = {solver: several_runs(data, solver, epochs, options.runs) for solver in S
 
 
 # %%
-# The numbers: pooled EM has the weight that both are after.
+# The numbers. Both algorithms head for the weight of pooled EM.
 
 print(f"weight by pooled EM: {pooled:.5f}")
 for solver, of_solver in runs.items():
@@ -105,11 +105,11 @@ for solver, of_solver in runs.items():
 # *What the slides claim.* VR-FedEM reduces the variance of the clients' estimates, and with it that
 # of the weight.
 #
-# *What ours shows.* That: at epoch 200 the weights of FedEM's runs differ in the third
-# decimal, at a mean field near :math:`10^{-5}` that no longer falls, and those of VR-FedEM in the
-# sixth, at one that goes on falling by a factor of ten every 38 epochs. Both took the same steps.
-# VR-FedEM is ahead from the beginning because its rounds read fewer rows: there are 8.3 to an
-# epoch, and 6.7 of FedEM's.
+# *What ours shows.* The same: at epoch 200 the weights of FedEM's runs differ in the third decimal,
+# with a mean field near :math:`10^{-5}` that no longer falls, and those of VR-FedEM in the sixth,
+# with one that goes on falling by a factor of ten every 38 epochs. Both took the same steps.
+# VR-FedEM is ahead from the beginning because its rounds read fewer rows: an epoch holds 8.3 of
+# them, and 6.7 of FedEM's.
 
 COLOURS = {"FedEM": "tab:red", "VR-FedEM": "tab:blue"}
 figure, (left, right) = plt.subplots(ncols=2, figsize=(10, 4), layout="constrained")

@@ -38,22 +38,23 @@ options, _ = parser.parse_known_args()
 if options.full:
     options.seeds, options.halvings, options.length = 12, 9, 30.0
 
-# A run of so many rounds is wanted, converged or not.
+# Runs of this many rounds are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
 # *What is stable.* Clients hold 30 rows each, of one of three components in seven dimensions, and
 # the covariance is known. A run starts near the solution of pooled EM, its means off by 0.1
-# standard deviations, with :math:`\alpha = 1/(1 + \omega)` as the theorems have it. FedEM reads all
+# standard deviations, with :math:`\alpha = 1/(1 + \omega)` as in the theorems. FedEM reads all
 # rows and VR-FedEM minibatches, so that neither has a noise floor: with a stable step
-# :math:`\lVert h \rVert^2` goes to zero. A step is called stable here if in every run, one a seed,
+# :math:`\lVert h \rVert^2` goes to zero. A step is called stable here if in every run (one per
+# seed),
 #
 # - :math:`\lVert h \rVert^2` ends below a hundredth of what it was at the start,
 # - and no step ever left the domain of the M-step.
 #
-# A run takes 15 times :math:`1/\gamma + (1 + \omega)/p` rounds: the first is what EM needs at this
-# step to forget where it came from, the second what the memories need. Steps are at most 1, which
-# is EM.
+# A run takes 15 times :math:`1/\gamma + (1 + \omega)/p` rounds: the first term is what EM needs at
+# this step to forget where it came from, the second what the memories (control variates) need.
+# Steps are at most 1, which is EM.
 #
 # A message has 24 numbers, of which random-k sends k: :math:`\omega = 24/k - 1`.
 
@@ -162,11 +163,11 @@ measured = {
 }
 
 # %%
-# *What the theorems say.* Their constants are unknown for most data, but L can be told here. It is
-# the root mean square of Lipschitz constants of the clients' fields, and at least that of the norms
-# of their derivatives at the solution, which is what we take. (Norms are in the units of the
+# *What the theorems say.* Their constants are unknown for most data, but here L can be estimated.
+# It is the root mean square of Lipschitz constants of the clients' fields, and at least that of the
+# norms of their derivatives at the solution, which is what we take. (Norms are in the units of the
 # estimator's statistics, in which all rows together have unit second moments.) For VR-FedEM it is a
-# mean over rows instead of clients, and larger still. The curvatures are taken to be all one,
+# mean over rows instead of clients, and larger still. The curvatures are taken to be all equal,
 # :math:`v_\mathrm{min} = v_\mathrm{max} = L_{\dot W}`. All of this favours the bounds.
 
 
@@ -254,10 +255,10 @@ for (name, swept), steps in measured.items():
 
 # %%
 # *What the theorems promise holds, with room to spare.* Stable steps are 5 to 90 times as long as
-# the bounds, the more so the smaller these are. A bound is for all problems that meet its
-# assumptions, and this is one.
+# the bounds; the factor is largest where the bounds are smallest. A bound is for all problems that
+# meet its assumptions, and this is one of them.
 #
-# *The dependence is another.* Where FedEM's steps are not held down by 1, they are proportional to
+# *The dependence differs.* Where FedEM's steps are not held down by 1, they are proportional to
 # n and p, and to :math:`1/\omega` once it is large. The bound goes as :math:`\sqrt n`,
 # :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured steps are 0.9 to 1.4 times
 # :math:`0.5\,n/\omega_p`, dotted, where :math:`\omega_p = (1 + \omega)/p - 1` is the relative
@@ -266,20 +267,20 @@ for (name, swept), steps in measured.items():
 #
 # There is a reason. To follow its client's field, a memory takes :math:`(1 + \omega)/p` rounds. The
 # proofs allow for a statistic that moves in one direction all that time. But these steps are longer
-# than :math:`p/(1 + \omega)`: EM pulls the statistic back sooner. It only strays about, with
-# some :math:`\gamma/2` times the variance of a round's noise. That noise is :math:`\omega_p / n`
-# times the mean square of what the memories miss, and what they miss is the difference between two
-# such strays, of twice the variance of one. So the noise keeps itself up where
-# :math:`\gamma\, \omega_p / n` is around 1.
+# than :math:`p/(1 + \omega)`: EM pulls the statistic back sooner. It only strays about, with a
+# variance of some :math:`\gamma/2` times that of a round's noise. That noise is
+# :math:`\omega_p / n` times the mean square of what the memories miss, and what they miss is the
+# difference between two such strays, which has twice the variance of one. So the noise sustains
+# itself where :math:`\gamma\, \omega_p / n` is around 1.
 #
 # VR-FedEM's steps grow with n like their bound, as :math:`\sqrt n`. With :math:`\omega` they fall
-# more slowly than the bound, although the batches shrink with it as Theorem 3 has it.
+# more slowly than the bound, although the batches shrink with it as in Theorem 3.
 #
 # So the bounds are safe rather than sharp. ``step_size="auto"`` takes Theorem 4's dependence with a
 # constant from measurements, and no more than :math:`0.5\, p / (1 + \omega)`, or than
 # :math:`0.03\, n / \omega_p` where that is more and rows are many: the steps here are all longer.
-# They are no rule for other data, as runs are short and few, start near a solution, and are of one
-# mixture.
+# The latter are no rule for other data, as runs are short and few, start near a solution, and are
+# of one mixture.
 
 COLOURS = {"FedEM": "tab:blue", "VR-FedEM": "tab:red"}
 figure, axes = plt.subplots(ncols=3, sharey=True, figsize=(11, 4.4), layout="constrained")

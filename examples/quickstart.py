@@ -2,10 +2,10 @@
 Federated against pooled
 ========================
 
-Handwritten digits, spread over 30 clients that each hold two kinds of digit at most, or little
-more. A Gaussian mixture is fitted by VR-FedEM, with three quarters of the clients in each round and
-compressed messages, and compared with EM on the pooled rows from the same start. The same run
-without control variates shows what they are for.
+Handwritten digits are spread over 30 clients, each of which holds at most two kinds of digit, or
+little more. A Gaussian mixture is fitted by VR-FedEM, with three quarters of the clients in each
+round and compressed messages, and compared with EM on the pooled rows from the same start. The same
+run without control variates shows what they are for.
 """
 
 import warnings

@@ -1,9 +1,9 @@
 """What messages are made of: numbers as bits, floats and a checksum.
 
-A message is one byte, `form`, which says whose it is; a stream of bits, the first bit of a byte its
-highest, zeros after the last; little-endian floats; and the CRC-16 of all this. A CRC-16 finds
-every one- or two-bit error of a message below 4 kB and every burst of at most 16 bits; other damage
-passes once in 65536 times at most. Three things are written as bits:
+A message is one byte, `form`, which says whose it is; a stream of bits, where the first bit of a
+byte is its highest and zeros follow the last bit; little-endian floats; and the CRC-16 of all this.
+A CRC-16 finds every one- or two-bit error of a message below 4 kB and every burst of at most 16
+bits; other damage passes at most once in 65536 times. Three things are written as bits:
 
 - a *number* of a given width, its lowest bit first;
 - a *count*: its width, a number of 6 bits, and itself;
@@ -22,9 +22,9 @@ import numpy as np
 
 from ._vectors import MAX_LENGTH, check_finite
 
-# Of a number that is sent as it is, a double.
+# Bits of a number that is sent uncompressed, as a double.
 FLOAT_BITS = 64
-# N items take at least N / 2**12 bits: damaged bytes cannot ask for a huge vector.
+# So N items take at least N / 2**12 bits, and damaged bytes cannot ask for a huge vector.
 _MOST_LOW_BITS = 12
 _SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."
 
@@ -42,7 +42,7 @@ def size_of_count(count):
 
 
 def _low_bits(n_items, n_rare):
-    """How many low bits, k, subsets take: of so many items so many are rare."""
+    """How many low bits, k, a subset takes that has ``n_rare`` of ``n_items`` items."""
     k = np.minimum(widths(n_items // np.maximum(n_rare, 1)) - 1, _MOST_LOW_BITS)
     return np.where(n_rare > 0, k, _MOST_LOW_BITS)
 
@@ -122,12 +122,12 @@ def seal(form, bits, floats):
 
 
 def damaged(expected, got):
-    """Error for a message that nobody can have written so."""
+    """Error for a message that nobody can have written."""
     return ValueError(f"Expected {expected}, got {got}. {_SEND_AGAIN}")
 
 
 class Reader:
-    """Reads a message from front to back; what cannot be right is a ValueError."""
+    """Reads a message from front to back; raises ValueError for what cannot be right."""
 
     def __init__(self, form, data):
         data = bytes(data)

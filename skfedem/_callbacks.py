@@ -12,13 +12,13 @@ try:
 except ImportError:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Stands for scikit-learn's class where there is none."""
+        """Stands in for scikit-learn's class in versions without it."""
 
     def _with_callbacks(method):
         return method
 
 
-# scikit-learn's ScoringMonitor scores only where targets are not None.
+# Given as targets, because scikit-learn's ScoringMonitor scores only if targets are not None.
 _NO_TARGETS = ()
 
 
@@ -33,7 +33,7 @@ class FitTask:
     Parameters
     ----------
     estimator : estimator
-        Being fitted.
+        The estimator that is being fitted.
     X, y : object
         What it is fitted to, as the user gave it.
     max_rounds : int or None
@@ -62,12 +62,12 @@ class FitTask:
             self._root.call_on_fit_task_begin(**self._data)
 
     def rounds(self, fitted):
-        """Tasks of the rounds of the next start; None if nobody wants to know.
+        """Tasks of the rounds of the next start; None if there are no callbacks.
 
         Parameters
         ----------
         fitted : callable
-            From the ``Progress`` of the run to the attributes of an estimator fitted so far.
+            From the ``Progress`` of the run to the attributes of the estimator as fitted so far.
         """
         if not getattr(self._estimator, "_skl_callbacks", None):
             return None
@@ -81,13 +81,13 @@ class FitTask:
     def end(self):
         """End the task, when the estimator is fitted."""
         if self._rounds is not None:
-            self._rounds.close()  # of a start that was interrupted before its first round
+            self._rounds.close()  # if a start was interrupted before its first round
         if self._root is not None:
             self._root.call_on_fit_task_end(**self._data, reconstruction_attributes={})
 
 
 class RoundTasks:
-    """Tells callbacks of the rounds of a run, through ``FitTask.rounds``."""
+    """Tells callbacks about the rounds of a run; made by ``FitTask.rounds``."""
 
     def __init__(self, parent, is_start, data, fitted):
         self._parent, self._is_open_start = parent, is_start

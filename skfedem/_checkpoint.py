@@ -25,15 +25,15 @@ _ZIP = b"PK\x03\x04"
 
 
 def save(path, identity, state):
-    """Write a checkpoint so that at any moment the file is either the last one or this one.
+    """Write a checkpoint; at any moment, the file is either the previous one or this one.
 
-    The last one stays as ``path`` with ``.previous`` appended.
+    The previous one is kept as ``path`` with ``.previous`` appended.
 
     Parameters
     ----------
     path : path-like
     identity : dict
-        Whose run it is; JSON.
+        Which run it is; JSON.
     state : NamedTuple or dict
         Nested; its leaves are arrays, numbers, booleans and None.
     """
@@ -63,10 +63,10 @@ def load(path, identity, template):
     ----------
     path : path-like
     identity : dict
-        Whose run it has to be.
+        Which run it has to be.
     template : NamedTuple or dict
-        A state of the same types; where it has a leaf, the checkpoint's replaces it. A dict without
-        keys takes all arrays that the checkpoint has below its name.
+        A state of the same types. Its leaves are replaced by those of the checkpoint; a dict
+        without keys takes all arrays that the checkpoint has below its name.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def load(path, identity, template):
 
 
 def identity_of(path):
-    """Whose run a checkpoint is; errors as in ``load``."""
+    """Which run a checkpoint is of; errors as in ``load``."""
     return _read(path)[0]
 
 
@@ -142,11 +142,11 @@ def _arrays_of(path):
     if start != _ZIP:
         raise _damaged(path, f"it ends after {len(start)} bytes")
     try:
-        # np.load leaves a damaged file open that it opened itself.
+        # If np.load opened the file itself, it would leave a damaged one open.
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:
-        # Of many types: zipfile takes damage for encryption, NumPy's parser of headers gives up.
+        # Errors of many types: zipfile takes damage for encryption, NumPy's header parser gives up.
         raise _damaged(path, error) from error
     return arrays
 
@@ -199,9 +199,9 @@ def _digest(arrays):
 
 @contextmanager
 def _temporary(path):
-    """Name beside a path that no other process has; no file of that name is left.
+    """Name beside a path that no other process uses; no file of that name is left.
 
-    Of all the names there it is the longest.
+    It is longer than the other names that are used.
     """
     # Not by tempfile, whose files nobody else may ever read, whatever the umask allows.
     temporary = path.with_name(f"{path.name}{secrets.token_hex(4)}.tmp")
@@ -220,26 +220,26 @@ def _write(path, arrays):
             file.flush()
             os.fsync(file.fileno())
     except ValueError as error:
-        # Of an archive that is interrupted inside of a member zipfile says that it is not closed.
+        # If writing is interrupted inside a member, zipfile complains that it is not closed.
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from error
         raise
 
 
 def _keep(path):
-    """Let the file stay under its second name, too, without ever leaving the first."""
+    """Keep the file under its second name as well; its first name exists at any moment."""
     with _temporary(path) as temporary:
         try:
             os.link(path, temporary)
         except OSError:  # a file system without hard links
             shutil.copy2(path, temporary)
-        # If these are two names of one file, both stay: a save was killed after this, or another
-        # has kept it.
+        # If these are two names of the same file, both stay: an earlier save was killed after this
+        # line, or another process has kept the file.
         os.replace(temporary, path.with_name(path.name + _PREVIOUS))
 
 
 def _sync_directory(directory):
-    """Make renames last; not all systems can."""
+    """Make renames durable; not all systems can."""
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

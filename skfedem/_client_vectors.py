@@ -1,8 +1,8 @@
 """How the vectors of many clients lie in memory: statistics, control variates, messages.
 
-Either all clients have vectors of one length and a server's vector has it too, or a client has one
-number for each of its own rows, and the server one for each distinct position that rows can have.
-Either way the first axis of an array belongs to the clients in increasing order, and nothing is an
+Either all vectors, the clients' and the server's, have the same length; or a client has one number
+for each of its own rows, and the server one for each distinct position that rows can have. In both
+cases, the first axis of an array belongs to the clients in increasing order, and nothing is an
 object per client.
 """
 
@@ -70,7 +70,7 @@ class Rectangular(NamedTuple):
 
     def norms(self, vectors: FloatArray) -> FloatArray:
         """Euclidean norm of each client's vector."""
-        # Without the squares of a million vectors in memory.
+        # einsum does not keep the squares of a million vectors in memory.
         return np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
 
 

@@ -1,13 +1,14 @@
 """Vectors as bytes: three codes, which know nothing of the operators that use them.
 
-`Plain` takes 8 bytes a coordinate; `Sparse` 8 bytes a non-zero, and where these are; `Scaled`,
-whole multiples of one step per block, about log2(mean) + 2 bits a coordinate and 4 bytes a block.
+`Plain` takes 8 bytes per coordinate; `Sparse` takes 8 bytes per non-zero, and the bits that say
+where these are; `Scaled`, for whole multiples of one step per block, takes about log2(mean) + 2
+bits per coordinate and 4 bytes per block.
 
-Numbers, counts and heights are written as bits, and the rest of a message around them, as
-`skfedem._bits` says. The bits begin with the count of coordinates. `Sparse` goes on with their
-heights, 1 for a non-zero; the non-zeros are its floats. `Scaled` goes on with the count of a
-block's coordinates (0: one block); whether steps are float64, not float32 (1 bit); m (5 bits); the
-heights ceil(|integer| / 2^m); and of each non-zero the sign (1: negative) and the m low bits of
+Numbers, counts and heights are written as bits, and the rest of a message around them, as described
+in `skfedem._bits`. The bits begin with the count of coordinates. In `Sparse`, their heights follow,
+1 for a non-zero; the non-zeros are its floats. In `Scaled`, there follow the count of a block's
+coordinates (0: one block); whether steps are float64, not float32 (1 bit); m (5 bits); the heights
+ceil(|integer| / 2^m); and for each non-zero the sign (1: negative) and the m low bits of
 |integer| - 1. Its floats are the steps of the blocks that are not zero.
 """
 
@@ -34,7 +35,7 @@ from ._vectors import MAX_LENGTH, check_finite, from_blocks, in_blocks, reduce_b
 
 # All but the highest bits of integers are written as they are: at most 2**4 heights.
 _HEIGHT_BITS = 4
-# What messages to the user advise.
+# Advice in messages to the user.
 _GIVE_COMPRESSED = "Give what compress of this operator returned."
 
 
@@ -96,7 +97,7 @@ class Sparse(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """Code of integers times one step per block, of at most 24 bits, which the values tell.
+    """Code of integers times one step per block, of at most 24 bits; both follow from the values.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ class Scaled(NamedTuple):
         integers : ndarray of shape (n, n_blocks, length)
             In blocks, see `_vectors.in_blocks`.
         steps : ndarray of shape (n, n_blocks, 1)
-            Of at most 24 bits, or of any where all integers of a block are 0 or 1.
+            Of at most 24 bits, or of any number of bits if all integers of a block are 0 or 1.
         q : int
             Length of a row.
         """
@@ -198,13 +199,14 @@ class Scaled(NamedTuple):
 
 def _least_nonzero(magnitudes):
     """Least number above 0 of each block; 0 where there is none."""
-    # The bits of floats >= 0, as integers, are in the order of the floats; 0 - 1 is the largest.
+    # The bits of floats >= 0, read as integers, are in the order of the floats, and 0 - 1 wraps to
+    # the largest one.
     least = reduce_blocks(np.minimum, magnitudes.view(np.uint64) - 1)
     return (least + 1).view(np.float64)
 
 
 def _lowest_terms(integers, steps):
-    """Divide the integers of each block by what they have in common, and multiply its step by it.
+    """Divide the integers of each block by their common divisor, and multiply its step by it.
 
     The steps of zero blocks become 0.
     """

@@ -1,6 +1,6 @@
-"""What the oldest supported versions of numpy and scipy do otherwise, and nothing else.
+"""What the oldest supported versions of numpy and scipy do differently, and nothing else.
 
-Everything that a rise of the lower bounds in ``pyproject.toml`` would make superfluous stands here.
+Everything that higher lower bounds in ``pyproject.toml`` would make superfluous is here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from scipy.sparse.linalg import cg, eigsh
 
 # scipy < 1.12 calls it `tol`.
 _RELATIVE = "rtol" if "rtol" in inspect.signature(cg).parameters else "tol"
-# The ARPACK of scipy < 1.17 has a state of its own, which begins alike in every process.
+# The ARPACK of scipy < 1.17 has a state of its own, which is the same at the start of any process.
 SEEDED_ARPACK = "rng" in inspect.signature(eigsh).parameters
 
 
@@ -40,7 +40,7 @@ def dominant_eigenvectors(matrix, k, *, v0, generator):
     Parameters
     ----------
     matrix : LinearOperator of shape (n, n)
-        Symmetric and not negative.
+        Symmetric and positive semidefinite.
     k : int
         Below n.
     v0 : ndarray of shape (n,)

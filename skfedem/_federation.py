@@ -1,8 +1,8 @@
 """The clients' rows, stacked, and the ways of reading them.
 
 One array holds all rows, client after client; nothing here is an object per client. A deployed
-node is a federation of one client. Rows that would not fit into memory, or not twice, stay where
-they are, and what ``_rows`` has stands for the array.
+node is a federation of one client. Rows that would not fit into memory once, or twice, stay where
+they are, and a class of ``_rows`` stands for the array.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from ._rows import take_rows
 from ._typing import IntArray
 
-# Clients whose first and last rows make the fingerprint of a table.
+# Number of clients whose first and last rows make the fingerprint of a table.
 _FINGERPRINTED = 1000
-# Rows that a digest of all reads at once.
+# Number of rows that a digest of all rows reads at once.
 _DIGESTED = 2**14
 
 
@@ -30,7 +30,7 @@ class SampleWeight(NamedTuple):
     ----------
     values : ndarray of shape (n_samples,)
     totals : ndarray of shape (n_clients,)
-        Sum of each client's.
+        Sum of each client's weights.
     cumulative : ndarray of shape (n_samples,)
         Running sums within each client.
     """
@@ -68,7 +68,7 @@ class Federation(NamedTuple):
 
     @property
     def effective_n_clients(self):
-        """Number of equally weighted clients whose mean is as noisy, if all are; 1 / Σ w_i²."""
+        """Number of equally weighted clients whose mean would be as noisy: 1 / Σ w_i²."""
         return 1 / float((self.weights**2).sum())
 
     @property
@@ -97,7 +97,7 @@ class Federation(NamedTuple):
 
 
 def offsets_of(lengths):
-    """Where each one's items begin, and where the last one's end, from their numbers."""
+    """Where the items of each begin, and where those of the last end, from how many each has."""
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
@@ -132,8 +132,8 @@ def sample_weight_of(values, offsets):
     """
     lengths = np.diff(offsets)
     totals = np.add.reduceat(values, offsets[:-1])
-    # One running sum over all clients, in which none is large or small beside the others. Powers
-    # of two change no digit.
+    # One running sum over all clients, scaled so that none is large or small beside the others.
+    # Powers of two change no digit.
     exponents = np.repeat(np.frexp(totals)[1], lengths)
     running = np.cumsum(np.ldexp(values, -exponents))
     before = np.concatenate([[0.0], running[offsets[1:-1] - 1]])
@@ -142,10 +142,10 @@ def sample_weight_of(values, offsets):
 
 
 def fingerprint(federation, *, whole):
-    """Digest of rows, by which other data of the same sizes are told apart.
+    """Digest of rows, which tells other data of the same sizes apart.
 
-    With ``whole`` of all rows and their weights; else of the ends of some clients' rows, which
-    takes no pass over the data.
+    With ``whole``, it is that of all rows and their weights; otherwise that of the first and last
+    rows of some clients, which takes no pass over the data.
     """
     rows, n_clients = federation.rows, federation.n_clients
     digest = hashlib.sha256()
@@ -179,7 +179,7 @@ def runs(offsets, n_rows, n_clients=1024):
     Parameters
     ----------
     offsets : ndarray of int, shape (n + 1,)
-        Number of rows before each client of the sequence, and of all.
+        Number of rows before each client of the sequence, and number of all rows.
     n_rows, n_clients : int
         Largest number of rows and of clients in a run.
 
@@ -261,8 +261,8 @@ def draw_minibatches(uniforms, lengths, *, replacement):
     lengths : ndarray of int, shape (n_clients,)
         Number of rows of each client, m_i; at least ``batch_size`` without replacement.
     replacement : bool
-        Whether a row may be drawn twice. Without replacement the draw is Floyd's (Bentley and
-        Floyd, CACM 1987): every subset is as likely as any other, from one number a row.
+        Whether a row may be drawn twice. Without replacement, the draw is Floyd's (Bentley and
+        Floyd, CACM 1987): all subsets are equally likely, and each row takes one number.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a fitted matrix tells: filled cells, means and scores."""
+"""What a fitted matrix model computes: filled cells, means and scores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .models.row_regression import fit_rows
 
 
 class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """Answers of a matrix imputer, from the attributes that ``fit`` has set."""
+    """Methods of a fitted matrix imputer, which use the attributes that ``fit`` has set."""
 
     # Set on the copy that answers for the tables of a list: whether they have the rows of the fit.
     _rows_are_sites = False
@@ -35,20 +35,21 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
-            In a list of clients who share their rows (``rows="shared"``), missing cells get
-            ``fitted_mean``; so they do of triplets alone, if `fit` was given such. Rows of a matrix
-            alone, and of clients with rows of their own, are taken one by one: the row's effect and
-            factor are solved for with the column side fixed, so that new rows can be imputed, and a
-            row is filled alike whichever others are there. Columns that have labels are those of
-            the fit, in that order; so are shared rows.
+            For a list of clients who share their rows (``rows="shared"``), and for triplets alone
+            if `fit` was given such, missing cells get ``fitted_mean``. The rows of a matrix alone,
+            and of clients with rows of their own, are taken one by one: the row's effect and factor
+            are solved for with the column side fixed. So new rows can be imputed, and a row is
+            filled the same way whichever other rows there are. Columns that have labels must be
+            those of the fit, in the same order; so must shared rows.
 
         Returns
         -------
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
-            The matrix of the fit where X are triplets. Of shape (n_observers, n_rows, n_columns)
-            where a client is a 3-D array. Means, never rounded. A cell with several observations by
-            one client (in triplets alone, by anybody) has their mean. A client without an observed
-            cell, and a row alone without one, are filled by the fit.
+            For triplets, a matrix of the shape of the fit; for a client that is a 3-D array, an
+            array of shape (n_observers, n_rows, n_columns). Means are never rounded. A cell with
+            several observations by one client (in triplets alone, by anybody) gets their mean. A
+            client without an observed cell, and a row of a matrix alone without one, are filled by
+            the fit.
         """
         check_is_fitted(self)
         in_list = holds_clients(X)
@@ -80,8 +81,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         rows, columns : array-like of int, default=None
-            Which rows and columns, negative numbers from the end; None for all. Ask for some at a
-            time where all are too many.
+            Which rows and columns, with negative numbers counting from the end; None for all. If
+            the whole matrix is too large, ask for parts of it.
 
         Returns
         -------
@@ -100,22 +101,22 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
-            Clients who share their rows are scored under the fitted model, so that held-out
-            observers can be, and triplets alone, if `fit` was given such. Other rows are solved for
-            first, as in ``transform``, from the very cells that are scored: such a score favours
-            small penalties.
+            Clients who share their rows, and triplets alone if `fit` was given such, are scored
+            under the fitted model, so that observers can be held out and scored. Other rows are
+            solved for first, as in ``transform``, from the very cells that are scored: such a score
+            favours small penalties.
         y : Ignored
 
         Returns
         -------
         log_likelihood : float
             Gaussian cells have variance 1: where values differ by more than 1e7, the rounding of
-            their squares leaves few digits of it.
+            their squares leaves few digits of the result.
 
         Raises
         ------
         ValueError
-            Where there is no observed cell at all. A client without one does no harm.
+            If there is no observed cell at all. A single client without one does no harm.
         """
         check_is_fitted(self)
         log_likelihood, n_observations = self._scored(X)
@@ -130,7 +131,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return FAMILIES[self._fitted_family]
 
     def _origin(self):
-        """What cells are counted from where they are scored or regressed on, see ``CellData``."""
+        """Origin of cells where they are scored or regressed on, see ``CellData``."""
         return self.intercept_ if self._fitted_family == "gaussian" else 0.0
 
     def _theta(self):
@@ -157,7 +158,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return imputer
 
     def _are_triplets_alone(self, X):
-        """Whether a table that is in no list has triplets, as the one that `fit` was given."""
+        """Whether a table outside of a list holds triplets, as the one that `fit` was given did."""
         return self._has_triplets_alone and not self._rows_are_sites and not issparse(X)
 
     def _cells(self, X):
@@ -221,7 +222,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
 
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
-    """scikit-learn's tags of what takes matrices with missing cells of a family, by its name."""
+    """scikit-learn's tags of estimators of matrices with missing cells, for a named family."""
     tags.input_tags.allow_nan = True
     tags.input_tags.sparse = True
     tags.input_tags.positive_only = family != "gaussian"

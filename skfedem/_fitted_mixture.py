@@ -1,4 +1,4 @@
-"""What a fitted mixture tells: components of rows, likelihoods and criteria, and draws."""
+"""What a fitted mixture computes: components of rows, likelihoods, criteria, and samples."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FittedMixture(
     DensityMixin,
     BaseEstimator,
 ):
-    """Answers of a mixture, from the attributes that ``fit`` has set."""
+    """Methods of a fitted mixture, which use the attributes that ``fit`` has set."""
 
     @overload
     def predict(self, X: NDArray[Any]) -> IntArray: ...
@@ -116,10 +116,10 @@ class FittedMixture(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or a list of them
-            The rows of a list count alike, whoever has them.
+            All rows of a list count alike, whichever client has them.
         y : Ignored
         sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-            What each row counts in the mean, in the form of X.
+            Weight of each row in the mean: an array for a table X, a list of arrays for a list.
 
         Returns
         -------
@@ -178,7 +178,8 @@ class FittedMixture(
         rng = check_random_state(self.random_state)
         y = np.repeat(np.arange(len(self.weights_)), rng.multinomial(n_samples, self.weights_))
         rows = rng.standard_normal((n_samples, self.n_features_in_))
-        # By the roots of the precisions: in unlike units covariances may be singular to rounding.
+        # From the roots of the precisions: with features in unlike units, covariances may be
+        # singular up to rounding.
         roots = self.precisions_cholesky_
         for component, mean in enumerate(self.means_):
             own = y == component
@@ -196,11 +197,12 @@ class FittedMixture(
         if is_client_list(X):
             return each_client(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
-        # Near its own rows the mixture loses no digits, however far they are from the origin.
+        # Counted from the mixture's mean, rows near it keep their digits, however far from the
+        # origin they are.
         shift = self.weights_ @ self.means_
         answer = getattr(self._pooled(shift), method)(rows - shift)
         if method == "predict_proba":
-            # Of a row that is far from all components, densities differ by less than rounding.
+            # For a row far from all components, rounding loses the sum that these were divided by.
             answer /= answer.sum(axis=1, keepdims=True)
         return answer
 

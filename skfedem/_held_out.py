@@ -1,4 +1,4 @@
-"""Cells that clients hold out: which ones, and the clients without them and with them alone."""
+"""Cells that clients hold out: which ones, and the clients' data without them or of them alone."""
 
 from __future__ import annotations
 

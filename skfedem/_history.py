@@ -34,7 +34,7 @@ class History:
         return [row[name] for row in self._rows[first:]]
 
     def keep(self, n_rows):
-        """Drop all rows but the first so many."""
+        """Keep only the first ``n_rows`` rows."""
         del self._rows[n_rows:]
 
     @classmethod

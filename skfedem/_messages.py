@@ -1,4 +1,4 @@
-"""What messages to the user are made of, and warnings at the user's line."""
+"""Parts of messages to the user, and warnings that point to the user's line."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def naming(where):
     try:
         yield
     except (TypeError, ValueError) as error:
-        # Not the error's own type: that of a user's transformer may not take one text.
+        # Not the error's own type: that of a user's transformer may take other arguments.
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{where}: {error}") from error
 
 
 def warn(message, category):
-    """Warn at the user's line: the nearest caller outside of this package and scikit-learn."""
+    """Warn at the user's line: that of the nearest caller outside this package and scikit-learn."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and _is_ours(frame):
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""What a run of a mixture leaves: fitted attributes, and what is to be said of it."""
+"""What a run of a mixture leaves: fitted attributes and warnings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .models.mixture_parameters import in_row_units, lost_in_rounding, precision
 from .solvers._options import step_schedule
 from .solvers._report import calmer, warn_outcome
 
-# Nats per row. Noise that stays, of minibatches, takes less from a fit that began at the optimum.
+# Nats per row. The lasting noise of minibatches takes less from a fit that began at the optimum.
 _LARGE_FALL = 0.1
 
 
 def so_far_fitted(model, server, n_rounds, checked):
-    """Fitted attributes that the server's state gives after so many rounds.
+    """Fitted attributes that the server's state gives after ``n_rounds`` rounds.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def so_far_fitted(model, server, n_rounds, checked):
         "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
         "n_iter_": n_rounds,
         "converged_": False,
-        # What the attributes are, whatever set_params makes of the parameters later.
+        # What the fit was made with, whatever set_params makes of the parameters later.
         "_fitted_type": model.covariance_type,
         "_covariance_is_known": model.fixed_covariance is not None,
         "_n_features_out": len(weights),
@@ -50,7 +50,7 @@ def so_far_fitted(model, server, n_rounds, checked):
 
 
 def warn_of_fit(settings, result, problem):
-    """Say what is to be said of a fit.
+    """Give the warnings that a fit calls for.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def warn_of_fit(settings, result, problem):
 def _warn_of_noise(ways, result, n_samples):
     """Say what random rounds took from a fit, and in which ways they would be less random."""
     begun, ended = n_samples * result.trace[[0, -1]]
-    # A row of its own gives a component the weight 1, but for noise and ``tol``.
+    # A component with a single row of its own has the weight 1, up to noise and ``tol``.
     vanished = np.flatnonzero((begun >= 0.5) & (ended < 0.5))
     if len(vanished):
         warn(

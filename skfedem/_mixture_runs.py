@@ -32,7 +32,7 @@ def new_runs(settings, federation, given):
     Returns
     -------
     problem : Problem
-        But for its seed.
+        Complete except for its seed.
     start : callable
         From the problem of a run, with its seed, to the run's ``Start``.
     """
@@ -50,7 +50,7 @@ def next_run(settings, federation, given, memory, ids):
     Parameters
     ----------
     settings, federation, given
-        As of ``new_runs``.
+        As for ``new_runs``.
     memory : Memory
         Of the earlier fit.
     ids : ndarray of shape (n_clients,)
@@ -59,7 +59,7 @@ def next_run(settings, federation, given, memory, ids):
     Returns
     -------
     problem, start
-        As of ``new_runs``.
+        As for ``new_runs``.
     """
     before, server = memory.model, memory.server
     model, (uplink, downlink) = standardised_again(settings, before, federation, given)
@@ -81,7 +81,7 @@ def best_run(settings, problem, start, seeds, workers, resume_from, rounds_of_st
     settings : FederatedGaussianMixture
         Its parameters.
     problem, start
-        As of ``new_runs``.
+        As for ``new_runs``.
     seeds : list of int
     workers : Workers
     resume_from : path-like or None

@@ -26,13 +26,13 @@ class Beginning(NamedTuple):
     Attributes
     ----------
     problem : Problem
-        Of the rows of the call.
+        That of the rows of the call.
     memory : Memory
-        What server and clients know, new clients not among them.
+        What server and clients know, without new clients.
     history : dict of ndarray
-        Of the calls before; of a first call, its start.
+        That of the calls before; for a first call, its start.
     bits : int
-        What clients have sent before the rounds and the history lacks, and as many that they got.
+        Bits that clients have sent before the rounds and that the history lacks; they got as many.
     """
 
     problem: Problem
@@ -70,13 +70,13 @@ def first_call(settings, ids, federation, given, workers):
     first.append(**row)
     history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}
     memory = memory_of(ids, problem, server, states)
-    # The rounds are still to read these rows.
+    # The rounds have yet to read these rows.
     memory = memory._replace(totals=np.zeros(len(ids)))
     return Beginning(problem._replace(batch_size=settings.batch_size), memory, history, 0)
 
 
 def _best_start(settings, problem, given, seeds, cost, workers):
-    """Seed and start with the largest log-likelihood, which a single one is not asked for."""
+    """Seed and start with the largest log-likelihood, which is not computed for a single start."""
     model, federation = problem.model, problem.federation
     starts = [
         (seed, start_run(model, federation, settings.init_params, given, seed, cost))

@@ -11,7 +11,7 @@ from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
 from threadpoolctl import threadpool_limits
 
-# Below some milliseconds threads wait for each other's Python longer than they gain.
+# Seconds. In shorter calls, threads lose more by waiting for each other's Python than they gain.
 _WORTH_SHARING = 0.005
 
 
@@ -19,11 +19,11 @@ class Workers:
     """Runs a function over groups of clients; a context manager around a whole fit.
 
     Results come in the order of the groups, and a group is computed the same way whoever does it,
-    so that nothing depends on ``n_jobs``. The first call is timed on one worker; later calls use
-    threads when a call is long enough to pay for them. A call in threads that did not pay, because
-    it was short after all or the processors are busy, is followed by one that is timed again.
-    Libraries are held to one thread throughout: several workers share the processors, and how
-    linear algebra rounds depends on its threads.
+    so that no result depends on ``n_jobs``. The first call is timed on one worker; later calls use
+    threads if they are long enough for that to pay. If a call in threads did not pay, because it
+    was short after all or the processors are busy, the next call is timed again on one worker.
+    Libraries are limited to one thread throughout: several workers share the processors, and the
+    rounding of linear algebra depends on its number of threads.
 
     The workers are this thread and joblib's, which help it from the first call in threads to the
     end of the fit: joblib looks only every 10 ms whether a task has ended.
@@ -73,7 +73,7 @@ class Workers:
         return results
 
     def _share(self, function, groups):
-        """Every worker takes the next group when it is done with the last."""
+        """As ``map``, in threads: every worker takes the next group when it is done with one."""
         self._errands = self._errands or self._call_helpers()
         waiting = deque(enumerate(groups))
         results = [None] * len(groups)
@@ -140,10 +140,10 @@ def _run(errands):
 
 
 def n_workers(n_jobs):
-    """Threads that a fit may use here.
+    """Number of threads that a fit may use here.
 
-    As many as joblib makes of ``n_jobs``, and no more than there are processors. One inside of a
-    worker of somebody else's ``Parallel``, a grid search's for example: the processors are taken.
+    As many as joblib makes of ``n_jobs``, but no more than there are processors. One inside a
+    worker of another ``Parallel``, such as a grid search's, as the processors are taken then.
     """
     backend, _ = get_active_backend()
     if backend.nesting_level:

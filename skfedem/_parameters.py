@@ -74,7 +74,7 @@ def check_choice(name, value, choices, *, hint=""):
 
 
 def python_number(value):
-    """An int or float for any other number; what is no number, as it is.
+    """A number as int or float; anything else is returned as it is.
 
     NumPy's integers wrap around, its short floats have few digits; fractions do not fit in arrays.
     """
@@ -106,7 +106,7 @@ def check_shape(name, value, shape):
 
 
 def check_rank(name, rank, shape):
-    """A rank; raise for one that a matrix of this shape cannot have."""
+    """Return a rank; raise for one that a matrix of this shape cannot have."""
     if rank is not None and rank > min(shape):
         raise ValueError(
             f"Expected {name} <= min(n_rows, n_columns), got {rank} for a matrix of shape {shape} "
@@ -128,7 +128,7 @@ def check_switch(name, value):
 
 
 def check_n_jobs(value):
-    """Raise if a number of threads is none that joblib knows."""
+    """Raise if a number of threads is not one that joblib accepts."""
     hint = "Give a number of threads, -1 for all processors, or None."
     if value is not None:
         check_number("n_jobs", value, kind=Integral, hint=hint)

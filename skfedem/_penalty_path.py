@@ -82,7 +82,7 @@ class Trial(NamedTuple):
 
 
 def path_trials(imputer, splits, penalties, patience):
-    """Go down the path, until so many penalties in a row were no better than the best.
+    """Go down the path until ``patience`` penalties in a row were no better than the best.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Warnings of fitted Poisson means that are too large: for exp, or beside the others."""
+"""Warnings of fitted Poisson means that are too large: for exp, or compared with the others."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ._input.table_labels import label_text
 from ._messages import shown, warn
 from .models.families import MAX_LOG_MEAN
 
-# Poisson means whose curvature is so many times that of others leave these behind. One flock among
-# small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the optimum at a
-# spread of 3,400, but 1 to 33 nats at 30,000. Other rounds came within 0.001 nats at 340, and were
-# up to 70 nats above after 500 rounds at 1,000.
+# If the curvature of a Poisson mean is this many times that of the others, it leaves them behind.
+# One flock among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the
+# optimum at a spread of 3,400, but 1 to 33 nats at 30,000. Rounds without momentum came within
+# 0.001 nats at 340, and were up to 70 nats above after 500 rounds at 1,000.
 _LARGEST_SPREAD = 1e4
 _LARGEST_SPREAD_WITHOUT_MOMENTUM = 500
 
 
 def warn_of_guard(theta):
-    """Say so if Poisson means are cut before exp overflows."""
+    """Warn if Poisson means are capped before exp overflows."""
     n_cut = np.count_nonzero(theta > MAX_LOG_MEAN)
     if n_cut:
         warn(
@@ -29,7 +29,7 @@ def warn_of_guard(theta):
 
 
 def warn_of_spread(support, theta, known, *, has_momentum, converged):
-    """Say so if a Poisson mean is so large that its steps are too short for the others."""
+    """Warn if a Poisson mean is so large that its steps are too short for the others."""
     curvatures = support.counts * np.exp(np.minimum(theta, MAX_LOG_MEAN))
     top = int(np.argmax(curvatures))
     spread = curvatures[top] / max(1.0, float(np.median(curvatures)))

@@ -6,9 +6,9 @@ have drawn in the simulation.
 
 Seed, purpose and round give a stream of PCG-64 DXSM, hashed together by NumPy's ``SeedSequence``;
 client ``i`` owns the numbers ``i * size`` to ``(i + 1) * size - 1`` of it, where ``size`` is how
-many each client needs, or 2**40 where they need unlike numbers. The generator jumps to any of
-them, and neighbouring clients are neighbours in the stream, so that a whole cohort comes out of one
-call.
+many each client needs, or 2**40 if some need more than others. The generator jumps to any of
+them, and neighbouring clients are neighbours in the stream, so that the numbers of a whole cohort
+come out of one call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
 
 # Drawing the numbers of absent neighbours costs less than jumping to each client, up to about here.
 _LARGEST_SPREAD = 6
-# More than a vector has entries: clients who need unlike numbers start so far apart.
+# Clients who need different amounts of numbers start this far apart: no vector has more entries.
 _STRIDE = 2**40
 
 
@@ -85,7 +85,7 @@ def client_uniforms(seed, purpose, round_index, clients, size):
 
 
 def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
-    """Uniform numbers in [0, 1) for clients who need unlike numbers of them.
+    """Uniform numbers in [0, 1) for clients of which some need more than others.
 
     Parameters
     ----------
@@ -99,8 +99,8 @@ def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
     Returns
     -------
     uniforms : ndarray of shape (sum(lengths),)
-        Client after client; a client's depend on the address, on the client and on how many it
-        needs alone.
+        Client after client. A client's numbers depend only on the address, the client and how many
+        it needs.
     """
     uniforms = np.empty(int(lengths.sum()))
     source = generator(seed, purpose, round_index)

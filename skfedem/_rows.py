@@ -10,13 +10,13 @@ import numpy as np
 class JoinedRows:
     """Rows of several tables, one table after the other, read where they lie.
 
-    Has what of an array's interface the rows of a federation need: a length, a shape, slices, and
-    ``take``.
+    Has the part of an array's interface that the rows of a federation need: a length, a shape,
+    slices, and ``take``.
 
     Parameters
     ----------
     tables : list of ndarray of shape (n_i, n_features)
-        Memory-mapped, as a rule: what is read comes from the disk when it is read.
+        Usually memory-mapped, so that rows come from the disk when they are read.
     """
 
     def __init__(self, tables):
@@ -33,7 +33,7 @@ class JoinedRows:
         return len(self), self.tables[0].shape[1]
 
     def __getitem__(self, rows):
-        """Neighbouring rows, a slice; a copy only where they are of several tables."""
+        """Neighbouring rows, by a slice; they are copied only if they are of several tables."""
         start, stop, _ = rows.indices(len(self))
         first = int(np.searchsorted(self.offsets, start, side="right")) - 1
         last = int(np.searchsorted(self.offsets, stop, side="left"))
@@ -59,8 +59,8 @@ class JoinedRows:
 class ReorderedRows:
     """Rows of one table in another order, read where they lie.
 
-    Has what of an array's interface the rows of a federation need: a length, a shape, slices, and
-    ``take``.
+    Has the part of an array's interface that the rows of a federation need: a length, a shape,
+    slices, and ``take``.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class ReorderedRows:
         return len(self), self.table.shape[1]
 
     def __getitem__(self, rows):
-        """Copy of neighbouring rows, a slice."""
+        """Copy of neighbouring rows, by a slice."""
         return take_rows(self.table, self.order[rows])
 
     def take(self, positions, axis=0):

@@ -119,7 +119,7 @@ def _equal_lengths(sizes):
 def in_blocks(rows, block_length=None):
     """Cut rows into blocks, the last one filled with zeros: (n, q) to (n, n_blocks, length).
 
-    A row is one block by default, and if it is shorter than `block_length`.
+    A row is one block by default, or if it is shorter than `block_length`.
     """
     n, q = rows.shape
     length = max(min(q, block_length or q), 1)
@@ -156,7 +156,7 @@ def norms(magnitudes, p):
     if p == 2:
         scales = 1.0
         if not 1e-100 < peaks.min(initial=1.0) <= peaks.max(initial=1.0) < 1e100:
-            # Squares would vanish or overflow. Powers of two change no other bit of a norm.
+            # Squares would underflow or overflow. Powers of two change only a norm's exponent.
             scales = np.ldexp(1.0, np.minimum(-np.frexp(peaks)[1], 1000))
             magnitudes = magnitudes * scales
         with np.errstate(over="ignore"):

@@ -61,7 +61,7 @@ from .solvers._resume import check_checkpoint_parameters, seed_of
 
 
 class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
-    """Low-rank model of a matrix whose cells several clients observed here and there.
+    """Low-rank model of a matrix of which each of several clients observed some cells.
 
     FedMissEM: counts (or presences, or measurements) of sites by months, of which every observer
     saw a few cells, are fitted as if they had been pooled. A cell (j, l) has the natural parameter
@@ -70,15 +70,16 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     and the objective, in nats, is the sum over all observations of all clients of minus their
     log-likelihood, plus ``penalty`` times the nuclear norm of the low-rank part, plus half of
-    ``effects_penalty`` times the sum of squares of the effects. Missing cells are
-    missing: they are not zeros, and no dense matrix is ever built.
+    ``effects_penalty`` times the sum of squares of the effects. Missing cells are left out, not
+    taken for zeros, and no dense matrix is ever built.
 
-    Each round the active clients send compressed residuals of their own cells, and the server takes
-    a proximal step. Before the first round they tell it once which cells they observed and how
-    often, and the sums over rows and over columns of what they saw, which determine the effects.
+    In each round, the active clients send compressed residuals of their own cells, and the server
+    takes a proximal step. Before the first round, all clients tell the server once which cells they
+    observed and how often, and the sums over rows and over columns of their observations, which
+    determine the effects.
 
-    Clients are simulated on this machine. An uncompressed residual, whose fitted value the server
-    knows, gives the observation away: neither EM nor compression is privacy.
+    Clients are simulated on this machine. As the server knows the fitted values, an uncompressed
+    residual gives the observation away: neither EM nor compression provides privacy.
 
     Parameters
     ----------
@@ -89,40 +90,41 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         What a cell holds: numbers of variance 1 (mean ``theta``), 0 and 1 (log-odds ``theta``), or
         counts up to 1e13 (mean ``exp(theta)``).
     penalty : float, default=1.0
-        λ >= 0, on the scale of softImpute: beside the sum over observations, so that it does not
-        depend on how the data are spread over clients.
+        λ >= 0, on the scale of softImpute: it is added to a sum over observations, not a mean, so
+        that it does not depend on how the data are spread over clients.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects beside an intercept. "none" has no intercept either: soft-impute.
     effects_penalty : float, default=0.01
-        Ridge on the effects: half of it times their sum of squares is added to the objective, which
-        matters only for rows and columns about which the data say next to nothing. Without it, rows
-        of zeros run away, and where observed rows and columns barely connect, as on matrices with a
-        quarter of a percent of their cells observed, so do sums over unobserved cells. 0 is none,
-        except for 1e-7.
+        Ridge penalty on the effects: half of it times their sum of squares is added to the
+        objective. It matters only for rows and columns about which the data say next to nothing.
+        Without it, the effects of rows of zeros diverge, and so do sums over unobserved cells where
+        the observed cells barely connect rows with columns, as in matrices with a quarter of a
+        percent of their cells observed. 0 means a penalty of 1e-7.
     rows : {"shared", "disjoint"}, default="shared"
-        In a list, whether all clients have the same rows (sites), or each its own.
+        Whether the clients of a list all have the same rows (sites), or each has its own.
     missing_values : number, default=numpy.nan
         Marks missing cells of dense matrices. NaN stands for None and ``pandas.NA`` as well. In
-        sparse ones missing is what is not stored, and the marker may not be stored.
+        sparse matrices, the cells that are not stored are missing, and the marker may not be
+        stored.
     solver : {"fedem", "vr_fedem"}, default="fedem"
-        Algorithm 1 or 2 of [1]_. VR-FedEM needs ``batch_size`` to differ from FedEM.
+        Algorithm 1 or 2 of [1]_. Without ``batch_size``, both give the same fit.
     step_size : float in (0, 1], "auto" or callable, default="auto"
-        γ. "auto": the natural step η follows the curvature of the objective; where rounds are exact
+        γ. "auto": the natural step η follows the curvature of the objective; if rounds are exact,
         γ is 1 and steps have momentum, else γ follows from ``omega``, ``participation`` and
-        ``batch_size``. A number multiplies the safe natural step, 1 over the largest curvature of
-        the loss in a cell (its count of observations times ψ'', for Poisson cells at the current
-        θ), without momentum. A callable maps the round to such a number.
+        ``batch_size``. A number multiplies the safe natural step, which is 1 over the largest
+        curvature of the loss in a cell (its count of observations times ψ'', for Poisson cells at
+        the current θ); there is no momentum then. A callable maps the round to such a number.
     control_step : float in [0, 1], or "auto", default="auto"
         Step α of the control variates; "auto" is 1 / (1 + ω).
     control_init : {"field", "zeros"}, default="field"
-        Control variates before the first round: each client's residuals at the start, uncompressed,
-        or zero. Exact rounds with α = 1 need neither.
+        Control variates before the first round: each client's residuals at the start, which are
+        sent uncompressed; or zero. Exact rounds with α = 1 need neither.
     batch_size : int, default=None
-        Observed cells that an active client reads in a round, b; None for all.
+        Number b of observed cells that an active client reads in a round; None for all.
     replacement : bool, default=True
         Whether a minibatch may hold a cell twice.
     n_inner : int or "auto", default="auto"
-        VR-FedEM's rounds between two passes over all cells, k_in.
+        Number k_in of rounds between two of VR-FedEM's passes over all cells.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages. Ignored with ``omega=0``.
     omega : float, default=0.0
@@ -130,42 +132,47 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
-        Clients count by their observations, which makes the objective the pooled one, or alike.
+        Clients are weighted by their numbers of observations, which makes the objective the pooled
+        one, or all alike.
     max_iter : int or None, default=500
-        Largest number of rounds; None for no bound, with ``max_epochs``.
+        Largest number of rounds; None for no bound, which needs ``max_epochs``.
     max_epochs : float, default=None
-        Stop after the round in which so many epochs are complete: evaluations of a cell over the
-        number of observed cells.
+        Stop after the round in which this many epochs are complete. An epoch is as many evaluations
+        of a cell as there are observed cells.
     tol : float, default=1e-6
-        Exact rounds stop when the objective changed by less than ``tol`` times the step size,
-        relatively, five times in a row: it may then be some ten to hundred times ``tol`` above its
-        minimum, five hundred times without column effects or where the rank binds, and a few
-        thousand times where counts in the thousands differ in a way that effects do not explain.
-        The constant ``log(2 π) / 2`` of Gaussian cells does not count, so that their unit does not
-        matter, down to a spread of 1e-4. Below, fits stop sooner, from 1e-8 on after a few rounds,
-        converged or not: multiply such cells, and ``penalty``, by a power of ten.
-        Other rounds stop when the M-step's objective gains less over each of three sweeps in a row,
-        a sweep being the rounds whose step sizes add up to 1.
+        With exact rounds, the fit stops when the relative change of the objective was less than
+        ``tol`` times the step size five times in a row. The objective may then still be some ten to
+        a hundred times ``tol`` above its minimum, five hundred times without column effects or
+        where the rank binds, and a few thousand times where counts in the thousands differ in a way
+        that effects do not explain. The constant ``log(2 π) / 2`` of Gaussian cells is left out
+        here, so that their unit does not matter as long as they spread by 1e-4 or more. With a
+        smaller spread, fits stop sooner, and at 1e-8 or less after a few rounds, converged or not:
+        multiply such cells, and ``penalty``, by a power of ten.
+        With other rounds, the fit stops when the M-step's objective gains less over each of three
+        sweeps in a row, where a sweep is the rounds whose step sizes add up to 1, at least ten, in
+        which at least as many messages came as there are clients.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
-        ``history_``. "auto": every round where rounds are exact, else once an epoch. None: none.
+        ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no
+        evaluation.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time.
     warm_start : bool, default=False
-        Go on from the last fit. If that had ``warm_start=True`` and the same observations, clients
-        keep their control variates, and unless rank, penalties or effects changed the run goes on
-        as if it had never ended. Else it begins from θ, without factors and effects that are no
-        longer there.
+        Go on from the last fit. If that fit had ``warm_start=True`` and the same observations,
+        clients keep their control variates, and the run goes on as if it had never ended, unless
+        rank, penalties or effects have changed. Otherwise it begins from the fitted θ, without the
+        factors and effects that the parameters no longer allow.
     n_jobs : int, default=None
-        Threads that simulate clients, as in joblib, where rounds are long enough to pay for them;
-        one inside of a parallel search. The fit does not depend on it.
+        Number of threads that simulate clients, as in joblib. They are used where rounds are long
+        enough for threads to pay off; inside a parallel search, there is only one. The fit does not
+        depend on it.
     checkpoint : path-like, default=None
-        File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
-        save before stays beside it, with ``.previous`` appended. A file holds one run: of the fits
-        of a search the last one to save.
+        File in which the run is saved regularly, so that ``fit(..., resume_from=path)`` can go on
+        from it. The previous save is kept beside it, with ``.previous`` appended to its name. A
+        file holds one run: in a search, that of the fit that was the last to save.
     checkpoint_every : int, default=100
-        Rounds between two saves; the last round is saved as well, unless the fit was stopped from
-        the keyboard: the file is then that of the save before, if there was one.
+        Rounds between two saves. The last round is saved as well, unless the fit is stopped from
+        the keyboard: the file then holds the last regular save, if there was one.
     verbose : int, default=0
         1 prints every tenth round, 2 every round.
 
@@ -192,14 +199,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     history_ : dict of ndarray
         Row 0 is the start and row r the state after round r: ``round``, ``epoch``, ``objective``
         (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
-        ``mean_field_sq_norm`` (that of the step that all cells ask for: with momentum of the step
-        that follows, from beyond the iterate; else of a step of the safe length), ``step_size``
+        ``mean_field_sq_norm`` (the same for the step that all cells ask for: with momentum, the
+        step that follows, from beyond the iterate; else a step of the safe length), ``step_size``
         (γ as taken, after the safeguard), ``n_active``, ``uplink_bits``, ``downlink_bits``,
         ``safeguarded`` (how often a step given by a number had to be halved; "auto" steps follow
         the curvature), and ``singular_values`` of shape (n_rows, largest rank). NaN where not
         evaluated.
     unobserved_rows_, unobserved_columns_ : ndarray of int
-        Rows and columns of which nobody observed a cell. Their effects are 0.
+        Rows and columns in which nobody observed a cell. Their effects are 0.
     row_offsets_ : ndarray of int, shape (`n_clients_` + 1,), or None
         With ``rows="disjoint"``, client i has the rows ``row_offsets_[i]:row_offsets_[i + 1]`` of
         the fit.
@@ -209,9 +216,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Label of each client: sorted labels with ``clients=``, else positions in the list.
     client_drift_ : ndarray of shape (`n_clients_`,)
         Root mean square of the residuals in a client's cells, as its control variate V_i remembers
-        them: how badly the common fit suits it. Where it observed a cell k times, the mean of these
-        residuals times sqrt(k), which chance makes as large as one of them. 0 without observed
-        cells. With ``control_step=0`` it stays that of the start, 0 with ``control_init="zeros"``.
+        them: a measure of how badly the common fit suits the client. A cell that it observed k
+        times enters with the mean of the k residuals times sqrt(k), which varies by chance as much
+        as a single residual does. 0 for a client without observed cells. With ``control_step=0`` it
+        stays as it was at the start, which is 0 with ``control_init="zeros"``.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -272,7 +280,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     feature_names_in_: NDArray[Any]
 
     __metadata_request__fit = {"clients": True, "shape": True}
-    # Pipeline.score asks for it, and fails where nobody knows it.
+    # Pipeline.score asks for sample_weight, and fails where no request is declared for it.
     __metadata_request__score = {"sample_weight": None}
 
     def __init__(
@@ -363,15 +371,16 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         clients : array-like of shape (n_rows,), default=None
             Client label of each row of X, when X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
-            Sites and months; dense 2-D arrays are triplets then. ``transform`` and ``score``
-            remember it: dense arrays are triplets there as they were here, in a list or alone.
-            (scikit-learn's searches would split it like rows where there are two clients: give
-            those sparse matrices.)
+            Numbers of sites and months; dense 2-D arrays are then triplets. ``transform`` and
+            ``score`` remember it: dense arrays are triplets there as they were here, in a list or
+            alone. (With two clients, scikit-learn's searches would split ``shape`` like rows: give
+            them sparse matrices instead.)
         resume_from : path-like, default=None
-            Checkpoint of the same run, with the same data and parameters, to go on from bit for
-            bit, except that ``history_`` has an evaluation where that run ended. ``max_iter``,
-            ``max_epochs``, ``checkpoint``, ``checkpoint_every``, ``n_jobs``, ``verbose`` and
-            ``warm_start`` may differ, and ``random_state`` may be None.
+            Checkpoint of the same run, with the same data and parameters, to go on from. The fit is
+            bit for bit that of an uninterrupted run, except that ``history_`` has an evaluation
+            where the saved run ended. ``max_iter``, ``max_epochs``, ``checkpoint``,
+            ``checkpoint_every``, ``n_jobs``, ``verbose`` and ``warm_start`` may differ, and
+            ``random_state`` may be None.
 
         Returns
         -------
@@ -380,8 +389,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Raises
         ------
         TypeError, ValueError
-            For data or parameters that do not fit; nothing is fitted then, and an earlier fit
-            stands.
+            For invalid data or parameters; nothing is fitted then, and an earlier fit is kept.
         FileNotFoundError
             If there is no checkpoint at ``resume_from``.
 
@@ -393,7 +401,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         UserWarning
             For clients without an observed cell, which contribute nothing; for a ``Compressor``
             object that is not used, or is coarser than ``omega``; and for Poisson means that were
-            cut before exp overflows, or are too large beside the others.
+            capped because exp would overflow, or are too large compared with the others.
         """
         self._check_parameters()
         checked, settings, family = clone(self), in_python_numbers(self), FAMILIES[self.family]
@@ -450,7 +458,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         return hasattr(self, "converged_")
 
     def __sklearn_tags__(self) -> Tags:
-        """NaN and sparse matrices are what it is for."""
+        """Accept NaN and sparse matrices."""
         return tags_of_matrices(super().__sklearn_tags__(), self.family)
 
     # ---- fitting
@@ -502,7 +510,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "row_offsets_": data.row_offsets,
             "unobserved_rows_": np.setdiff1d(np.arange(data.shape[0]), observed[0]),
             "unobserved_columns_": np.setdiff1d(np.arange(data.shape[1]), observed[1]),
-            # What the attributes are, whatever set_params makes of the parameters later.
+            # What the fit was made with, whatever set_params makes of the parameters later.
             "_fitted_family": self.family,
             "_fitted_effects": self.effects,
             "_fitted_penalty": float(self.penalty),
@@ -519,7 +527,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     def _store(self, known, result, problem, data, observers, objective):
         """Set the fitted attributes, all at once."""
         federation, drift = problem.federation, np.zeros(len(data.ids))
-        # Sums of residuals, over the root of how many they are: whose visits are many is no odder.
+        # Sums of residuals over the root of their number: many visits alone make no client odd.
         residuals = result.states.controls / np.sqrt(federation.rows.counts)
         drift[observers] = np.sqrt(federation.lengths) * problem.vectors.norms(residuals)
         memory = None

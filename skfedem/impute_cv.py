@@ -48,11 +48,11 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     """FederatedMatrixImputer whose rank and penalty are chosen by cross-validation.
 
     Every client deals its observed cells at random to ``n_splits`` folds, and tells nobody how. For
-    each rank, penalties go down a path from the smallest one whose low-rank part is 0; each fit
-    starts from the one before. A fit without one fold is scored by the clients on that fold: each
-    reports the sum of the log-likelihoods of its held-out observations, and how many they are. The
-    rank and penalty with the largest mean over the folds of the mean log-likelihood per held-out
-    observation are fitted to all cells, again down the path.
+    each rank, the fits go down a path of penalties, from the smallest penalty whose low-rank part
+    is 0; each fit starts from the one before. A fit that leaves out a fold is scored by the clients
+    on that fold: each reports the sum of the log-likelihoods of its held-out observations, and
+    their number. The rank and penalty with the largest mean over the folds of the mean
+    log-likelihood per held-out observation are fitted to all cells, again down the path.
 
     All fits are federated as ``omega``, ``participation`` and the other parameters say. The path
     itself takes one uncompressed pass over the cells of all clients.
@@ -60,17 +60,17 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     Parameters
     ----------
     ranks : list of (int or None), default=(None,)
-        Bounds of the rank to choose from; None for no bound. The penalty sets the rank as well, and
-        predicts better than a bound does, but without a bound time and memory of a round grow with
-        ``min(n_rows, n_columns)``: name some for large matrices.
+        Bounds on the rank to choose from; None for no bound. The penalty sets the rank as well, and
+        predicts better than a bound does. But without a bound, time and memory of a round grow with
+        ``min(n_rows, n_columns)``: give bounds for large matrices.
     penalties : int or array-like of shape (n_penalties,), default=10
-        How many penalties the path has, equally spaced on a log scale; or the penalties, which are
-        taken from the largest to the smallest.
+        Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
+        which are taken from the largest to the smallest.
     eps : float in (0, 1), default=0.01
-        Length of the path: its last penalty over its first, where ``penalties`` is a number.
+        Ratio of the last penalty of the path to its first, if ``penalties`` is a number.
     n_splits : int, default=5
-        Number of folds, at least 2. A client's only cell is never held out, and what a client
-        observed several times is held out or kept as one.
+        Number of folds, at least 2. A client's only cell is never held out, and a cell that a
+        client observed several times is held out or kept as a whole.
     patience : int or None, default=3
         A path ends when this many penalties in a row have not improved on the best score of the
         path; None follows every path to its end.
@@ -81,11 +81,11 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     effects_penalty : float, default=0.01
         Ridge on the effects.
     rows : {"shared", "disjoint"}, default="shared"
-        In a list, whether all clients have the same rows (sites), or each its own.
+        Whether the clients of a list all have the same rows (sites), or each has its own.
     missing_values : number, default=numpy.nan
         Marks missing cells of dense matrices; may not be stored in sparse ones.
     solver : {"fedem", "vr_fedem"}, default="fedem"
-        As all that follow, a parameter of :class:`FederatedMatrixImputer`, where it is explained.
+        This and the following are parameters of :class:`FederatedMatrixImputer`, explained there.
     step_size : float in (0, 1], "auto" or callable, default="auto"
         γ.
     control_step : float in [0, 1], or "auto", default="auto"
@@ -97,7 +97,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     replacement : bool, default=True
         Whether a minibatch may hold a cell twice.
     n_inner : int or "auto", default="auto"
-        VR-FedEM's rounds between two passes over all cells.
+        Number of rounds between two of VR-FedEM's passes over all cells.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages.
     omega : float, default=0.0
@@ -105,20 +105,20 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
-        Clients count by their observations in the fits, or alike. Held-out observations count
-        alike in the score.
+        In the fits, clients are weighted by their numbers of observations, or all alike. In the
+        score, all held-out observations count alike.
     max_iter : int or None, default=200
         Largest number of rounds of a fit.
     max_epochs : float, default=None
         Largest number of epochs of a fit.
     tol : float, default=1e-6
-        When a fit stops.
+        Tolerance at which a fit stops.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations for the ``history_`` of the best estimator.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same folds and fits every time.
     n_jobs : int, default=None
-        Threads that simulate clients, as in joblib. Nothing depends on it.
+        Number of threads that simulate clients, as in joblib. No result depends on it.
     verbose : int, default=0
         1 prints the score of each rank and penalty, 2 the rounds of the last fit as well.
 
@@ -129,9 +129,9 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     best_params_ : dict
         ``{"rank": ..., "penalty": ...}``.
     best_score_ : float
-        Their mean log-likelihood per held-out observation, in nats.
+        Mean log-likelihood per held-out observation of ``best_params_``, in nats.
     best_index_ : int
-        Where they are in ``cv_results_``.
+        Index of ``best_params_`` in ``cv_results_``.
     cv_results_ : dict of ndarray
         One entry for each rank and penalty that was tried, in the order of ``ranks`` and down the
         path: ``param_rank``, ``param_penalty``, ``split0_test_score`` and so on (mean
@@ -152,20 +152,21 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
     See Also
     --------
-    FederatedMatrixImputer : With a rank and a penalty of one's own.
+    FederatedMatrixImputer : Takes a given rank and penalty.
 
     Notes
     -----
     With a bound on the rank that is below what the penalty leaves, the objective is not convex: a
     fit down the path may end elsewhere than one from nothing.
 
-    Bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_`` of
-    ``best_estimator_``. Clients tell of their cells and margins before the first fit down a path,
-    and only its bits hold that. Not counted are the pass for the path (cells, margins
-    and a double for each cell), the scores, and the fits to all cells on the way to the last one.
+    The bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_``
+    of ``best_estimator_``. Clients send their cells and margins once, before the first fit of a
+    path, and only the bits of that fit include them. Not counted are the pass that finds the path
+    (cells, margins and a double for each cell), the scores, and the fits to all cells on the way to
+    the last one.
 
-    Scores hold the constant ``log(2 π) / 2`` of Gaussian cells. Where these spread by less than
-    some 1e-7, rounding hides what tells the scores apart, and the largest penalty may be chosen:
+    Scores include the constant ``log(2 π) / 2`` of Gaussian cells. Where these spread by less than
+    some 1e-7, rounding hides the differences between scores, and the largest penalty may be chosen:
     multiply such cells by a power of ten.
 
     Examples
@@ -198,7 +199,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     feature_names_in_: NDArray[Any]
 
     __metadata_request__fit = {"clients": True, "shape": True}
-    # Pipeline.score asks for it, and fails where nobody knows it.
+    # Pipeline.score asks for sample_weight, and fails where no request is declared for it.
     __metadata_request__score = {"sample_weight": None}
 
     def __init__(
@@ -281,7 +282,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         clients : array-like of shape (n_rows,), default=None
             Client label of each row of X, when X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
-            Sites and months; dense 2-D arrays are triplets then.
+            Numbers of sites and months; dense 2-D arrays are then triplets.
 
         Returns
         -------
@@ -290,19 +291,19 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         Raises
         ------
         TypeError, ValueError
-            For data or parameters that do not fit; nothing is fitted then, and an earlier fit
-            stands.
+            For invalid data or parameters; nothing is fitted then, and an earlier fit is kept.
         KeyboardInterrupt
-            When the search is stopped from the keyboard. The fit after it keeps what it reached.
+            When the search is stopped from the keyboard. If the last fit, which follows it, is
+            stopped, it keeps what it has reached.
 
         Warns
         -----
         ConvergenceWarning
             When ``tol`` was not reached, in the search or at its end.
         UserWarning
-            As of :meth:`FederatedMatrixImputer.fit`.
+            As given by :meth:`FederatedMatrixImputer.fit`.
         """
-        # What there is to say of parameters and data, the last fit says.
+        # Warnings about parameters and data are left to the last fit.
         with _muted():
             self._check_parameters()
             (seed,) = seeds_of_runs(self.random_state, 1)
@@ -363,7 +364,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             As :meth:`FederatedMatrixImputer.transform` of ``best_estimator_`` gives it.
         """
         check_is_fitted(self)
-        # Of a tuple, scikit-learn applies our set_output to the first client's table alone.
+        # Given a tuple, scikit-learn would apply our set_output to the first client's table only.
         imputer = copy(self.best_estimator_)
         imputer._sklearn_output_config = getattr(self, "_sklearn_output_config", {})
         return imputer.transform(X)
@@ -407,7 +408,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         return hasattr(self, "best_estimator_")
 
     def __sklearn_tags__(self) -> Tags:
-        """NaN and sparse matrices are what it is for."""
+        """Accept NaN and sparse matrices."""
         return tags_of_matrices(super().__sklearn_tags__(), self.family)
 
     # ---- fitting
@@ -438,14 +439,14 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         return np.geomspace(penalty_max, self.eps * penalty_max, self.penalties)
 
     def _imputer(self, seed):
-        """What starts each fit of a path from the one before."""
+        """Imputer that starts each fit of a path from the one before."""
         names = FederatedMatrixImputer().get_params(deep=False)
         parameters = {name: getattr(self, name) for name in names if hasattr(self, name)}
         parameters.update(random_state=seed, warm_start=True, verbose=max(self.verbose - 1, 0))
         return FederatedMatrixImputer(**parameters)
 
     def _check_minibatches(self, cells, folds):
-        """Raise if a client cannot draw them without the cells of a fold."""
+        """Raise if a client cannot draw its minibatches when the cells of a fold are left out."""
         owners = np.repeat(np.arange(len(cells.ids)), np.diff(cells.offsets))
         for fold in range(self.n_splits):
             lengths = np.bincount(owners[folds != fold], minlength=len(cells.ids))
@@ -490,7 +491,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
 @contextmanager
 def _muted():
-    """Without the warnings of fits that are steps of the search."""
+    """Silence the warnings of fits that are only steps of the search."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield

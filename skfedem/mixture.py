@@ -67,134 +67,137 @@ def _reads_rows_once(estimator):
 class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     """Gaussian mixture fitted to the rows of several clients without pooling them.
 
-    Each round the active clients send a compressed expectation of their sufficient statistics and
-    the server does the M-step: FedEM, or VR-FedEM with variance reduction on each client. With the
-    default parameters this is EM on the pooled rows, and gives the fit that scikit-learn's
-    ``GaussianMixture`` gives from the same start.
+    In each round, the active clients send compressed expectations of their sufficient statistics
+    and the server does the M-step. This is FedEM or, with variance reduction on each client,
+    VR-FedEM. With the default parameters it is EM on the pooled rows, and gives the fit that
+    scikit-learn's ``GaussianMixture`` gives from the same start.
 
-    Clients are simulated on this machine. What a client would send is computed, encoded length and
-    all. It is statistics, not rows, unless ``init_params`` says so; but the statistics of one row
-    are that row. A client with a single row sends it as its mean, before the first round, and so
-    does a client of which a component gets a single row in the first assignment. The estimator, and
-    so a pickle of it, keeps the clients' control variates, which are statistics of each client.
+    Clients are simulated on this machine. What a client would send is computed, including its
+    encoded length. Clients send statistics, not rows, unless ``init_params`` says otherwise; but
+    the statistics of one row are that row. A client with a single row sends it as its mean, before
+    the first round, and a client that has a single row in some component of the first assignment
+    sends that row. The estimator, and so a pickle of it, keeps the clients' control variates, which
+    are statistics of each client.
 
     Parameters
     ----------
     n_components : int, default=1
         Number of components, G.
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
-        One covariance matrix a component, one for all, variances alone, or one variance a
-        component.
+        One covariance matrix per component, one for all components, one diagonal matrix per
+        component, or one variance per component.
     fixed_covariance : array-like of shape (n_features, n_features), default=None
-        A known covariance, shared by the components and not estimated; with
+        A known covariance, shared by the components and not estimated; needs
         ``covariance_type="tied"``.
     solver : {"fedem", "vr_fedem"}, default="fedem"
-        Algorithm 1 or Algorithm 2 of [1]_. VR-FedEM needs ``batch_size`` to differ from FedEM, and
-        keeps three vectors a client where FedEM keeps one.
+        Algorithm 1 or Algorithm 2 of [1]_. Without ``batch_size``, both give the same fit. VR-FedEM
+        keeps three vectors per client where FedEM keeps one.
     step_size : float in (0, 1], "auto" or callable, default="auto"
         γ of ``statistics += step_size * field``. A callable maps the round, counted from 1, to γ.
-        "auto" is 1 where a round is exact (``omega=0``, ``participation=1``, all rows), else it
-        follows from ``omega``, ``participation``, ``batch_size`` and the number of clients by a
-        rule that was established by measurement (in the documentation under "Automatic step
-        sizes"). It decreases from round to round with FedEM's minibatches, and gets shorter where
-        rounds prove too random for it.
+        "auto" is 1 where a round is exact (``omega=0``, ``participation=1``, all rows). Otherwise
+        it follows from ``omega``, ``participation``, ``batch_size`` and the number of clients, by a
+        rule found by measurement (see "Automatic step sizes" in the documentation). With FedEM's
+        minibatches it decreases from round to round, and it is shortened if rounds prove too random
+        for it.
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates; "auto" is 1 / (1 + ω), with the operator's own ω for the
-        length of the messages, often less than the parameter ``omega``. With 0 and
-        ``control_init="zeros"`` there are no control variates: naive FedEM.
+        Step α of the control variates; "auto" is 1 / (1 + ω), with the ω that the operator has for
+        messages of this length, which is often less than the parameter ``omega``. With 0 and
+        ``control_init="zeros"`` there are no control variates: this is naive FedEM.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's field h_i(Ŝ_0), which takes one pass
-        over all rows and one uncompressed message, or zero. Exact rounds with α = 1 need
+        over all rows and one uncompressed message per client; or zero. Exact rounds with α = 1 need
         neither.
     batch_size : int, default=None
-        Rows that an active client reads in a round, b; None for all of its rows.
+        Number b of rows that an active client reads in a round; None for all of its rows.
     replacement : bool, default=True
-        Whether a minibatch may hold a row twice. Without, no client may have fewer than
+        Whether a minibatch may hold a row twice. If False, no client may have fewer than
         ``batch_size`` rows.
     n_inner : int or "auto", default="auto"
-        VR-FedEM's inner loop, k_in: rounds between two passes over all rows. "auto" is
-        (1 + ω) sqrt(m / 2) with the operator's own ω, as in ``control_step``, and m the mean
-        number of rows of a client, over ``participation``; b is not looked at. The passes then
-        cost as much as the minibatches if b is Theorem 3's, sqrt(m / 2) / (1 + ω) (Appendix E.2
-        of [1]_). For another b give m / (2 b) over ``participation``, where they do. After an
-        automatic step that had to be shortened, a new loop begins at once.
+        Length k_in of VR-FedEM's inner loop: rounds between two passes over all rows. "auto" is
+        (1 + ω) sqrt(m / 2) divided by ``participation``, with the operator's own ω, as in
+        ``control_step``, and m the mean number of rows of a client; it does not depend on b. The
+        passes then cost as much as the minibatches if b is that of Theorem 3,
+        sqrt(m / 2) / (1 + ω) (Appendix E.2 of [1]_). For another b, m / (2 b) divided by
+        ``participation`` makes the two costs equal. After an automatic step that had to be
+        shortened, a new loop begins at once.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
         ``omega=0``.
     omega : float, default=0.0
-        Relative variance ω of the compression, E||Quant(x)||² <= (1 + ω)||x||²: the operators named
-        by a string are set to the coarsest level that keeps it. x is a message in the units of the
-        components, in which the noise of rows is alike in all directions. 0 sends everything
-        uncompressed.
-        A ``Compressor`` object with a level of its own keeps that level, with a warning if its ω is
-        larger.
+        Relative variance ω of the compression, E||Quant(x)||² <= (1 + ω)||x||², where x is a
+        message in the units of the components, in which the noise of rows is alike in all
+        directions. Operators named by a string take the coarsest level that satisfies this bound. A
+        ``Compressor`` object with a level of its own keeps that level, with a warning if its ω is
+        larger. 0 sends everything uncompressed.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
-        w_i: rows of the client over all rows, which makes the objective the pooled likelihood, or
-        the same for every client.
+        Weight w_i of a client: its share of all rows, which makes the objective the pooled
+        likelihood, or the same for every client.
     max_iter : int or None, default=100
-        Largest number of rounds; None for no bound, with ``max_epochs``.
+        Largest number of rounds; None for no bound, which needs ``max_epochs``.
     max_epochs : float, default=None
-        Stop after the round in which this many epochs are complete. An epoch is as many
-        conditional expectations of a row as there are rows.
+        Stop after the round in which this many epochs are complete. An epoch is as many evaluations
+        of a row's conditional expectation as there are rows.
     tol : float, default=1e-3
-        Nats per row. Exact rounds stop when the log-likelihood of two rounds in a row differs by
-        less than ``tol`` times the step size. Other rounds stop when the M-step's objective gains
-        less than ``tol`` over each of three sweeps in a row, a sweep being the rounds whose step
-        sizes add up to 1.
+        Tolerance in nats per row. With exact rounds, the fit stops when the log-likelihoods of two
+        rounds in a row differ by less than ``tol`` times the step size. With other rounds, it stops
+        when the M-step's objective gains less than ``tol`` over each of three sweeps in a row,
+        where a sweep is the rounds whose step sizes add up to 1, at least ten, in
+        which at least as many messages came as there are clients.
     reg_covar : float, default=1e-6
-        Added to every variance, in the features' units squared; with the rounding of second
-        moments, in standard units 64 eps, where that may be more. 0 adds nothing, and covariances
-        that are singular then raise ValueError: of constant features (except with "spherical") and,
-        with "full" and "tied", of linearly dependent ones.
+        Added to every variance, in squared units of the features. Where the rounding of second
+        moments, 64 eps in standard units, may be larger, it is allowed for as well. 0 adds nothing,
+        and singular covariances then raise ValueError: those of constant features (except with
+        "spherical") and, with "full" and "tied", of linearly dependent ones.
     n_init : int, default=1
-        Number of starts; the fit with the largest log-likelihood is kept, and ``history_``, bits
-        included, is that of this start alone.
+        Number of starts. The fit with the largest log-likelihood is kept; ``history_``, bits
+        included, is that of its start alone.
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
-        How a start is found. "kmeans": each client (of at most 128) clusters its rows and sends
-        centroids of two or more rows with their counts, and the server clusters those. Where too
-        few are sent, the missing centres are drawn from the normal distribution with the mean and
-        the variances of all rows; ``n_init`` tries several. Of a client
-        with more than 131,072 rows a random sample of so many is clustered, and "k-means++" takes
-        such a sample of all rows.
+        How a start is found. "kmeans": each client (of at most 128, drawn at random) clusters its
+        rows and sends the centroids of two or more rows with their counts, and the server clusters
+        those. Where too few are sent, the missing centres are drawn from the normal distribution
+        with the mean and the variances of all rows; ``n_init`` tries several. A client with more
+        than 131,072 rows clusters a random sample of this size, and "k-means++" uses such a sample
+        of all rows.
         **"k-means++" and "random_from_data" reveal** ``n_components`` **rows to the server**.
-        With these three every row then goes to its nearest centre. "random": clients draw
-        posterior probabilities.
+        With these three, every row is then assigned to its nearest centre. With "random", clients
+        draw posterior probabilities.
     weights_init : array-like of shape (n_components,), default=None
         Initial weights.
     means_init : array-like of shape (n_components, n_features), default=None
-        Initial means; weights and covariances that are not given too are those of the rows nearest
-        to each.
+        Initial means. Weights and covariances that are not given are those of the rows nearest to
+        each mean.
     precisions_init : array-like, default=None
         Initial precisions, of the shape of ``precisions_``.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of log-likelihood and mean field over all rows, for
-        ``history_``. "auto": every round where rounds are exact and tell them, else once an epoch.
-        None: none at all for ``history_``, start and end included. An evaluation is the
-        experimenter's: it counts neither as bits nor as epochs.
+        ``history_``. "auto": every round if rounds are exact, as these yield both, else once an
+        epoch. None: no evaluation for ``history_``, not even at the start and the end. Evaluations
+        serve the experimenter: they count neither as bits nor as epochs.
     random_state : int, RandomState instance or None, default=None
-        Pass an int for the same fit every time. What a client draws depends on the seed, the round
-        and its position among the clients alone; so to reorder the clients changes nothing, but
-        rounding, in exact rounds from a given start only.
+        Pass an int for the same fit every time. What a client draws depends only on the seed, the
+        round and its position among the clients. So reordering the clients changes the fit, except
+        (up to rounding) in exact rounds from a given start.
     warm_start : bool, default=False
         Go on from the last fit: from its statistics Ŝ, its parameters and, for clients that are
         known by their label (by their position in a list), their control variates V_i, in its
-        standard units. Clients that are new begin with V_i = 0, and those that have left are
-        forgotten. Nothing is read of the rows for this, but for "tied" covariances, and where
-        features were constant or linearly dependent, the second moment. The rounds are counted on
-        for ``step_size`` and all that is random, so that with the same data and ``random_state``,
-        an integer, two fits of k rounds with ``n_init=1`` are one of 2k.
+        standard units. New clients begin with V_i = 0, and those that have left are forgotten. No
+        rows are read for this, except to compute the second moment for "tied" covariances and where
+        features were constant or linearly dependent. The count of rounds goes on, for ``step_size``
+        and for all random draws, so that with the same data and the same integer ``random_state``,
+        two fits of k rounds with ``n_init=1`` equal one of 2k.
     n_jobs : int, default=None
-        Threads that simulate clients, as in joblib, where rounds are long enough to pay for them;
-        one inside of a parallel search. The fit does not depend on it.
+        Number of threads that simulate clients, as in joblib. They are used where rounds are long
+        enough for threads to pay off; inside a parallel search, there is only one. The fit does not
+        depend on it.
     checkpoint : path-like, default=None
-        File in which the run is saved on the way, to go on with ``fit(..., resume_from=path)``. The
-        save before stays beside it, with ``.previous`` appended. A file holds one run: of the fits
-        of a search the last one to save.
+        File in which the run is saved regularly, so that ``fit(..., resume_from=path)`` can go on
+        from it. The previous save is kept beside it, with ``.previous`` appended to its name. A
+        file holds one run: in a search, that of the fit that was the last to save.
     checkpoint_every : int, default=100
-        Rounds between two saves; the last round is saved as well, unless the fit was stopped from
-        the keyboard: the file is then that of the save before, if there was one.
+        Rounds between two saves. The last round is saved as well, unless the fit is stopped from
+        the keyboard: the file then holds the last regular save, if there was one.
     verbose : int, default=0
         1 prints every tenth round, 2 every round.
 
@@ -214,8 +217,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     converged_ : bool
         Whether ``tol`` was reached; a stream never converges.
     lower_bound_ : float
-        Log-likelihood in nats per row, clients weighted by ``client_weights``: as in scikit-learn
-        that of the last E-step where rounds are exact, else that of the fit.
+        Log-likelihood in nats per row, with clients weighted by ``client_weights``. If rounds are
+        exact, it is that of the last E-step, as in scikit-learn; otherwise that of the fit.
     lower_bounds_ : list of float
         The log-likelihoods that were computed on the way.
     history_ : dict of ndarray
@@ -224,10 +227,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``field_sq_norm`` (||H||², the server's estimate of the field in this round),
         ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size`` (γ as taken, after the safeguard),
         ``n_active``, ``uplink_bits``, ``downlink_bits`` (of this round, all clients together),
-        ``safeguarded`` (how often the step was halved, or rare components waited, to stay in the
-        domain of the M-step), and ``weights`` of shape (n_rows, n_components). NaN where not
-        evaluated. Squared norms are of the statistics in standard units (rows whitened, or scaled,
-        by the moments of all rows).
+        ``safeguarded`` (how often the step was halved, or rare components were left as they were,
+        to stay in the domain of the M-step), and ``weights`` of shape (n_rows, n_components). NaN
+        where not evaluated. Squared norms are those of statistics in standard units (rows whitened,
+        or scaled, by the moments of all rows).
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
@@ -236,8 +239,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     new_client_ids_ : ndarray
         Labels of the clients that were new in the last call of ``partial_fit``.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        ||V_i||, how unlike the others a client is, in the standard units of ``history_``. With a
-        small ``control_step``, or few rounds, V_i is on its way there, or 0.
+        ||V_i||, a measure of how unlike the others a client is, in the standard units of
+        ``history_``. With a small ``control_step``, or after few rounds, V_i is still on its way to
+        this value, or 0.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -375,14 +379,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         clients : array-like of shape (n_samples,), default=None
             Client label of each row of X, when X is one table.
         sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-            What each row counts: an array with one table, a list with one array for each client
-            with a list. Rows of weight zero are left out. Only their ratios matter: integer weights
-            are repeated rows. See Notes.
+            Weight of each row: an array for one table, or a list with one array for each client for
+            a list. Rows of weight zero are left out. Only ratios of weights matter: an integer
+            weight is equivalent to repeating the row. See Notes.
         resume_from : path-like, default=None
-            Checkpoint of the same run, with the same data and parameters, to go on from bit for
-            bit, except that ``history_`` has an evaluation where that run ended. ``max_iter``,
-            ``max_epochs``, ``checkpoint``, ``checkpoint_every``, ``n_jobs``, ``verbose`` and
-            ``warm_start`` may differ, and ``random_state`` may be None.
+            Checkpoint of the same run, with the same data and parameters, to go on from. The fit is
+            bit for bit that of an uninterrupted run, except that ``history_`` has an evaluation
+            where the saved run ended. ``max_iter``, ``max_epochs``, ``checkpoint``,
+            ``checkpoint_every``, ``n_jobs``, ``verbose`` and ``warm_start`` may differ, and
+            ``random_state`` may be None.
 
         Returns
         -------
@@ -391,33 +396,33 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Raises
         ------
         TypeError, ValueError
-            For data or parameters that do not fit; nothing is fitted then, and an earlier fit
-            stands.
+            For invalid data or parameters; nothing is fitted then, and an earlier fit is kept.
         FileNotFoundError
             If there is no checkpoint at ``resume_from``.
 
         Warns
         -----
         ConvergenceWarning
-            When ``tol`` was not reached, when steps still left the domain of the M-step in the last
-            tenth of the rounds, when automatic steps were cut to less than a tenth of the first,
-            when components ended with less than half the weight of a row, or the fit below its
-            start, although rounds were random, or when it was stopped from the keyboard.
+            When ``tol`` was not reached; when steps still left the domain of the M-step in the last
+            tenth of the rounds; when automatic steps were cut to less than a tenth of the first;
+            when, in random rounds, components were left with less than half the weight of a row or
+            the log-likelihood ended well below that of the start; or when the fit was stopped from
+            the keyboard.
         UserWarning
             For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
-            covariances that rounding has widened, as rows lie too far apart for them.
+            covariances that rounding has widened, because rows lie too far apart for them.
 
         Notes
         -----
         With weights v_j of rows, s̄_i is ``Σ_j v_j s̄_ij / Σ_j v_j``, the log-likelihood likewise,
         and with ``client_weights="n_samples"`` w_i is the client's share of all weight. Minibatches
-        draw rows in proportion to their weights, with replacement only. The fit is that of repeated
-        rows, minibatches included, where the start is given, or does not depend on draws for rows:
-        "kmeans" and "k-means++" start alike if repeated rows are neighbours and no cluster is a
-        single row (whose centroid is not sent, whatever its weight); "random_from_data" and
-        "random" do not, as they draw for distinct rows. Epochs, and with them ``n_inner="auto"``,
-        count distinct rows, and so does the automatic step of many clients whose messages are
-        compressed or who may be away.
+        draw rows in proportion to their weights, with replacement only. The fit equals that of
+        repeated rows, minibatches included, where the start is given or does not depend on draws
+        for rows. "kmeans" and "k-means++" give the same start if repeated rows are neighbours and
+        no cluster is a single row (whose centroid is not sent, whatever its weight);
+        "random_from_data" and "random" do not, as they draw for distinct rows. Epochs, and with
+        them ``n_inner="auto"``, count distinct rows; so does the automatic step size if there are
+        many clients and their messages are compressed or they may be away.
         """
         self._check_parameters()
         checked, settings = clone(self), in_python_numbers(self)
@@ -463,10 +468,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         """Go on with the next rows of a stream.
 
         Each call is a round of FedEM on its rows, which are read once: the online case of
-        assumption A7 of the paper. With ``batch_size`` it is a round for so many rows of each
-        client, in their order. The first call finds the standard units and a start from its rows,
-        as ``fit`` does; let it have enough of them. A call after ``fit`` goes on from the fit, and
-        ``fit`` begins anew, unless ``warm_start=True``.
+        assumption A7 of the paper. With ``batch_size``, a call is several rounds, each on the next
+        ``batch_size`` rows of each client. The first call finds the standard units and a start from
+        its rows, as ``fit`` does; give it enough of them. A call after ``fit`` goes on from the
+        fit. A call of ``fit`` begins anew, unless ``warm_start=True``.
 
         Parameters
         ----------
@@ -480,34 +485,35 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Raises
         ------
         TypeError, ValueError
-            For data or parameters that do not fit; what was learnt before stands then.
+            For invalid data or parameters; what was learnt before is kept.
         AttributeError
             With ``solver="vr_fedem"``: variance reduction reads rows again.
 
         Notes
         -----
-        Known clients without rows in a call are as those that take no part in a round: they keep
-        their V_i, V speaks for them, and what the others send is divided by their share of all
-        weight, as by ``participation``. Clients that are new begin with V_i = 0; they are in
-        ``new_client_ids_``. With ``client_weights="n_samples"`` w_i is the client's share of all
-        rows so far, "uniform" gives all known clients the same.
+        Known clients without rows in a call are like those that take no part in a round: they keep
+        their V_i, V speaks for them, and what the others send is divided by the others' share of
+        all weight, as it is by ``participation``. New clients begin with V_i = 0; they are listed
+        in ``new_client_ids_``. With ``client_weights="n_samples"``, w_i is the client's share of
+        all rows so far; "uniform" gives all known clients the same weight.
 
         ``step_size="auto"`` is the share of the round's rows in all rows so far (rows, not their
         weights), to the power 0.65, or less with compression, participation below 1 or few rows. A
-        number is a constant step, which forgets and so follows a stream that changes; a function
-        gets the round, counted on from call to call. The units are those of the first call; of
-        features that were constant or linearly dependent, those of the first call in which they
-        vary. "tied" covariances need the scatter of the rows about the means, which clients send in
-        every round, uncompressed.
+        number is a constant step, which forgets old rows and so follows a stream that changes; a
+        callable gets the round, counted on from call to call. The standard units are those of the
+        first call; for features that were constant or linearly dependent, those of the first call
+        in which they vary. "tied" covariances need the scatter of the rows about the means, which
+        clients send in every round, uncompressed.
 
-        A stream warns of nothing: look at ``safeguarded``, ``step_size`` and ``weights`` in
-        ``history_``. The rows of the first call count twice, as the start has seen them. Weights of
-        rows that are all equal in a call count 1 each.
+        A stream gives no warnings: look at ``safeguarded``, ``step_size`` and ``weights`` in
+        ``history_``. The rows of the first call count twice, as the start has seen them too. If the
+        weights of all rows in a call are equal, each row counts 1.
 
-        ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream
+        ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
-        seen, and an epoch is a call. Not used are ``n_init`` (but for the start), ``max_iter``,
-        ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``checkpoint`` and ``verbose``.
+        seen, and an epoch is a call. ``n_init`` (except for the start), ``max_iter``,
+        ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``checkpoint`` and ``verbose`` are
+        not used.
 
         Examples
         --------

@@ -34,7 +34,7 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
     Raises
     ------
     TypeError, ValueError
-        For what is no generator, or numbers out of their domain.
+        If `generator` is no Generator, or a number is out of its domain.
 
     Notes
     -----

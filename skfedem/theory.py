@@ -48,7 +48,7 @@ _Result = TypeVar("_Result", int, float)
 
 
 def _in_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Compute in Python's numbers, and refuse what leaves their range."""
+    """Compute in Python's numbers, and raise ValueError for results out of their range."""
 
     @wraps(function)
     def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -90,8 +90,8 @@ def control_step(omega: float) -> float:
     Notes
     -----
     All theorems take α = 1/(1 + ω); the proofs (Propositions 11, 15 and 22) hold for any α in
-    (0, 1/(1 + ω)]. At this α a memory moves as far towards the client's field as the compression
-    noise permits: without compression it becomes equal to it.
+    (0, 1/(1 + ω)]. At this α a control variate moves as far towards the client's field as the
+    compression noise permits: without compression it becomes equal to the field.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def participation_omega(omega: float, participation: float) -> float:
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number of its domain.
+        If an argument is not a finite number in its domain.
 
     Notes
     -----
@@ -182,7 +182,7 @@ def max_step_size(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number of its domain.
+        If an argument is not a finite number in its domain.
 
     See Also
     --------
@@ -191,12 +191,12 @@ def max_step_size(
     Notes
     -----
     Theorem 4 (for p = 1, equation (7) of Theorem 1), with the control step α = 1/(1 + ω). For
-    small p the second bound falls like p**1.5: p for the memories, which are refreshed that much
-    less often, and the square root of p for the noise of who takes part.
+    small p the second bound falls like p**1.5: p for the control variates, which are refreshed that
+    much less often, and the square root of p for the noise of who takes part.
 
-    The decrease that equation (8) guarantees, but for minibatch noise, is proportional to
-    ``γ * (1 - γ * gradient_lipschitz / v_min)``, and of all steps γ that (7) allows it is largest
-    at this one. For p = 1 and ω = 0 the value returned is the limit for ω → 0. There the paper
+    Apart from minibatch noise, the decrease that equation (8) guarantees is proportional to
+    ``γ * (1 - γ * gradient_lipschitz / v_min)``; of all steps γ that (7) allows, it is largest at
+    the value returned. For p = 1 and ω = 0 this value is the limit for ω → 0. There the paper
     allows more, any step below ``2 * v_min / gradient_lipschitz``, and guarantees a decrease
     proportional to ``γ * (1 - γ * gradient_lipschitz / (2 * v_min))`` (equation 9). That is largest
     at ``v_min / gradient_lipschitz``, twice the value returned.
@@ -247,16 +247,16 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number of its domain.
+        If an argument is not a finite number in its domain.
 
     Notes
     -----
     Theorem 4 (for p = 1, equation (8) of Theorem 1). The part of the bound that does not vanish
     with the number of rounds is ``step_size * gradient_lipschitz * noise_factor *
-    noise_variance``, over ``v_min * (1 - step_size * gradient_lipschitz / v_min)``. The last one,
-    σ², is the mean over clients of the variance of a minibatch
-    statistic (A7). It is 0 when clients use all their rows, whatever ω and p: compression and
-    absence multiply a noise floor, alone they leave none.
+    noise_variance``, divided by ``v_min * (1 - step_size * gradient_lipschitz / v_min)``. Here
+    ``noise_variance``, σ², is the mean over clients of the variance of a minibatch statistic (A7).
+    It is 0 when clients use all their rows, whatever ω and p: compression and absence multiply a
+    noise floor, but create none on their own.
 
     Examples
     --------
@@ -282,7 +282,7 @@ def optimal_step_size(
     gradient_lipschitz: float,
     field_lipschitz: float,
 ) -> float:
-    """Constant step size of FedEM that balances start and noise after a number of rounds.
+    """Constant step size of FedEM that balances initial gap and noise for a number of rounds.
 
     Parameters
     ----------
@@ -314,15 +314,15 @@ def optimal_step_size(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number of its domain.
+        If an argument is not a finite number in its domain.
 
     Notes
     -----
-    Corollary 2 (every client takes part). It balances the two terms in the bracket of equation (8),
-    whose sum it makes smallest: the one that falls with the number of rounds like
-    ``initial_gap / (step_size * n_rounds)`` and the noise floor, which grows with the step size.
-    The bracket is divided by ``1 - step_size * gradient_lipschitz / v_min``; with that, a somewhat
-    shorter step is the best.
+    Corollary 2 (every client takes part). This step minimises the sum of the two terms in the
+    bracket of equation (8): the one that falls with the number of rounds like
+    ``initial_gap / (step_size * n_rounds)``, and the noise floor, which grows with the step size.
+    In (8) the bracket is divided by ``1 - step_size * gradient_lipschitz / v_min``; with this
+    factor, a somewhat shorter step is best.
 
     Examples
     --------
@@ -365,7 +365,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number of its domain.
+        If an argument is not a finite number in its domain.
 
     See Also
     --------
@@ -384,7 +384,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     """
     check_counts(n_inner=n_inner)
     check_not_negative(omega=omega)
-    # As a fraction ω is what was written: 49 / 1.4² is 25, and a little more in doubles.
+    # A fraction is exactly the ω that was written: 49 / 1.4² is 25, but a little more in doubles.
     return math.ceil(n_inner / (1 + Fraction(str(omega))) ** 2)
 
 
@@ -424,7 +424,7 @@ def vr_step_size(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number of its domain, or ``v_max < v_min``.
+        If an argument is not a finite number in its domain, or ``v_max < v_min``.
 
     See Also
     --------
@@ -470,7 +470,7 @@ def vr_step_size(
 def vr_cost(
     n_clients: int, n_samples: float, batch_size: float, n_inner: int, n_outer: int
 ) -> float:
-    """Evaluations of a row's conditional expectation that VR-FedEM makes.
+    """Number of evaluations of a row's conditional expectation that VR-FedEM makes.
 
     Parameters
     ----------
@@ -494,15 +494,15 @@ def vr_cost(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number of its domain.
+        If an argument is not a finite number in its domain.
 
     Notes
     -----
     Appendix E.2: each outer loop begins with one pass over all rows, and each inner round
     evaluates its batch at two iterates. Divided by ``n_clients * n_samples`` it is the number of
     epochs. This is the paper's count. In the first inner round both iterates are the same, so that
-    the solver reads no batch there: its outer loops cost ``n_samples + 2 * batch_size * (n_inner -
-    1)`` a client.
+    our solver reads no batch there: its outer loops cost ``n_samples + 2 * batch_size * (n_inner -
+    1)`` per client.
 
     Examples
     --------
@@ -518,7 +518,7 @@ def vr_cost(
 
 @_in_python_numbers
 def vr_n_inner(n_samples: float, omega: float) -> int:
-    """Inner rounds per outer loop of VR-FedEM for which an accuracy costs least.
+    """Inner rounds per outer loop with which VR-FedEM reaches an accuracy at the least cost.
 
     Parameters
     ----------
@@ -536,7 +536,7 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number of its domain.
+        If an argument is not a finite number in its domain.
 
     See Also
     --------
@@ -546,8 +546,8 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     Notes
     -----
     Appendix E.2. The accuracy fixes the number of rounds k_in k_out; with the batch size
-    k_in/(1 + ω)² of Theorem 3 a round then costs m/k_in + 2 k_in/(1 + ω)² evaluations per client.
-    That is for the batch size before it is rounded up.
+    k_in/(1 + ω)² of Theorem 3, before it is rounded up, a round then costs
+    m/k_in + 2 k_in/(1 + ω)² evaluations per client.
 
     Examples
     --------

@@ -1,10 +1,10 @@
 """How many bytes does it take to come within 0.01 nats of pooled EM's optimum?
 
-Uncompressed federated EM, that is exact rounds in which all clients send their statistics as
-float64, is the unit. All runs of a start begin with the same parameters. A run has arrived in the
-round from which on its log-likelihood stays within 0.01 nats per row of the optimum that the exact
-rounds end in, or above it. Bytes are all those from the clients until then, what is sent before the
-rounds included; beside them those in both directions, as broadcasts are not compressed.
+Uncompressed federated EM, that is, exact rounds in which all clients send their statistics as
+float64, is the unit. All runs of a start begin with the same parameters. A run arrives in the round
+from which its log-likelihood stays within 0.01 nats per row of the optimum that the exact rounds
+end in, or above it. Bytes are all those that clients have sent until then, including what is sent
+before the rounds; those in both directions are printed as well, as broadcasts are not compressed.
 
 Starts are random rows as means, equal weights and the covariance of all rows, as in the paper, or
 one-shot federated k-means, the default of the estimator, which begins near the end.
@@ -34,7 +34,7 @@ N_COMPONENTS, WITHIN = 10, 0.01
 OPERATORS = ("dithering", "block", "rand_k")
 OMEGAS = (1.0, 2.0, 4.0, 8.0)
 STEP_SIZES = (1.0, 0.5, "auto")
-# A run may take so many times the rounds of uncompressed EM.
+# A run may take this many times the rounds of uncompressed EM.
 PATIENCE = 4
 
 

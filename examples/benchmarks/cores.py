@@ -1,10 +1,10 @@
 """What do two workers gain, and what do they cost where there is nothing to gain?
 
 Fits with n_jobs=None and n_jobs=2 take turns, so that both see the same machine. Ratios are of the
-shortest rounds, of the median rounds, and of the processor time that the busiest thread of a round
-takes at least. All three say what two processors do only if nobody else uses them: with
-``--patience``, rounds begin when the processors are idle, as long as the fit has not lasted so many
-seconds (Linux only). The fits are compared bit for bit.
+shortest rounds, of the median rounds, and of the least processor time that the busiest thread of a
+round takes. All three say what two processors do only if nobody else uses them: with
+``--patience``, rounds wait until the processors are idle, as long as the fit has not lasted more
+than this many seconds (Linux only). The fits are compared bit for bit.
 
     python examples/benchmarks/cores.py [--repeats 5] [--patience 10]
 """
@@ -79,7 +79,7 @@ def timed(X, clients, n_jobs, parameters, patience):
 
     mixture = FederatedGaussianMixture(**parameters, step_size=step_size, n_jobs=n_jobs)
     mixture.fit(X, clients=clients)
-    # The first round tells what one takes.
+    # The first round is left out: in it, the fit measures how long a round takes.
     rounds = list(zip(begun[1:-1], over[2:], strict=True))
     seconds = [stop - start for (start, _), (stop, _) in rounds]
     busiest = [

@@ -51,7 +51,7 @@ def threshold_singular_values(matrix, threshold, rank):
 def dense_round(clients, weights, statistics, theta, rank, penalty, step_size=1.0):
     """One round from Ŝ and θ = T(Ŝ) to the next; returns both.
 
-    ``penalty`` is on the paper's scale, beside the mean over observers.
+    ``penalty`` is on the paper's scale: it is added to a mean over observers.
     """
     mean_field = -statistics
     for client, weight in zip(clients, weights, strict=True):

@@ -2,10 +2,10 @@
 
 Monthly counts of oystercatchers at 138 sites, from DATA/oystercatcher_138x240.csv, and yearly ones
 of great egrets' nests in colonies of the Everglades, from DATA/everglades/maxcounts.csv. A tenth of
-the observed cells is held out, rank and penalty are chosen on the others. First log1p of the
-counts, as if Gaussian, by one client and by ten with compressed messages of three quarters of them;
-then the counts themselves, as Poisson, of five such splits. Beside them stand the effects of rows
-and columns alone, and soft-impute without effects.
+the observed cells is held out; rank and penalty are chosen on the others. First log1p of the
+counts, as if Gaussian, with one client and with ten, of which three quarters send compressed
+messages in a round; then the counts themselves, as Poisson, for five such splits. For comparison,
+there are the effects of rows and columns alone, and soft-impute without effects.
 
     python examples/benchmarks/imputation_error.py [--data DATA] [--ranks 10 None]
 """

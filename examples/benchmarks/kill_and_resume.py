@@ -1,6 +1,6 @@
 """Is a run that is killed at random moments, and resumed, the run that was never killed?
 
-Each trial starts a fit in a process of its own, kills it (SIGKILL) after a random time, goes on
+Each trial starts a fit in a process of its own, kills it (SIGKILL) after a random time, and goes on
 from the checkpoint in another process, which may be killed as well, until the fit ends. Its
 parameters and history are compared bit for bit with those of an uninterrupted fit.
 
@@ -49,7 +49,7 @@ def fit(kind, path):
 
 
 def ends(processes, kind, path, seconds=None):
-    """Run a fit, kill it after so many seconds; whether it ended by itself."""
+    """Run a fit, kill it after some seconds; return whether it ended by itself."""
     process = processes.Process(target=fit, args=(kind, path))
     process.start()
     process.join(seconds)

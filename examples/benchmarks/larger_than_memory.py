@@ -1,7 +1,7 @@
 """Fit a mixture to rows in files that are larger than the memory a process may have.
 
-Writes a table to a folder, as one file and as one a client, and fits it memory-mapped in processes
-whose private memory is limited (RLIMIT_DATA: what is allocated counts, mapped files do not). The
+Writes a table to a folder, as one file and as one per client, and fits it memory-mapped, in
+processes whose private memory is limited (RLIMIT_DATA: allocations count, mapped files do not). The
 first process shows that the limit holds: it tries to read the table into memory. The files are
 deleted at the end.
 

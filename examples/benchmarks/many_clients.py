@@ -2,9 +2,9 @@
 
 Rounds of 100 active clients with 20 rows each, for federations of 10^3 to 10^6 clients given as one
 table with labels (10 features, 5 components, tied covariance). Each size runs in a process of its
-own. Printed are the set-up, the time of a round (median, and of the fastest tenth, which others who
-use the machine disturb less), and the largest memory beyond what the process held before the fit
-and what the control variates take.
+own. Printed are the set-up, the time of a round (median, and of the fastest tenth, which is less
+disturbed by other users of the machine), and the largest memory beyond what the process held before
+the fit and what the control variates take.
 
     python examples/benchmarks/many_clients.py [--clients 1000 10000 100000 1000000]
 """

@@ -2,10 +2,10 @@
 
 Three loads: minibatch rounds of FedEM (100 clients x 20 rows, dithered), exact rounds on a million
 rows, and the imputer at the size of the paper (9,721 sites, 525 months, 12,185 cells). For each:
-the time of a round; what a round of the same calls on next to no data takes, which is what Python
-and the calls cost, as it is and with other things in the processor's caches before each round, as
-large data leave them; the largest allocation during a round; and the functions that take most of
-the time, by a profiler, which makes calls look dearer than they are.
+the time of a round; the time of a round of the same calls on next to no data, which is what Python
+and the calls cost, once as it is and once with the processor's caches filled with other data before
+each round, as large data would leave them; the largest allocation during a round; and the functions
+that take most of the time, by a profiler, which makes calls look more expensive than they are.
 
     python examples/benchmarks/profile_rounds.py [--lines 12]
 """
@@ -89,7 +89,7 @@ def watched(fit, around):
 
 
 def seconds(fit, *, cold=False):
-    """Time of each round but the first; ``cold`` is with other things in the caches before each."""
+    """Time of each round but the first; with ``cold``, caches hold other data before each round."""
     times = []
 
     def timed(function, *arguments):
@@ -105,7 +105,7 @@ def seconds(fit, *, cold=False):
 
 
 def peak(fit):
-    """Most bytes held during a round beside those held before it."""
+    """Most bytes held during a round beyond those held before it."""
     peaks = []
 
     def traced(function, *arguments):

@@ -1,7 +1,8 @@
 """Does the automatic step size hold? Runs a grid of settings and prints a table.
 
 Every run starts where pooled EM starts. The gap is pooled EM's log-likelihood minus the run's, in
-nats per row; the claim is no NaN, a gap of at most 0.01 for VR-FedEM and of at most 0.05 for FedEM.
+nats per row; the claim is that there is no NaN, and that the gap is at most 0.01 for VR-FedEM and
+at most 0.05 for FedEM.
 Simulated clients are homogeneous or have rows of one component only; "digits" are scikit-learn's
 handwritten digits on 30 or 100 label-skewed clients, 10 components in 10 features; "many" are
 simulated, 10 components in 20 features, 2,310 statistics with full covariances.
@@ -120,7 +121,7 @@ def settings(which):
         for solver in SOLVERS:
             chosen += [(*corner, next(turn), split, solver) for split in SPLITS]
         next(turn)
-    # Of an ω of 8, dithering with its fewest levels leaves less; this operator leaves more.
+    # Dithering with its fewest levels stays further below an ω of 8 than this operator does.
     for corner in itertools.product((10, 300), (8.0,), (1.0, 0.1), (None, 20, 1)):
         for solver, split in zip(SOLVERS, SPLITS, strict=True):
             chosen.append((*corner, next(turn), split, solver, "rand_k"))
@@ -169,7 +170,7 @@ def run(
         )
         return federated.fit(X, clients=clients)
 
-    # The safeguard may cut the first; automatic steps do not grow.
+    # The largest, as the safeguard may cut the first step; automatic steps do not grow.
     step_size = np.nanmax(fit(5).history_["step_size"])
     travel = NOISY_TRAVEL if solver == "fedem" and batch_size is not None else TRAVEL
     rounds = int(min(max(FEWEST_ROUNDS, travel / step_size), MOST_ROUNDS))

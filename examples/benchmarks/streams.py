@@ -2,8 +2,8 @@
 
     python examples/benchmarks/streams.py
 
-Four clusters in five dimensions; 20,000 rows in random order, the first 500 in the first call.
-Unlike clients have a cluster of their own each. EM goes on from where the stream ended.
+Four clusters in five dimensions; 20,000 rows in random order, the first 500 in the first call. With
+unlike clients, each has a cluster of its own. EM goes on from where the stream ended.
 """
 
 import warnings

@@ -1,1 +1,1 @@
-"""What users give: tables, matrices, who has which row, and weights; checked, and made one."""
+"""What users give: tables, matrices, who has which row, weights; checked, and in one form."""

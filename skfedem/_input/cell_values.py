@@ -11,7 +11,7 @@ from .tables import LARGEST
 
 
 def check_values(observations, family, missing):
-    """Raise for observations that are no numbers, too large, or none of the family's."""
+    """Raise for observations that are not numbers, too large, or not in the family's domain."""
     values = observations.values
     bad = ~family.is_valid(values) | ~(np.abs(values) <= LARGEST) | (values == missing)
     if not bad.any():
@@ -59,7 +59,7 @@ def _giver(observations, position):
 
 
 def _place(observations, position):
-    """An observation's cell and client, as a person finds them in what was given."""
+    """An observation's cell and client, as the user finds them in the data."""
     cell = [int(n) for n in divmod(observations.codes[position], observations.shape[1])]
     client, table = _giver(observations, position)
     if observations.row_offsets is not None:

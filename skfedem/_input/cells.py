@@ -26,7 +26,7 @@ from .observations import (
 from .table_labels import is_frame
 from .tables import n_dimensions, refuse_lazy
 
-# Observations sorted at once: beside what is given and what is returned, little is needed.
+# Observations sorted at once, so that little memory is needed beyond input and result.
 _BLOCK = 2**20
 
 
@@ -40,7 +40,7 @@ class CellData(NamedTuple):
     values : ndarray of float64, shape (n_cells,)
         Mean of the client's observations of the cell.
     counts : ndarray of float64, shape (n_cells,)
-        How many observations that is.
+        How many observations these are.
     offsets : ndarray of int64, shape (n_clients + 1,)
         Client ``i`` owns the cells ``offsets[i]:offsets[i + 1]``, which may be none.
     log_base_measure : ndarray of shape (n_clients,)
@@ -54,8 +54,8 @@ class CellData(NamedTuple):
     observations : ndarray of shape (sum of counts,), or None
         The observations, cell after cell, if they were asked for.
     origin : float
-        What normal observations and their θ are counted from, which changes no likelihood: squares
-        of an offset would swamp the rest. 0 for other families.
+        What Gaussian observations and their θ are counted from; it changes no likelihood. Without
+        it, squares of an offset would swamp the rest. 0 for other families.
     """
 
     rows: np.ndarray
@@ -116,9 +116,9 @@ def check_cells(
     rows : {"shared", "disjoint"}, default="shared"
         Whether the rows of the clients in a list are the same sites, or each has its own.
     keep_observations : bool, default=False
-        Whether single observations are wanted beside the means of cells.
+        Whether single observations are wanted, besides the means of cells.
     has_intercept : bool, default=False
-        Whether the model has one: the mean of normal cells is their origin then.
+        Whether the model has an intercept: the origin of Gaussian cells is then their mean.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def check_cells(
     Raises
     ------
     TypeError, ValueError
-        Which name the client and the cell, what was expected and what was got.
+        The message names the client and the cell, what was expected and what was got.
     """
     check_choice("rows", rows, ("shared", "disjoint"), hint="Do clients have the same rows?")
     missing = marker(missing_values)

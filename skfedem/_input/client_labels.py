@@ -73,7 +73,7 @@ def grouped(labels, n_rows):
         )
     if not hasattr(labels, "dtype"):
         plain = np.array(ids.tolist())
-        # As floats, large integers would be others, or the same.
+        # As floats, large integers would change, or become equal.
         ids = plain if (plain == ids).all() else ids
     return ids, order, np.append(starts, n_rows)
 

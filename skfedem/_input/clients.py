@@ -73,7 +73,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     Raises
     ------
     TypeError, ValueError
-        Which name the client, what was expected and what was got.
+        The message names the client, what was expected and what was got.
     """
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
@@ -172,7 +172,7 @@ def _weighted(data, weights):
         rows = rows[chosen] if may_copy else _reordered(rows, chosen)
         weights = weights[kept]
         offsets = offsets_of(counts)
-    # Equal weights are none.
+    # Equal weights are the same as none.
     weights = weights if (weights != weights[0]).any() else None
     return ClientData(rows, offsets, data.ids, weights)
 
@@ -244,13 +244,13 @@ def check_rows(estimator, X, *, allow_nan=False):
 
 
 def features_of(estimator):
-    """``n_features_in_`` and, if there are some, ``feature_names_in_``, by name."""
+    """``n_features_in_`` and, if it has names, ``feature_names_in_``, as a dict."""
     names = ("n_features_in_", "feature_names_in_")
     return {name: vars(estimator)[name] for name in names if name in vars(estimator)}
 
 
 def check_features_of_fit(estimator, checked):
-    """Raise for columns that are named otherwise than in the last fit, which goes on."""
+    """Raise for columns whose names are not those of the last fit, which is to go on."""
     want, got = (list(getattr(e, "feature_names_in_", ())) for e in (estimator, checked))
     if want and got and want != got:
         raise ValueError(
@@ -307,9 +307,9 @@ def check_enough_rows(data, n_components):
 
 
 def check_minibatches(estimator, lengths, ids, what, sample_weight=None):
-    """Raise if minibatches without replacement cannot be had of every client.
+    """Raise if some client cannot draw minibatches without replacement.
 
-    ``what`` says of what each client has ``lengths``, in the plural.
+    ``what`` names, in the plural, what each client has ``lengths`` of.
     """
     batch_size = estimator.batch_size
     if batch_size is None or estimator.replacement:

@@ -93,7 +93,7 @@ def as_coo(matrix, where=""):
 
 
 def as_numbers(table):
-    """Array of whatever dimensions; None, pandas.NA and what a mask hides become NaN."""
+    """Array with any number of dimensions; None, pandas.NA and masked entries become NaN."""
     if isinstance(table, np.ma.MaskedArray):
         table = np.ma.filled(table.astype(np.float64), np.nan)
     array = np.asarray(table)
@@ -114,5 +114,5 @@ def refuse_no_numbers(array, where=""):
 
 
 def no_numbers(error, where=""):
-    """Message for what as_numbers could not read, which NumPy's error names."""
+    """Message for a table that as_numbers could not read; NumPy's error says why."""
     return f"Expected numbers{where}: {error}. {_HOW_NUMBERS}"

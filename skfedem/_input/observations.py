@@ -33,7 +33,7 @@ _HOW_ROWS = (
 )
 # Rows and columns are int32. Products of two of them are codes, which stay within int64.
 _MOST_ROWS = 2**31 - 1
-# Triplets checked at once: beside what is given and what is returned, little is needed.
+# Triplets checked at once, so that little memory is needed beyond input and result.
 _BLOCK = 2**20
 
 

@@ -70,9 +70,9 @@ def weights_of_table(sample_weight, n_rows, whose=""):
 
 
 def check_weights(weights, of_whom=lambda row: "", first=lambda row: 0):
-    """Raise for weights that are negative, missing or infinite, or zero altogether.
+    """Raise for weights that are negative, missing, infinite, or all zero.
 
-    ``of_whom`` and ``first`` tell of a row whose it is, and where that client's rows begin.
+    For a row, ``of_whom`` says whose it is, and ``first`` where that client's rows begin.
     """
     bad = np.flatnonzero(~((weights >= 0) & (weights <= LARGEST)))
     if len(bad):

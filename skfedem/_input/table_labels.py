@@ -20,7 +20,7 @@ def table_labels(table):
 
 
 def fit_labels(X, rows):
-    """Labels of the rows and the columns of the matrix that checked matrices make up.
+    """Labels of the rows and the columns of the matrix that some checked matrices make up.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def check_same_labels(X, rows):
 def unlike(want, got):
     """Position of the first labels that differ, and both for a message; None if none do.
 
-    What has no labels differs from nothing.
+    A table without labels is taken to agree with any other.
     """
     if want is None or got is None or (hasattr(want, "equals") and want.equals(got)):
         return None

@@ -1,4 +1,4 @@
-"""Checks of one table, whoever's it is: its form, its numbers and the names of its columns."""
+"""Checks of one table, whoever has it: its form, its numbers and the names of its columns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ GIVE_TABLES = (
     "(a client label for each row), or one 2-D array alone for a single client."
 )
 _OF_GROUPS = "[table for _, table in X] of what groupby gives"
-# Squares of larger numbers, and what EM divides by them, would leave the range of a double.
+# Squares of larger numbers, and quotients by them in EM, would leave the range of a double.
 LARGEST = 1e150
-# Numbers that are checked at once: 2 MB, a second-level cache.
+# Numbers that are checked at once: 2 MB, the size of a second-level cache.
 _BLOCK = 2**18
 
 
@@ -49,19 +49,19 @@ def is_mapped(X):
 
 
 def unmasked(table):
-    """A table; of a masked array, what its mask hides is missing, where NumPy would read it."""
+    """A table; what the mask of a masked array hides becomes NaN, where NumPy would read it."""
     if _is_masked(table) and table.dtype.kind in "biufO":
         return np.ma.filled(table.astype(np.float64), np.nan)
     return table
 
 
 def _is_masked(values):
-    # NumPy alone takes a DataFrame's column called "_mask" for a mask.
+    # np.ma.is_masked alone would take a DataFrame's column called "_mask" for a mask.
     return isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values)
 
 
 def refuse_masked(name, values):
-    """Raise for a masked array that hides labels or weights, which NumPy would read."""
+    """Raise for a masked array of labels or weights: NumPy would read what its mask hides."""
     if _is_masked(values):
         raise ValueError(
             f"Expected {name} without masked entries, got {np.ma.count_masked(values)} of them. "
@@ -143,7 +143,7 @@ def client_rows(table, k):
 
 
 def _as_numbers(table, array, whose):
-    """A table's array as float64; in a file, integers stay and become floats when they are read."""
+    """A table's array as float64; mapped integers are left as they are until they are read."""
     try:
         if array.dtype.kind in "USmM":
             raise ValueError(f"dtype {array.dtype}")
@@ -158,7 +158,7 @@ def _as_numbers(table, array, whose):
 
 
 def refuse_text(X):
-    """Raise for the first column of a DataFrame that is no numbers."""
+    """Raise for the first column of a DataFrame that does not hold numbers."""
     for name in getattr(X, "columns", ()):
         if getattr(X[name], "ndim", 1) != 1 or getattr(X[name].dtype, "kind", "O") in "biufc":
             continue
@@ -205,7 +205,7 @@ def refuse_what_is_no_table(X):
 
 
 def refuse_series(X):
-    """Raise for a list of Series to fit to: rows or clients? A list of rows is answered for."""
+    """Raise if ``fit`` is given a list of Series, which may be rows or clients."""
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
     if hasattr(first, "to_frame") and n_dimensions(first) == 1:
         raise TypeError(
@@ -237,7 +237,7 @@ def _counted(length):
 
 
 def holds_tables(table):
-    """Whether entries of a list are tables, or of an array or a pandas Series tables or lists."""
+    """Whether a list holds tables, or an array or a pandas Series holds tables or lists."""
     if isinstance(table, list | tuple):
         return any(n_dimensions(entry) > 1 for entry in table)
     if getattr(getattr(table, "dtype", None), "kind", None) != "O":
@@ -262,7 +262,7 @@ def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False)
 
 
 def _check_each(block, start, of_whom, offsets, allow_nan):
-    """Raise for the first number of a block, which begins with row ``start``, that does not fit."""
+    """Raise for the first invalid number of a block, which begins with row ``start``."""
     finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
     # As a double: among float32 numbers the bound would be infinite, with a warning.
     bad = np.abs(block) > np.float64(LARGEST) if finite.all() else ~finite

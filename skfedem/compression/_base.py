@@ -72,7 +72,7 @@ class Compressor(ABC):
     def compress(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> FloatArray:
-        """Compressed vectors, decoded: what the server will see. Checks its arguments.
+        """Compressed vectors as the server will decode them. Checks its arguments.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class Compressor(ABC):
         Parameters
         ----------
         values, lengths
-            As in `compress`, but *compressed* vectors: what that returned.
+            As in `compress`, but for *compressed* vectors: what `compress` returned.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class Compressor(ABC):
         Parameters
         ----------
         data : bytes
-            From `encode`, of an operator of this class with any level.
+            From `encode` of an operator of this class, whatever its level.
 
         Returns
         -------
@@ -169,7 +169,7 @@ class Compressor(ABC):
         Raises
         ------
         ValueError
-            For bytes that `encode` cannot have returned: damaged, or another class's.
+            For bytes that `encode` cannot have returned: damaged, or from another class.
         """
 
     def __sklearn_clone__(self) -> Self:

@@ -19,12 +19,12 @@ from ._stepped import Stepped, shorten
 class BlockQuantizer(Stepped):
     """Block-p quantization: keep each sign with a probability proportional to the size.
 
-    Per block: ``Q(x)_j = ||x||_p * sign(x_j) * U_j``, U_j a Bernoulli draw of probability
-    ``|x_j| / ||x||_p`` (1 where a uniform is below it), with
-    ``omega = sqrt(B) - 1`` (p = 2) or ``(sqrt(B) - 1) / 2`` (p = inf) for blocks of B coordinates,
-    and variance ``||x||_1 ||x||_p - ||x||^2``. The norm is rounded up to 24 significant bits to
-    travel as a float32, which may exceed omega by ``(1 + omega) 2**-23``. Where all blocks are of
-    one coordinate, these are sent as they are.
+    Per block: ``Q(x)_j = ||x||_p * sign(x_j) * U_j``, where U_j is a Bernoulli draw with
+    probability ``|x_j| / ||x||_p`` (1 where the uniform is below it). For blocks of B coordinates,
+    ``omega = sqrt(B) - 1`` (p = 2) or ``(sqrt(B) - 1) / 2`` (p = inf); the variance is
+    ``||x||_1 ||x||_p - ||x||^2``. The norm is rounded up to 24 significant bits to travel as a
+    float32, which may add ``(1 + omega) 2**-23`` to omega. Where all blocks are of one coordinate,
+    coordinates are sent unchanged.
 
     Parameters
     ----------

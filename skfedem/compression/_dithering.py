@@ -25,17 +25,19 @@ _MAX_LEVELS = 2**20
 class Dithering(Stepped):
     """Random dithering: round each coordinate at random to a neighbouring multiple of a step.
 
-    ``Q(x)_j = step * sign(x_j) * floor(|x_j| / step + xi_j)``, xi_j uniform on [0, 1), with
-    ``step = ||x|| / levels``, rounded down to 24 significant bits so that it travels as a float32
-    (as a float64 out of float32's range). With one level it is the block quantizer's Q.
+    ``Q(x)_j = step * sign(x_j) * floor(|x_j| / step + xi_j)``, where xi_j is uniform on [0, 1) and
+    ``step = ||x|| / levels`` is rounded down to 24 significant bits, so that it travels as a
+    float32 (outside the range of float32, as a float64). With one level, Q is that of the block
+    quantizer.
 
     A coordinate of t steps has the variance ``step^2 f (1 - f)``, where f is the fractional part of
-    t. That is at most ``step^2 (t - t^2)`` for t <= 1/2 and ``step^2 / 4`` for any t, a concave
-    function of t^2, so that no vector has more than equal coordinates would have by this bound: for
+    t. That is at most ``step^2 (t - t^2)`` for t <= 1/2 and ``step^2 / 4`` for any t. This bound is
+    a concave function of t^2, so that its sum over a vector is largest for equal coordinates: for
     the 2-norm, ``omega = sqrt(q) / levels - 1`` where ``q >= 4 levels^2``, else
-    ``q / (4 levels^2)``. For the maximum norm and q > 1, as one coordinate makes the step,
-    ``omega = (sqrt(1 + (q - 1) / levels^2) - 1) / 2``; rounding the step down may exceed it by
-    ``2**-23``. Both are ours; the source has ``min(q / levels^2, sqrt(q) / levels)``.
+    ``q / (4 levels^2)``.
+    For the maximum norm and q > 1, where one coordinate sets the step,
+    ``omega = (sqrt(1 + (q - 1) / levels^2) - 1) / 2``; rounding the step down may add ``2**-23``
+    to it. Both formulas are ours; the reference has ``min(q / levels^2, sqrt(q) / levels)``.
 
     Parameters
     ----------
@@ -101,7 +103,7 @@ class Dithering(Stepped):
         return self.bucket_length
 
     def _steps(self, norms: FloatArray, q: int) -> FloatArray:
-        # No step is 0, even of a denormal norm.
+        # No step may be 0, not even that of a denormal norm.
         return np.maximum(shorten(norms / self._level(q), np.floor), 5e-324)
 
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Base of the operators: checks of what is given, levels, and vectors of one length at a time."""
+"""Base of the operators: checks of arguments, levels, and vectors of one length at a time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ._base import Compressor
 
 
 class Operator(Compressor):
-    """All methods of `Compressor`, from functions of rows of one length, x of shape (n, q).
+    """All methods of `Compressor`, built on functions of rows of one length, x of shape (n, q).
 
     A subclass is a frozen dataclass. It gives `_level_name`, the parameter that `omega` can
     replace, and the methods below that are abstract.
     """
 
-    omega: float | None  # of all that have a level
+    omega: float | None  # of all operators that have a level
 
     _level_name: ClassVar[str]
     _most_levels: ClassVar[int] = _vectors.MAX_LENGTH - 1
@@ -63,7 +63,7 @@ class Operator(Compressor):
 
     @abstractmethod
     def _code(self, q: int) -> _codec.Plain | _codec.Sparse | _codec.Scaled:
-        """How its values are written, a code of `_codec`.
+        """How the values of a message are written: a code of `_codec`.
 
         The first byte of a message is the version of the format (high half) and a number for the
         operator.
@@ -73,7 +73,7 @@ class Operator(Compressor):
         return _vectors.for_each_length(lambda q: self._omega(q, self._level(q)), length)
 
     def with_omega(self, omega: float) -> Self:
-        operator: Any = self  # a dataclass, as all that are not abstract
+        operator: Any = self  # a dataclass, as all concrete operators are
         return replace(operator, **{self._level_name: None, "omega": omega})
 
     def compress(
@@ -107,7 +107,7 @@ class Operator(Compressor):
 
 
 def least(guess: int, holds: Callable[[int], bool]) -> int:
-    """Least integer >= 1 that holds; `guess`, a rounded number, may be one above it."""
+    """Least integer >= 1 for which `holds`; `guess`, a rounded number, may be one above it."""
     return next(level for level in count(max(guess - 1, 1)) if holds(level))
 
 

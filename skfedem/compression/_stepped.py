@@ -48,7 +48,7 @@ class Stepped(Operator):
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> tuple[FloatArray, IntArray]:
         if (type(self).compress, type(self).n_bytes) != (Operator.compress, Operator.n_bytes):
-            return super().send(values, uniforms, lengths)  # a subclass has its own
+            return super().send(values, uniforms, lengths)  # a subclass overrides one of them
         values, sizes = _vectors.as_vectors(values, lengths)
         uniforms = _vectors.as_uniforms(uniforms, values)
         return _vectors.per_coordinate_and_vector(self._send, np.int64, values, uniforms, sizes)

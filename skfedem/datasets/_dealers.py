@@ -1,4 +1,4 @@
-"""Who holds which row of a simulated mixture, by the component that the row is of.
+"""Who holds which row of a simulated mixture, depending on the component of the row.
 
 A dealer gives ``deal(components, random_state)``: the client of each row.
 """
@@ -14,7 +14,7 @@ from ._splits import client_labels, equal_sizes, fill_up
 
 
 def dealer(heterogeneity, n_clients, n_components):
-    """Deal "iid", whole clients to "one_component", or by a Dirichlet split of the components."""
+    """Dealer for "iid", for "one_component", or for a Dirichlet split of the components."""
     _check_sizes(n_clients, n_components)
     hint = "Give 'iid', 'one_component' or a number: near 0 for clients that are very unlike."
     if not isinstance(heterogeneity, str):
@@ -39,7 +39,7 @@ def dealer(heterogeneity, n_clients, n_components):
 
 
 def mixing_dealer(heterogeneity, n_clients, n_components):
-    """Deal a share of the rows as to "one_component", the others at random."""
+    """Dealer that deals a share of the rows as for "one_component", the others at random."""
     _check_sizes(n_clients, n_components)
     hint = "It is the share of the rows that go to clients of one component."
     check_number("heterogeneity", heterogeneity, low=0, high=1, hint=hint)
@@ -71,7 +71,7 @@ def _check_enough_clients(heterogeneity, n_clients, n_components):
 
 
 def _one_component_labels(components, n_components, n_clients, random_state):
-    """Give each component whole clients: the next client goes where clients are largest."""
+    """Give each component whole clients; the next one goes where clients have the most rows."""
     n_rows = np.bincount(components, minlength=n_components)
     n_holders = (n_rows > 0).astype(int)
     for _ in range(n_clients - n_holders.sum()):

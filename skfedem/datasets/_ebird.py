@@ -40,9 +40,9 @@ def read_ebird(
     r"""Read eBird Basic Dataset files [1]_ into clients' counts at sites by month.
 
     The text files of the download, taken out of its archive, are read as they are: one row for each
-    species on each checklist, fields separated by tabs, quotes without a meaning, compressed
-    (``.gz``) or not. They are read in chunks; memory follows the checklists that are kept, which
-    are those with the species or, with a sampling event file, the complete ones without it.
+    species on each checklist, fields separated by tabs, quotes without special meaning, compressed
+    (``.gz``) or not. They are read in chunks; memory grows with the checklists that are kept, which
+    are those with the species and, with a sampling event file, the complete ones without it.
 
     Get the files from https://ebird.org/data/download; their terms of use forbid passing them on.
     Needs pandas (``pip install pandas``).
@@ -53,14 +53,14 @@ def read_ebird(
         The observations ("EBD"), a file with the columns ``COMMON NAME``, ``SCIENTIFIC NAME``,
         ``OBSERVATION COUNT``, ``LOCALITY ID``, ``OBSERVATION DATE``, ``GROUP IDENTIFIER``,
         ``SAMPLING EVENT IDENTIFIER`` and the one of `by`, with `complete_only` also ``ALL SPECIES
-        REPORTED``, in any order and among any others. Rows that are repeated count once where the
-        file has ``GLOBAL UNIQUE IDENTIFIER``, as eBird ships it.
+        REPORTED``, in any order and among any others. Repeated rows count once if the file has the
+        column ``GLOBAL UNIQUE IDENTIFIER``, as those that eBird ships do.
     sampling_path : str or path-like, default=None
         The sampling event data that come with `ebd_path`: one row for each checklist, whatever was
         seen. A complete checklist (``ALL SPECIES REPORTED`` is 1) without the species is an
-        observed zero. Without this file there are no zeros but counts of 0 among the observations,
-        which are rare: where nobody reported the species is not observed at all. Both files have to
-        be of the same region, dates and release.
+        observed zero. Without this file, the only zeros are counts of 0 among the observations,
+        which are rare: a cell in which nobody reported the species is not observed at all. Both
+        files have to be of the same region, dates and release.
     species : str, default=None
         Common or scientific name, in upper or lower case. None: the file has only one species.
     values : {"count", "presence"}, default="count"
@@ -82,10 +82,10 @@ def read_ebird(
         takes "01/02/2020" for 2 January: write the year first. None: that of the first and last
         observation. In between, each period is a column.
     complete_only : bool, default=False
-        Whether counts from incomplete checklists are left out. They say where a species is and
-        never where it is not, so that beside zeros from complete ones they raise the mean.
+        Whether counts from incomplete checklists are left out. These say where a species is and
+        never where it is not, so that beside zeros from complete checklists they raise the mean.
     chunk_rows : int, default=100_000
-        Rows read at a time. Changes memory and speed, and never the result.
+        Rows read at a time. It affects memory and speed, never the result.
     random_state : int, RandomState instance or None, default=None
         Seed of the groups when `n_clients` is given. An int gives the same ones in every call.
 
@@ -114,8 +114,8 @@ def read_ebird(
     TypeError, ValueError
         If a parameter is out of its range, if a file is cut off, an archive or no text, if columns
         are missing, if a count, a date or another field cannot be read (with the line and the
-        checklist), if there are several species and `species` is None, if it is not in the file, or
-        if nothing is left.
+        checklist), if there are several species and `species` is None, if `species` is not in the
+        file, or if no observation is left.
 
     See Also
     --------
@@ -123,7 +123,7 @@ def read_ebird(
 
     Notes
     -----
-    Each checklist is one observation, and several of the same site and month stay apart. Rows of
+    Each checklist is one observation; several of the same site and month are kept apart. Rows of
     one checklist that share the species' name are subspecies or forms of it: their counts are
     added, and are missing as soon as one of them is "X". Copies of one checklist that the members
     of a group share (same ``GROUP IDENTIFIER``) count once: among those with the species, or among
@@ -134,8 +134,8 @@ def read_ebird(
     .. [1] B. L. Sullivan et al., "eBird: a citizen-based bird observation network in the biological
        sciences", Biological Conservation 142(10), 2009, pp. 2282-2292.
     .. [2] M. Strimas-Mackey, E. Miller and W. Hochachka, "auk: eBird data extraction and processing
-       in R". Its rules are these, but that it keeps one subspecies of a shared checklist, compares
-       identifiers as text, and wants all checklists complete where there are zeros.
+       in R". Its rules are the same, except that it keeps one subspecies of a shared checklist,
+       compares identifiers as text, and wants all checklists complete where there are zeros.
 
     Examples
     --------
@@ -310,7 +310,7 @@ def _federate(pandas, files, cells, n_clients, random_state):
 
 
 def _relabel(numbers, labels):
-    """Number the labels that occur in sorted order."""
+    """Renumber the labels that occur, in their sorted order."""
     numbers = numbers.astype(np.int64)
     used = np.unique(numbers)
     used = used[np.argsort(labels[used])]

@@ -1,6 +1,6 @@
 """The two files of the eBird Basic Dataset, read a chunk of rows at a time.
 
-pandas is given to what needs it: it is optional, and imported where its absence can be explained.
+pandas is optional. It is imported where its absence can be explained, and passed to what needs it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _OPTIONS = dict(
     dtype=str,
     keep_default_na=False,
     index_col=False,
-    # One character for each byte, so that any file can be read; _text() makes text of them.
+    # One character for each byte, so that any file can be read; _text() decodes them.
     encoding="latin-1",
-    # Blank lines count in the numbers of lines that messages tell; _chunks() drops them.
+    # Kept so that messages give the right line numbers; _chunks() drops blank lines.
     skip_blank_lines=False,
 )
 # What pandas raises for archives of several files, and for what was not downloaded whole.
@@ -64,7 +64,7 @@ class _Numbers:
 
 
 class EBirdFiles:
-    """Reader of both files: it numbers sites and members alike in both.
+    """Reader of both files, which gives sites and members the same numbers in both.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class EBirdFiles:
     def reports(self, path, species, complete_only):
         """Rows with the species within the periods, its common name, its first and last day.
 
-        A row holds text and numbers; the days are of all rows, whatever the periods are.
+        A row holds text and numbers; the days are those of all its rows, within the periods or not.
         """
         flag = [_COMPLETE] if complete_only else []
         names: dict[str, str] = {}
@@ -109,7 +109,7 @@ class EBirdFiles:
                 part["value"], part["uncounted"] = _counts(frame, path)
                 part["complete"] = _flags(frame, path) if complete_only else True
                 if _ROW in frame:
-                    # Of 64 bits: two of ten million rows are alike once in 400,000 files.
+                    # Hashes of 64 bits: of ten million rows, two collide once in 400,000 files.
                     part["row"] = self.pandas.util.hash_array(frame[_ROW].to_numpy(dtype=object))
                     part["named"] = (frame[_ROW] != "").to_numpy()
                 if len(part) or not parts:
@@ -137,7 +137,7 @@ class EBirdFiles:
             _, part = self._checklists(frame[~np.any(known, axis=0)], path)
             part["value"] = 0
             in_group = part["group"] != ""
-            # Empty parts, of thousands of chunks, would be what fills the memory.
+            # Empty parts are not kept: those of thousands of chunks would fill the memory.
             if not in_group.all():
                 alone.append(part.loc[~in_group, CELL].to_numpy(dtype=np.float64))
                 events.append(hash_of(part.loc[~in_group, "event"].to_numpy(dtype=object)))
@@ -257,7 +257,7 @@ def _flags(frame, path):
 
 
 def _counts(frame, path):
-    """Counts, 0 for "X", and whether it is one."""
+    """Counts, with 0 for "X", and whether each is an "X"."""
     counts = frame[_COUNT]
     uncounted = counts.isin(["X", "x"])
     valid = uncounted | counts.str.fullmatch("[0-9]{1,15}")
@@ -302,7 +302,7 @@ def one_per_event(rows):
 
 
 def one_per_group(pandas, checklists):
-    """Keep the copy with the lowest identifier of each shared checklist, and all that are alone."""
+    """Keep all unshared checklists and, of each shared one, the copy with the lowest identifier."""
     in_group = checklists["group"] != ""
     shared = checklists[in_group]
     # Identifiers are a letter and a number: the shorter one is lower.

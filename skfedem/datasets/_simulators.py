@@ -41,7 +41,7 @@ def make_gaussian_mixture(
     n_clients : int, default=10
         Number of clients.
     n_samples : int, default=100
-        Mean number of rows of a client; every client's number with ``heterogeneity="iid"``.
+        Mean number of rows of a client; with ``heterogeneity="iid"``, the number of every client.
     n_features : int, default=2
         Number of features.
     n_components : int, default=3
@@ -55,11 +55,11 @@ def make_gaussian_mixture(
     weights : array-like of shape (n_components,), default=None
         Probabilities of the components; None: all equal.
     heterogeneity : {"iid", "one_component"} or float, default="iid"
-        - "iid": rows are dealt at random, the clients are alike;
-        - "one_component": each client holds rows of a single component. A component has clients
-          in proportion to its rows, at least one; sizes vary;
-        - a float: ``alpha`` of :func:`client_labels`'s Dirichlet split by component, near 0 for
-          very unlike clients; sizes vary.
+        - "iid": rows are dealt at random, so that the clients are alike;
+        - "one_component": each client holds rows of a single component. The number of clients of
+          a component is in proportion to its rows, and at least one; sizes of clients vary;
+        - a float: ``alpha`` of the Dirichlet split of :func:`client_labels`, by component: near 0,
+          clients are very unlike; sizes of clients vary.
     random_state : int, RandomState instance or None, default=None
         Seed. An int gives the same result in every call.
 
@@ -77,12 +77,12 @@ def make_gaussian_mixture(
     Raises
     ------
     TypeError, ValueError
-        If a parameter is out of its range, if `weights` are no probabilities, or if there are
+        If a parameter is out of its range, if `weights` are not probabilities, or if there are
         fewer clients than components with ``heterogeneity="one_component"``.
 
     See Also
     --------
-    make_federated_mixture : With a knob from identical clients to clients of one component.
+    make_federated_mixture : Goes gradually from identical clients to clients of one component.
     make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture.
 
     Examples
@@ -116,24 +116,25 @@ def make_federated_mixture(
     heterogeneity: float = 0.0,
     random_state: Seed = None,
 ) -> Bunch:
-    """Draw a Gaussian mixture, held by clients from identical to one component each.
+    """Draw a Gaussian mixture whose clients range from identical to one component each.
 
-    A knob between the two ends of :func:`make_gaussian_mixture`: a share `heterogeneity` of the
-    rows, drawn at random, goes to clients that have a component of their own, the others are dealt
-    at random. So client i draws its components with probabilities of nearly
+    This interpolates between "iid" and "one_component" of :func:`make_gaussian_mixture`: a share
+    `heterogeneity` of the rows, drawn at random, goes to clients that have a component of their
+    own; the others are dealt at random. So client i draws its components with probabilities of
+    nearly
 
     ``(1 - heterogeneity) * weights + heterogeneity * own_component_i``.
 
-    With an int as `random_state`, `heterogeneity` changes only who holds which row, and every row
-    that has moved at a smaller value has moved at a larger one, but for rows that fill up clients
-    that would have none.
+    With an int as `random_state`, `heterogeneity` changes only who holds which row, and a row that
+    moves at one value also moves at every larger value. Rows that are moved to clients which would
+    have none are an exception.
 
     Parameters
     ----------
     n_clients : int, default=10
-        Number of clients; at least `n_components`, but for ``heterogeneity=0``.
+        Number of clients; at least `n_components`, unless ``heterogeneity=0``.
     n_samples : int, default=100
-        Mean number of rows of a client; every client's number with ``heterogeneity=0``.
+        Mean number of rows of a client; with ``heterogeneity=0``, the number of every client.
     n_features : int, default=2
         Number of features.
     n_components : int, default=3
@@ -146,21 +147,22 @@ def make_federated_mixture(
     weights : array-like of shape (n_components,), default=None
         Probabilities of the components; None: all equal.
     heterogeneity : float in [0, 1], default=0.0
-        0: rows are dealt at random, the clients have one distribution. 1: each client holds rows of
-        a single component; a component has clients in proportion to its rows, at least one.
+        0: rows are dealt at random, so that all clients have the same distribution. 1: each client
+        holds rows of a single component, and the number of clients of a component is in proportion
+        to its rows, and at least one.
     random_state : int, RandomState instance or None, default=None
         Seed. An int gives the same result in every call.
 
     Returns
     -------
     Bunch
-        As of :func:`make_gaussian_mixture`: ``clients``, ``labels``, ``weights``, ``means`` and
-        ``covariances``.
+        As returned by :func:`make_gaussian_mixture`: ``clients``, ``labels``, ``weights``,
+        ``means`` and ``covariances``.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter is out of its range, if `weights` are no probabilities, or if there are
+        If a parameter is out of its range, if `weights` are not probabilities, or if there are
         fewer clients than components with ``heterogeneity > 0``.
 
     See Also
@@ -196,7 +198,7 @@ def make_fedem_mixture(
     heterogeneity: float | Literal["iid", "one_component"] = "iid",
     random_state: Seed = None,
 ) -> Bunch:
-    """Synthetic experiment of the FedEM paper: two components, a known common covariance.
+    """Draw the data of the FedEM paper's synthetic experiment: two components, known covariance.
 
     10,000 rows in two dimensions, held by 100 clients of 100 rows each; only the weights and the
     means are to be estimated. The paper publishes the sizes, not the parameters: those used here
@@ -208,7 +210,7 @@ def make_fedem_mixture(
     n_clients : int, default=100
         Number of clients.
     n_samples : int, default=100
-        Mean number of rows of a client; every client's number with ``heterogeneity="iid"``.
+        Mean number of rows of a client; with ``heterogeneity="iid"``, the number of every client.
     heterogeneity : {"iid", "one_component"} or float, default="iid"
         How unlike the clients are, as in :func:`make_gaussian_mixture`.
     random_state : int, RandomState instance or None, default=None

@@ -50,9 +50,9 @@ def make_site_counts(
 ) -> Bunch:
     """Draw counts at sites by month, of which observers in groups report a few.
 
-    This is the setting of the paper's eBird study [1]_: the matrix of sites by months is low rank
-    beside its main effects, most of its cells are never observed, and the observations belong to
-    groups of observers. An observation is a visit of one observer to one site in one month; the
+    This is the setting of the paper's eBird study [1]_: the matrix of sites by months has low rank
+    apart from its main effects, most of its cells are never observed, and the observations belong
+    to groups of observers. An observation is a visit of one observer to one site in one month; the
     same cell may be visited again, by the same observer or by others.
 
     The natural parameter of site j in month l is ::
@@ -61,8 +61,8 @@ def make_site_counts(
                       + row_factors[j] @ column_factors[l]
 
     and an observation of this cell is drawn from the family with that parameter. The matrix is
-    never built: memory follows the observations, the sites and the months. The largest size that
-    it is made for, a million sites by 240 months with ten million observations, needs about 0.6 GB.
+    never built: memory grows with the observations, the sites and the months. The largest intended
+    size, a million sites by 240 months with ten million observations, needs about 0.6 GB.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def make_site_counts(
         Number of clients, which are groups of observers.
     observed : int or float, default=0.1
         An int: number of observations. A float: observations per cell, ``observed > 0``. Because
-        cells are visited again, fewer cells than that are observed.
+        cells may be visited more than once, fewer cells than that are observed.
     rank : int, default=2
         Rank of the interaction of sites and months, at most ``min(n_sites, n_months) - 1``; 0 for
         none. Along the columns, its first factor is linear in time (sites whose trends differ), the
@@ -95,11 +95,11 @@ def make_site_counts(
     interaction : float, default=0.3
         Root mean square of the interaction's term in theta, ``interaction >= 0``.
     n_observers : int, default=None
-        Number of observers, between `n_clients` and the number of observations: everyone reports
-        at least once. None: one for each five observations, which is the mean in [1]_.
+        Number of observers, between `n_clients` and the number of observations: every observer
+        reports at least once. None: one for every five observations, which is the mean in [1]_.
     effort_tail : float, default=1.2
         Index of the Pareto law of the observers' efforts, ``effort_tail > 0``. Below 2, a few
-        observers make most of the observations; towards infinity all make as many on average.
+        observers make most of the observations; towards infinity all make equally many on average.
     effort_growth : float, default=0.1
         Logarithm of the factor by which the number of observations grows in a year. Real schemes
         grow, so that the early months have more missing cells.
@@ -109,7 +109,7 @@ def make_site_counts(
     grouping : {"random", "region"}, default="random"
         Which observers form a client; the clients' numbers of observers differ by at most one.
 
-        - "random": any, as in [1]_: the clients are alike;
+        - "random": any observers, as in [1]_, so that the clients are alike;
         - "region": neighbours, so that clients see different sites.
     random_state : int, RandomState instance or None, default=None
         Seed. An int gives the same result in every call.
@@ -293,20 +293,20 @@ def _mean(natural, family):
 
 def _efforts(n_observers, n_samples, effort_tail, random_state):
     """Number of observations of each observer: one, and a share of the rest."""
-    # By logarithms: a draw overflows at a small index, and a logarithm below 1e-300.
+    # In logarithms: at a small index, a draw would overflow; below 1e-300, so would its logarithm.
     log_efforts = random_state.standard_exponential(n_observers) / max(effort_tail, 1e-300)
     efforts = np.exp(log_efforts - log_efforts.max())
     return 1 + random_state.multinomial(n_samples - n_observers, efforts / efforts.sum())
 
 
 def _month_ends(n_months, effort_growth):
-    """Where months end on an axis on which they are as long as observations are many."""
+    """Where months end on an axis on which their lengths are in proportion to observations."""
     log_shares = effort_growth / _MONTHS_PER_YEAR * np.arange(n_months)
     return np.cumsum(np.exp(log_shares - log_shares.max()))
 
 
 def _draw_cells(homes, who, home_range, month_ends, truth, family, random_state):
-    """Rows of (site, month, count), one for each observation, from who makes it."""
+    """Rows of (site, month, count), one for each observation; ``who`` has its observer."""
     cells = np.empty((len(who), 3))
     for start in range(0, len(who), _BLOCK):
         block = slice(start, start + _BLOCK)

@@ -1,4 +1,4 @@
-"""Splitters: who holds which of the rows that you have."""
+"""Splitters: decide which client holds which of the rows of a table."""
 
 from __future__ import annotations
 
@@ -45,21 +45,23 @@ def client_labels(
           mix of labels and the sizes of the clients vary. ([3]_ draws the mix of each client
           instead, and keeps the sizes equal.)
         - "size": at random, to clients of unequal sizes: the shares of the rows are drawn from a
-          symmetric Dirichlet distribution. The clients are alike but for their sizes.
+          symmetric Dirichlet distribution. The clients are alike except for their sizes.
     y : array-like of shape (n_samples,), default=None
-        The rows' labels, of any type that sorts; ordered categories of pandas sort in their order.
+        The rows' labels, of any type that can be sorted; ordered categories of pandas are sorted in
+        their order.
         Required by "label" and "dirichlet"; the others ignore it. With "label" it may also be a
         continuous quantity.
     shards_per_client : int, default=2
-        Used by "label". With 1, a client holds a single label, but for the clients whose shard
-        straddles the border of two.
+        Used by "label". With 1, a client holds a single label, except for clients whose shard
+        straddles the border between two.
     alpha : float, default=0.5
-        Concentration of the Dirichlet distributions of "dirichlet" and "size", ``alpha > 0``: near
-        0 a label, or nearly all rows, belong to one client; towards infinity the clients become
-        alike.
+        Concentration of the Dirichlet distributions of "dirichlet" and "size", ``alpha > 0``. Near
+        0, each label ("dirichlet"), or nearly all rows ("size"), belong to one client; towards
+        infinity, the clients become alike.
     min_rows : int, default=1
-        Fewest rows of a client. Only "dirichlet" and "size" need to act on it: rows drawn at
-        random from the client that is then the largest move to those that are short.
+        Least number of rows of a client. Only "dirichlet" and "size" need to enforce it: they move
+        random rows, one by one, from the client that is then the largest to those that have too
+        few.
     random_state : int, RandomState instance or None, default=None
         Seed. An int gives the same labels in every call.
 
@@ -245,10 +247,10 @@ def equal_sizes(total, n_parts):
 
 
 def _deal_shards(rows, n_clients, shards_per_client, random_state):
-    """Cut `rows` where they stand into shards, and deal those to the clients at random.
+    """Cut `rows` into shards in their order, and deal those to the clients at random.
 
-    The clients' sizes are made equal first, then those of a client's shards: cutting equal shards
-    first would leave the sizes of clients up to `shards_per_client` apart.
+    The clients' sizes are made equal first, then those of each client's shards: cutting equal
+    shards first would let the sizes of clients differ by up to `shards_per_client`.
     """
     shard_sizes = np.array(
         [equal_sizes(size, shards_per_client) for size in equal_sizes(len(rows), n_clients)]
@@ -275,7 +277,7 @@ def _dirichlet_labels(codes, n_clients, alpha, random_state):
 
 
 def fill_up(labels, n_clients, min_rows, random_state):
-    """Move rows, one by one, from the largest client to the smallest until none is short."""
+    """Move rows, one by one, from the largest client to the smallest until all have enough."""
     sizes = np.bincount(labels, minlength=n_clients)
     if sizes.min() >= min_rows:
         return labels

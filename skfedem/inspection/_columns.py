@@ -47,7 +47,7 @@ def known_labels(estimator, X):
 def check_labels(labels, n_columns):
     """Labels of the columns as an array; positions where there are none.
 
-    Periods are the times at which they begin, and times are those of the clock where they are.
+    Periods become the times at which they begin; times with a zone become local clock times.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def check_labels(labels, n_columns):
     """
     if labels is None:
         return np.arange(n_columns)
-    # Whatever holds them, an array has pandas's periods and times with a zone as objects.
+    # Whatever held them, pandas's periods and times with a zone are objects in an array.
     array = np.asarray(labels)
     if array.shape != (n_columns,):
         raise ValueError(
@@ -67,7 +67,7 @@ def check_labels(labels, n_columns):
 
 
 def _moment(label):
-    """A date without its time zone, of a period that at which it begins; else the label itself."""
+    """Start of a period, or date without its time zone; any other label is returned as it is."""
     label = label.to_timestamp() if hasattr(label, "to_timestamp") else label
     return label.replace(tzinfo=None) if getattr(label, "tzinfo", None) is not None else label
 
@@ -75,8 +75,8 @@ def _moment(label):
 def place(labels):
     """Columns with these labels on an axis.
 
-    Dates, also as text like 1995-01 or 1995-01-31, and increasing numbers are where they belong;
-    other labels, and dates or numbers that do not increase, come one after another.
+    Dates, also as text like 1995-01 or 1995-01-31, and numbers are placed to scale if they
+    increase; all other labels are placed one after another.
     """
     from matplotlib.dates import date2num
 
@@ -90,7 +90,7 @@ def place(labels):
             return Columns(days, "dates", [])
     if labels.dtype.kind in "iuf" and np.isfinite(labels).all() and (np.diff(labels) > 0).all():
         return Columns(labels.astype(np.float64), "numbers", [])
-    # Of days that come one after another, the time of day says nothing.
+    # Of dates that are placed one after another, a time of midnight says nothing.
     names = [_MIDNIGHT.sub("", str(label)) for label in labels]
     return Columns(np.arange(len(labels), dtype=np.float64), "names", names)
 

@@ -8,11 +8,11 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-# Okabe and Ito's colours, told apart by people who see red and green alike; yellow, too pale for a
-# line, is left out. After the last, they come again with other dashes.
+# Okabe and Ito's colours, which people who see red and green alike can tell apart; yellow, too pale
+# for a line, is left out. After the last colour, they come again with other dashes.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
-# After the last of these, in turn, bolder.
+# After the last dashes, they come again bolder.
 _BOLDNESS = (1, 2)
 _WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
 
@@ -41,7 +41,7 @@ def last_step(estimator, X=None):
     -------
     estimator : estimator
     X : object
-        As the earlier steps of pipelines transform it; None stays so.
+        X as the earlier steps of pipelines transform it; None stays None.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def given_axes(ax, n_axes, what):
     Raises
     ------
     TypeError, ValueError
-        If these are no axes, or not one for each of ``what`` is drawn.
+        If these are not axes, or not one for each ``what`` that is drawn.
     """
     from matplotlib.axes import Axes
 
@@ -106,7 +106,7 @@ def given_axes(ax, n_axes, what):
 
 
 def as_list(value, times=1):
-    """Several things as a list; one, such as a string, so many times."""
+    """Several things as a list; a single one, such as a string, ``times`` times."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     return list(value) if several else [value] * times
 
@@ -128,7 +128,7 @@ def with_options(style, options, artist):
     style : dict
         Under the full names of the options.
     options : dict
-        Under these, or aliases: lw for linewidth.
+        Under these names or their aliases, such as lw for linewidth.
     artist : type
         matplotlib's class of what is drawn, which knows the aliases.
 
@@ -147,7 +147,7 @@ def one_or_all(axes):
 
 
 def lay_out(figure):
-    """Give the axes the places that they will be drawn at."""
+    """Move the axes to the places where they will be drawn."""
     layout = figure.get_layout_engine()
     if layout is not None:
         layout.execute(figure.figure)  # the whole one, where this is a part of it

@@ -44,16 +44,16 @@ class ConvergenceDisplay:
     histories : dict of ndarray, or list of them
         ``history_`` of each run.
     x : {"round", "epoch", "bits"}, default="round"
-        What runs along: rounds; epochs, passes over all rows (or observed cells), of a stream calls
-        of ``partial_fit``; or the bits that all clients together have sent so far, one-off messages
-        included.
+        The x axis: rounds; epochs, which are passes over all rows (or observed cells), in a stream
+        calls of ``partial_fit``; or the bits that all clients together have sent so far, one-off
+        messages included.
     y : str or list of str, default=None
-        Series of the histories, each with axes of its own: log-likelihoods, squared norms of the
+        Names of the series to draw, each on axes of its own: log-likelihoods, squared norms of the
         field, weights of the components, ... None: the log-likelihood, or the imputer's objective,
         and the mean field.
     labels : list of str, default=None
-        A label for each run. Runs with the same label form a group, of which the mean and a band
-        are drawn. None: all runs are one group.
+        A label for each run. Runs with the same label form a group, whose mean and band are drawn.
+        None: all runs are one group.
 
     Attributes
     ----------
@@ -68,8 +68,8 @@ class ConvergenceDisplay:
     Raises
     ------
     TypeError, ValueError
-        For an unknown ``x``, for a ``y`` that a history does not have, and for labels that are not
-        one a run.
+        For an unknown ``x``, for a ``y`` that a history does not have, and unless there is one
+        label for each run.
 
     See Also
     --------
@@ -167,9 +167,9 @@ class ConvergenceDisplay:
         NotFittedError
             If the estimator is not fitted.
         TypeError, ValueError
-            If it has no history, or not the one asked for.
+            If it has no history, or lacks the series asked for.
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
         if isinstance(estimator, list | tuple):
@@ -197,9 +197,9 @@ class ConvergenceDisplay:
     ) -> Self:
         """Draw the mean and a band of series over several fits, group by group.
 
-        The mean is arithmetic, on a logarithmic axis too, where one run far above the others takes
-        it out of the band. It extends as far as all runs of the group do. Where they were evaluated
-        at different positions, each is interpolated linearly, on the scale that is drawn. The
+        The mean is arithmetic, even on a logarithmic axis, where one run far above the others can
+        take it out of the band. It covers the range that all runs of the group cover. If they were
+        evaluated at different positions, each is interpolated linearly, on the scale drawn. The
         components of runs in a group are ordered by their last values, the largest first, since
         component 0 of one run need not be that of another.
 
@@ -212,8 +212,8 @@ class ConvergenceDisplay:
         y : str or list of str, default=None
             See the class.
         labels : list of str, default=None
-            A label for each estimator; those with the same label, runs of one setting from several
-            seeds, form a group. None: all of them do.
+            A label for each estimator. Those with the same label, such as runs of one setting with
+            several seeds, form a group. None: all estimators form one group.
         ax, xscale, yscale, quantiles, line_kw, fill_between_kw
             See ``plot``.
 
@@ -252,7 +252,7 @@ class ConvergenceDisplay:
         line_kw: dict[str, Any] | None = None,
         fill_between_kw: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw.
+        """Draw the series.
 
         Parameters
         ----------
@@ -277,10 +277,10 @@ class ConvergenceDisplay:
         Raises
         ------
         TypeError, ValueError
-            For options that are out of range, and where there is nothing to draw: the series was
-            never evaluated, or nothing is positive for a logarithmic axis.
+            For options that are out of range, and if there is nothing to draw: the series was never
+            evaluated, or has no positive value for a logarithmic axis.
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         check_matplotlib(f"{type(self).__name__}.plot")
         check_choice("xscale", xscale, ("linear", "log"))
@@ -312,7 +312,7 @@ class ConvergenceDisplay:
         return self
 
     def _groups(self):
-        """Histories by label, in the order in which labels first come."""
+        """Histories by label, in the order in which the labels first appear."""
         groups: dict[str | None, list[History]] = {}
         labels = self.labels or itertools.repeat(None, len(self.histories))
         for label, history in zip(labels, self.histories, strict=True):

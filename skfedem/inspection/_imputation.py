@@ -30,14 +30,14 @@ _ORDERS = ("total", "given")
 
 
 class ImputationDisplay:
-    """Trend or heat map of a matrix that was fitted where it is missing.
+    """Trend or heat map of a matrix with missing cells, as an imputer fitted it.
 
     Use ``from_estimator`` to make one. The *trend* is the sum of the fitted means over all rows
     (sites), column by column (months): the national total, as if every site had been visited.
     Underneath is the effort, the share of cells that somebody observed. The *heat map* has the
     observed cells and the fitted means, in the same colours. Where rows are put together into
     bands, the former are means over those rows of a band that were observed, the latter over all
-    its rows: they differ by who was observed, however good the fit.
+    its rows: however good the fit, the two differ because not all rows were observed.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ImputationDisplay:
     observed_total : ndarray of shape (n_columns,), default=None
         Sum over the observed cells alone; NaN where there are none.
     unobserved_columns : ndarray of int, default=None
-        Columns of which nobody observed a cell.
+        Columns in which nobody observed a cell.
     family : {"poisson", "bernoulli", "gaussian"}, default="poisson"
         What a cell holds.
     column_labels : array-like of shape (n_columns,), default=None
@@ -70,12 +70,13 @@ class ImputationDisplay:
     figure_ : matplotlib Figure
     ax_ : matplotlib Axes, or ndarray of two
     lines_ : list of Line2D
-        Of the trend: the fitted total, and its moving mean if there is one.
+        For the trend: the fitted total, and its moving mean if there is one.
     effort_ : PolyCollection or None
-        Of the trend: the share of observed cells.
+        For the trend: the share of observed cells.
     images_ : list of QuadMesh
-        Of the heat map: observed cells and fitted means; or fitted means of observed and of missing
-        cells, the former as opaque as the share of their band that was observed.
+        For the heat map: observed cells and fitted means; or, with ``mark_missing``, fitted means
+        of observed and of missing cells, where the opacity of the former is the share of their band
+        that was observed.
     colorbars_ : list of Colorbar
 
     See Also
@@ -161,19 +162,20 @@ class ImputationDisplay:
         imputer : FederatedMatrixImputer
             Fitted; or a Pipeline that ends in one, or a search for one.
         X : list of clients, or array-like of shape (n_rows, n_columns), default=None
-            What it was fitted to, for the observed cells. None: they are not drawn.
+            The data that it was fitted to, for the observed cells. None: these are not drawn.
         kind : {"trend", "heatmap"}, default="trend"
             See the class.
         row_order : {"total", "given"}, default="total"
             Order of the rows in the heat map: by the sum of their fitted means, the largest on top,
             or as they are.
         max_rows : int, default=300
-            The heat map has no more lines than this. More rows are put together with their
-            neighbours into bands, which show means; see the class.
+            Largest number of lines in the heat map. If there are more rows, neighbours are put
+            together into bands, which show means; see the class.
         column_labels : array-like of shape (n_columns,), default=None
-            Dates, numbers or names. None: the columns of X or, where these have no names, of the
-            fit. Text like 1995-01 is a date. The steps of a Pipeline before the imputer lose the
-            names of columns, unless they are text and ``set_output(transform="pandas")`` was used.
+            Dates, numbers or names. None: the names of the columns of X or, if it has none, those
+            of the fit. Text like 1995-01 is a date. In a Pipeline, the steps before the imputer
+            lose the names of columns, unless these are text and
+            ``set_output(transform="pandas")`` was used.
         window, yscale, mark_missing, color_scale, row_name, column_name, ax, line_kw
             See ``plot``.
 
@@ -186,10 +188,10 @@ class ImputationDisplay:
         NotFittedError
             If the imputer is not fitted.
         TypeError, ValueError
-            If it is no imputer, if X has another shape or other names than what it was fitted to,
-            and for options out of range.
+            If it is not an imputer, if X has another shape or other names than the data that it was
+            fitted to, and for options out of range.
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
         imputer, X = last_step(imputer, X)
@@ -234,7 +236,7 @@ class ImputationDisplay:
         column_name: str | None = None,
         line_kw: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw.
+        """Draw the trend or the heat map.
 
         Parameters
         ----------
@@ -244,21 +246,21 @@ class ImputationDisplay:
         kind : {"trend", "heatmap"}, default="trend"
             See the class.
         window : int, default=None
-            Of the trend: columns in a moving mean that is drawn on top; 12 takes the season out of
-            months. It ends half a window before either end.
+            For the trend: number of columns in a moving mean that is drawn on top; with months, 12
+            removes the season. The moving mean stops half a window short of either end.
         yscale : {"linear", "log"}, default="linear"
-            Of the trend.
+            For the trend: scale of its y axis.
         mark_missing : bool, default=False
-            Of the heat map: one map of the fitted means, with missing cells in paler colours, in
-            place of the observed cells beside the fitted means. Bands of rows are the paler, the
-            fewer of their rows were observed.
+            For the heat map: one map of the fitted means, with missing cells in paler colours,
+            instead of the observed cells beside the fitted means. The fewer rows of a band were
+            observed, the paler it is.
         color_scale : {"auto", "linear", "log"}, default="auto"
-            Of the heat map. "log" is log(1 + value), in which zeros have their place; "auto" takes
-            it for counts.
+            For the heat map: scale of its colours. "log" is log(1 + value), which can show zeros;
+            "auto" chooses it for counts.
         row_name : str, default="rows"
-            What rows are, in the plural, for the labels: sites.
+            What rows are, in the plural, for the labels; such as "sites".
         column_name : str, default=None
-            What columns are, likewise: months. None: "date" for dates, else "columns".
+            What columns are, likewise; such as "months". None: "date" for dates, else "columns".
         line_kw : dict, default=None
             Options for matplotlib's ``plot``, for the line of the trend.
 
@@ -269,10 +271,10 @@ class ImputationDisplay:
         Raises
         ------
         TypeError, ValueError
-            For options out of range, ``mark_missing`` without observed cells, and negative values
-            on a logarithmic scale.
+            For options out of range, for ``mark_missing`` without observed cells, and for negative
+            values on a logarithmic scale.
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         check_matplotlib(f"{type(self).__name__}.plot")
         check_choice("kind", kind, _KINDS)

@@ -27,10 +27,10 @@ def legend_above(axis, *, ours, **options):
 def fitting_legend(axis, share, handles, labels, *, ncols, thinned=False, **options):
     """Draw a legend no wider than a share of its axes.
 
-    It has fewer columns than asked for, or else its labels are wrapped, where they are too wide: a
-    layout that makes room for the legend would take it from the axes. Formulas are not cut, and
-    nothing is narrower than the title. A ``thinned`` one is no higher than its axes either: it has
-    every second label alone, or fewer.
+    If it would be too wide, it has fewer columns than asked for, or else its labels are wrapped: a
+    layout that makes room for the legend would take it from the axes. Formulas are not wrapped, and
+    labels are not wrapped to less than the title. A ``thinned`` legend is no higher than its axes
+    either: it has only every second label, or fewer.
     """
     lay_out(axis.figure)  # how large the axes are
     axes = axis.get_window_extent()

@@ -10,7 +10,7 @@ import numpy as np
 from ._common import with_options
 from ._legends import fitting_legend, legend_above
 
-# With no more points than this, each is marked: it shows where a series was evaluated.
+# With no more points than this, each gets a marker, which shows where a series was evaluated.
 _FEW_POINTS = 30
 _MOST_LEGEND_ROWS = 8
 _MOST_LEGEND_ENTRIES = 24
@@ -19,7 +19,7 @@ _COMPONENTS = {"singular_values": "factor"}
 
 
 def draw_curves(axis, curves, line_kw, fill_between_kw):
-    """Lines and bands of all groups; the components of one of several groups look alike."""
+    """Lines and bands of all groups; if there are several, components of a group look alike."""
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
 
@@ -47,7 +47,7 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
 
 
 def _marks(values):
-    """Markers of all points where they are few, else of those that no line leads to."""
+    """Markers for all points if they are few, else for those that no line reaches."""
     known = np.isfinite(values)
     if known.sum() <= _FEW_POINTS:
         return {"marker": "."}

@@ -82,7 +82,7 @@ def _draw_beside(display, axes, grid, norm):
 def _draw_marked(display, axes, grid, norm):
     """Fitted means of observed cells over the paler ones of missing cells.
 
-    Where a part of a band was observed, so opaque is the former.
+    The former are as opaque as the share of their band that was observed.
     """
     share = display.band_observed_share
     if share is None:
@@ -155,10 +155,10 @@ def _norm(display, color_scale):
     if display.family == "bernoulli":
         low, high = 0.0, 1.0
     elif display.family == "poisson":
-        high = max(high, 1.0)  # means that differ from 0 by rounding alone look like it
+        high = max(high, 1.0)  # means that differ from 0 only by rounding then look like 0
     if color_scale == "linear" or (color_scale == "auto" and display.family != "poisson"):
         largest = max(abs(low), abs(high))
-        if high - low < _ROUNDING * largest:  # equal values look it, too
+        if high - low < _ROUNDING * largest:  # values that are equal up to rounding look equal
             low, high = low - 0.1 * largest, high + 0.1 * largest
         return Normalize(low, high)
     if low < 0:

@@ -103,7 +103,7 @@ def totals(imputer):
 
 
 def band_edges(n_rows, most_bands):
-    """Edges of at most so many bands of neighbouring rows, as even as can be."""
+    """Edges of at most ``most_bands`` bands of neighbouring rows, as even as possible."""
     return np.linspace(0, n_rows, min(n_rows, most_bands) + 1).round().astype(np.int64)
 
 
@@ -144,9 +144,9 @@ def observed_bands(observed, order, edges, n_columns):
 
 
 def moving_mean(values, window):
-    """Centred mean over ``window`` neighbours; NaN where they are not all there.
+    """Centred mean over ``window`` neighbours; NaN where some of them are missing.
 
-    An even window takes half of the neighbour at either end, so that it is centred.
+    An even window gives half weight to the neighbours at both ends, so that it is centred.
     """
     weights = np.ones(window)
     if window % 2 == 0:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 X_AXES = ("round", "epoch", "bits")
-# What rounds have and the start, whose entry is 0, does not.
+# Series that only rounds have: the entry of the start, 0, means nothing.
 _OF_ROUNDS = ("n_active", "safeguarded")
-# What belongs to a round, and not to what was reached after it.
+# Series that describe a round, not what was reached after it.
 _PER_ROUND = (*_OF_ROUNDS, "uplink_bits", "downlink_bits")
-# A mean over runs is drawn at so many points at most.
+# Largest number of points at which a mean over runs is drawn.
 _MOST_POINTS = 1000
 
 
@@ -64,7 +64,7 @@ def evaluated(history, x, y, *, log_x=False):
     x : {"round", "epoch", "bits"}
     y : str
     log_x : bool, default=False
-        Leave out what lies at 0.
+        Whether to leave out points at position 0.
 
     Returns
     -------
@@ -92,8 +92,7 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
         curve = Curve(label, at, values, None, None, per_component)
     else:
         grid = _common_grid(runs, label, x, y)
-        # Components of one run need not be those of another: the largest is compared to the
-        # largest.
+        # Component 0 of one run need not be that of another: they are matched by size.
         per_round = y in _PER_ROUND
         values = np.stack([_on_grid(grid, _by_final_size(*run), log_y, per_round) for run in runs])
         low, high = (None, None) if quantiles is None else np.quantile(values, quantiles, axis=0)
@@ -153,8 +152,8 @@ def _common_grid(runs, label, x, y):
 def _on_grid(grid, run, log_y, per_round):
     """Values at the points of a grid, interpolated linearly on the scale that they are drawn on."""
     at, values = run
-    # Where several rounds are at one position (nobody sent anything), the last is what was reached.
-    # Of what belongs to a round it is their mean.
+    # Where several rounds are at one position (nobody sent anything), the last one has what was
+    # reached. For series that describe a round, their mean is taken.
     first = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
     sizes = np.diff(first, append=len(at))
     if per_round:

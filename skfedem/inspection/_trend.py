@@ -124,12 +124,12 @@ def _furnish(axis, display, yscale, row_name):
     axis.set_yscale(yscale)
     if yscale == "linear":
         if display.family != "gaussian":
-            # Zero is among the data and their edge, so that what is drawn later is in view as well.
+            # Zero counts as data, and as their edge, so that what is drawn later is in view too.
             axis.update_datalim([(0, 0)], updatex=False)
             axis.lines[-1].sticky_edges.y.append(0)
             axis.set_ylim(bottom=0, auto=None)
         low, high = axis.get_ylim()
-        # On a narrower one ticks are no whole numbers; matplotlib has an offset for those.
+        # On a narrower axis ticks are not whole numbers, and matplotlib's offset serves them.
         if high - low >= 10 and np.abs(display.trend).max() >= 1000:
             axis.yaxis.set_major_formatter("{x:,.0f}")
     lines = _TOTALS[display.family].format(rows=row_name).splitlines()

@@ -4,9 +4,10 @@ The complete-data density is ``p(y, z; θ) = ρ(y, z) exp(<s(y, z), φ(θ)> - ψ
 sizes, hyper-parameters and the constants that the server was told once (a centre, a second moment,
 margins); it never holds fitted values.
 
-A solver never imports a concrete model: it calls what is written here. ``Model`` is all that a
-solver knows. ``RowModel`` is the base of models where every client has a statistic of one length,
-a sum over its rows; such a model writes down its E-step for rows and gets the clients' half.
+A solver never imports a concrete model: it calls only what is declared here. ``Model`` is all that
+a solver knows. ``RowModel`` is the base of models in which the statistics of all clients have the
+same length and are sums over rows; such a model defines its E-step for rows and inherits the
+clients' half.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ class Start(NamedTuple):
     statistics : ndarray or NamedTuple
         Ŝ_0.
     parameters : NamedTuple
-        Those of the first broadcast, T(Ŝ_0) unless the caller gave others.
+        Those of the first broadcast: T(Ŝ_0) unless the caller gave others.
     uplink_bits, downlink_bits : int
-        What was sent to get there.
+        Bits that were sent to get there.
     n_passes : int
         E-steps over all rows that it took.
     kept : NamedTuple or None
@@ -142,7 +143,7 @@ class Model(ABC):
 
     @abstractmethod
     def reference(self, statistics: Any) -> FloatArray | float:
-        """What clients subtract from s̄_i to have their field: Ŝ, or 0 where s̄_i is a field."""
+        """What clients subtract from s̄_i to get their field: Ŝ, or 0 where s̄_i is a field."""
 
     @abstractmethod
     def all_rows(self, federation: Federation, natural: Any, clients: IntArray) -> Estimate:
@@ -201,19 +202,19 @@ class Model(ABC):
     def averaging_bound(self, federation: Federation) -> float:
         """Bound of the step γ, after division by ω_p, where clients' errors cancel in the mean.
 
-        Compression and absent clients make these errors. 0 where nothing averages.
+        These errors come from compression and absent clients. 0 if nothing is averaged.
         """
 
     @abstractmethod
     def minibatch_bounds(
         self, federation: Federation, batch_size: float, omega_p: float
     ) -> tuple[float, float]:
-        """What the noise of minibatches, with that of messages, allows of the step γ.
+        """Bounds of the step γ from the noise of minibatches, together with that of messages.
 
-        The first bounds FedEM's step. It falls as ``1 + 5 ω_p`` in Theorem 4, and as ``1 + ω_p``
-        where ``message_units`` make the noise of compression like that of rows. The second bounds
-        VR-FedEM's after multiplication by ``√(p / k_in)``, with k_in as in Proposition 25; p and
-        ``1 + ω_p`` are ours.
+        The first bounds FedEM's step. It is divided by ``1 + 5 ω_p`` in Theorem 4, and by
+        ``1 + ω_p`` where ``message_units`` make the noise of compression like that of rows. The
+        second, after multiplication by ``√(p / k_in)``, bounds VR-FedEM's step, with k_in as in
+        Proposition 25; p and ``1 + ω_p`` are ours.
         """
 
     @abstractmethod
@@ -228,7 +229,7 @@ class Model(ABC):
         statistics: Any,
         field: FloatArray,
     ) -> tuple[Model, Parameters, int]:
-        """What the server was told once of rows that do not change, told anew of a batch.
+        """Tell the server of a batch what it is told only once of rows that do not change.
 
         Parameters
         ----------
@@ -246,11 +247,11 @@ class Model(ABC):
         Returns
         -------
         model : Model
-            Knows both; by default the model itself, which was told nothing.
+            Model that knows both; by default the model itself, which was told nothing.
         parameters : NamedTuple
-            Those given, for ``evaluated`` on the batch alone.
+            The given ones, for ``evaluated`` on the batch alone.
         n_numbers : int
-            How many numbers each client sent for it, and is told of the result.
+            How many numbers each client sent for this, and gets back as the result.
         """
         return self, parameters, 0
 
@@ -259,13 +260,13 @@ class Model(ABC):
         return self
 
     def message_units(self, parameters: Parameters) -> Any:
-        """Units for compression: the noise of rows should be alike in all directions there.
+        """Units for compression, in which the noise of rows should be alike in all directions.
 
         Returns
         -------
         message_units : object or None
-            With the methods ``to_components`` and ``to_standard``, which map client vectors there
-            and back; by default None for the units of the statistics.
+            Has the methods ``to_components`` and ``to_standard``, which map client vectors to these
+            units and back; by default None, for the units of the statistics.
         """
         return None
 
@@ -293,7 +294,7 @@ class RowModel(Model):
     def features(self, rows: Any) -> Any:
         """What the E-step reads of some rows, so that two E-steps can share it.
 
-        Rows may be float32: make float64 of them.
+        Rows may be float32, and have to be converted to float64.
         """
 
     @abstractmethod
@@ -306,9 +307,9 @@ class RowModel(Model):
     ) -> ClientSums:
         """E-step: sums over each client's rows.
 
-        ``natural`` is φ(θ), of shape (q,), or (n_clients, q) with one parameter a client;
+        ``natural`` is φ(θ), of shape (q,), or (n_clients, q) with one parameter per client;
         ``features`` are those of the clients' rows, client after client; ``lengths`` says how many
-        rows each client has; ``sample_weight`` what each row counts, None for 1. Returns
+        rows each client has; ``sample_weight`` has the weight of each row, None for 1. Returns
         ``ClientSums``.
         """
 
@@ -364,9 +365,9 @@ class RowModel(Model):
             return float(field @ field)
 
     def change(self, now: float, before: float) -> float:
-        """Nats per row."""
+        """Difference in nats per row."""
         return now - before
 
     def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
-        """φ(T(Ŝ)) follows from Ŝ and what clients were told once."""
+        """Numbers in Ŝ: φ(T(Ŝ)) follows from it and what clients were told once."""
         return self.n_statistics * len(clients)

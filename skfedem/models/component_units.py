@@ -1,15 +1,15 @@
 """Statistics of a mixture in the units of its components, in which messages are compressed.
 
 Compression makes noise that is alike in all directions of a vector. In standard units, those of all
-rows together, it is large beside the moments of a narrow or rare component. In the units of a
-component its rows ``z`` have mean 0 and covariance I, and 1, ``z_j``, ``z_j z_l`` and
-``(z_j² - 1) / √2`` are uncorrelated with mean square 1. Divided by the root of its weight, they are
-so for all rows. There compression adds what so many more rows less would, and no component and no
-direction loses more than another.
+rows together, this noise is large compared with the moments of a narrow or rare component. In the
+units of a component, its rows ``z`` have mean 0 and covariance I, and 1, ``z_j``, ``z_j z_l`` and
+``(z_j² - 1) / √2`` are uncorrelated with mean square 1. Divided by the root of the component's
+weight, they are so in the mean over all rows. In these units, compression has the same effect as
+having fewer rows, and no component and no direction loses more than another.
 
-A "tied" covariance may be the rest of a known moment, which the noise of all components moves, and
-that of those far from the centre by much. There the units are finer in directions in which noise
-costs more.
+A "tied" covariance may be what the means leave of a known moment. Then it is moved by the noise of
+all components, and moved far by the noise of those far from the centre. There the units are finer
+in directions in which noise costs more.
 
 The maps are linear: what is compressed without bias stays unbiased. They follow from the broadcast
 parameters, which server and clients know.
@@ -24,7 +24,8 @@ import numpy as np
 
 from .covariances import packed, roots_and_inverses, upper
 
-# Rows of a component that is rarer than this come as a surprise, of which the others would suffer.
+# Weights below this count as this: the rare rows of such a component would make messages so large
+# that the other components would suffer.
 RAREST = 1e-3
 
 
@@ -51,13 +52,13 @@ class MatrixUnits(NamedTuple):
     forward, backward : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
         Matrices that map (1, y) to (1, z) and back.
     squares : ndarray of int
-        Which functions are ``z_j²``, ...
+        Indices of the functions that are ``z_j²``, ...
     expected : ndarray
         ... and their means.
     deviation : ndarray of shape (n_components, n_functions)
         Root of the mean square of what a row adds to a statistic.
     is_zero : ndarray of bool, shape (n_functions,)
-        Which statistics are 0 of all rows; nothing is made of them.
+        Which statistics are 0 for all rows, and stay 0.
     """
 
     forward: np.ndarray
@@ -91,7 +92,7 @@ def _congruent(matrices, table, mapped):
     """
     size = matrices.shape[1]
     rows, columns = upper(size)
-    # A component at a time stays in the cache, and clients last makes large products of small ones.
+    # One component at a time fits the cache; with clients last, products are few and large.
     for component, matrix in enumerate(matrices):
         moments = np.ascontiguousarray(table[:, component].T)[packed(size)]
         moments = (matrix @ moments.reshape(size, -1)).reshape(moments.shape)
@@ -183,7 +184,7 @@ def component_units(covariance_type, weights, means, covariances, is_zero, *, is
         inverses = 1 / roots
         centers = inverses * means
     forward, backward = Affine(-centers, inverses), Affine(means, roots)
-    # Along axes on which no row varies what is 0 of all rows stays 0.
+    # Along axes on which no row varies, what is 0 for all rows stays 0.
     varies = ~is_zero
     if covariance_type == "tied":
         if is_rest:
@@ -217,7 +218,7 @@ def component_units(covariance_type, weights, means, covariances, is_zero, *, is
 def within_rows(covariances, regularization, weights, covariance_type):
     """Covariances with no more variance along an axis than the rows of a component can have.
 
-    Regularisation, of which rows know nothing, may be any number of times that. All rows together
+    Regularisation, which does not depend on the rows, may be many times larger. All rows together
     have the second moment 1.
     """
     variances, added = covariances, regularization
@@ -228,7 +229,7 @@ def within_rows(covariances, regularization, weights, covariance_type):
     most = np.ones(1)
     if covariance_type != "tied":
         most = (1 / np.maximum(weights, RAREST)).reshape(-1, *[1] * (variances.ndim - 1))
-    # More, where T is given covariances that no rows have.
+    # The share would be above 1 where T is given covariances that no rows have.
     shares = np.minimum(np.maximum(variances - added, most) / variances, 1.0)
     if covariance_type in ("full", "tied"):
         roots = np.sqrt(shares)
@@ -248,16 +249,17 @@ def _homogeneous(affine):
 def _of_a_rest(root_weight, means, centers, root, inverse):
     """Maps of (1, y) to units that suit a covariance that is the rest of a moment, and back.
 
-    In units of a component, noise m of its mass and v of its first moment moves the covariance
-    ``M - Σ_g π_g μ_g μ_gᵀ`` by ``√π (v tᵀ + t vᵀ + m t tᵀ)``, where t is its mean, counted from the
-    centre of all rows. What that costs, in nats to second order, and their own errors do, is
+    In units of a component, noise m in its mass and v in its first moment moves the covariance
+    ``M - Σ_g π_g μ_g μ_gᵀ`` by ``√π (v tᵀ + t vᵀ + m t tᵀ)``, where t is the component's mean,
+    counted from the centre of all rows. The cost of this and of m and v themselves, in nats to
+    second order, is
 
         ½ m² + ½ |v|² + ¼ π ||v tᵀ + t vᵀ + m t tᵀ||² = ½ (m, v) A (m, v)ᵀ
 
-    less ½ π m², as weights are divided by their sum, which these units leave out.
+    less ½ π m², since weights are divided by their sum; these units leave that term out.
     With c = π |t|², A is 1 + c across t, and ``[[1 + c |t|² / 2, c |t|], [c |t|, 1 + 2 c]]`` for m
-    and v along t. Where x is alike in all directions, the noise of an operator that acts on R x,
-    which grows with R x, costs least for ``RᵀR = √A``: R is the fourth root of A.
+    and v along t. If x is alike in all directions, the noise of an operator that acts on R x, which
+    grows with R x, costs least for ``RᵀR = √A``: R is the fourth root of A.
 
     Parameters
     ----------
@@ -330,7 +332,7 @@ def _normalised(affine, root_weight, expected, deviation):
 
 
 def _denormalised(affine, root_weight, expected, deviation, varies):
-    """``y = shift + scale z`` and y², of what ``_normalised`` made of z."""
+    """``y = shift + scale z`` and y², from what ``_normalised`` made of z."""
     shift, scale = affine
     d = shift.shape[1]
     first, second = varies[1 : 1 + d], varies[1 + d :]

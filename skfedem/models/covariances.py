@@ -44,7 +44,7 @@ def roots_and_inverses(covariances):
 def cholesky(matrices):
     """Lower-triangular Cholesky factors of matrices (..., d, d), as a list; None if one has none.
 
-    LAPACK itself: the checks of ``numpy.linalg`` take longer than a small matrix.
+    LAPACK is called directly: the checks of ``numpy.linalg`` take longer than a small matrix.
     """
     stack = matrices.reshape(-1, *matrices.shape[-2:])
     factors = [lapack.dpotrf(matrix, lower=True) for matrix in stack]
@@ -61,7 +61,7 @@ def upper(d):
 
 @lru_cache(8)
 def packed(d):
-    """Where the upper triangle of a symmetric (d, d) matrix has each of the matrix's entries."""
+    """Position in the upper triangle of each entry of a symmetric (d, d) matrix."""
     places = np.empty((d, d), dtype=np.intp)
     places[upper(d)] = places.T[upper(d)] = np.arange(d * (d + 1) // 2)
     return places

@@ -14,11 +14,11 @@ import numpy as np
 from scipy.special import expit, gammaln, log_expit, logit
 
 MAX_LOG_MEAN = 30.0
-"""Poisson's guard. A mean of exp(30), 1e13, is past anything that is counted: beyond it ψ goes on
+"""Poisson's guard. A mean of exp(30), 1e13, is more than anybody counts: beyond it, ψ is continued
 along its tangent, so that no step of a solver overflows. Solvers report when they get there."""
 
 LARGEST_COUNT = 1e13
-"""Largest Poisson observation: some mean short of the guard explains it best."""
+"""Largest Poisson observation: the mean that explains it best is short of the guard."""
 
 # e^x - x - 1 < x² up to 1.79.
 _SMALL_CHANGE = 1.5
@@ -70,7 +70,7 @@ class Family(NamedTuple):
 _GAUSSIAN_LOG_NORMALIZER = -0.5 * float(np.log(2 * np.pi))
 
 
-# Named functions, no lambdas: families travel to worker processes, by name.
+# Named functions, no lambdas: families are pickled for worker processes, by name.
 
 
 @np.errstate(over="ignore")
@@ -189,11 +189,11 @@ FAMILIES = {family.name: family for family in (GAUSSIAN, BERNOULLI, POISSON)}
 def safe_share(family, change):
     """Share of Newton's step for which a convex objective in θ is certain to decrease.
 
-    What the curvature tells of the objective holds near by: a whole step from far down the logistic
-    curve ends far up, from where nothing leads back. Where log ψ'' has slopes of R at most and no θ
+    The curvature describes the objective only near by: a whole step from far down the logistic
+    curve ends far up, from where nothing leads back. Where log ψ'' has slopes of at most R and no θ
     would change by more than s, a step that changes θ by ``log(1 + R s) / R`` does decrease the
-    objective [1]_. So does a whole step where ``e^x - x - 1 < x²``, x being R s, and near the
-    optimum whole steps are what is fast.
+    objective [1]_. So does a whole step where ``e^x - x - 1 < x²`` with x = R s; near the optimum,
+    whole steps are fast.
 
     Parameters
     ----------

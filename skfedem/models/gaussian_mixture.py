@@ -15,8 +15,8 @@ diag              1, y, y_j²
 spherical         1, y, ||y||²
 ================  ==========================================  ============================
 
-Everything here is in *standard units*, see ``models.units``: ``y`` is a row so mapped that all rows
-together have unit second moments.
+Everything here is in *standard units*, see ``models.units``: ``y`` is a row, mapped such that all
+rows together have unit second moments.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _EMPTY = 10 * np.finfo(np.float64).eps
 # Least log-odds against the likeliest component: exp is ten times slower where it underflows.
 _LEAST_LOG_ODDS = -500.0
 
-# Shares of n / ω_p and N / (q ω_p): averages over so many clients and rows hold although control
-# variates lag behind. Twice as much made gaps after 200 rounds 1.6 times as large, in the mean of
-# 180 random mixtures, half of which had narrow components.
+# Shares of n / ω_p and N / (q ω_p): up to these steps, averages over so many clients and rows hold
+# although control variates lag behind. Twice as much made gaps after 200 rounds 1.6 times as large,
+# in the mean of 180 random mixtures, half of which had narrow components.
 _CLIENTS = 0.03
 _ROWS = 0.15
 # Share of n b / (q (1 + ω_p)), or of Theorem 4's n b / (q (1 + 5 ω_p)), for the first steps of
@@ -98,9 +98,9 @@ class GaussianMixtureModel(RowModel):
     fixed_covariance : ndarray of shape (n_features, n_features), default=None
         A known shared covariance in standard units; with ``"tied"`` only.
     batch_moment : ndarray of shape (n_features, n_features), default=None
-        Second moment of a batch of a stream, towards which the server's moves with Ŝ.
+        Second moment of a batch of a stream. The server's second moment moves towards it with Ŝ.
     in_stream : bool, default=False
-        Whether clients tell the second moment anew in every round.
+        Whether clients send the second moment anew in every round.
     """
 
     n_components: int
@@ -141,8 +141,8 @@ class GaussianMixtureModel(RowModel):
     def regularization(self, means):
         """What is added to the covariances in standard units.
 
-        ``reg_covar``, and the rounding of the second moments that a variance is taken from where
-        that may be more.
+        This is ``reg_covar``, with the rounding of the second moments that a variance is computed
+        from where that may be larger.
         """
         if self.reg_covar == 0:
             return 0.0
@@ -175,7 +175,7 @@ class GaussianMixtureModel(RowModel):
 
     @property
     def _is_rest(self):
-        """Whether the covariance is what the means leave of the second moment of all rows."""
+        """Whether the covariance is the second moment of all rows minus that of the means."""
         return self.covariance_type == "tied" and self.fixed_covariance is None
 
     # ---- E-step
@@ -227,12 +227,12 @@ class GaussianMixtureModel(RowModel):
     def _posterior(self, natural, features, lengths, sample_weight=None):
         """Posterior probabilities r, and ``total * exp(highest)``, the density of each row.
 
-        r is times the rows' weights, where there are some.
+        r is multiplied by the rows' weights, if there are any.
         """
         log_joint = self._linear(natural, features, lengths)
         highest = log_joint.max(axis=0)
         log_joint -= highest
-        # Of two arrays, maximum is three times as fast.
+        # With two arrays, maximum is three times as fast as with a number.
         np.maximum(log_joint, np.full_like(highest, _LEAST_LOG_ODDS), out=log_joint)
         posterior = np.exp(log_joint, out=log_joint)
         total = posterior.sum(axis=0)
@@ -277,7 +277,7 @@ class GaussianMixtureModel(RowModel):
     def _segment_products(self, posterior, features, lengths):
         """``r f(y)ᵀ`` summed over each client's rows, shape (n_clients, n_statistics)."""
         if len(lengths) == 1:
-            # For a small result, matmul keeps other threads from running.
+            # Not matmul, which keeps other threads from running if the result is small.
             return np.dot(posterior, features.T).reshape(1, -1)
         sums = np.empty((len(lengths), self.n_components, self.n_functions))
         for clients, rows in equally_long(lengths):
@@ -294,7 +294,7 @@ class GaussianMixtureModel(RowModel):
     # ---- M-step
 
     def maximization(self, statistics):
-        """T(s), equations (60)-(62) of the paper and their like for the other covariance types."""
+        """T(s), equations (60)-(62) of the paper and their analogues for other covariance types."""
         mass, means, second = self.split(statistics)
         weights = mass / mass.sum()
         if self.fixed_covariance is not None:
@@ -312,7 +312,7 @@ class GaussianMixtureModel(RowModel):
     def statistics_of(self, parameters):
         """Inverse of T: the statistic that these parameters expect (the mean parameters).
 
-        Along axes without variance it is that of the rows, 0.
+        Along axes on which rows do not vary it is 0, as it is for the rows.
         """
         weights, means, covariances = parameters[:3]
         d = self.n_features
@@ -384,14 +384,14 @@ class GaussianMixtureModel(RowModel):
         return safeguarded_step(self, statistics, field, step_size)
 
     def averaging_bound(self, federation):
-        """Clients, or rows over q, as what few rows say of a client changes by leaps."""
+        """Clients, or rows over q: what few rows say about a client changes by leaps."""
         n_rows = federation.n_samples
         return min(_CLIENTS * federation.effective_n_clients, _ROWS * n_rows / self.n_statistics)
 
     def minibatch_bounds(self, federation, batch_size, omega_p):
-        """Rows read in a round, over q where Ŝ is moved by their noise."""
+        """From the rows read in a round; over q where their noise moves Ŝ."""
         n_rows = federation.effective_n_clients * batch_size
-        # Noise of the means counts from the centre of all rows there.
+        # There, the noise of the means grows with their distance from the centre of all rows.
         factor = 5 if self._is_rest else 1
         noise = _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
         return noise, _SPIDER * np.sqrt(n_rows / (1 + omega_p))
@@ -407,9 +407,9 @@ class GaussianMixtureModel(RowModel):
     def told(self, federation, clients, parameters, statistics, field):
         """Second moment of a batch's rows, for "tied" covariances.
 
-        Clients send their scatter about the broadcast means; if nobody does, it is as before. The
-        server adds what the means of its own estimate have, errors and all: a covariance, which is
-        the difference, has none of them.
+        Clients send their scatter about the broadcast means; if nobody does, it stays as it was.
+        The server adds the second moment of the means from its own estimate, errors included: in
+        the covariance, which is the difference of the two, these errors cancel.
         """
         if self.second_moment is None:
             return self, parameters, 0
@@ -433,7 +433,7 @@ class GaussianMixtureModel(RowModel):
         return means.T @ first + (first - mass * means).T @ means
 
     def learned(self, step_size):
-        """Second moment after the step that Ŝ takes: a variance is taken from both."""
+        """Model whose second moment took the same step as Ŝ: a variance is computed from both."""
         if self.batch_moment is None:
             return self
         second = self.second_moment + step_size * (self.batch_moment - self.second_moment)
@@ -446,7 +446,7 @@ class GaussianMixtureModel(RowModel):
             regularization = self.regularization(means)
             covariances = within_rows(covariances, regularization, weights, self.covariance_type)
         is_zero = self._functions_of_ones == 0
-        # In a stream what is told takes the noise of the means out of the covariance.
+        # In a stream, what clients tell takes the noise of the means out of the covariance.
         is_rest = self._is_rest and not self.in_stream
         return component_units(
             self.covariance_type, weights, means, covariances, is_zero, is_rest=is_rest
@@ -455,8 +455,9 @@ class GaussianMixtureModel(RowModel):
     def told_of_axes(self, statistics, units_before, share):
         """Statistics in which a share of the rows has its variance along axes that are new.
 
-        Clients have told it, and it is 1. Were it 0, the noise of messages would be all there is:
-        their units are those of the components. "tied" and "spherical" ones have a variance there.
+        Clients have told this variance, and it is 1. If it were 0, there would be nothing but the
+        noise of messages, as their units are those of the components. "tied" and "spherical"
+        components have a variance there anyway.
         """
         if self.covariance_type not in ("full", "diag"):
             return statistics

@@ -1,4 +1,4 @@
-"""FedMissEM: low-rank natural parameters of cells that clients observe here and there.
+"""FedMissEM: low-rank natural parameters of a matrix of which clients observe some cells.
 
 Appendix F.2 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021), without dense matrices. The
 statistic of client ``i`` minus what everybody knows is the residual ``y - ψ'(θ)`` in its observed
@@ -33,9 +33,9 @@ from .proximal import (
 
 # An adaptive natural step grows by this factor a round, until the curvature forbids it.
 _GROWTH = 1.3
-# An objective of this share of what it is at θ = 0 is nothing: all cells are fitted.
+# An objective below this share of its value at θ = 0 counts as nothing: all cells are fitted.
 _NOTHING = 1e-6
-# What is left of an objective without constants has digits down to this share of it.
+# Without its constants, an objective has digits left down to this share of the whole.
 _FEW_DIGITS = 1e-9
 # Shares of the bounds of minibatch_bounds. On the oystercatcher counts, with 100 and 500 of 1,324
 # cells a client, 2.5 held and 5 did not for SPIDER; FedEM's floor falls with its step.
@@ -62,7 +62,7 @@ class Point(NamedTuple):
     natural_step : float
         η.
     sums : ndarray of shape (n_observed,)
-        Sums of all observations of these cells, as far as the last field told.
+        Sums of all observations of these cells, as the last field told them.
     block : ndarray or None
         Approximate right singular vectors.
     """
@@ -87,23 +87,23 @@ class Minibatch(NamedTuple):
 class LowRankModel(Model):
     """Cells of an exponential family whose natural parameters are low rank beside main effects.
 
-    ``F(θ) = Σ -log p(y; θ) + penalty * ||low-rank part||_* + ridge(effects)``, the sum over all
-    observations of all clients (weighted, where clients do not count by their observations).
+    ``F(θ) = Σ -log p(y; θ) + penalty * ||low-rank part||_* + ridge(effects)``; the sum is over all
+    observations of all clients (weighted, if clients do not count by their observations).
 
     Parameters
     ----------
     pooled : Pooled
     positions : ndarray of int, shape (n_cells,)
-        Which of the observed cells each client's cell is.
+        For each cell of each client, which of the observed cells it is.
     scale : float
-        What makes sums over all observations of weighted means over clients' cells; the number of
-        cells where clients count by their observations.
+        Factor from a weighted mean over clients' cells to the sum over all observations: the number
+        of cells, where clients count by their observations.
     log_base_measure : float
         Weighted sum of ``log ρ(y)`` over all observations; nats.
     adaptive : bool, default=True
-        Whether η follows the curvature, with momentum on exact rounds, and singular vectors are
-        carried on from round to round. Otherwise η is ``1 / max(N ψ'')``, steps have no momentum,
-        and the singular value decomposition is done to convergence.
+        Whether η follows the curvature, with momentum in exact rounds, and singular vectors are
+        carried over from round to round. Otherwise η is ``1 / max(N ψ'')``, steps have no momentum,
+        and singular value decompositions are iterated to convergence.
     """
 
     block_rows = 2**17
@@ -172,11 +172,11 @@ class LowRankModel(Model):
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
 
     def averaging_bound(self, federation):
-        """0: few clients or one see a cell."""
+        """0: a cell is seen by one client or a few, so that nothing is averaged."""
         return 0.0
 
     def minibatch_bounds(self, federation, batch_size, omega_p):
-        """Share of its cells that a client reads; few clients or one see a cell, none averages."""
+        """From the share of its cells that a client reads, as nothing is averaged over clients."""
         share = batch_size / float(federation.weights @ federation.lengths)
         return _NOISE * share / (1 + 5 * omega_p), _SPIDER * np.sqrt(share / (1 + omega_p))
 
@@ -240,7 +240,7 @@ class LowRankModel(Model):
         return Step(point, move.sq_norm, move.halvings, step_size * 0.5**move.halvings)
 
     def _leap(self, statistics, beta, sums, step_size):
-        """Step from ``Θ + β (Θ - Θ_before)`` and where it leads; None if nowhere, or uphill."""
+        """Step from ``Θ + β (Θ - Θ_before)`` and where it leads; None if none works, or uphill."""
         pooled, here = self.pooled, statistics.iterate
         origin = extrapolate(pooled, here, statistics.previous, beta)
         move = proximal_step(
@@ -253,7 +253,7 @@ class LowRankModel(Model):
         return (move, iterate) if rise <= 0 else None
 
     def field_sq_norm(self, statistics, field):
-        """Squared norm of ``(Θ⁺ - Θ) / η``: of the step that the field W asks for."""
+        """Squared norm of ``(Θ⁺ - Θ) / η`` for the step that the field W asks for."""
         here = statistics.iterate
         move = proximal_step(
             self.pooled,
@@ -290,9 +290,9 @@ class LowRankModel(Model):
         )
 
     def change(self, now, before):
-        """Relative size, of an objective without constants, so that units do not matter.
+        """Relative size of the change of the objective without constants, which has no unit.
 
-        No sign: noise may well make the minorizer fall.
+        Without a sign: noise may well make the minorizer fall.
         """
         size = max(abs(now) - self._constant, self._nothing, _FEW_DIGITS * abs(now))
         return abs(now - before) / max(size, np.finfo(float).tiny)

@@ -1,6 +1,6 @@
 """Where a low-rank fit starts: what clients tell the server once, before the first round.
 
-Counted in bits, as all that is sent.
+It counts as bits, like all that is sent.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def low_rank_model(
     effects_penalty,
     adaptive,
 ):
-    """Model of some clients' cells: what they tell the server before the first round.
+    """Model of some clients' cells, from what they tell the server before the first round.
 
-    That is which cells they observed and how often, and the sums over rows and over columns of what
-    they saw there.
+    They tell it which cells they observed and how often, and the sums over rows and over columns of
+    their observations.
 
     Parameters
     ----------
     federation : Federation
         Its rows are ``Cells``.
     shape : tuple of two int
-        Of the matrix.
+        Shape of the matrix.
     log_base_measures : ndarray of shape (n_clients,)
         Sum of ``log ρ(y)`` over each client's observations; nats.
     family : Family
@@ -120,8 +120,8 @@ def start_run(model, federation, theta=None):
     support, family = pooled.support, pooled.family
     if theta is None:
         n_rows, n_columns = support.shape
-        # Half an observation more where the link of all-zero counts is infinite; elsewhere it would
-        # say which unit is a small one.
+        # Half an observation is added only where the link of all-zero counts is infinite; elsewhere
+        # it would make the start depend on the unit of the cells.
         half = 0.0 if np.isfinite(family.link(0.0)) else 0.5
         mean = (pooled.margins.rows.sum() + half) / (support.counts.sum() + 2 * half)
         intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
@@ -152,7 +152,7 @@ def start_run(model, federation, theta=None):
 def start_again(model, federation, before, server, theta):
     """Start from all that an earlier fit of the same cells left, or from its θ.
 
-    The server has been told of the cells.
+    The server already knows the cells, so that nothing is sent.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def start_again(model, federation, before, server, theta):
     server : ServerState
         Where the earlier fit ended.
     theta : Theta
-        Its θ, without what the model no longer has.
+        The earlier fit's θ, without what the model no longer has.
 
     Returns
     -------

@@ -19,9 +19,9 @@ class Cells(NamedTuple):
     ----------
     rows, columns : ndarray of int, shape (n_cells,)
     values : ndarray of shape (n_cells,)
-        Mean of the observations of a cell, by one client where clients are kept apart.
+        Mean of the observations of a cell; of those by one client, if clients are kept apart.
     counts : ndarray of shape (n_cells,)
-        How many they are.
+        Number of these observations.
     """
 
     rows: np.ndarray
@@ -89,7 +89,7 @@ def squared_distance(one, other):
     """Squared Frobenius norm of the difference of two low-rank matrices.
 
     The difference is split into its part within the row space of ``one``, whose right factor has
-    orthonormal columns, and the rest: squares of nearly equal matrices would cancel.
+    orthonormal columns, and the rest: with nearly equal matrices, the expanded square would cancel.
     """
     turn = other.right.T @ one.right
     within = one.left * one.singular_values - (other.left * other.singular_values) @ turn

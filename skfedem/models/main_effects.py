@@ -19,24 +19,26 @@ from .families import safe_share
 
 EFFECTS = ("both", "rows", "columns", "none")
 
-# Least ridge on the effects: a site where nothing was ever seen would have the effect -inf.
+# Least ridge on the effects: without it, a site where only zeros were seen would have the effect
+# -inf.
 LEAST_PENALTY = 1e-7
-# Newton's method ends where a step promises less than this share of the objective and less than so
-# many nats: without the observations' constants an objective can be 1e13 at its minimum.
+# Newton's method ends when a step promises less than this share of the objective and less than this
+# many nats: without the observations' constants, an objective can be 1e13 at its minimum.
 _TOLERANCE = 1e-12
 _FEW_NATS = 1e-9
 # Relative rounding of the objective's terms.
 _ROUNDING = 1e-15
-# Newton's decrements are squared from step to step: after one of so few nats the next is nothing.
+# Newton's decrements are squared from step to step: after one of so few nats, the next is
+# negligible.
 _LAST_DECREASE = 1e-5
 _MAX_NEWTON_STEPS = 50
 _MAX_HALVINGS = 30
 _SUFFICIENT_DECREASE = 1e-4
-# Once a full Newton step has failed no effect may change by more: further away the quadratic model
-# says nothing.
+# Once a full Newton step has failed, no effect may change by more than this: further away, the
+# quadratic model says nothing.
 _LONGEST = 4.0
-# Up to so many columns a dense factor of their normal equations speeds the conjugate gradients up;
-# it is renewed when they take more than so many steps.
+# Up to this many columns, a dense factor of their normal equations speeds up the conjugate
+# gradients; it is renewed when these take more than _SLOW steps.
 _MOST_DENSE = 2000
 _SLOW = 8
 
@@ -49,7 +51,7 @@ class Margins(NamedTuple):
 
 
 class Support(NamedTuple):
-    """The cells that anyone observed, row by row, and how often.
+    """The cells that anyone observed, row by row, and how often each was observed.
 
     Attributes
     ----------
@@ -108,7 +110,7 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
     ----------
     support : Support
     margins : Margins
-        Of the observations.
+        Sums of the observations.
     low_rank_values : ndarray of shape (n_cells,)
         Low-rank part in the observed cells.
     start : Effects
@@ -141,9 +143,10 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
     for _ in range(_MAX_NEWTON_STEPS):
         slopes, weights = _derivatives(support, margins, effects, theta, penalty, family)
         direction, factor = _newton_direction(support, slopes, weights, kind, penalty, factor)
-        # Each effect by itself: one row far down the logistic curve would hold all others back, or
-        # go as far up while these gain. Where the intercept is held back more than the effects that
-        # were to correct it, they may lead up.
+        # A safe share for each effect by itself: with a common one, a row far down the logistic
+        # curve would hold all others back, or go as far up while these gain. If the intercept is
+        # held back more than the effects that were to correct it, the safe direction may lead
+        # uphill.
         safe = Effects(*(safe_share(family, np.abs(move)) * move for move in direction))
         if _decrease(slopes, safe) > 0:
             direction = safe
@@ -162,7 +165,7 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
 
 
 def _decrease(slopes, direction):
-    """Newton's decrement, if it is his direction: what its slope at the start promises."""
+    """What the slope along a direction promises; for Newton's direction, Newton's decrement."""
     return sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
 
 
@@ -218,7 +221,7 @@ def _derivatives(support, margins, effects, theta, penalty, family):
 
 
 def _newton_direction(support, slopes, weights, kind, penalty, factor):
-    """Newton's direction in the intercept, and beside it in the effects (Gauss and Seidel).
+    """Newton's direction in the intercept, then in the effects given that (Gauss-Seidel).
 
     The effects alone could move the intercept, by centring, but a large ridge would hold them back.
     """

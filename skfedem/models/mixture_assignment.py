@@ -17,11 +17,11 @@ from .._federation import read
 from .._rows import take_rows
 from .mixture_domain import in_domain
 
-# Clients that cluster their rows for init_params="kmeans"; more say little more.
+# Clients that cluster their rows for init_params="kmeans"; more clients would add little.
 _LARGEST_COHORT = 128
-# Rows that k-means, or k-means++, looks at; of more, a random sample says as much.
+# Rows that k-means, or k-means++, looks at; if there are more, a random sample says as much.
 _LARGEST_SAMPLE = 2**17
-# k-means centroids of fewer rows than this would be, or nearly be, rows.
+# k-means centroids of fewer rows than this are not sent: they would be, or nearly be, rows.
 _FEWEST_ROWS = 2
 # scikit-learn's default.
 _KMEANS_TOL = 1e-4
@@ -45,9 +45,9 @@ def assign(model, federation, init_params, seed):
     model : GaussianMixtureModel
     federation : Federation
     init_params : str or ndarray of shape (n_components, n_features)
-        How centres are found ("kmeans", "k-means++", "random_from_data"), each row then going to
-        the nearest; or "random" posterior probabilities; or the centres themselves, in the rows'
-        units.
+        How centres are found ("kmeans", "k-means++", "random_from_data"); each row then goes to the
+        nearest one. Or "random", for random posterior probabilities; or the centres themselves, in
+        the rows' units.
     seed : int
 
     Returns
@@ -144,8 +144,9 @@ def _kmeans_centers(model, federation, seed):
 def _centroids_to_send(rows, n_clusters, seed, sample_weight):
     """Centroids of a client's clusters of two or more rows, and the share of its rows in each.
 
-    The mean of all rows is known, and so the sum of what is held back follows from what is sent.
-    Where that would be a single row, the smallest of the other clusters is held back with it.
+    The mean of the client's rows is known to the server, so that the sum of what is held back
+    follows from what is sent. If only a single row would be held back, the smallest of the other
+    clusters is held back with it.
 
     Returns
     -------
@@ -165,7 +166,7 @@ def _centroids_to_send(rows, n_clusters, seed, sample_weight):
 
 
 def _sample(rng, start, stop):
-    """Increasing numbers of the rows from ``start`` to ``stop``, or of a sample of so many."""
+    """Increasing numbers of the rows from ``start`` to ``stop``, or of a sample if too many."""
     if stop - start <= _LARGEST_SAMPLE:
         return np.arange(start, stop)
     return np.unique(rng.randint(start, stop, size=_LARGEST_SAMPLE))
@@ -180,7 +181,7 @@ def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None, tol=_KMEANS_T
 
 
 def _weighted_tol(rows, weights):
-    """Tolerance of k-means, a share of the rows' plain variance, as repeated rows have it."""
+    """Tolerance for k-means, a share of the unweighted variance, as repeated rows would get it."""
     if weights is None:
         return _KMEANS_TOL
     plain = rows.var(axis=0).mean()
@@ -216,7 +217,7 @@ def _rows_as_centers(model, federation, seed):
     if federation.sample_weight is None:
         drawn = sample_without_replacement(n, size, random_state=rng)
     else:
-        # As rows that are repeated would be drawn, but for drawing one of them again.
+        # As repeated rows would be drawn, except that none is drawn twice.
         weights = federation.sample_weight.values
         drawn = rng.choice(n, size, replace=False, p=weights / weights.sum())
     centers = take_rows(federation.rows, np.sort(drawn)).astype(np.float64)

@@ -14,21 +14,21 @@ from .component_units import RAREST
 from .covariances import cholesky, scale_components
 from .units import ROUNDING
 
-# A step towards statistics that data could have keeps 1 - γ of each component's mass and scatter.
-# One that keeps less than half of that has left the statistics of any data.
+# A step of γ towards statistics that data could have keeps at least 1 - γ of each component's mass
+# and scatter. One that keeps less than half of that leads to statistics that no data could have.
 _KEPT_SHARE = 0.5
-# Even a step of 1 takes no more than three quarters of either.
+# Even a step of 1 may take away no more than three quarters of either.
 _FEWEST_KEPT = 0.25
 _MAX_HALVINGS = 20
-# Steps of γ that each take a random share δ build up a deviation of δ / √(2 γ). It may be this much
-# of a component's mass and scatter.
+# Steps of γ that each take away a random share δ build up a deviation of δ / √(2 γ). It may be at
+# most this share of a component's mass and scatter.
 _LARGEST_DEVIATION = 0.6
 
 
 def safeguarded_step(model, statistics, field, step_size):
-    """``statistics + step_size * field``, the step halved until the domain of T is kept: ``Step``.
+    """``statistics + step_size * field``, the step halved until it stays in T's domain: ``Step``.
 
-    Components that hardly any row has wait where that alone keeps it.
+    Components that hardly any row belongs to are left as they were if that is enough to stay in it.
     """
     field_sq_norm = model.field_sq_norm(statistics, field)
     kept = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
@@ -50,20 +50,21 @@ def safeguarded_step(model, statistics, field, step_size):
 
 
 def _rare_ones_wait(model, proposal, statistics):
-    """The proposal, with the statistics of components that hardly any row has as they were.
+    """The proposal, except that the statistics of very rare components stay as they were.
 
-    Of these there is little but noise. The others need not wait for a component that died.
+    The field of such a component is little but noise, and the other components need not wait for
+    one that died.
     """
     table, table_before = model.table(proposal), model.table(statistics)
     return np.where(table_before[:, :1] < RAREST, table_before, table).ravel()
 
 
 def in_domain(model, proposal, statistics=None, kept=0.0, step_size=0.0):
-    """Whether data could have this statistic, coming from ``statistics`` by one step.
+    """Whether data could have this statistic, reached from ``statistics`` by one step.
 
     Mass and scatter of a component are concave in the statistic, so that a step of size γ towards
-    the statistic of any data keeps a share 1 - γ of both. What keeps less than the share ``kept``
-    was moved by noise beyond what any data could do.
+    the statistic of any data keeps at least a share 1 - γ of both. If less than the share ``kept``
+    is left, noise has moved the statistic further than any data could.
 
     Parameters
     ----------
@@ -90,10 +91,10 @@ def in_domain(model, proposal, statistics=None, kept=0.0, step_size=0.0):
 
 
 def _scatter_to_keep(model, statistics):
-    """Scatter of each component times its mass, with half of what T adds to it.
+    """Scatter of each component times its mass, plus half of the regularisation that T adds.
 
-    Constant features have no scatter at all: the half keeps them in. It belongs to both ends of a
-    step, so that steps which nearly leave the domain do not add up to one that does.
+    Constant features have no scatter at all: this half keeps them in the domain. It is added at
+    both ends of a step, so that steps which nearly leave the domain do not add up to one that does.
     """
     mass, means, second = model.split(statistics)
     scatter = model.scatter(mass, means, second) + 0.5 * model.regularization(means)

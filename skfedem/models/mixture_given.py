@@ -10,11 +10,11 @@ from .._parameters import check_shape
 from .covariances import whiten
 from .mixture_parameters import in_standard_units
 
-# What messages advise where a fit or a stream cannot go on.
+# Advice in messages when a fit or a stream cannot go on.
 TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
 
-# Standard deviations of the rows that a start may be away, wide or narrow. Densities and the units
-# of messages have fourth powers of a distance over a width: no larger ones are doubles.
+# How far away, wide or narrow a start may be, in standard deviations of the rows. Densities and the
+# units of messages have fourth powers of a distance over a width: larger ones would overflow.
 _FARTHEST = 1e37
 
 
@@ -100,7 +100,7 @@ def _inverses_of_precisions(estimator, d):
 
 
 def check_distance(model, name, means):
-    """Raise for means, in the rows' units, from which the rows cannot be told apart in doubles."""
+    """Raise for means, in the rows' units, so far away that doubles cannot tell the rows apart."""
     if means is None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -115,7 +115,7 @@ def check_distance(model, name, means):
 
 
 def check_spread(model, name, covariances):
-    """Raise for covariances, in the rows' units, that are no doubles beside those of the rows."""
+    """Raise for covariances, in the rows' units, out of the range of doubles in standard units."""
     if covariances is None:
         return
     has_matrices = model.covariance_type in ("full", "tied")
@@ -135,7 +135,7 @@ def check_spread(model, name, covariances):
 
 def _check_positive_definite(name, matrices):
     expected = f"Expected {name} to be symmetric and positive definite"
-    # With a unit diagonal: what is small is small beside the features that it is about.
+    # With a unit diagonal, so that entries are judged on the scale of their own features.
     variances = np.diagonal(matrices, axis1=-2, axis2=-1)
     scale = np.sqrt(np.where(variances > 0, variances, 1.0))
     scaled = matrices / scale[..., :, None] / scale[..., None, :]

@@ -1,6 +1,6 @@
 """Natural parameter φ(θ) of a mixture, and ψ(θ).
 
-``φ(θ) f(y)`` is, but for a constant, the log of a component's weight times its density in a row y.
+``φ(θ) f(y)`` is, up to a constant, the log of a component's weight times its density at a row y.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def _of_matrices(model, means, covariances):
     linear : ndarray of shape (n_components, n_features)
         Coefficients of y.
     squares : ndarray of shape (n_components, n_functions - 1 - n_features)
-        Coefficients of the functions after it.
+        Coefficients of the functions after y.
     quadratic : ndarray of shape (n_components,)
         ``μᵀ Σ⁻¹ μ``.
     log_height : ndarray of shape (n_components,), or 0.0
-        Log-density at the mean, ``½ log det(Σ⁻¹ / 2π)``, as far as it is not in ψ(θ).
+        Log-density at the mean, ``½ log det(Σ⁻¹ / 2π)``, unless it is in ψ(θ).
     log_partition : float
         ψ(θ).
     """
@@ -52,14 +52,14 @@ def _of_matrices(model, means, covariances):
         precisions = precisions * (0.5 * np.eye(d) - 1.0)
         squares = precisions[:, *upper(d)]
         return linear, squares, quadratic, log_height, 0.0
-    # In φ the height would be multiplied by the sum of the masses, which noise moves.
+    # The height is in ψ: in φ, it would be multiplied by the sum of the masses, which noise moves.
     log_partition = 0.5 * float((precisions * model.second_moment).sum()) - float(log_height)
     no_squares = np.empty((model.n_components, 0))
     return linear, no_squares, quadratic, 0.0, log_partition
 
 
 def _of_variances(model, means, covariances):
-    """The same for variances alone, see ``_of_matrices``."""
+    """Parts of the log-densities for "diag" and "spherical", as of ``_of_matrices``."""
     precisions = 1.0 / covariances
     if model.covariance_type == "spherical":
         precisions = precisions[:, None]

@@ -25,8 +25,8 @@ def precisions_cholesky(model, parameters):
     """Square roots of the precisions in the rows' own units, of scikit-learn's shape.
 
     Upper-triangular P with P Pᵀ = Σ⁻¹ for "full" and "tied", else inverse standard deviations.
-    Taken from the standard units, where no feature is large or small: in the rows' own units, a
-    covariance may be singular to rounding.
+    They are computed in standard units, where no feature is large or small: in the rows' own units,
+    a covariance may be singular up to rounding.
     """
     if model.covariance_type not in ("full", "tied"):
         return 1 / np.sqrt(parameters.covariances * squared_scale(model))
@@ -38,10 +38,10 @@ def precisions_cholesky(model, parameters):
 
 
 def lost_in_rounding(model, parameters):
-    """Components with a variance that is little more than what rounding leaves, as indices.
+    """Indices of components with a variance that is little more than what rounding leaves.
 
-    Rows are so far apart, in units of this variance, that their second moments do not tell it; and
-    ``reg_covar`` is less than the rounding.
+    In units of this variance, rows are so far apart that their second moments do not determine it;
+    and ``reg_covar`` is less than the rounding.
     """
     if model.reg_covar == 0 or model.fixed_covariance is not None:
         return np.empty(0, dtype=np.intp)  # no M-step, or one that refuses such variances
@@ -52,7 +52,7 @@ def lost_in_rounding(model, parameters):
         variances = covariances[:, varies]
         given = (model.reg_covar / squared_scale(model))[varies]
     elif model.covariance_type == "spherical":
-        # The mean over the features, of which none may vary.
+        # The mean over all features, as there may be none that varies.
         rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
         variances = covariances[:, None]
         given = model.reg_covar / squared_scale(model)
@@ -68,7 +68,7 @@ def lost_in_rounding(model, parameters):
 def in_standard_units(model, weights, means, covariances):
     """Weights, means and covariances in standard units, in arrays of their own.
 
-    What is None stays so.
+    None stays None.
     """
     if weights is not None:
         weights = weights.copy()

@@ -1,8 +1,8 @@
 """Where a federated mixture starts: the one-off messages before the first round.
 
-Means and second moments of the clients (for the standard units of the model), and statistics of a
-first assignment of rows to components, which ``mixture_assignment.py`` finds, or of what the user
-gave, which ``mixture_given.py`` checks. Counted in bits, as all that is sent.
+These are means and second moments of the clients (for the standard units of the model), and
+statistics of a first assignment of rows to components, which ``mixture_assignment.py`` finds, or of
+what the user gave, which ``mixture_given.py`` checks. They count as bits, like all that is sent.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .units import (
     with_new_axes,
 )
 
-# Rows have moments of about 1 in standard units. Of the first difference from a start with larger
-# statistics than this, wide or far as a hundred standard deviations of all rows, rounding would
-# leave fewer than twelve digits.
+# In standard units, rows have moments of about 1. If a start had larger statistics than this, as
+# wide or as far as a hundred standard deviations of all rows, rounding would leave fewer than
+# twelve digits of the rows' difference from it.
 _FAR = 1e4
 
 
@@ -46,8 +46,8 @@ class Moments(NamedTuple):
 def moments(federation, block_rows, *, matrix):
     """Weighted mean of all clients' rows and their second moment about it.
 
-    Two messages a client: its mean, then, told the mean of all, its second moment about that. So
-    the second moment keeps its digits wherever the rows lie.
+    Each client sends two messages: its mean and, once it knows the mean of all, its second moment
+    about that. So the second moment keeps its digits wherever the rows lie.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def moments(federation, block_rows, *, matrix):
 
 
 def bits_of_units(model, n_clients):
-    """Bits that tell so many clients the model's units: the moments that these follow from."""
+    """Bits to tell ``n_clients`` clients the model's units: the moments that these follow from."""
     return _bits_of_moments(n_clients, model.n_features, model.covariance_type in ("full", "tied"))
 
 
@@ -107,10 +107,10 @@ def standardise(estimator, federation, given):
 
 
 def standardised_again(estimator, model, federation, given):
-    """Model of an earlier fit, in its units, for what the parameters and the rows are now.
+    """Model of an earlier fit, in its units, for the current parameters and rows.
 
-    Only a second moment that server and clients compute covariances from has to be sent anew, and
-    what ``with_axes_of`` asks for.
+    All that has to be sent anew is a second moment that server and clients compute covariances
+    from, and what ``with_axes_of`` asks for.
 
     Parameters
     ----------
@@ -139,15 +139,15 @@ def standardised_again(estimator, model, federation, given):
 
 
 def with_axes_of(model, federation):
-    """Model in whose units the axes count along which these rows are the first to vary.
+    """Model in whose units the axes along which these rows are the first to vary count as well.
 
-    Statistics so far are 0 along such an axis, as they are of rows that lie in the centre.
+    So far, statistics are 0 along such an axis, like those of rows that lie in the centre.
 
     Returns
     -------
     model : GaussianMixtureModel
     bits : int
-        That clients send of their second moments along axes that did not count, and get back.
+        Of the second moments along axes that did not count, which clients send and get back.
     """
     units = model.units
     if units.varies is None:
@@ -161,7 +161,7 @@ def with_axes_of(model, federation):
 
 
 def with_parameters(model, reg_covar, fixed_covariance):
-    """Model with what the parameters are now; the covariance in the rows' units."""
+    """Model with the current parameters; ``fixed_covariance`` is in the rows' units."""
     check_spread(model, "fixed_covariance", fixed_covariance)
     if fixed_covariance is not None:
         fixed_covariance = model.units.matrices_to_standard(fixed_covariance)
@@ -169,7 +169,7 @@ def with_parameters(model, reg_covar, fixed_covariance):
 
 
 def start_again(model, federation, before, server, given, cost):
-    """Start from the statistics of an earlier fit, where they fit the rows, else its parameters.
+    """Start from the statistics of an earlier fit if they fit the rows, else from its parameters.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def start_again(model, federation, before, server, given, cost):
     start : Start
     """
     if not _same(model.second_moment, before.second_moment):
-        # Ŝ is no statistic of these rows' second moment.
+        # Ŝ does not go with the second moment of these rows.
         return start_run(model, federation, None, given, 0, cost)
     unchanged = model.reg_covar == before.reg_covar and model.units is before.units
     if unchanged and _same(model.fixed_covariance, before.fixed_covariance):
@@ -239,11 +239,11 @@ def start_run(model, federation, init_params, given, seed, cost):
     parameters = model.parameters(weights, means, covariances)
     statistics, n_passes = model.statistics_of(parameters), 0
     if np.abs(statistics).max() > _FAR or not in_domain(model, statistics):
-        # No data has these means under this covariance, or the rows' moments would be lost in the
-        # rounding of Ŝ_0: what the clients' data have, then.
+        # No data have these means with this covariance, or the rows' moments would be lost in the
+        # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
         statistics, n_passes = expected_statistics(model, federation, parameters), 1
         uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
-    # θ, which does not follow from Ŝ_0.
+    # For θ, which does not follow from Ŝ_0.
     downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
     return Start(statistics, parameters, uplink, downlink, n_passes)
 

@@ -1,8 +1,8 @@
 """The server's step for low-rank parameters: a proximal step that never sees a client's cells.
 
 The server knows which cells were observed and how often (N), the margins of the observations, and
-θ. Of the observations it learns the residuals ``W = Σ y - N ψ'(θ)`` in the observed cells, summed
-over the clients, as exactly as the round is.
+θ. Of the observations, it learns the residuals ``W = Σ y - N ψ'(θ)`` in the observed cells, summed
+over the clients; they are exact if the round is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .main_effects import Effects, Margins, Support, fit_effects, ridge
 from .thresholding import threshold_singular_values
 
 MAX_HALVINGS = 60
-# Below this change of θ, ψ is a parabola to rounding.
+# For changes of θ below this, ψ is a parabola up to rounding.
 _SMALL_CHANGE = 1e-4
 
 
@@ -114,7 +114,7 @@ def with_effects(pooled, low_rank, low_rank_values, effects, factor=None):
 
 
 def objective(pooled, iterate, sums):
-    """``F = Σ N ψ(θ) - sums θ + λ ||Θ||_* + ridge``, in nats; what holds no θ is left out."""
+    """``F = Σ N ψ(θ) - sums θ + λ ||Θ||_* + ridge``, in nats, without terms that lack θ."""
     loss = pooled.support.counts @ pooled.family.log_partition(iterate.theta)
     linear = sums @ iterate.theta
     penalty = pooled.penalty * iterate.low_rank.singular_values.sum()
@@ -148,7 +148,7 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
     pooled : Pooled
     origin : Iterate
     sums : ndarray of shape (n_observed,)
-        Sums of the observations, as far as the server knows.
+        Sums of the observations, as the server knows them.
     step_size : float
         γ.
     natural_step : float
@@ -178,7 +178,7 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
         change = values - origin.low_rank_values
         above = _above_tangent(pooled, origin.theta, mean, log_partition, change)
         if 2 * natural_step * above <= distance * (1 + 1e-9):
-            # A function may give steps so short that their square is 0.
+            # A user's step function may give steps so short that their square is 0.
             sq_norm = distance / length**2 if length**2 else np.nan
             return Move(low_rank, values, natural_step, after, sq_norm, halvings)
         natural_step = natural_step / 2
@@ -201,7 +201,7 @@ def _above_tangent(pooled, theta, mean, log_partition, change):
 
 
 def largest_curvature(pooled, theta):
-    """Largest ``N ψ''`` of a cell: of any θ where ψ'' is bounded, else of this one."""
+    """Largest ``N ψ''`` of a cell: over all θ if ψ'' is bounded, else at this θ."""
     support, family = pooled.support, pooled.family
     bound = family.max_variance
     variance = family.variance(theta) if bound is None else bound

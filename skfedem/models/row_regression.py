@@ -1,8 +1,8 @@
-"""The effect and the factor of each row of a matrix, given the columns' side: one regression a row.
+"""Effect and factor of each row of a matrix, given the columns' side: one regression per row.
 
-The rows have nothing in common once the column side is fixed. All of them go through the same
-vectorised Newton's method, each with steps of its own and for as long as it needs, so that what a
-row is given does not depend on which rows are beside it.
+Once the column side is fixed, the rows have nothing in common. All of them go through the same
+vectorised Newton's method, each with steps of its own and for as long as it needs, so that the
+result for a row does not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from .._messages import warn
 from .families import safe_share
 from .low_rank_theta import products
 
-# Cells whose regressions are solved together. A matrix of coefficients counts as that many cells.
+# Number of cells whose regressions are solved together. A Hessian counts as many cells as it has
+# entries.
 _BLOCK = 2**18
 # Share of the curvature that is added to it: without a penalty, fewer cells than coefficients
-# leave directions without any. Only the steps feel it, the objective does not.
+# leave directions without curvature. This affects only the steps, not the objective.
 _FLOOR = 1e-12
 _SUFFICIENT_DECREASE = 1e-4
 _MAX_TRIALS = 30
-# Newton's step gains half of what the slope at its start promises where the objective is a
-# parabola. One that gains more of it is worth a longer one.
+# Where the objective is a parabola, Newton's step gains half of what the slope at its start
+# promises. If a step gains more than this share, a longer one is worth trying.
 _STRAIGHT = 0.6
 # Relative rounding of a row's objective.
 _ROUNDING = 1e-14
@@ -54,7 +55,7 @@ class _Regressions(NamedTuple):
         return len(self.starts) - 1
 
     def to_cells(self, of_rows):
-        """What belongs to each row, at each of its cells."""
+        """Values of rows, repeated at each of their cells."""
         return np.repeat(of_rows, np.diff(self.starts), axis=0)
 
     def sums(self, of_cells):
@@ -93,9 +94,9 @@ def fit_rows(
     ``Σ_l counts_l (ψ(θ_l) - values_l θ_l) + penalty/2 ‖f‖² + ridge/2 e²`` with
     ``θ_l = offset_columns_l + e + <f, column_factors_l>``
 
-    is minimised over e and f; the sum runs over the observed cells of the row. Where nothing but
-    the observations decides (no penalty, fewer cells than coefficients) there are many minima, and
-    the one found is small; where they decide for infinity (presences only), θ stops where the
+    is minimised over e and f; the sum runs over the observed cells of the row. If nothing but the
+    observations determines them (no penalty, fewer cells than coefficients), there are many minima,
+    and the one found is small. If the minimum is at infinity (presences only), θ stops where the
     gradient is negligible.
 
     Parameters
@@ -107,18 +108,20 @@ def fit_rows(
         θ of a row whose effect and factor are 0.
     column_factors : ndarray of shape (n_columns, rank)
     penalty : float
-        On the squared norm of the factor.
+        Penalty on the squared norm of the factor.
     family : Family
     row_effects : bool
         Whether there are effects; they are 0 otherwise.
     ridge : float
-        On the squared effect.
+        Penalty on the squared effect.
     tol : float, default=1e-10
         A row is done when each derivative of its objective is at most this share of
-        ``Σ_l counts_l (1 + |values_l|) |x_l|``, x the column's factor, or 1 for the effect.
+        ``Σ_l counts_l (1 + |values_l|) |x_l|``, where x is the column's factor, or 1 for the
+        effect.
     max_iter : int, default=200
-        Newton steps, of which rows take some twenty at most, but for counts near the largest. A row
-        that is not done by then is left where it is; each step has decreased its objective.
+        Largest number of Newton steps. Rows need some twenty at most, except with counts near the
+        largest. A row that is not done by then is left where it is; each step has decreased its
+        objective.
 
     Returns
     -------
@@ -129,7 +132,7 @@ def fit_rows(
     Warns
     -----
     ConvergenceWarning
-        When rows were not done by then.
+        When rows were not done after ``max_iter`` steps.
     """
     design, penalties = _design(column_factors, penalty, row_effects, ridge)
     coefficients = np.zeros((n_rows, len(penalties)))
@@ -153,7 +156,7 @@ def fit_rows(
 
 
 def _design(column_factors, penalty, row_effects, ridge):
-    """What the coefficients of a row multiply in each column, and their penalties."""
+    """What the coefficients of a row are multiplied by in each column, and their penalties."""
     n_columns, rank = column_factors.shape
     penalties = np.full(rank, float(penalty))
     if not row_effects:
@@ -215,7 +218,7 @@ def _minimise(regressions, design, penalties, family, tol, max_iter):
         coefficients[active] += lengths[:, None] * direction
         regressions = regressions._replace(theta=theta)
         gradient = _gradient(regressions, coefficients[active], design, penalties, family)
-        # A step that promised no more than rounding was the last that makes sense.
+        # After a step that promised no more than rounding, none makes sense.
         going_on = (np.abs(gradient) > tolerance).any(axis=1) & (decrease > rounding)
         going_on &= lengths > 0
         if not going_on.any():
@@ -255,14 +258,14 @@ def _hessian(regressions, design, penalties, family):
 
 
 def _rounding(regressions, family):
-    """Rounding of each row's objective: a share of the terms that it is the sum of."""
+    """Rounding of each row's objective: a share of the sum of its terms' sizes."""
     theta = regressions.theta
     terms = np.abs(family.log_partition(theta)) + np.abs(regressions.values * theta)
     return _ROUNDING * regressions.sums(regressions.counts * terms)
 
 
 def _penalty_along(coefficients, direction, penalties):
-    """Penalty along a step, less that at its start: ``slope t + square t²``, shape (2, n_rows)."""
+    """Increase of the penalty along a step: ``slope t + square t²``, of shape (2, n_rows)."""
     slope = (penalties * coefficients * direction).sum(axis=1)
     square = 0.5 * (penalties * direction**2).sum(axis=1)
     return np.array([slope, square])
@@ -271,8 +274,8 @@ def _penalty_along(coefficients, direction, penalties):
 def _line_search(regressions, direction, penalty_along, decrease, rounding, design, family):
     """Share of Newton's step that each row takes.
 
-    Each row begins with a safe share, see `safe_share`. A step that is shorter than the whole one
-    is doubled while that helps, and one that rounding forbids is halved.
+    Each row begins with a safe share, see `safe_share`. A step is doubled while that helps, and one
+    that does not decrease the objective, because of rounding, is halved.
 
     Returns
     -------

@@ -9,9 +9,9 @@ from scipy.sparse.linalg import ArpackError, LinearOperator
 from .._compat import dominant_eigenvectors
 from .low_rank_theta import LowRank, zero_low_rank
 
-# Columns beyond the rank wanted: they catch what may enter next.
+# Columns beyond the wanted rank: they catch directions that may enter next.
 _SPARE = 5
-# Share of any other direction that is added to these.
+# Share of all other directions that is added to these columns.
 _STIRRED = 0.01
 _ROUNDING = 1e-12
 _POWER_ITERATIONS = 30
@@ -21,7 +21,7 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     """``SVT(low_rank + sparse)``: singular values shrunk by the threshold, cut to a rank.
 
     Given the dominant right singular vectors of a matrix that was nearly the same, one pass of
-    block power iteration keeps up with it. Without them they are found to convergence (ARPACK).
+    block power iteration is enough to follow it. Without them, ARPACK iterates to convergence.
 
     Parameters
     ----------
@@ -63,10 +63,10 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
 
 
 def _with_spares_stirred(block, rank):
-    """Singular vectors whose spare columns have a little of every direction.
+    """Singular vectors, with a little of every direction added to the spare columns.
 
-    Power iteration keeps to the parts of a matrix where its vectors are: where parts share neither
-    rows nor columns, it would never find what has become dominant in another one.
+    Power iteration stays in the parts of a matrix where its vectors are: if parts share neither
+    rows nor columns, it would never find what has become dominant in another part.
     """
     spare = block[:, rank:]
     noise = np.random.default_rng(0).standard_normal(spare.shape)
@@ -83,10 +83,11 @@ def _dominant_directions(matrix, size):
     gram = matrix @ matrix.T if wide else matrix.T @ matrix
     v0 = generator.standard_normal(gram.shape[0])
     try:
-        # Not svds: where a matrix has a smaller rank than asked for, that draws without a seed.
+        # Not svds: if a matrix has a smaller rank than asked for, svds draws without a seed.
         vectors = dominant_eigenvectors(gram, size, v0=v0, generator=generator)
     except ArpackError:
-        # Many singular values are alike, and any of their directions serves; or squares vanish.
+        # Either many singular values are alike, and any of their directions will do, or squares
+        # underflow.
         block = generator.standard_normal((matrix.shape[1], size))
         for _ in range(_POWER_ITERATIONS):
             block = orthonormal(matrix.T @ orthonormal(matrix @ block))
@@ -97,8 +98,8 @@ def _dominant_directions(matrix, size):
 def orthonormal(vectors):
     """Orthonormal basis of the span of some long vectors, shape (n, m).
 
-    Cholesky's QR, twice (Yamamoto and others 2015): a fraction of the time of Householder's, which
-    steps in where the vectors are nearly dependent.
+    Cholesky QR, twice (Yamamoto and others 2015). It takes a fraction of the time of Householder
+    QR, which steps in if the vectors are nearly dependent.
     """
     norms = np.linalg.norm(vectors, axis=0)
     basis = vectors / np.where(norms > 0, norms, 1.0)

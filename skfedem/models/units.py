@@ -1,9 +1,9 @@
 """Standard units: the affine map under which the rows of all clients have unit second moments.
 
-EM does not change under an affine map of the rows. Statistics do: without the centre,
-``E[yyᵀ] - E[y]E[y]ᵀ`` would lose its digits on rows far from the origin; and as the error of a
+EM does not change under an affine map of the rows, but statistics do. Without centring,
+``E[yyᵀ] - E[y]E[y]ᵀ`` would lose its digits on rows far from the origin. And as the error of a
 compressed message is relative to its norm, features in large units, or the sum of correlated
-features, would drown what is said of the others.
+features, would drown what the message says about the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROUNDING = 64 * np.finfo(np.float64).eps
 # Share of the correlations' variance below which a direction counts as one without any. Rounding
 # leaves a few parts in 1e15 of it.
 _NO_VARIANCE = ROUNDING
-# Nor is there a variance of less: reg_covar over it would overflow.
+# Nor does a smaller variance than this count as one: reg_covar over it would overflow.
 _LEAST_VARIANCE = 1e-290
 
 
@@ -33,9 +33,9 @@ class Units(NamedTuple):
         Principal axes of the scaled rows over the standard deviations along them; None where
         covariances keep to the axes of the rows.
     varies : ndarray of bool, shape (n_features,), or None
-        Along which axes rows vary at all; None for all of them. What is left of the others is
-        rounding. Precisions are largest there, and would make something of it: statistics that are
-        0 exactly have no compression noise.
+        Along which axes rows vary at all; None for all of them. What is left along the others is
+        rounding, set to 0: precisions are largest there and would amplify it, and statistics that
+        are exactly 0 have no compression noise.
     """
 
     center: np.ndarray
@@ -108,7 +108,7 @@ def mean_of_rows(federation, block_rows):
     mean = first[0]
     shares = federation.weights / federation.totals
     for reading in read(federation, np.arange(federation.n_clients), block_rows):
-        # In one layout, so that sums do not depend on that of the rows.
+        # In one memory layout, so that sums do not depend on that of the rows.
         mean = mean + _row_weights(shares, reading) @ np.subtract(reading.rows, first, order="C")
     return mean
 
@@ -143,13 +143,13 @@ def second_moment(federation, center, block_rows, *, matrix, clients=None):
 
 
 def _row_weights(shares, reading):
-    """What each row counts that was read, given what one of each client's does."""
+    """Weight of each row that was read, given the weight of one row of each client."""
     counts = np.repeat(shares[reading.run], reading.lengths)
     return counts if reading.sample_weight is None else counts * reading.sample_weight
 
 
 def n_moments(n_features, matrix):
-    """How many numbers second moments are."""
+    """How many numbers second moments consist of."""
     return n_features * (n_features + 1) // 2 if matrix else n_features
 
 
@@ -183,7 +183,8 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
     if not rotates:
         return Units(center, scale, varies=_unless_all(variances > 0))
     correlations = second_moment / np.outer(scale, scale)
-    # On common axes the others would be lost in the rounding of so much regularisation.
+    # On axes common to all features, those that vary less than reg_covar would be lost in its
+    # rounding.
     common = np.flatnonzero((variances == 0) | (variances >= reg_covar))
     shares, axes = np.ones(len(center)), np.eye(len(center))
     if len(common):
@@ -196,16 +197,16 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
 
 
 def with_new_axes(units, second_moment, covariance_type):
-    """Units in which the axes count, too, along which other rows vary.
+    """Units in which the axes along which other rows vary count as well.
 
-    Statistics are 0 along axes that did not count, whatever their directions and their scale: these
-    are now those of the rows.
+    Statistics are 0 along axes that did not count before, whatever the directions and the scale of
+    these axes; so both can now be taken from the rows.
 
     Parameters
     ----------
     units : Units
     second_moment : ndarray of shape (n_features, n_features) or (n_features,)
-        Of these rows about the units' centre, as for ``standard_units``.
+        Second moment of these rows about the units' centre, as for ``standard_units``.
     covariance_type : {"full", "tied", "diag", "spherical"}
 
     Returns
@@ -233,7 +234,7 @@ def with_new_axes(units, second_moment, covariance_type):
 
 
 def _no_variance(center):
-    """What the variance of a constant feature is at most: its mean is rounded."""
+    """Largest variance that a constant feature may seem to have, as its mean is rounded."""
     return np.maximum((ROUNDING * center) ** 2, _LEAST_VARIANCE)
 
 
@@ -242,9 +243,9 @@ def _unless_all(varies):
 
 
 def with_signs(axes):
-    """Turn columns such that the first of each one's large entries is positive."""
-    # LAPACK leaves the signs open, and another release of it would mean another run of a seed. The
-    # largest entry would not settle them: with two features both are of one size.
+    """Choose signs such that the first large entry of each column is positive."""
+    # LAPACK leaves the signs open, so that another release of it would change the run of a seed.
+    # The largest entry would not settle them: with two features, both are of one size.
     sizes = np.abs(axes)
     first = np.argmax(sizes > 0.5 * sizes.max(axis=0), axis=0)
     return axes * np.sign(axes[first, np.arange(axes.shape[1])])

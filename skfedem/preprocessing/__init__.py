@@ -1,8 +1,8 @@
 """Transformers that are fitted to, and applied to, the rows of several clients.
 
 They take what the models take: a list with one table for each client, one table with ``clients=``,
-or one table alone; a list in gives a tuple out. So they stand before a federated model in a
-``Pipeline``, and the whole of it is fitted to clients.
+or one table alone. For a list they return a tuple. So they can precede a federated model in a
+``Pipeline``, and the whole pipeline is fitted to clients.
 """
 
 from ._pca import FederatedPCA

@@ -1,4 +1,4 @@
-"""What the transformers have in common around their formulas."""
+"""What the transformers have in common, apart from their formulas."""
 
 from __future__ import annotations
 

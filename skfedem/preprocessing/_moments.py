@@ -36,10 +36,10 @@ class Moments(NamedTuple):
 
 
 def pooled_moments(federation, *, scatter):
-    """Exact moments of the pooled rows, from two messages a client, all of them sums.
+    """Exact moments of the pooled rows, from two messages per client, which hold only sums.
 
-    First, each client sends its number of rows and the sum of them. Told the mean of all, c, it
-    then sends the sums of x - c and of the squares or products of x - c. The second message loses
+    First, each client sends its number of rows and their sum. Once it knows the mean of all rows,
+    c, it sends the sums of x - c and of the squares or products of x - c. The second message loses
     no digits however far the rows are from the origin, and the corrected two-pass formula [1]_,
     eq. 1.7,
 
@@ -78,7 +78,7 @@ def pooled_moments(federation, *, scatter):
         # Rounding can take a constant feature below 0.
         moment = np.maximum(moment - sums * correction, 0.0)
     second = d + {"products": d * (d + 1) // 2, "squares": d, None: 0}[scatter]
-    # Products are of complete rows.
+    # Products need complete rows, for which one count is enough.
     n_counts = n if scatter == "products" else _n_counts(federation)
     uplink = n_counts + n * (d + second)
     return Moments(
@@ -92,7 +92,7 @@ def pooled_moments(federation, *, scatter):
 
 
 def only_counts(federation):
-    """Counts alone, for what needs no moments: those returned are 0."""
+    """Only the counts, for those who need no moments: the moments returned are 0."""
     zeros = np.zeros(federation.rows.shape[1])
     counts, _, _ = _sums_about(federation, zeros, None)
     return Moments(counts, zeros, zeros, None, FLOAT_BITS * _n_counts(federation), 0)
@@ -121,7 +121,7 @@ def _sums_about(federation, center, scatter):
 
 
 def _n_counts(federation):
-    """How many counts all clients send: one, or one a feature where a client misses some."""
+    """How many counts all clients send: one each, or one per feature if a client has NaN."""
     incomplete = np.zeros(federation.n_clients, dtype=bool)
     for run, rows, lengths, _ in _blocks(federation):
         missing = np.isnan(rows.sum(axis=1, dtype=np.float64))

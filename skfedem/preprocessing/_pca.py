@@ -33,39 +33,40 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     second moments, not rows; but those of a client with one or two rows give these rows away.
 
     A client's message holds ``n_features * (n_features + 1) / 2`` second moments: with 1,000
-    features that is 4 MB. Rows are read once for the sums, once for the second moments.
+    features that is 4 MB. Rows are read twice, for the sums and for the second moments.
 
     Parameters
     ----------
     n_components : int, float in (0, 1) or None, default=None
-        Number of components; or the share of the variance that they explain at least; or as many
-        as there are features (or rows, if fewer). scikit-learn's "mle" is not available.
+        Number of components; a float is the share of the variance that they have to explain; None
+        keeps as many as there are features (or rows, if fewer). scikit-learn's "mle" is not
+        available.
     whiten : bool, default=False
         Whether to divide each component by its standard deviation.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Principal axes, by decreasing variance. The entry of the largest size of each is positive.
+        Principal axes, by decreasing variance. In each, the entry of largest magnitude is positive.
     explained_variance_ : ndarray of shape (n_components,)
-        Variance along each axis, over the number of rows minus one.
+        Variance along each axis, with the number of rows minus one as divisor.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Its share in the variance of all features; 0 where nothing varies.
+        Share of this variance in that of all features; 0 if nothing varies.
     singular_values_ : ndarray of shape (n_components,)
         Singular values of the centred pooled rows.
     mean_ : ndarray of shape (n_features,)
         Means.
     noise_variance_ : float
-        Mean variance along the axes left out, of the first ``min(n_samples_, n_features_in_)``, as
-        scikit-learn has it: with more rows than features, that of the noise in probabilistic PCA
-        [1]_.
+        Mean variance along those of the first ``min(n_samples_, n_features_in_)`` axes that are
+        left out, as in scikit-learn: with more rows than features, the variance of the noise in
+        probabilistic PCA [1]_.
     n_components_ : int
         Number of components.
     n_samples_ : int
         Number of rows of all clients.
     uplink_bits_ : int
-        What the clients sent, all of them together: numbers of rows, sums, sums of differences from
-        the mean and of their products, 64 bits a number.
+        What all clients together sent: numbers of rows, sums, sums of differences from the mean and
+        of their products, 64 bits a number.
     downlink_bits_ : int
         What they were sent: the mean in double precision, its correction, components and, with
         ``whiten``, variances.
@@ -85,11 +86,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Notes
     -----
-    A variance is known up to rounding of the largest: below ``n_features + 100`` times 2.2e-16 of
-    it, it is taken for 0.
+    A variance is known only up to the rounding of the largest one: if it is less than
+    ``n_features + 100`` times 2.2e-16 of that, it is taken for 0.
 
-    Whitening changes the transformed rows, not the model: ``score`` and ``get_covariance`` are the
-    same with it and without, where those of scikit-learn's ``PCA(whiten=True)`` are not.
+    Whitening changes the transformed rows, not the model: ``score`` and ``get_covariance`` do not
+    depend on it, whereas those of scikit-learn's ``PCA(whiten=True)`` do.
 
     References
     ----------
@@ -124,7 +125,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     feature_names_in_: NDArray[Any]
 
     __metadata_request__fit = {"clients": True}
-    # Pipeline.score asks for it, and fails where nobody knows it.
+    # Pipeline.score asks for sample_weight, and fails where no request is declared for it.
     __metadata_request__score = {"sample_weight": None}
 
     def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
@@ -140,7 +141,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             One table (n_i, n_features) for each client; or one table with ``clients``; or one table
             alone, which is one client. At least two rows in all.
         y : Ignored
-            By scikit-learn's convention. Labels of clients go by their name: ``clients=labels``.
+            By scikit-learn's convention. Pass labels of clients by keyword: ``clients=labels``.
         clients : array-like of shape (n_samples,), default=None
             Client label of each row of X, when X is one table.
 
@@ -151,7 +152,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Raises
         ------
         TypeError, ValueError
-            For data or parameters that do not fit; an earlier fit then stands.
+            For invalid data or parameters; an earlier fit is then kept.
         """
         check_switch("whiten", self.whiten)
         _check_n_components(self.n_components)
@@ -201,7 +202,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components), or a tuple with one for each client
-            Of the precision of X.
+            In the precision of X.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -214,7 +215,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return new.astype(rows.dtype, copy=False)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
-        """Rows in the plane of the components that ``transform`` takes to X.
+        """Map X back: the rows in the plane of the components that ``transform`` maps to X.
 
         Parameters
         ----------
@@ -223,7 +224,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            Of the precision of X.
+            In the precision of X.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -255,8 +256,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Raises
         ------
         ValueError
-            For a covariance without an inverse: features depend on each other and ``n_components``
-            leaves nothing for the noise.
+            If the covariance has no inverse: features depend linearly on each other, and
+            ``n_components`` leaves nothing for the noise.
         """
         check_is_fitted(self)
         self._check_invertible()
@@ -271,7 +272,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or a list of them
-            The rows of a list count alike, whoever has them.
+            All rows of a list count alike, whichever client has them.
         y : Ignored
 
         Returns
@@ -281,8 +282,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Raises
         ------
         ValueError
-            For a covariance without an inverse: features depend on each other and ``n_components``
-            leaves nothing for the noise.
+            If the covariance has no inverse: features depend linearly on each other, and
+            ``n_components`` leaves nothing for the noise.
         """
         values = self.score_samples(X)
         return float(np.mean(np.concatenate(values) if isinstance(values, tuple) else values))
@@ -307,8 +308,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Raises
         ------
         ValueError
-            For a covariance without an inverse: features depend on each other and ``n_components``
-            leaves nothing for the noise.
+            If the covariance has no inverse: features depend linearly on each other, and
+            ``n_components`` leaves nothing for the noise.
         """
         check_is_fitted(self)
         self._check_invertible()
@@ -384,13 +385,13 @@ def _n_components(wanted: float | None, shares: FloatArray) -> int:
 
 
 def _principal_axes(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Variances in decreasing order and axes, as rows, of scikit-learn's sign convention."""
+    """Variances in decreasing order, and axes as rows, with scikit-learn's sign convention."""
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[::-1], axes[:, ::-1].T
-    # Of few dependent features, too, rounding leaves up to 20 of these.
+    # Even with few dependent features, rounding leaves up to 20 eps of the largest variance.
     rounding = (100 + len(variances)) * _EPS * max(variances[0], 0.0)
     variances = np.where(variances > rounding, variances, 0.0)
-    # The first of entries that only rounding tells apart: any split then gives the same signs.
+    # Of entries that only rounding tells apart, the first counts: any split gives the same signs.
     sizes = np.abs(axes)
     largest = (sizes > (1 - _TIE) * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
     signs = np.sign(axes[np.arange(len(axes)), largest])

@@ -58,16 +58,16 @@ class PerClient(
       transformer keeps, and it is handed on uncompressed.** That of ``MinMaxScaler`` holds the
       smallest and the largest value seen so far; the state after the first client is about its
       rows alone. Where ``partial_fit`` is exact (as for the scalers), so is this fit; elsewhere it
-      depends on the order of the clients. A client without any value of a column is refused where
-      it would leave NaN for all.
+      depends on the order of the clients. A client that has no value in some column is refused if
+      this would leave NaN in the state for all clients.
     - A fitted transformer in a ``FrozenEstimator`` is used as it is.
     - Others need all rows at once, and raise TypeError.
 
     Parameters
     ----------
     transformer : estimator
-        Transformer of scikit-learn, or like it. ``fit`` fits a clone; ``set_output`` sets its
-        output, too.
+        Transformer of scikit-learn, or one with the same interface. ``fit`` fits a clone of it;
+        ``set_output`` applies to the given transformer, too.
 
     Attributes
     ----------
@@ -75,9 +75,9 @@ class PerClient(
         The fitted transformer.
     uplink_bits_ : int
         Bits of the states that the clients handed on, to the server or by way of it: 8 times the
-        bytes of what ``fit`` set, pickled. 0 where nothing is learnt.
+        bytes of what ``fit`` set, pickled. 0 if nothing is learnt.
     downlink_bits_ : int
-        Bits of the states that they got, to update them and, at the end, to apply them.
+        Bits of the states that the clients got, to update them and, at the end, to apply them.
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
@@ -124,9 +124,9 @@ class PerClient(
         ----------
         X : list of tables, or table of shape (n_samples, n_features)
             One table for each client; or one table with ``clients``; or one table alone, which is
-            one client. Tables are what the transformer takes.
+            one client. A table is whatever the transformer takes.
         y : Ignored
-            By scikit-learn's convention. Labels of clients go by their name: ``clients=labels``.
+            By scikit-learn's convention. Pass labels of clients by keyword: ``clients=labels``.
         clients : array-like of shape (n_samples,), default=None
             Client label of each row of X, when X is one table.
 
@@ -139,7 +139,7 @@ class PerClient(
         TypeError
             For a transformer that can only be fitted to all rows at once.
         TypeError, ValueError
-            For data that do not fit; an earlier fit then stands.
+            For invalid data; an earlier fit is then kept.
         """
         travels = _has_to_travel(self.transformer)
         checked = clone(self)
@@ -150,10 +150,10 @@ class PerClient(
             uplink, downlink = _travel(transformer, tables, ids)
         else:
             if isinstance(transformer, FrozenEstimator):
-                # Its features are those of the rows that it was fitted to.
+                # The features have to be those of the rows that it was fitted to.
                 with _naming(ids[0], len(tables)):
                     validate_data(transformer, tables[0], skip_check_array=True, reset=False)
-            # Nothing is learnt but what the features are. The first client comes last.
+            # Only the features are learnt. The first client comes last, so that they are its own.
             for label, table in [*zip(ids, tables, strict=True)][::-1]:
                 with _naming(label, len(tables)):
                     transformer.fit(table, None)
@@ -246,7 +246,7 @@ class PerClient(
         return self
 
     def __sklearn_tags__(self) -> Tags:
-        """Those of the transformer, where they are about tables."""
+        """Take the transformer's tags where they are about its input and output."""
         tags, inner = super().__sklearn_tags__(), get_tags(self.transformer)
         tags.input_tags = inner.input_tags
         tags.transformer_tags = inner.transformer_tags
@@ -281,7 +281,7 @@ def _has_to_travel(transformer: Any) -> bool:
 def _tables(
     checked: PerClient, X: Any, clients: ArrayLike | None
 ) -> tuple[list[Any], NDArray[Any]]:
-    """Each client's table as it was given, and the clients' labels; features go to ``checked``."""
+    """Each client's table as given, and the clients' labels; ``checked`` notes the features."""
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
         if not len(X):
@@ -304,7 +304,7 @@ def _tables(
 
 
 def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
-    """Shape of a table; raise for what is none, or has no rows."""
+    """Shape of a table; raise for what is no table, or has no rows."""
     if isinstance(table, list | tuple):
         refuse_uneven_rows(table, f" of the table{whose}")
     shape = table.shape if hasattr(table, "shape") else np.asarray(table).shape
@@ -317,13 +317,13 @@ def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
 
 
 def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
-    """Fit by one client after the other; return the bits of the states, up and down."""
+    """Fit to one client after the other; return the bits of the states, up and down."""
     sizes: list[int] = []
     spoiled: dict[str, Any] = {}
     for label, table in zip(ids, tables, strict=True):
         with _naming(label, len(tables)):
             transformer.partial_fit(table)
-        # What a later client mends does no harm.
+        # Missing values that a later client replaces do no harm.
         spoiled = {name: spoiled.get(name, label) for name in _missing(transformer)}
         sizes.append(8 * len(pickle.dumps(_state(transformer), protocol=5)))
     _refuse_missing(transformer, spoiled)
@@ -332,12 +332,12 @@ def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int
 
 
 def _naming(label: Any, n_clients: int) -> AbstractContextManager[None]:
-    """Errors name the client, where there are several."""
+    """Context in which errors name the client, if there are several."""
     return nullcontext() if n_clients == 1 else naming(f"At client {shown(label)}")
 
 
 def _missing(transformer: Any) -> list[str]:
-    """What in a state has missing values."""
+    """Names of the parts of a state that have missing values."""
     return [
         name
         for name, value in _state(transformer).items()
@@ -358,7 +358,7 @@ def _refuse_missing(transformer: Any, spoiled: dict[str, Any]) -> None:
 
 
 def _state(transformer: Any) -> dict[str, Any]:
-    """What ``fit`` set: the parameters are everyone's from the beginning."""
+    """What ``fit`` set; the parameters are known to everyone from the beginning."""
     given = set(transformer.get_params(deep=False))
     return {
         name: value

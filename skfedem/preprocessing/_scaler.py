@@ -26,8 +26,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
     """Subtract the mean and divide by the standard deviation of the rows of all clients.
 
     ``transformed = (rows - mean_) / scale_``, as scikit-learn's ``StandardScaler`` does on the
-    pooled rows. Clients send sums, not rows; the sum over a client with a single row is that row,
-    and that of a feature which a client observed once is this observation.
+    pooled rows. Clients send sums, not rows; but the sum over a client with a single row is that
+    row, and the sum of a feature that a client observed only once is that observation.
 
     Missing values (NaN) are left out of the sums and stay missing.
 
@@ -41,17 +41,18 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
     Attributes
     ----------
     mean_ : ndarray of shape (n_features,) or None
-        Means; None if neither they nor variances are asked for. Of a feature that no client ever
-        observed: 0.
+        Means; None if neither means nor variances are asked for. 0 for a feature that no client
+        ever observed.
     var_ : ndarray of shape (n_features,) or None
-        Variances, over the number of rows; None with ``with_std=False``.
+        Variances, with the number of rows as divisor; None with ``with_std=False``.
     scale_ : ndarray of shape (n_features,) or None
         Standard deviations, and 1 for constant features; None with ``with_std=False``.
     n_samples_seen_ : int or ndarray of int, shape (n_features,)
-        Number of rows of all clients; for each feature where some are missing.
+        Number of rows of all clients; one number for each feature if these differ because values
+        are missing.
     uplink_bits_ : int
-        What the clients sent, all of them together: numbers of rows, sums, sums of differences from
-        the mean and of their squares, 64 bits a number.
+        What all clients together sent: numbers of rows, sums, sums of differences from the mean and
+        of their squares, 64 bits a number.
     downlink_bits_ : int
         What they were sent: the mean in double precision, its correction and the scale.
     n_clients_ : int
@@ -113,7 +114,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             One table (n_i, n_features) for each client; or one table with ``clients``; or one table
             alone, which is one client. NaN is a missing value.
         y : Ignored
-            By scikit-learn's convention. Labels of clients go by their name: ``clients=labels``.
+            By scikit-learn's convention. Pass labels of clients by keyword: ``clients=labels``.
         clients : array-like of shape (n_samples,), default=None
             Client label of each row of X, when X is one table.
 
@@ -124,12 +125,12 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Raises
         ------
         TypeError, ValueError
-            For data or parameters that do not fit; an earlier fit then stands.
+            For invalid data or parameters; an earlier fit is then kept.
 
         Warns
         -----
         UserWarning
-            For features that no client ever observed; they are left as they are.
+            For features that no client ever observed; ``transform`` leaves them as they are.
         """
         check_switch("with_mean", self.with_mean)
         check_switch("with_std", self.with_std)
@@ -175,7 +176,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            Of the precision of X.
+            In the precision of X.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -199,7 +200,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            Of the precision of X.
+            In the precision of X.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -214,7 +215,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return old.astype(rows.dtype, copy=False)
 
     def __sklearn_tags__(self) -> Tags:
-        """Missing values are taken, float32 stays float32."""
+        """Accept missing values; float32 stays float32."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -222,8 +223,9 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
 
 
 def _is_constant(variance: FloatArray, mean: FloatArray, counts: IntArray) -> BoolArray:
-    """Whether a variance is no more than rounding could make of 0, with a margin.
+    """Whether a variance is no larger than what rounding could make of 0, with a margin.
 
-    scikit-learn's bound on the second term grows with the rows; that of the sums here does not.
+    The second term of scikit-learn's bound grows with the number of rows; with the sums here, it
+    need not.
     """
     return variance <= counts * _EPS * variance + (4 * _EPS * mean) ** 2

@@ -6,11 +6,11 @@ A solver is a module with two functions::
     client_half(problem, broadcast, clients, states) -> (Message, client states)
 
 Both work on many clients at once. States are NamedTuples of arrays: client vectors, laid out as
-the model's ``vectors`` says, or one number a client, for the fields named in the solver's
+the model's ``vectors`` says, or one number per client for the fields named in the solver's
 ``PER_CLIENT``. ``client_half`` is pure: it gets the states of some clients and returns the new
-ones, so that a message that never arrives leaves no trace. ``VARIANCE_REDUCED`` says whether its
-minibatches leave no noise in the limit. Who runs the clients, in which groups and on how many
-workers, is the round loop's business.
+ones, so that a message that never arrives leaves no trace. The solver's ``VARIANCE_REDUCED`` says
+whether its minibatches leave no noise in the limit. In which groups and on how many workers clients
+run is the round loop's business.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .._typing import FloatArray, IntArray
 from ..compression import Compressor
 from ..models._base import Model, Parameters
 
-# Automatic steps shrink by this factor after one that had to be shortened, ...
+# The limit of automatic steps shrinks by this factor after a step that had to be shortened, ...
 _CAUTION = 0.7
-# ... and by this one after one that was too random for many of its size.
+# ... and by this one after a step that was too random to be followed by many of its size.
 _PATIENCE = 0.95
 
 
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
         How the clients' vectors lie in memory.
     compressor : Compressor
     omega : float
-        ω of the compressor for messages of this length (of the worst, where they are unlike).
+        ω of the compressor for messages of this length (the largest, if lengths differ).
     participation : float
         Probability p that a client takes part in a round.
     control_step : float
@@ -90,9 +90,9 @@ class Broadcast(NamedTuple):
     """What the server tells the active clients at the start of round ``round_index``.
 
     ``outer_loop`` numbers the outer loops of VR-FedEM. ``natural`` is φ(T(Ŝ)), which a client can
-    compute from Ŝ; ``reference`` is what clients subtract from s̄_i to have their field: Ŝ, or 0.
+    compute from Ŝ; ``reference`` is what clients subtract from s̄_i to get their field: Ŝ, or 0.
     ``message_units``, which follow from T(Ŝ), map client vectors to the units that they are
-    compressed in, ``to_components``, and back, ``to_standard``; None where they are compressed as
+    compressed in (``to_components``) and back (``to_standard``); None where they are compressed as
     they are.
     """
 
@@ -127,7 +127,7 @@ class Message(NamedTuple):
 class Received(NamedTuple):
     """Weighted sums over the active clients' messages, in client order.
 
-    ``message_sum`` is Σ w_i Quant(Δ_i); of a group of clients, what the group adds to it.
+    ``message_sum`` is Σ w_i Quant(Δ_i); for a group of clients, the group's part of this sum.
     """
 
     message_sum: FloatArray
@@ -163,7 +163,7 @@ class RoundInfo(NamedTuple):
 
 
 def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any:
-    """What the E-step reads of a minibatch of each client."""
+    """Draw a minibatch of each client; return what the E-step reads of it."""
     federation, size = problem.federation, problem.batch_size
     uniforms = _random.client_uniforms(problem.seed, _random.MINIBATCH, round_index, clients, size)
     if federation.sample_weight is None:

@@ -37,10 +37,10 @@ class Options(NamedTuple):
 class Run(NamedTuple):
     """Outcome of a run.
 
-    ``criteria`` are the values of the model's criterion (log-likelihood, objective) that
-    convergence was judged by on exact rounds, else those evaluated (at least the last). ``trace``
-    has ``model.trace(parameters)`` for each row of the history. ``stopped_by`` is "keyboard" or
-    "callback" if somebody stopped the run there, else None.
+    ``criteria`` are values of the model's criterion (log-likelihood, objective): with exact rounds
+    those that convergence was judged by, else those that were evaluated (at least the last).
+    ``trace`` has ``model.trace(parameters)`` for each row of the history. ``stopped_by`` is
+    "keyboard" or "callback" if either stopped the run, else None.
     """
 
     server: ServerState
@@ -77,7 +77,7 @@ class Saved(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The same with the stopping rule itself. A round changes all but ``progress`` in place."""
+    """``Saved`` with the stopping rule itself. A round changes all but ``progress`` in place."""
 
     progress: Progress
     states: NamedTuple
@@ -123,7 +123,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             progress = one_round(solver, problem, standing, options, workers)
             standing = standing._replace(progress=progress)
             row = history.row(-1)
-            # Exact rounds tell the criterion of the row before.
+            # Exact rounds yield the criterion of the row before.
             report({**row, problem.model.criterion: stopping.state[-1]} if problem.exact else row)
             if tasks and tasks.end(progress):
                 stopped_by = "callback"
@@ -153,7 +153,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
 
 
 def _begin(solver, problem, start, options, workers, checkpoint):
-    """Where a run begins, or where its checkpoint left it: what its rounds go on from."""
+    """State that the rounds of a run go on from: its beginning, or what its checkpoint saved."""
     saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
     if saved is not None:
         stopping = _stopping_rule(problem, saved.progress.server, options)
@@ -167,9 +167,9 @@ def _begin(solver, problem, start, options, workers, checkpoint):
 
 
 def _final_criteria(problem, server, stopping, history, options, workers):
-    """Criteria that ``Run`` has; the history gets the evaluation of the end if it lacks it."""
+    """Criteria for ``Run``; the history gets an evaluation of the last row if that has none."""
     name = problem.model.criterion
-    # As yet without, if the run was stopped, or exact and no round of it was done.
+    # It has none yet if the run was stopped, or if rounds are exact and none was done.
     if options.eval_every is not None and np.isnan(history.row(-1)[name]):
         history.update(-1, **_evaluation(problem, server, workers))
     if problem.exact:
@@ -180,7 +180,7 @@ def _final_criteria(problem, server, stopping, history, options, workers):
 
 
 def one_round(solver, problem, standing, options, workers):
-    """Both halves of a round, and what the history keeps of it: where the run stands after it."""
+    """Run both halves of a round and note it in the history; return where the run then stands."""
     progress, states, history, trace, stopping = standing
     model, before = problem.model, progress.server
     step_size = options.step_size(before.round_index + 1)
@@ -198,11 +198,11 @@ def one_round(solver, problem, standing, options, workers):
     )
     watched = options.eval_every is not None
     if problem.exact:
-        # The E-steps of this round told what the row before lacks.
+        # The E-steps of this round yield what the row before lacks.
         criterion = model.evaluated(received.log_likelihood, before.parameters)
         if watched:
             history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
-        # The step of this round comes after it.
+        # The step of this round, which comes after this criterion, is not among them.
         up_to_it = history.column("step_size", -model.n_quiet)
         converged = stopping.converged(criterion, up_to_it)
     else:
@@ -239,8 +239,8 @@ def initialise(solver, problem, start, options, workers):
     seen, epoch = evaluation_columns(model), start.n_passes
     uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
     watched = options.eval_every is not None
-    # The field of exact rounds holds no V, and α = 1 makes V_i h_i(Ŝ) in the first. With another α
-    # rounds that go on from these, and are not exact, would find what was left of V_i = 0.
+    # In exact rounds the field does not depend on V, and α = 1 sets V_i to h_i(Ŝ) in the first one.
+    # With another α, later rounds that are not exact would start from what was left of V_i = 0.
     needs_controls = not problem.exact or problem.control_step < 1
     sends_fields = needs_controls and start.kept is None and options.control_init == "field"
     if start.kept is None:
@@ -329,7 +329,7 @@ def client_round(solver, problem, server, states, active, workers):
 def evaluate(problem, server, workers, controls=None):
     """Criterion and mean field h(Ŝ) over all rows of all clients.
 
-    ``controls``, client vectors, is overwritten with the clients' fields h_i(Ŝ).
+    ``controls``, if given, holds client vectors and is overwritten with the fields h_i(Ŝ).
     """
     model, federation, vectors = problem.model, problem.federation, problem.vectors
     every = np.arange(federation.n_clients)

@@ -1,4 +1,4 @@
-"""What stays of a run, so that another can go on from it: Ŝ, V, and who the clients were."""
+"""What is kept of a run, so that another can go on from it: Ŝ, V, and who the clients were."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Memory(NamedTuple):
     ids : ndarray of shape (n_clients,)
         Labels of the clients.
     totals : ndarray of shape (n_clients,)
-        Sum of the weights of each client's rows; their number where they have none.
+        Sum of the weights of each client's rows; their number if rows have no weights.
     weights : ndarray of shape (n_clients,)
         w_i.
     n_samples : int
@@ -76,7 +76,10 @@ def memory_of(ids, problem, server, states):
 
 
 def _fingerprint(federation, states):
-    """Of all rows where clients keep estimates of theirs, which no other rows may take over."""
+    """Fingerprint of the rows: of all of them if clients keep estimates that belong to these rows.
+
+    No other rows may take such estimates over.
+    """
     return fingerprint(federation, whole=not isinstance(states, ClientStates))
 
 
@@ -103,11 +106,11 @@ def _setting(problem, kind):
 
 
 def go_on(memory, solver, problem, start, ids):
-    """Start of a run that goes on with V, the rounds, and so the random streams of another.
+    """Start of a run that goes on with V, the count of rounds and so the random streams of another.
 
-    Known clients keep their control variates; new ones begin with V_i = 0. Where nothing has
-    changed clients keep all they have, else the estimates of VR-FedEM begin anew. Vectors that
-    clients have on their own rows ask for the same rows.
+    Known clients keep their control variates; new ones begin with V_i = 0. If nothing has changed,
+    clients keep all they have; otherwise the estimates of VR-FedEM begin anew. If clients' vectors
+    are laid out on their own rows, the rows must be the same.
 
     Parameters
     ----------
@@ -142,10 +145,10 @@ def go_on(memory, solver, problem, start, ids):
 
 
 def weighing(memory, *, uniform):
-    """Memory whose V belongs to weights by rows, or to uniform ones: V = Σ_i w_i V_i.
+    """Memory whose V is that of weights by rows, or of uniform weights: V = Σ_i w_i V_i.
 
-    Summed up anew: a stream has no end, and the rounding of one huge row would stay in V for good.
-    (Within a call of several rounds it stays.)
+    The sum is computed anew: a stream has no end, and the rounding of one huge row would stay in V
+    for good. (Within a call of several rounds, it does.)
     """
     n = len(memory.ids)
     weights = np.full(n, 1 / n) if uniform else memory.totals / memory.totals.sum()
@@ -189,7 +192,7 @@ def join(memory, ids, *, uniform):
         at[new] = n_known + np.arange(len(new))
         controls = np.concatenate([controls, np.zeros((len(new), controls.shape[1]))])
         if uniform:
-            # Of the weights by rows, they have none yet.
+            # With weights by rows, new clients have no weight yet, and V stays.
             share = n_known / (n_known + len(new))
             server = server._replace(control=share * server.control)
     return memory._replace(
@@ -201,7 +204,7 @@ def join(memory, ids, *, uniform):
 
 
 def _kind(labels):
-    """What labels are: "number", also as objects, or the kind of their dtype."""
+    """Kind of labels: "number", also for numbers as objects; else the kind of their dtype."""
     numbers = labels.dtype.kind in "biuf" or (
         labels.dtype == object and all(isinstance(label, Real) for label in labels)
     )
@@ -209,7 +212,7 @@ def _kind(labels):
 
 
 def _together(known, new):
-    """Known and new labels; as objects where floats would make others of large integers."""
+    """Known and new labels; as objects if conversion to floats would change large integers."""
     if not len(new):
         return known
     labels = np.concatenate([known, new])
@@ -234,7 +237,7 @@ def positions(known, ids):
     if len(known) == len(ids) and np.array_equal(known, ids):
         return np.arange(len(ids))
     if known.dtype.kind in "mM" and known.dtype.kind == ids.dtype.kind:
-        # Of one unit: else lists of them have dates beside integers.
+        # In one unit: otherwise their lists would have dates beside integers.
         known, ids = (labels.astype(np.result_type(known, ids)) for labels in (known, ids))
     if {known.dtype.kind, ids.dtype.kind} not in ({"i"}, {"u"}):  # both kinds meet as floats
         where = {label: k for k, label in enumerate(known.tolist())}

@@ -33,7 +33,7 @@ _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK
 
 
 def check_federated_parameters(estimator):
-    """Raise TypeError or ValueError for a parameter of the algorithms that does not fit."""
+    """Raise TypeError or ValueError for an invalid parameter of the algorithms."""
     check_choice("solver", estimator.solver, tuple(SOLVERS))
     if not callable(estimator.step_size) and not is_auto(estimator.step_size):
         hint = 'Or give "auto", or a function of the round.'
@@ -173,7 +173,7 @@ def step_schedule(estimator, problem):
 
 
 def run_solver(estimator, problem, start, workers, resume_from, tasks):
-    """Run the estimator's solver on a problem, until its parameters say stop.
+    """Run the estimator's solver on a problem until the estimator's parameters say stop.
 
     Parameters
     ----------

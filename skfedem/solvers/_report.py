@@ -10,11 +10,11 @@ from sklearn.exceptions import ConvergenceWarning
 from .._messages import either, plural, warn
 from .._parameters import is_auto
 
-# Steps that add up to less than this many whole steps are a likely reason not to have converged ...
+# If steps add up to less than this many whole steps, that is a likely reason for no convergence ...
 _FEW_STEPS = 10
 # ... and this many may well be needed.
 _ENOUGH_STEPS = 50
-# No computer does so many rounds.
+# No computer gets through so many rounds.
 _MOST_ROUNDS = 10**12
 # Automatic steps cut to less than this share of the first are worth a word.
 _SMALL_SHARE = 0.1
@@ -38,7 +38,7 @@ def printer(estimator):
 
 
 def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, or_tol, otherwise):
-    """Warn of an interruption, of steps shortened to the end or by much, and of no convergence.
+    """Warn of interruption, of steps still shortened at the end or cut by much, of no convergence.
 
     Parameters
     ----------
@@ -48,15 +48,15 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, or_tol
     schedule : callable
         Step size of a round.
     iteration : str
-        What a step of size 1 is.
+        Name of a step of size 1, for the message.
     left : str
-        What a step did that had to be shortened.
+        What a step did that had to be shortened, for the message.
     remedy : str
         What else to do about shortened steps.
     or_tol : bool
-        Whether a larger ``tol`` does for a run that does not converge.
+        Whether to advise a larger ``tol`` for a run that does not converge.
     otherwise : list of str
-        What else does.
+        What else to advise.
     """
     n_rounds = len(result.history["round"]) - 1
     if result.stopped_by == "callback":
@@ -84,7 +84,7 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, or_tol
 
 
 def _warn_of_steps(estimator, result, schedule, left, remedy):
-    """Warn of steps that were shortened to the end, or by much."""
+    """Warn of steps that were still shortened at the end, or cut by much."""
     safeguarded = result.history["safeguarded"]
     last_tenth = safeguarded[-max(1, (len(safeguarded) - 1) // 10) :]
     limit = result.server.step_limit
@@ -160,7 +160,7 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
 
 
 def _last_step(estimator, result, schedule):
-    """γ that the last round asked for; where an automatic one was cut, what the next would ask."""
+    """γ that the last round asked for; if an automatic step was cut, what the next one would be."""
     taken, server = result.history["step_size"][-1], result.server
     if not result.history["safeguarded"][-1]:
         return taken
@@ -170,7 +170,7 @@ def _last_step(estimator, result, schedule):
 
 def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
     """Rounds until the steps add up to what may well be needed, to two digits."""
-    # What a function of the user's would give for later rounds is not asked.
+    # The user's own function is not called for later rounds.
     follows = is_auto(estimator.step_size)
     unit = last_step / schedule(n_rounds) if follows else last_step
     while travelled < _ENOUGH_STEPS and n_rounds < _MOST_ROUNDS:

@@ -21,8 +21,8 @@ from ._base import ServerState
 from ._loop import Progress, Saved
 from ._stopping import Sweep
 
-# What may differ between a run and its continuation: how long it lasts, and how it is computed.
-# Where the seed comes from may, too: the seed itself may not.
+# What may differ between a run and its continuation: how long it lasts, how it is computed, and
+# where the seed comes from, but not the seed itself.
 _FREE = frozenset(
     (
         "checkpoint",
@@ -35,7 +35,7 @@ _FREE = frozenset(
         "warm_start",
     )
 )
-# It differs between two processes that run the same script.
+# An address, which differs between two processes that run the same script.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
     Attributes
     ----------
     identity : dict
-        Whose run it is.
+        Description of the run: estimator, parameters, seed and data.
     path : path-like or None
         Where to save; None for nowhere.
     every : int
@@ -53,7 +53,7 @@ class Checkpoint(NamedTuple):
     resume_from : path-like or None
         Where to go on from; None for the beginning.
     step_function : callable or None
-        The user's function from the round to γ, if γ is one.
+        The user's function from the round to γ, if ``step_size`` is one.
     """
 
     identity: dict
@@ -128,7 +128,7 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         "data": fingerprint(federation, whole=True),
         "constants of the model": _digest(problem.model.constants()),
         **parameters,
-        # Of an operator whose class is all that is known of it.
+        # Tells apart operators of which only the class is known.
         "omega of the compressor": problem.omega,
     }
     return Checkpoint(
@@ -148,7 +148,7 @@ def seed_of(estimator, seed, resume_from):
 
 
 def check_checkpoint_parameters(estimator):
-    """Raise TypeError or ValueError for parameters of checkpoints that do not fit."""
+    """Raise TypeError or ValueError for invalid parameters of checkpoints."""
     if estimator.checkpoint is not None:
         _check_path(estimator.checkpoint)
     check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1)
@@ -157,7 +157,7 @@ def check_checkpoint_parameters(estimator):
 def _check_path(path):
     if not (isinstance(path, str) or hasattr(path, "__fspath__")):
         raise TypeError(f"Expected checkpoint to be a path or None, got {path!r}.")
-    # These functions of os.path say no, where those of Path may raise.
+    # These functions of os.path return False where those of Path may raise.
     if not os.path.isdir(Path(path).absolute().parent):
         raise ValueError(
             f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
@@ -195,7 +195,7 @@ def _as_state(saved):
 def _check_steps(path, step_function, history, first_round):
     """Raise if a function of the round is not the one that gave the saved steps."""
     found, given, steps = {}, {}, history["step_size"].tolist()
-    # Of a step that the safeguard cut, the history has what was left.
+    # Rounds in which the safeguard cut the step are skipped: the history has what was left of it.
     for row in (np.flatnonzero(history["safeguarded"][1:] == 0) + 1).tolist():
         name = f"step_size({first_round + row})"
         found[name], given[name] = steps[row], step_function(first_round + row)

@@ -13,7 +13,7 @@ _SHORTEST_SWEEP = 10
 
 
 class Sweep(NamedTuple):
-    """State of ``Sweeps``: where a sweep began, what it travelled, how many were quiet."""
+    """State of ``Sweeps``: where a sweep began, how far it went, how many before it were quiet."""
 
     parameters: NamedTuple
     travelled: float = 0.0
@@ -25,12 +25,12 @@ class Sweep(NamedTuple):
 class Exact:
     """scikit-learn's rule: the criterion of two iterates in a row differs by less than tol times γ.
 
-    For exact rounds, where the clients' E-steps tell the criterion. The model says what the
-    difference is, nats per row for a log-likelihood, relative for an objective. A step of γ gains γ
-    of what a whole one does, so that each difference is judged by the step that led from one
-    iterate to the other. The model also says how many in a row have to be small, the last no larger
-    than the first: steps with momentum may gain little once, or while they gather pace, and much
-    thereafter. The state is the criteria so far.
+    This is for exact rounds, in which the clients' E-steps yield the criterion. The model defines
+    the difference: in nats per row for a log-likelihood, relative for an objective. A step of γ
+    gains a share γ of what a whole step gains, so that each difference is judged by the step that
+    led from one iterate to the other. The model also says how many differences in a row have to be
+    small; the last one must be no larger than the first: steps with momentum may gain little once,
+    or while they gather pace, and much thereafter. The state is the list of criteria so far.
     """
 
     def __init__(self, tol, model):
@@ -41,8 +41,8 @@ class Exact:
     def converged(self, criterion, step_sizes):
         """Take the criterion of one more iterate, and the steps γ up to it; say whether to stop.
 
-        They are the last ones, as taken, as many as changes have to be small. A step of 0 says
-        nothing of what is left to gain.
+        The steps are the last ones actually taken, as many as there are changes that have to be
+        small. A step of 0 says nothing about what is left to gain.
         """
         self.state.append(criterion)
         latest = self.state[-1 - self.model.n_quiet :]
@@ -58,11 +58,12 @@ class Exact:
 class Sweeps:
     """Stop when several sweeps in a row gain less than tol.
 
-    A sweep is a run of rounds whose steps, as taken, add up to 1, and which heard as many messages
-    as there are clients: the rounds in which Ŝ can move as far as one EM iteration moves it. Its
-    gain is what the M-step's objective gains between its two ends, ``Q(s; T(s)) - Q(s; T(s'))``
-    with s the statistic now and s' the one a sweep ago, as the model's ``change`` has it. Noise in
-    Ŝ adds to the gain, so that a run whose noise is above tol goes on.
+    A sweep is a sequence of rounds in which the steps actually taken add up to 1 and at least as
+    many messages arrived as there are clients: enough rounds for Ŝ to move as far as one EM
+    iteration moves it. Its gain is that of the M-step's objective between its two ends,
+    ``Q(s; T(s)) - Q(s; T(s'))``, where s is the statistic now and s' the one a sweep ago, measured
+    by the model's ``change``. Noise in Ŝ adds to the gain, so that a run whose noise is above tol
+    goes on.
     """
 
     def __init__(self, tol, model, n_clients, server):

@@ -1,8 +1,8 @@
 """Streams: each batch of rows is read once, in a round of its own (the online case of A7).
 
-A round is that of FedEM. What is new is who is there: the clients with rows in the batch are
-the federation, and V, which is of all known clients, speaks for the others, as in a round that they
-take no part in.
+Rounds are those of FedEM. What differs is who is there: the federation consists of the clients with
+rows in the batch, and V, which covers all known clients, speaks for the others, as in a round in
+which they take no part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .step_size import stream_step_size
 
 
 def batches(federation, batch_size):
-    """Cut the rows of a call into batches of at most so many rows a client, in their order.
+    """Cut the rows of a call into batches of at most ``batch_size`` rows per client, in order.
 
     Parameters
     ----------
@@ -54,16 +54,16 @@ def batches(federation, batch_size):
 
 
 def stream(problem, memory, at, schedule, workers, *, uniform):
-    """Rounds of FedEM over the batches of a call, one each.
+    """Run a round of FedEM on each batch of a call.
 
     Parameters
     ----------
     problem : Problem
-        Of the rows of the call.
+        That of the rows of the call.
     memory : Memory
-        Of all known clients, those of the call among them.
+        That of all known clients, which include those of the call.
     at : ndarray of int
-        Their positions in it.
+        Positions of the clients of the call in the memory.
     schedule : callable or None
         From the round, counted from 1, to γ; None for automatic steps.
     workers : Workers
@@ -125,21 +125,21 @@ def stream(problem, memory, at, schedule, workers, *, uniform):
 
 
 def _round(problem, server, states, step_size, epoch_rows, workers):
-    """Round of FedEM on the rows of a batch, of which the model may be told anew.
+    """Round of FedEM on the rows of a batch, about which the model may be told anew.
 
-    What ``states`` hold of active clients is overwritten.
+    The active clients' entries in ``states`` are overwritten.
 
     Parameters
     ----------
     problem : Problem
-        Of the batch.
+        That of the batch.
     server : ServerState
     states : ClientStates
         Of the clients of the batch.
     step_size : float
         γ.
     epoch_rows : int
-        Rows whose expectations are an epoch.
+        Number of rows whose expectations make an epoch.
     workers : Workers
 
     Returns
@@ -191,7 +191,7 @@ def appended(old, history, trace):
     Returns
     -------
     history : dict of ndarray
-        The log-likelihood of a round's rows stands with the parameters that had not seen them.
+        The log-likelihood of a round's rows is in the row of the parameters that had not seen them.
     """
     new = {**history.as_dict(), "weights": np.array(trace)}
     new["epoch"] = old["epoch"][-1] + np.cumsum(new["epoch"])

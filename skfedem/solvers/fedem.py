@@ -41,7 +41,7 @@ def client_half(
     clients : ndarray of int, shape (n,)
         Indices of a group of active clients, increasing.
     states : ClientStates
-        Theirs of the client states.
+        States of these clients.
 
     Returns
     -------

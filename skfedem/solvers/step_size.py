@@ -1,9 +1,9 @@
 """Automatic step sizes and loop lengths.
 
-The theorems of the paper give how a step may grow with the number of clients n, ω, p and b; the
-constants in front belong to the problem and are unknown. Those here, and in the models those of
-minibatches, were established by measurement (examples/benchmarks/step_size_grid.py; table in
-doc/step_sizes.rst).
+The theorems of the paper say how the step may depend on the number of clients n, ω, p and b; the
+constants in front depend on the problem and are unknown. The constants here, and those for
+minibatches in the models, were found by measurement (examples/benchmarks/step_size_grid.py; table
+in doc/step_sizes.rst).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DECAY = 0.7
 # A stream's step falls as the share of a round's rows in all rows, to this power: 0.6 to 0.7 came
 # within 0.02 nats of EM with 20 to 400 rounds (examples/benchmarks/streams.py).
 _STREAM_DECAY = 0.65
-# A row of a stream is read once: more noise is allowed than in the minibatches of a fit.
+# Factor by which a stream may be noisier than the minibatches of a fit, as its rows are read once.
 _STREAM_NOISE = 12.5
 # Rows of a minibatch, or rounds of an inner loop: a double holds it, and its products.
 LARGEST_COUNT = 2**52
@@ -84,16 +84,17 @@ def first_step_size(problem: Problem, *, variance_reduced: bool) -> float:
 def stream_step_size(problem: Problem, n_before: int) -> float:
     """γ of a round of a stream.
 
-    The share of its rows in all rows so far, to a power: rows count alike in the end, and those of
-    the beginning are forgotten. Less, where messages are compressed or a client may be away, or
-    where the round has few rows for so many statistics.
+    This is the share of its rows in all rows so far, to a power: a share would make all rows count
+    alike, and with the power those of the beginning, with their start, are forgotten. It is less if
+    messages are compressed, if clients may be away, or if the round has few rows for so many
+    statistics.
 
     Parameters
     ----------
     problem : Problem
-        Its federation is the batch, read whole.
+        Its federation is the batch, of which all rows are read.
     n_before : int
-        Rows that came before it.
+        Number of rows that came before the batch.
 
     Returns
     -------
@@ -116,10 +117,11 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
 def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participation: float) -> int:
     """Rounds between two passes over all rows, k_in.
 
-    ``(1 + omega) * sqrt(m / 2)``, with m rows a client, makes the passes cost as much as the
-    minibatches if these are of ``sqrt(m / 2) / (1 + omega)`` rows, which is Theorem 3's batch
-    (Appendix E.2). The batch size in use is not looked at: with b rows it would be ``m / (2 * b)``.
-    A client takes part in ``participation`` of the rounds.
+    With m rows per client, ``(1 + omega) * sqrt(m / 2)`` makes the passes cost as much as the
+    minibatches if these have ``sqrt(m / 2) / (1 + omega)`` rows, the batch size of Theorem 3
+    (Appendix E.2). The batch size in use is not considered: for b rows, k_in would be
+    ``m / (2 * b)``. This is divided by ``participation``, the share of rounds in which a client
+    takes part.
     """
     n_inner = (1 + omega) * sqrt(n_samples / n_clients / 2) / participation
     return ceil(min(n_inner, LARGEST_COUNT))

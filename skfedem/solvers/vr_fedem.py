@@ -1,8 +1,8 @@
 """VR-FedEM: Algorithm 2 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021).
 
-FedEM whose clients estimate s̄_i(T(Ŝ)) by SPIDER. With partial participation, a client that is
-away computes nothing; back again, it takes the difference against the iterate it last saw. The
-pass over all rows happens at its first active round of an outer loop.
+This is FedEM whose clients estimate s̄_i(T(Ŝ)) by SPIDER. With partial participation, a client that
+is away computes nothing; when it is back, it takes the difference to the iterate that it last saw.
+It passes over all its rows in its first active round of each outer loop.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def client_half(
     clients : ndarray of int, shape (n,)
         Indices of a group of active clients, increasing.
     states : ClientStates
-        Theirs of the client states.
+        States of these clients.
 
     Returns
     -------
@@ -89,8 +89,9 @@ def spider(
 ) -> Estimate:
     """S_{t,k+1,i} (lines 3, 8 and 20 of Algorithm 2).
 
-    Over all rows at a client's first active round of an outer loop; afterwards the minibatch
-    mean of ``s̄_ij(T(Ŝ)) - s̄_ij(T(last iterate))`` is added, one minibatch for both iterates.
+    In a client's first active round of an outer loop, the mean over all its rows. Afterwards, the
+    mean of ``s̄_ij(T(Ŝ)) - s̄_ij(T(last iterate))`` over a minibatch is added; the minibatch is the
+    same for both iterates.
     """
     model, federation = problem.model, problem.federation
     if problem.batch_size is None:
