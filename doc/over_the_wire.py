@@ -1,6 +1,6 @@
 """FedEM between a server and nodes that exchange nothing but arrays and bytes.
 
-One round in which all take part, on all rows. What is called of skfedem here is private and may
+Rounds in which all take part, on all rows. What is called of skfedem here is private and may
 change; the tests run this file.
 """
 

@@ -391,6 +391,24 @@ def test_history_grows_and_is_of_rows_not_seen_before(covariance_type):
     assert not gm.converged_
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_no_second_moment_is_sent_beside_a_known_covariance(is_known):
+    rng = np.random.default_rng(0)
+    known = {"fixed_covariance": np.eye(3)} if is_known else {}
+    gm = FederatedGaussianMixture(2, covariance_type="tied", warm_start=True, max_iter=2, **known)
+    calls = [[rng.normal(center, 1, size=(40, 3)) for center in (-3, 3)] for _ in range(3)]
+    for clients in calls:
+        gm.partial_fit(clients)
+    # Uncompressed: 6 bytes around 8 numbers, 2 (1 + 3), and of two clients 6 moments each.
+    moments = 0 if is_known else 2 * 64 * 6
+    assert_array_equal(gm.history_["uplink_bits"][1:], 2 * 8 * (64 + 6 - 1) + moments)
+    assert_array_equal(gm.history_["downlink_bits"][2:], 2 * 64 * 8 + moments)
+    with pytest.warns(ConvergenceWarning):
+        gm.fit(calls[0])
+    # Of other rows "tied" parameters are no T(Ŝ) of before: statistics are sent for a new Ŝ.
+    assert gm.history_["uplink_bits"][0] == moments + (0 if is_known else 2 * 64 * 8)
+
+
 def test_participation_and_compression_apply():
     gm = streamed(FederatedGaussianMixture(**NOISY), 50)
     plain = streamed(FederatedGaussianMixture(**NOISY | {"omega": 0.0}), 50)

@@ -424,7 +424,9 @@ class GaussianMixtureModel(RowModel):
         sent = self.all_rows(federation, parameters.natural, clients).statistics
         sent = weights @ sent / weights.sum()
         moment = batch + self._between(parameters.means, statistics + field - sent)
-        return replace(self, batch_moment=moment), alone, n_moments(self.n_features, True)
+        # Beside a known covariance the log-likelihood alone needs it, and evaluations are not sent.
+        n_numbers = n_moments(self.n_features, True) if self._is_rest else 0
+        return replace(self, batch_moment=moment), alone, n_numbers
 
     def _between(self, means, statistics):
         """Σ_g E[r_g (y yᵀ - (y - μ_g) (y - μ_g)ᵀ)], shape (n_features, n_features)."""

@@ -133,7 +133,8 @@ def standardised_again(estimator, model, federation, given):
             federation, model.units.center, rows_at_once(model.n_features), matrix=True
         )
         second = model.units.moment_to_standard(second)
-        bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
+        if given.fixed_covariance is None:  # else the log-likelihood alone needs it
+            bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
     return replace(model, second_moment=second, in_stream=False), (bits, bits)
 
