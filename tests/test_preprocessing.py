@@ -812,6 +812,20 @@ def test_parameters_nest_in_what_is_applied_per_client():
     assert [step.n_clients_ for step in routed] == [6, 6]
 
 
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_requested_weights_of_rows_are_not_forgotten_without_a_word(method):
+    with sklearn.config_context(enable_metadata_routing=True):
+        scaler = getattr(StandardScaler(), f"set_{method}_request")(sample_weight=True)
+        says = f"requests sample_weight for {method}.*set_{method}_request\\(sample_weight=False"
+        with pytest.raises(ValueError, match=says):
+            PerClient(scaler).fit(FEDERATION)
+        pipeline = make_pipeline(PerClient(scaler), FederatedGaussianMixture(2, random_state=0))
+        with pytest.raises(ValueError, match=says):
+            pipeline.fit(FEDERATION)
+        withdrawn = getattr(scaler, f"set_{method}_request")(sample_weight=False)
+        assert PerClient(withdrawn).fit(FEDERATION).n_clients_ == 6
+
+
 def test_the_number_of_components_is_chosen_by_held_out_clients():
     generator = np.random.default_rng(5)
     loadings = 3 * generator.normal(size=(2, 6))

@@ -107,6 +107,25 @@ def test_known_clients_keep_their_control_variates():
     assert_memory_is_the_mean(gm)
 
 
+def test_labels_of_another_kind_are_nobodys():
+    gm = FederatedGaussianMixture(**SETTINGS["all rows"], max_iter=8, warm_start=True)
+    fit(gm, X, clients=OWNERS)
+    before, means = gm.client_drift_, gm.means_
+    for labels in (OWNERS.astype(str), OWNERS.astype(str).astype(object)):
+        with pytest.raises(ValueError, match="Expected client labels like those.*dtype int64"):
+            gm.fit(X, clients=labels)
+    assert gm.client_drift_ is before and gm.means_ is means
+    # Numbers are numbers, and a list has positions.
+    for labels in (OWNERS.astype(np.int8), OWNERS.astype(float), OWNERS.astype(object)):
+        assert_array_equal(fit(clone_of(gm), X, clients=labels).client_drift_, before)
+    assert_array_equal(fit(clone_of(gm), CLIENTS).client_drift_, before)
+
+
+def clone_of(gm):
+    """The fitted estimator over, to take no more rounds."""
+    return pickle.loads(pickle.dumps(gm)).set_params(max_iter=0)
+
+
 @pytest.mark.parametrize(("covariance_type", "moments"), [("full", 2 + 3), ("diag", 2 + 2)])
 def test_clients_who_join_a_fit_are_told_the_units(covariance_type, moments):
     gm = FederatedGaussianMixture(3, covariance_type=covariance_type, max_iter=0, random_state=0)

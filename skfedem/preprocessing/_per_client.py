@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags, _safe_indexing, get_tags
+from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._input.client_labels import client_codes
@@ -139,9 +140,11 @@ class PerClient(
         TypeError
             For a transformer that can only be fitted to all rows at once.
         TypeError, ValueError
-            For invalid data; an earlier fit is then kept.
+            For invalid data, or a transformer that requests ``sample_weight``; an earlier fit is
+            then kept.
         """
         travels = _has_to_travel(self.transformer)
+        _refuse_requests(self.transformer)
         checked = clone(self)
         tables, ids = _tables(checked, X, clients)
         transformer = clone(self.transformer)
@@ -276,6 +279,18 @@ def _has_to_travel(transformer: Any) -> bool:
             f"PerClient(FrozenEstimator({name.lower()}))."
         )
     return True
+
+
+def _refuse_requests(transformer: Any) -> None:
+    """Raise for a transformer that asks for weights of rows: it would be fitted without them."""
+    routing = get_routing_for_object(transformer)
+    for method in ("fit", "partial_fit", "transform"):
+        if routing.consumes(method, ["sample_weight"]):
+            raise ValueError(
+                f"Expected a transformer without weights of rows, got {transformer!r}, which "
+                f"requests sample_weight for {method}. Every row counts alike here: withdraw the "
+                f"request with set_{method}_request(sample_weight=False)."
+            )
 
 
 def _tables(

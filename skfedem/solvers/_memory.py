@@ -125,6 +125,11 @@ def go_on(memory, solver, problem, start, ids):
     Returns
     -------
     start : Start
+
+    Raises
+    ------
+    ValueError
+        If the labels are of another kind than the known ones.
     """
     states = solver.init(problem, problem.vectors.zeros())
     memory = in_setting(memory, problem, type(states).__module__)
@@ -136,6 +141,7 @@ def go_on(memory, solver, problem, start, ids):
     elif np.array_equal(memory.ids, ids):
         states.controls[:] = memory.states.controls
     else:
+        _check_kinds(memory.ids, ids)
         at = positions(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
     if not (unchanged and np.array_equal(memory.weights, federation.weights)):
@@ -178,13 +184,7 @@ def join(memory, ids, *, uniform):
         If the labels are of another kind than the known ones.
     """
     known, n_known = memory.ids, len(memory.ids)
-    kinds = {_kind(labels) for labels in (known, ids)}
-    if len(kinds - {"O", "U", "T"}) > 0 and len(kinds) > 1:
-        raise ValueError(
-            f"Expected client labels like those of the calls before, of dtype {known.dtype}, got "
-            f"dtype {ids.dtype}. Name clients by the same labels in every call; those of a list "
-            "are their positions."
-        )
+    _check_kinds(known, ids)
     at = positions(known, ids)
     new = np.flatnonzero(at < 0)
     controls, server = memory.states.controls, memory.server
@@ -201,6 +201,17 @@ def join(memory, ids, *, uniform):
         server=server,
         states=ClientStates(controls),
     ), at
+
+
+def _check_kinds(known, ids):
+    """Raise for labels that cannot be those of known clients: all would count as new."""
+    kinds = {_kind(labels) for labels in (known, ids)}
+    if len(kinds - {"O", "U", "T"}) > 0 and len(kinds) > 1:
+        raise ValueError(
+            f"Expected client labels like those of the calls before, of dtype {known.dtype}, got "
+            f"dtype {ids.dtype}. Name clients by the same labels in every call; those of a list "
+            "are their positions."
+        )
 
 
 def _kind(labels):
