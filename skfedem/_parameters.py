@@ -93,6 +93,8 @@ def in_python_numbers(estimator):
 
 def check_shape(name, value, shape):
     """A parameter as a finite float array of a shape; raise for any other."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "c":
+        raise ValueError(f"Expected {name} to be real numbers, got dtype {value.dtype}.")
     try:
         hidden_as_nan = np.ma.filled(np.ma.asarray(value, dtype=np.float64), np.nan)
         array = np.atleast_1d(hidden_as_nan)

@@ -13,6 +13,7 @@ from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -30,6 +31,7 @@ from skfedem.inspection import (
     _matrix,
     _runs,
 )
+from skfedem.preprocessing import PerClient
 
 NAN = np.nan
 SHAPE = (14, 24)
@@ -1352,6 +1354,25 @@ def test_a_stream_is_drawn_by_what_it_has(pyplot):
     for _ in range(4):
         gm.partial_fit(rows_of_clients())
     assert ConvergenceDisplay.from_estimator(gm).y == ["log_likelihood"]
+    # ... and so it is beside a fit, which has more.
+    fitted = FederatedGaussianMixture(2, random_state=0).fit(rows_of_clients())
+    for runs in ([fitted, gm], [gm, fitted]):
+        display = ConvergenceDisplay.from_estimators(runs, labels=["fit", "stream"])
+        assert display.y == ["log_likelihood"]
+
+
+def test_frozen_pipelines_are_drawn_and_searches_without_a_fit_refused(pyplot):
+    clients = rows_of_clients()
+    pipeline = make_pipeline(PerClient(StandardScaler()), FederatedGaussianMixture(random_state=0))
+    display = ConvergenceDisplay.from_estimator(FrozenEstimator(pipeline.fit(clients)))
+    np.testing.assert_array_equal(
+        points(display.lines_["log_likelihood"][0])[1], pipeline[-1].history_["log_likelihood"]
+    )
+    search = GridSearchCV(FederatedGaussianMixture(), {"n_components": [1, 2]}, cv=2, refit=False)
+    with pytest.raises(TypeError, match="got GridSearchCV with refit=False.*refit=True"):
+        ConvergenceDisplay.from_estimator(search.fit(clients))
+    with pytest.raises(TypeError, match="Expected a list .*, got a dict.* keys as labels"):
+        ConvergenceDisplay.from_estimators({"one": pipeline[-1]})
 
 
 def test_a_frame_alone_is_compared_with_the_sites_of_a_list(pyplot):

@@ -367,6 +367,7 @@ def bad(position, value):
             r"hold numbers, got other values \(could not convert .* 'much'\)\. Give one number",
         ),
         (np.ma.masked_equal(bad(33, 9e9), 9e9), "sample_weight without masked entries, got 1"),
+        (WEIGHT + 1j, r"hold numbers, got other values \(complex numbers\)"),
     ],
 )
 def test_bad_weights_of_a_table(weight, says):

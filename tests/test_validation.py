@@ -833,6 +833,10 @@ BAD_STARTS = {
         {"fixed_covariance": "identity", "covariance_type": "tied"},
         ["fixed_covariance"],
     ),
+    "complex means": (
+        {"means_init": np.eye(2) + 1j},
+        ["Expected means_init to be real numbers, got dtype complex128"],
+    ),
     "means that are far beyond the rows": (
         {"means_init": [[0, 0], [1e100, 0]], "covariance_type": "tied", "omega": 1.0},
         [r"means_init within 1e\+37 standard deviations", r"got \[1e\+100, 0.0\] for component 1"],

@@ -54,6 +54,8 @@ def weights_of_table(sample_weight, n_rows, whose=""):
     """Weights of a table's rows as float64."""
     refuse_masked(f"sample_weight{whose}", sample_weight)
     try:
+        if np.iscomplexobj(sample_weight):
+            raise TypeError("complex numbers")
         weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(

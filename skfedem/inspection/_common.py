@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -33,7 +34,7 @@ def last_step(estimator, X=None):
 
     Parameters
     ----------
-    estimator : estimator, Pipeline, or search with ``best_estimator_``
+    estimator : estimator, Pipeline, search with ``best_estimator_``, or one of these frozen
     X : object, default=None
         What the whole was fitted to.
 
@@ -47,7 +48,7 @@ def last_step(estimator, X=None):
     ------
     NotFittedError
     TypeError
-        If this is no estimator.
+        If this is no estimator, or a search without ``best_estimator_``.
     """
     while True:
         if isinstance(estimator, Pipeline):
@@ -57,6 +58,13 @@ def last_step(estimator, X=None):
             estimator = estimator.steps[-1][1]
         elif hasattr(estimator, "best_estimator_"):
             estimator = estimator.best_estimator_
+        elif isinstance(estimator, FrozenEstimator):
+            estimator = estimator.estimator
+        elif getattr(estimator, "refit", True) is False:
+            raise TypeError(
+                f"Expected a search that fits its best estimator, got {type(estimator).__name__} "
+                "with refit=False. Search with refit=True, or fit an estimator with best_params_."
+            )
         else:
             check_is_fitted(estimator)
             return estimator, X

@@ -50,7 +50,7 @@ class ConvergenceDisplay:
     y : str or list of str, default=None
         Names of the series to draw, each on axes of its own: log-likelihoods, squared norms of the
         field, weights of the components, ... None: the log-likelihood, or the imputer's objective,
-        and the mean field.
+        and the mean field, as far as all runs have them.
     labels : list of str, default=None
         A label for each run. Runs with the same label form a group, whose mean and band are drawn.
         None: all runs are one group.
@@ -113,7 +113,11 @@ class ConvergenceDisplay:
             first = self.histories[0]
             criterion = "objective" if "objective" in first else "log_likelihood"
             usual = (criterion, "mean_field_sq_norm")
-            y = [name for name in usual if np.isfinite(first.get(name, np.nan)).any()]
+            y = [
+                name
+                for name in usual
+                if all(np.isfinite(run.get(name, np.nan)).any() for run in self.histories)
+            ]
             y = y or usual
         self.y = as_list(y)
         if not self.y:
@@ -231,6 +235,11 @@ class ConvergenceDisplay:
             raise TypeError(
                 f"Expected a list of fitted estimators, got one {type(estimators).__name__}. Use "
                 "from_estimator."
+            )
+        if isinstance(estimators, Mapping):
+            raise TypeError(
+                f"Expected a list of fitted estimators, got a {type(estimators).__name__}. Give "
+                "its values, and its keys as labels."
             )
         histories = [_history(estimator) for estimator in estimators]
         return cls(histories, x=x, y=y, labels=labels).plot(
