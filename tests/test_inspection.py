@@ -26,6 +26,7 @@ from skfedem import (
 from skfedem.inspection import (
     ConvergenceDisplay,
     ImputationDisplay,
+    _columns,
     _convergence,
     _imputation,
     _matrix,
@@ -647,6 +648,51 @@ def test_every_window_that_is_drawn_has_a_mean(pyplot, n_columns):
         else:
             _, smooth = points(display.plot(window=window).lines_[1])
             assert np.isfinite(smooth).any()
+
+
+@pytest.mark.parametrize(("family", "is_drawn"), [("poisson", True), ("gaussian", False)])
+def test_sums_of_measurements_leave_the_trend_its_room(pyplot, family, is_drawn):
+    generator = np.random.default_rng(0)
+    cells = 280.0 + generator.poisson(5, size=(30, 12))
+    cells[generator.random(cells.shape) < 0.5] = np.nan
+    imputer = FederatedMatrixImputer(1, family=family, penalty=100.0).fit([cells])
+    axis = ImputationDisplay.from_estimator(imputer, [cells]).ax_[0]
+    assert ("observed rows alone" in axis.get_legend_handles_labels()[1]) == is_drawn
+    low, high = axis.get_ylim()
+    assert ((high - low) < 2 * np.ptp(axis.lines[0].get_ydata())) == (not is_drawn)
+
+
+def test_a_moving_mean_does_not_run_across_a_gap(pyplot):
+    years = [*range(1960, 1970), *range(2004, 2010)]
+    imputer = FederatedMatrixImputer(1, random_state=0)
+    imputer.fit(np.random.default_rng(0).normal(size=(20, 16)))
+    display = ImputationDisplay.from_estimator(imputer, window=5, column_labels=years)
+    at, smooth = display.lines_[1].get_data()
+    np.testing.assert_array_equal(at, years)
+    expected = np.full(16, np.nan)
+    for first in (*range(6), 10, 11):
+        expected[first + 2] = display.trend[first : first + 5].mean()
+    np.testing.assert_allclose(smooth, expected, rtol=1e-12)
+    display.plot(window=9)
+    with pytest.raises(ValueError, match="window .*<= 10, got 11. So many columns are without"):
+        display.plot(window=11)
+
+
+@pytest.mark.parametrize(
+    ("labels", "lengths"),
+    [
+        (np.arange("1995-01", "1998-01", dtype="datetime64[M]"), [36]),  # months are unlike
+        (np.delete(np.arange("1995-01", "1997-01", dtype="datetime64[M]"), [7, 8]), [7, 15]),
+        ([1990, 1991, 1993, 1994], [2, 2]),
+        ([1990, 2000], [2]),
+        ([3], [1]),
+        ([1, 2, 4, 8, 16, 32], [6]),  # at irregular distances: no gaps
+        (["a", "b", "c"], [3]),
+    ],
+)
+def test_gaps_between_columns(labels, lengths):
+    positions = _columns.place(np.asarray(labels)).positions
+    assert [run.stop - run.start for run in _columns.unbroken(positions)] == lengths
 
 
 def test_a_window_takes_the_season_out():

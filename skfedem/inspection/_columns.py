@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from itertools import pairwise
 from textwrap import fill
 from typing import NamedTuple
 
@@ -93,6 +94,18 @@ def place(labels):
     # Of dates that are placed one after another, a time of midnight says nothing.
     names = [_MIDNIGHT.sub("", str(label)) for label in labels]
     return Columns(np.arange(len(labels), dtype=np.float64), "names", names)
+
+
+def unbroken(positions):
+    """Runs of columns with no gap between them, a list of slices.
+
+    Where steps are regular, one of more than one and a half of the usual is a gap: a month is
+    missing, or some years. Columns at irregular distances have none.
+    """
+    steps = np.diff(positions)
+    usual = np.median(steps) if len(steps) else 1.0
+    is_gap = (steps > 1.5 * usual) & (steps >= 0.5 * usual).all()
+    return [slice(*ends) for ends in pairwise([0, *np.flatnonzero(is_gap) + 1, len(positions)])]
 
 
 def edges(positions):

@@ -247,7 +247,8 @@ class ImputationDisplay:
             See the class.
         window : int, default=None
             For the trend: number of columns in a moving mean that is drawn on top; with months, 12
-            removes the season. The moving mean stops half a window short of either end.
+            removes the season. The moving mean stops half a window short of either end, and of a
+            gap in columns that are regular otherwise (months or years that are not there).
         yscale : {"linear", "log"}, default="linear"
             For the trend: scale of its y axis.
         mark_missing : bool, default=False
@@ -282,9 +283,9 @@ class ImputationDisplay:
         check_text("row_name", row_name)
         if column_name is not None:
             check_text("column_name", column_name)
-        if window is not None:
-            check_window(window, len(self.trend))
         columns = place(self.column_labels)
+        if window is not None:
+            check_window(window, columns.positions)
         self.lines_, self.effort_, self.images_, self.colorbars_ = [], None, [], []
         if kind == "trend":
             axes, self.lines_, self.effort_ = draw_trend(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._parameters import check_choice, check_number
-from ._columns import edges
+from ._columns import edges, unbroken
 from ._common import given_axes, new_axes, with_options
 from ._legends import legend_above
 from ._matrix import moving_mean
@@ -33,9 +33,11 @@ _LEGEND: dict[str, Any] = {
 }
 
 
-def check_window(window, n_columns):
+def check_window(window, positions):
     """Raise unless a moving mean over this many columns has a value in one of them at least."""
-    check_number("window", window, kind=Integral, low=1, high=n_columns)
+    n_columns = max(run.stop - run.start for run in unbroken(positions))
+    hint = "" if n_columns == len(positions) else "So many columns are without a gap."
+    check_number("window", window, kind=Integral, low=1, high=n_columns, hint=hint)
     if window == n_columns and window % 2 == 0:
         raise ValueError(
             f"Expected window to be odd, or less than the {n_columns} columns, got {window}: an "
@@ -102,7 +104,8 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
     lines = axis.plot(positions, trend, **with_options(style, line_kw, Line2D))
     if window:
         style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
-        smooth = moving_mean(trend, window)
+        runs = [moving_mean(trend[run], window) for run in unbroken(positions)]
+        smooth = np.concatenate(runs)  # a mean over the columns beside a gap is of another time
         lines += axis.plot(positions, smooth, label=f"mean over {window} {unit}", **style)
     return lines
 
@@ -111,7 +114,9 @@ def _draw_points(axis, positions, display, row_name, yscale):
     """Sums over observed cells alone, and columns that nobody observed."""
     trend, total, unseen = display.trend, display.observed_total, display.unobserved_columns
     points: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 4}
-    if total is not None and np.nanmax(np.abs(total)) > _VISIBLE * np.abs(trend).max():
+    # A sum of measurements far from 0 says how many there are, and leaves the trend no room.
+    has_total = total is not None and display.family != "gaussian"
+    if has_total and np.nanmax(total) > _VISIBLE * trend.max():
         shown = np.where(total > 0, total, np.nan) if yscale == "log" else total
         axis.plot(positions, shown, color="0.55", label=f"observed {row_name} alone", **points)
     if unseen is not None and len(unseen):
