@@ -530,7 +530,10 @@ BAD = {
         frames_of(MATRICES, range(4))[0].assign(site=SITES),
         {},
         ValueError,
-        [r"Expected numbers: could not convert .*'dune'. ", r"index of a DataFrame \(set_index\)"],
+        [
+            r"Expected numbers: could not convert .*'dune' in column 'site'. ",
+            r"index of a DataFrame \(set_index\)",
+        ],
     ),
     "a word in a cell": (
         np.array([[1, "X"], [None, 2]], dtype=object),

@@ -55,7 +55,7 @@ def client_table(table, whose):
     try:
         array = as_numbers(table)
     except (TypeError, ValueError) as error:
-        raise ValueError(no_numbers(error, where)) from error
+        raise ValueError(no_numbers(table, error, where)) from error
     refuse_no_numbers(array, where)
     if array.ndim not in (2, 3):
         got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
@@ -113,6 +113,16 @@ def refuse_no_numbers(array, where=""):
         raise ValueError(f"Expected numbers{where}, got dtype {array.dtype}. {_HOW_NUMBERS}")
 
 
-def no_numbers(error, where=""):
+def no_numbers(table, error, where=""):
     """Message for a table that as_numbers could not read; NumPy's error says why."""
-    return f"Expected numbers{where}: {error}. {_HOW_NUMBERS}"
+    return f"Expected numbers{where}: {error}{_first_without_numbers(table)}. {_HOW_NUMBERS}"
+
+
+def _first_without_numbers(table):
+    """Which column of a DataFrame as_numbers cannot read, for a message."""
+    for k, name in enumerate(table.columns) if hasattr(table, "iloc") else ():
+        try:
+            as_numbers(table.iloc[:, k])
+        except (TypeError, ValueError):
+            return f" in column {name!r}"
+    return ""

@@ -249,7 +249,7 @@ def one_table(estimator, X, reset):
         try:
             table = as_numbers(X)
         except ValueError as error:  # scikit-learn's checks want NumPy's own TypeError
-            raise ValueError(no_numbers(error)) from error
+            raise ValueError(no_numbers(X, error)) from error
     if not table.ndim:
         raise TypeError(
             f"Expected a table or a list of tables, got {X!r} of type {type(X).__name__}. Give a "
