@@ -102,9 +102,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
             Clients who share their rows, and triplets alone if `fit` was given such, are scored
-            under the fitted model, so that observers can be held out and scored. Other rows are
-            solved for first, as in ``transform``, from the very cells that are scored: such a score
-            favours small penalties.
+            under the fitted model, so that observers can be held out and scored. Other rows (all of
+            them, if `fit` was given one matrix with ``clients``, so that each row was its
+            client's own) are solved for first, as in ``transform``, from the very cells that are
+            scored: such a score favours small penalties.
         y : Ignored
 
         Returns

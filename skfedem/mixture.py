@@ -182,11 +182,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     warm_start : bool, default=False
         Go on from the last fit: from its statistics Ŝ, its parameters and, for clients that are
         known by their label (by their position in a list), their control variates V_i, in its
-        standard units. New clients begin with V_i = 0, and those that have left are forgotten. No
-        rows are read for this, except to compute the second moment for "tied" covariances and where
-        features were constant or linearly dependent. The count of rounds goes on, for ``step_size``
-        and for all random draws, so that with the same data and the same integer ``random_state``,
-        two fits of k rounds with ``n_init=1`` equal one of 2k.
+        standard units. New clients begin with V_i = 0, and those that have left are forgotten;
+        labels of another kind (numbers before, text now) are refused. No rows are read for this,
+        except to compute the second moment for "tied" covariances and where features were constant
+        or linearly dependent. The count of rounds goes on, for ``step_size`` and for all random
+        draws, so that with the same data and the same integer ``random_state``, two fits of k
+        rounds with ``n_init=1`` equal one of 2k.
     n_jobs : int, default=None
         Number of threads that simulate clients, as in joblib. They are used where rounds are long
         enough for threads to pay off; inside a parallel search, there is only one. The fit does not
@@ -241,7 +242,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     client_drift_ : ndarray of shape (`n_clients_`,)
         ||V_i||, a measure of how unlike the others a client is, in the standard units of
         ``history_``. With a small ``control_step``, or after few rounds, V_i is still on its way to
-        this value, or 0.
+        the client's field, or 0.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -502,8 +503,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         number is a constant step, which forgets old rows and so follows a stream that changes; a
         callable gets the round, counted on from call to call. The standard units are those of the
         first call; for features that were constant or linearly dependent, those of the first call
-        in which they vary. "tied" covariances need the scatter of the rows about the means, which
-        clients send in every round, uncompressed.
+        in which they vary. "tied" covariances, unless one is given as ``fixed_covariance``, need
+        the scatter of the rows about the means, which clients send in every round, uncompressed.
 
         A stream gives no warnings: look at ``safeguarded``, ``step_size`` and ``weights`` in
         ``history_``. The rows of the first call count twice, as the start has seen them too. If the

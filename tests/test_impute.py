@@ -862,6 +862,14 @@ def test_sites_in_another_order_are_not_filled_with_other_sites_means(named):
 WORDS = np.full(SHAPE, "many", dtype=object)
 
 
+def test_a_series_of_words_is_no_table():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises((TypeError, ValueError), match="Expected"):
+        FederatedMatrixImputer().fit(pandas.Series(["a", "b"]))
+    with pytest.raises((TypeError, ValueError), match="Expected"):
+        FederatedMatrixImputer().fit([pandas.Series(["a", "b"])])
+
+
 @pytest.mark.parametrize(
     ("X", "says"),
     [

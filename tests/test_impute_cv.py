@@ -103,6 +103,22 @@ def test_the_low_rank_part_vanishes_from_the_largest_penalty_on(family, effects,
         assert len(imputer.fit(clients).singular_values_) == n_factors
 
 
+def test_the_path_of_clients_who_count_alike_begins_there_too():
+    # One of them looked often, so that observations weigh other than cells do.
+    rng = np.random.default_rng(0)
+    often, once = (
+        np.column_stack([rng.integers(12, size=n), rng.integers(8, size=n), rng.poisson(4, n)])
+        for n in (600, 80)
+    )
+    options = {"family": "poisson", "client_weights": "uniform"}
+    search = FederatedMatrixImputerCV(penalties=1, n_splits=2, **options)
+    search.fit([often, once], shape=(12, 8))
+    for factor, n_factors in ((1 + 1e-6, 0), (1 - 1e-3, 1)):
+        penalty = factor * search.penalty_max_
+        imputer = FederatedMatrixImputer(None, penalty=penalty, tol=1e-9, **options)
+        assert len(imputer.fit([often, once], shape=(12, 8)).singular_values_) == n_factors
+
+
 def test_the_path_of_normal_cells_does_not_know_their_offset():
     rng = np.random.default_rng(0)
     # Sixty-fourths, which an offset leaves as they are.

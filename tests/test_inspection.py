@@ -687,6 +687,10 @@ def test_a_moving_mean_does_not_run_across_a_gap(pyplot):
         ([1990, 2000], [2]),
         ([3], [1]),
         ([1, 2, 4, 8, 16, 32], [6]),  # at irregular distances: no gaps
+        (np.arange("2024-01-01", "2024-01-31", dtype="datetime64[D]")[:5], [5]),
+        ([day for day in range(30) if day % 7 < 5], [22]),  # weekends
+        ([12 * year + month for year in range(4) for month in range(4)], [16]),  # seasons
+        ([1, 2, 4, 5, 6, 7, 8, 9, 12, 13], [2, 6, 2]),  # two that have nothing in common
         (["a", "b", "c"], [3]),
     ],
 )

@@ -822,6 +822,12 @@ def test_requested_weights_of_rows_are_not_forgotten_without_a_word(method):
         pipeline = make_pipeline(PerClient(scaler), FederatedGaussianMixture(2, random_state=0))
         with pytest.raises(ValueError, match=says):
             pipeline.fit(FEDERATION)
+        alias = getattr(StandardScaler(), f"set_{method}_request")(sample_weight="w")
+        with pytest.raises(ValueError, match=says):
+            PerClient(alias).fit(FEDERATION)
+        # Without a fit there is nothing to weigh.
+        frozen = FrozenEstimator(clone(scaler).fit(FEDERATION_ROWS))
+        assert PerClient(frozen).fit(FEDERATION).uplink_bits_ == 0
         withdrawn = getattr(scaler, f"set_{method}_request")(sample_weight=False)
         assert PerClient(withdrawn).fit(FEDERATION).n_clients_ == 6
 

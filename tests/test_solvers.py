@@ -542,6 +542,23 @@ def test_a_step_too_long_for_many_statistics_spoils_no_outer_loop(n_components):
     assert_array_equal(passes, np.union1d(np.arange(0, gm.n_iter_, k_in), cut))
 
 
+def test_rare_components_that_wait_begin_no_outer_loop():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 3))
+    rows[:2] = 2 + 0.1 * rng.normal(size=(2, 3))
+    gm = FederatedGaussianMixture(
+        2, weights_init=[0.9993, 0.0007], means_init=[[0] * 3, [2] * 3],
+        precisions_init=[np.eye(3)] * 2, solver="vr_fedem", batch_size=20, n_inner=50, omega=2.0,
+        eval_every=None, max_iter=49, tol=0.0, random_state=0,
+    )  # fmt: skip
+    with pytest.warns(ConvergenceWarning):
+        gm.fit(rows, clients=np.arange(3000) % 10)
+    assert gm.history_["safeguarded"].any()
+    assert len(set(gm.history_["step_size"][1:])) == 1
+    passes = np.flatnonzero(np.diff(gm.history_["epoch"]) > 0.99)
+    assert_array_equal(passes, [0])
+
+
 def test_steps_given_by_a_number_keep_to_the_outer_loops_of_the_algorithm():
     gm = FederatedGaussianMixture(
         10, reg_covar=0.1, solver="vr_fedem", batch_size=5, step_size=0.5, max_iter=40, tol=0.0,

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
@@ -233,6 +235,28 @@ def test_a_warm_run_is_resumed_bit_for_bit(tmp_path):
     fit(moved.set_params(checkpoint=path), CLIENTS)
     with pytest.raises(ValueError, match="constants of the model"):
         fit(clone(gm), CLIENTS, resume_from=path)
+
+
+@pytest.mark.parametrize("stop", [-1, 0, 1])
+def test_runs_go_on_where_an_outer_loop_was_begun_early(tmp_path, stop):
+    images, digits = load_digits(return_X_y=True)
+    rows = PCA(15, svd_solver="full").fit_transform(images)
+    settings = {"n_components": 5, "reg_covar": 0.1, "tol": 0.0, "random_state": 0}
+    settings |= {"solver": "vr_fedem", "batch_size": 5}
+    whole = fit(FederatedGaussianMixture(**settings, max_iter=90), rows, clients=digits)
+    (cut,) = np.flatnonzero(whole.history_["safeguarded"])
+    first = int(cut) + stop  # rounds until the checkpoint
+    path = tmp_path / "run.npz"
+    begun = FederatedGaussianMixture(
+        **settings, max_iter=first, warm_start=True, checkpoint=path, checkpoint_every=first
+    )
+    fit(begun, rows, clients=digits)
+    resumed = clone(begun).set_params(max_iter=90)
+    fit(resumed, rows, clients=digits, resume_from=path)
+    warm = fit(begun.set_params(max_iter=90 - first), rows, clients=digits)
+    for gm in (resumed, warm):
+        assert_array_equal(gm.means_, whole.means_)
+        assert_array_equal(gm.covariances_, whole.covariances_)
 
 
 def test_a_failing_fit_leaves_the_last_one(monkeypatch):

@@ -120,7 +120,7 @@ def no_numbers(table, error, where=""):
 
 def _first_without_numbers(table):
     """Which column of a DataFrame as_numbers cannot read, for a message."""
-    for k, name in enumerate(table.columns) if hasattr(table, "iloc") else ():
+    for k, name in enumerate(getattr(table, "columns", ()) if hasattr(table, "iloc") else ()):
         try:
             as_numbers(table.iloc[:, k])
         except (TypeError, ValueError):

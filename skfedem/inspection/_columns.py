@@ -100,12 +100,17 @@ def unbroken(positions):
     """Runs of columns with no gap between them, a list of slices.
 
     Where steps are regular, one of more than one and a half of the usual is a gap: a month is
-    missing, or some years. Columns at irregular distances have none.
+    missing, or some years. Columns at irregular distances have none, and interruptions that come
+    again and again, such as weekends, are none.
     """
     steps = np.diff(positions)
     usual = np.median(steps) if len(steps) else 1.0
-    is_gap = (steps > 1.5 * usual) & (steps >= 0.5 * usual).all()
-    return [slice(*ends) for ends in pairwise([0, *np.flatnonzero(is_gap) + 1, len(positions)])]
+    is_irregular = (steps < 0.5 * usual).any()
+    cuts = np.flatnonzero(steps > 1.5 * usual) + 1
+    lengths = np.diff(cuts)  # of the runs between gaps
+    come_again = len(lengths) > 1 and lengths.max() <= 1.5 * lengths.min()
+    ends = [] if is_irregular or come_again else cuts.tolist()
+    return [slice(*run) for run in pairwise([0, *ends, len(positions)])]
 
 
 def edges(positions):

@@ -36,11 +36,13 @@ _LEGEND: dict[str, Any] = {
 def check_window(window, positions):
     """Raise unless a moving mean over this many columns has a value in one of them at least."""
     n_columns = max(run.stop - run.start for run in unbroken(positions))
-    hint = "" if n_columns == len(positions) else "So many columns are without a gap."
+    has_gaps = n_columns < len(positions)
+    hint = "So many columns are without a gap." if has_gaps else ""
     check_number("window", window, kind=Integral, low=1, high=n_columns, hint=hint)
     if window == n_columns and window % 2 == 0:
         raise ValueError(
-            f"Expected window to be odd, or less than the {n_columns} columns, got {window}: an "
+            f"Expected window to be odd, or less than the {n_columns} columns"
+            f"{' without a gap' if has_gaps else ''}, got {window}: an "
             "even one takes half a column at either end, so that it is centred. Use "
             f"{n_columns - 1}."
         )

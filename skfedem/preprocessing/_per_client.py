@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Self
 
 import numpy as np
+import sklearn
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
@@ -144,7 +145,8 @@ class PerClient(
             then kept.
         """
         travels = _has_to_travel(self.transformer)
-        _refuse_requests(self.transformer)
+        if travels:
+            _refuse_requests(self.transformer)
         checked = clone(self)
         tables, ids = _tables(checked, X, clients)
         transformer = clone(self.transformer)
@@ -283,9 +285,12 @@ def _has_to_travel(transformer: Any) -> bool:
 
 def _refuse_requests(transformer: Any) -> None:
     """Raise for a transformer that asks for weights of rows: it would be fitted without them."""
+    if not sklearn.get_config()["enable_metadata_routing"]:
+        return  # nobody can have asked
     routing = get_routing_for_object(transformer)
-    for method in ("fit", "partial_fit", "transform"):
-        if routing.consumes(method, ["sample_weight"]):
+    for method in ("fit", "partial_fit"):
+        asked = getattr(routing, method, None)
+        if asked is not None and asked.requests.get("sample_weight") not in (None, False):
             raise ValueError(
                 f"Expected a transformer without weights of rows, got {transformer!r}, which "
                 f"requests sample_weight for {method}. Every row counts alike here: withdraw the "

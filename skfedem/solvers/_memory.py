@@ -209,8 +209,8 @@ def _check_kinds(known, ids):
     if len(kinds - {"O", "U", "T"}) > 0 and len(kinds) > 1:
         raise ValueError(
             f"Expected client labels like those of the calls before, of dtype {known.dtype}, got "
-            f"dtype {ids.dtype}. Name clients by the same labels in every call; those of a list "
-            "are their positions."
+            f"dtype {ids.dtype}. Name clients by the same labels in every call (those of a list "
+            "are their positions; of one table alone, 0), or begin anew with warm_start=False."
         )
 
 

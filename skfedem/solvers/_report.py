@@ -113,8 +113,10 @@ def calmer(estimator):
     ways = []
     if estimator.batch_size is not None:
         ways.append("a larger batch_size")
-        has_loops = estimator.solver == "vr_fedem"
-        ways.append("a smaller n_inner" if has_loops else "solver='vr_fedem'")
+        if estimator.solver != "vr_fedem":
+            ways.append("solver='vr_fedem'")
+        elif estimator.n_inner != 1:
+            ways.append("a smaller n_inner")
     if estimator.participation < 1:
         ways.append("more participation")
     if estimator.omega > 0:
