@@ -113,6 +113,8 @@ def settings(which):
             chosen.append((n_clients, 0.0, 1.0, batch_size, "full", "many", "vr_fedem"))
         for batch_size, solver in ((50, "vr_fedem"), (50, "fedem"), (None, "fedem")):
             chosen.append((n_clients, 1.0, 0.5, batch_size, "full", "many", solver))
+    chosen.append((5, 4.0, 1.0, 10, "full", "many", "vr_fedem", "rand_k"))
+    chosen.append((3, 0.0, 0.1, 20, "full", "many", "vr_fedem"))
     if which == "full":
         levels = ((10, 55, 300), (0.5, 2.0, 8.0), (0.1, 0.5, 1.0), (1, 5, 20, None))
         return chosen + list(itertools.product(*levels, COVARIANCE_TYPES, SPLITS, SOLVERS))

@@ -54,9 +54,10 @@ def weights_of_table(sample_weight, n_rows, whose=""):
     """Weights of a table's rows as float64."""
     refuse_masked(f"sample_weight{whose}", sample_weight)
     try:
-        if np.iscomplexobj(sample_weight):
+        weights = np.asarray(sample_weight)
+        if weights.dtype.kind == "c":
             raise TypeError("complex numbers")
-        weights = np.asarray(sample_weight, dtype=np.float64)
+        weights = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"Expected sample_weight to hold numbers{whose}, got other values ({error}). Give one "

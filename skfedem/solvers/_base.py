@@ -15,7 +15,7 @@ run is the round loop's business.
 
 from __future__ import annotations
 
-from math import inf
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,12 +25,15 @@ from .._client_vectors import ClientVectors
 from .._federation import Federation, draw_minibatches, draw_weighted_minibatches
 from .._typing import FloatArray, IntArray
 from ..compression import Compressor
-from ..models._base import Model, Parameters
+from ..models._base import Model, Parameters, Step
 
 # The limit of automatic steps shrinks by this factor after a step that had to be shortened, ...
 _CAUTION = 0.7
 # ... and by this one after a step that was too random to be followed by many of its size.
 _PATIENCE = 0.95
+# After a shortened step Ŝ rests for this many times (1 + ω) / p rounds, in which control variates
+# learn. With 1 in place of 3, up to eight shortened steps followed each other; 6 was like 3.
+_REST = 3.0
 
 
 class Problem(NamedTuple):
@@ -142,7 +145,8 @@ class ServerState(NamedTuple):
 
     Automatic steps are at most ``step_limit``; it shrinks when the safeguard acts, and where
     lasting noise is too much for the step. ``n_restarts`` counts the outer loops that were begun
-    because of it, before k_in rounds were over.
+    because of it, before k_in rounds were over. Before the round ``rest_until``, automatic steps
+    are 0, so that control variates can learn the fields where Ŝ is.
     """
 
     round_index: int
@@ -151,6 +155,7 @@ class ServerState(NamedTuple):
     control: FloatArray
     step_limit: float = inf
     n_restarts: int = 0
+    rest_until: int = 0
 
 
 class RoundInfo(NamedTuple):
@@ -228,6 +233,21 @@ def mean_field(problem: Problem, server: ServerState, received: Received) -> Flo
     return server.control + received.message_sum / (problem.participation * problem.presence)
 
 
+def after_short_step(problem: Problem, server: ServerState) -> ServerState:
+    """What follows an automatic step that had to be shortened: a new outer loop, and a rest.
+
+    Estimates that add up what happened on the way here would carry its error on. So would V where
+    messages are compressed or clients away: the next steps would fail as well, and each of them
+    shorten all later ones.
+    """
+    server = server._replace(n_restarts=server.n_restarts + 1)
+    has_memory = problem.control_step > 0 and (problem.omega > 0 or problem.participation < 1)
+    if problem.lasting_noise or not has_memory:
+        return server
+    learning = (1 + problem.omega) / problem.participation
+    return server._replace(rest_until=server.round_index + ceil(_REST * learning))
+
+
 def server_half(
     problem: Problem, server: ServerState, received: Received, step_size: float
 ) -> tuple[ServerState, RoundInfo]:
@@ -249,7 +269,10 @@ def server_half(
     """
     model = problem.model
     field = mean_field(problem, server, received)
-    step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
+    if step_size == 0:  # Ŝ rests, and V learns
+        step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
+    else:
+        step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
     step_limit = server.step_limit
     if step.step_taken < step_size:
         step_limit = min(step_limit, _CAUTION * step_size)
@@ -262,5 +285,6 @@ def server_half(
         control=server.control + problem.control_step * received.message_sum,
         step_limit=step_limit,
         n_restarts=server.n_restarts,
+        rest_until=server.rest_until,
     )
     return server, RoundInfo(field, step.field_sq_norm, step.safeguarded, step.step_taken)

@@ -13,7 +13,7 @@ from .._client_vectors import as_slice
 from .._federation import offsets_of, runs
 from .._history import History
 from ..participation import draw_active
-from ._base import Broadcast, Received, ServerState, mean_control, server_half
+from ._base import Broadcast, Received, ServerState, after_short_step, mean_control, server_half
 from ._stopping import Exact, Sweeps
 
 
@@ -186,12 +186,13 @@ def one_round(solver, problem, standing, options, workers):
     step_size = options.step_size(before.round_index + 1)
     if options.cautious and not problem.exact:
         step_size = min(step_size, before.step_limit)
+        if before.round_index < before.rest_until:
+            step_size = 0.0
     active = active_clients(problem, before.round_index)
     received = client_round(solver, problem, before, states, active, workers)
     server, info = server_half(problem, before, received, step_size)
     if options.cautious and info.step_taken < step_size:
-        # Estimates that add up what happened on the way here would carry its error on.
-        server = server._replace(n_restarts=server.n_restarts + 1)
+        server = after_short_step(problem, server)
     after = progress._replace(
         server=server,
         epoch=progress.epoch + received.n_expectations / problem.federation.n_samples,

@@ -97,7 +97,8 @@ def in_setting(memory, problem, kind):
     setting = _setting(problem, kind)
     if memory.setting == setting:
         return memory
-    return memory._replace(setting=setting, server=memory.server._replace(step_limit=inf))
+    server = memory.server._replace(step_limit=inf, rest_until=0)
+    return memory._replace(setting=setting, server=server)
 
 
 def _setting(problem, kind):

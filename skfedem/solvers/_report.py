@@ -164,7 +164,7 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
 def _last_step(estimator, result, schedule):
     """γ that the last round asked for; if an automatic step was cut, what the next one would be."""
     taken, server = result.history["step_size"][-1], result.server
-    if not result.history["safeguarded"][-1]:
+    if taken > 0 and not result.history["safeguarded"][-1]:
         return taken
     asked = schedule(server.round_index)
     return max(taken, min(asked, server.step_limit)) if is_auto(estimator.step_size) else asked
