@@ -54,10 +54,9 @@ def weights_of_table(sample_weight, n_rows, whose=""):
     """Weights of a table's rows as float64."""
     refuse_masked(f"sample_weight{whose}", sample_weight)
     try:
-        weights = np.asarray(sample_weight)
-        if weights.dtype.kind == "c":
+        if getattr(getattr(sample_weight, "dtype", None), "kind", "f") == "c":
             raise TypeError("complex numbers")
-        weights = np.asarray(weights, dtype=np.float64)
+        weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"Expected sample_weight to hold numbers{whose}, got other values ({error}). Give one "
