@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -16,7 +17,7 @@ from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
-from ._messages import shown, warn
+from ._messages import either, shown, warn
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
@@ -56,8 +57,11 @@ from .solvers._options import (
     run_solver,
     step_schedule,
 )
-from .solvers._report import warn_outcome
+from .solvers._report import calmer, warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
+
+# An objective that ends this much of it above that of the start is worth a word.
+_LARGE_RISE = 0.01
 
 
 class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
@@ -397,7 +401,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         -----
         ConvergenceWarning
             When ``tol`` was not reached, when steps given by numbers still had to be halved in the
-            last tenth of the rounds, or when the fit was stopped from the keyboard.
+            last tenth of the rounds, when the objective ended above that of the start, or when the
+            fit was stopped from the keyboard.
         UserWarning
             For clients without an observed cell, which contribute nothing; for a ``Compressor``
             object that is not used, or is coarser than ``omega``; and for Poisson means that were
@@ -568,6 +573,17 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 converged=result.converged,
             )
         automatic = is_auto(self.step_size)
+        begun = result.history["objective"][0]
+        rise = problem.model.change(self.objective_, begun) if self.objective_ > begun else 0.0
+        if rise > _LARGE_RISE:
+            ways = ["a smaller step_size", *calmer(self)]
+            if not is_auto(self.control_step):
+                ways.append('control_step="auto"')
+            warn(
+                f"The fit ended with an objective of {self.objective_:.3g}, above the {begun:.3g} "
+                f"of its start: do not use it. Use {either(ways)}.",
+                ConvergenceWarning,
+            )
         otherwise = []
         if not automatic:
             otherwise = ["use step_size='auto'"]

@@ -1,4 +1,5 @@
 import pickle
+import re
 import tracemalloc
 import warnings
 from copy import copy
@@ -683,6 +684,53 @@ def test_clients_count_alike_however_often_they_looked():
     minus_log_likelihood = 0.5 * 50.5 * ((2 - theta) ** 2 + (20 - theta) ** 2)
     expected = minus_log_likelihood + 0.5 * 101 * np.log(2 * np.pi)
     assert_allclose(alike.objective_, expected, rtol=1e-6)  # but for the penalty
+
+
+BIG = [1000] + [50] * 60
+
+
+@pytest.mark.parametrize(
+    ("settings", "gap"),
+    [
+        ({"solver": "vr_fedem", "batch_size": 100}, 1e-3),
+        ({"solver": "vr_fedem", "batch_size": 100, "omega": 1.0, "compressor": "rand_k"}, 1e-2),
+        ({"batch_size": 100}, 0.05),
+        ({"batch_size": 10}, 0.2),
+    ],
+)
+def test_one_observer_with_most_of_the_cells_makes_no_minibatches_diverge(settings, gap):
+    # Of the mean length, steps were too long for her cells: the objectives rose to 1e5 and 1e26.
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(100, 3)) @ rng.normal(size=(3, 80)) / 1.5
+    matrix += rng.normal(size=matrix.shape)
+    order, clients = rng.permutation(8000), []
+    for cells in np.split(order[: sum(BIG)], np.cumsum(BIG)[:-1]):
+        clients.append(coo_array((matrix.ravel()[cells], (cells // 80, cells % 80)), (100, 80)))
+    common = {"rank": 5, "penalty": 3.0, "random_state": 0}
+    exact = FederatedMatrixImputer(**common, tol=1e-9, max_iter=1000).fit(clients)
+    imputer = FederatedMatrixImputer(**common, **settings, max_iter=300, eval_every=100)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Not converged", ConvergenceWarning)
+        imputer.fit(clients)
+    # Nats a cell; FedEM's noise keeps its floor.
+    assert imputer.objective_ - exact.objective_ < gap * sum(BIG)
+
+
+def test_a_fit_that_runs_away_says_so():
+    rng = np.random.default_rng(0)
+    clients = [np.where(rng.random((30, 20)) < 0.3, rng.normal(size=(30, 20)), np.nan)] * 3
+    imputer = FederatedMatrixImputer(
+        rank=2, penalty=1.0, omega=4.0, compressor="rand_k", control_step=1.0, max_iter=100,
+        random_state=0,
+    )  # fmt: skip
+    with pytest.warns(ConvergenceWarning) as caught:
+        imputer.fit(clients)
+    message = " ".join(str(warning.message) for warning in caught)
+    assert re.search(
+        r"objective of .*e\+\d+, above the .* start: do not use it. Use a smaller step_size, a "
+        r'smaller omega or control_step="auto"\.',
+        message,
+    )
 
 
 def test_who_is_unlike_the_others_drifts():

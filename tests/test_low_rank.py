@@ -175,10 +175,21 @@ def test_minibatches_step_as_the_documented_rule_has_it():
     )  # fmt: skip
     first = partial(first_step_size, problem)
     omega_p = problem.omega + 0.5 * (1 + problem.omega) / 0.5
-    share = 1 / (problem.federation.weights @ problem.federation.lengths)
-    assert_allclose(first(variance_reduced=False), 2 * share / (1 + 5 * omega_p), rtol=1e-12)
-    spider = 2 * np.sqrt(share * 0.5 / (40 * (1 + omega_p)))
+    share = 1 / problem.federation.lengths.max()
+    assert_allclose(first(variance_reduced=False), share / (1 + 5 * omega_p), rtol=1e-12)
+    spider = 1.4 * np.sqrt(share * 0.5 / (40 * (1 + omega_p)))
     assert_allclose(first(variance_reduced=True), spider, rtol=1e-12)
+
+
+def test_clients_who_count_alike_step_by_their_mean_length():
+    # The cells of those with many weigh less, so that theirs are not the noisiest.
+    problem = problem_of(
+        observations("poisson", False), "poisson", batch_size=1, client_weights="uniform"
+    )
+    lengths = problem.federation.lengths
+    assert lengths.max() > lengths.mean()
+    step_size = first_step_size(problem, variance_reduced=False)
+    assert_allclose(step_size, 1 / lengths.mean(), rtol=1e-12)
 
 
 @every_family

@@ -37,10 +37,11 @@ _GROWTH = 1.3
 _NOTHING = 1e-6
 # Without its constants, an objective has digits left down to this share of the whole.
 _FEW_DIGITS = 1e-9
-# Shares of the bounds of minibatch_bounds. On the oystercatcher counts, with 100 and 500 of 1,324
-# cells a client, 2.5 held and 5 did not for SPIDER; FedEM's floor falls with its step.
-_NOISE = 2.0
-_SPIDER = 2.0
+# Shares of the bounds of minibatch_bounds. With 2 for both, SPIDER diverged on presences with
+# "rand_k" at ω = 1, and FedEM was at the edge: a cell that is drawn with probability π, and then
+# counts 1 / π, wants γ < 2 π.
+_NOISE = 1.0
+_SPIDER = 1.4
 
 
 class Parameters(NamedTuple):
@@ -176,8 +177,14 @@ class LowRankModel(Model):
         return 0.0
 
     def minibatch_bounds(self, federation, batch_size, omega_p):
-        """From the share of its cells that a client reads, as nothing is averaged over clients."""
-        share = batch_size / float(federation.weights @ federation.lengths)
+        """From the share of its cells that a client reads, as nothing is averaged over clients.
+
+        The share is that of a mean client, or of the one whose cells are noisiest, where they weigh
+        as much as those of others: the one with the most cells, if all weigh the same.
+        """
+        weights, lengths = federation.weights, federation.lengths
+        longest = float(weights.max() / (weights / lengths).max())
+        share = batch_size / max(longest, float(weights @ lengths))
         return _NOISE * share / (1 + 5 * omega_p), _SPIDER * np.sqrt(share / (1 + omega_p))
 
     def downlink_numbers(self, federation, clients):
