@@ -119,7 +119,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         curvature of the loss in a cell (its count of observations times ψ'', for Poisson cells at
         the current θ); there is no momentum then. A callable maps the round to such a number.
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates; "auto" is 1 / (1 + ω).
+        Step α of the control variates; "auto" is 1 / (1 + ω), the largest with which the theorems
+        hold. Far above it control variates, and with them fits, diverge.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's residuals at the start, which are
         sent uncompressed; or zero. Exact rounds with α = 1 need neither.

@@ -67,7 +67,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
         which are taken from the largest to the smallest.
     eps : float in (0, 1), default=0.01
-        Ratio of the last penalty of the path to its first, if ``penalties`` is a number.
+        Ratio of the last penalty of the path to its first, if ``penalties`` is a number. Decrease
+        it where the best penalty is the last: strong signals want a smaller one.
     n_splits : int, default=5
         Number of folds, at least 2. A client's only cell is never held out, and a cell that a
         client observed several times is held out or kept as a whole.

@@ -101,7 +101,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         for it.
     control_step : float in [0, 1], or "auto", default="auto"
         Step α of the control variates; "auto" is 1 / (1 + ω), with the ω that the operator has for
-        messages of this length, which is often less than the parameter ``omega``. With 0 and
+        messages of this length, which is often less than the parameter ``omega``; it is the largest
+        with which the theorems hold, and far above it control variates diverge. With 0 and
         ``control_init="zeros"`` there are no control variates: this is naive FedEM.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's field h_i(Ŝ_0), which takes one pass
