@@ -61,7 +61,7 @@ from .solvers._report import calmer, warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
 
 # An objective that ends this much of it above that of the start is worth a word.
-_LARGE_RISE = 0.01
+_LARGE_RISE = 0.1
 
 
 class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):

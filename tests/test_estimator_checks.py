@@ -35,7 +35,7 @@ ESTIMATORS = [
         participation=0.5,
         batch_size=3,
         effects="columns",
-        **STOCHASTIC,
+        **{**STOCHASTIC, "step_size": 0.01},
     ),
 ]
 
