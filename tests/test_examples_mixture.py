@@ -176,12 +176,18 @@ def test_dithering_sends_a_tenth_and_random_k_much_more(communication):
         keys = [(operator, omega, step_size) for omega in communication.OMEGAS]
         return min(communication.curves[key][2] for key in keys) / communication.unit
 
-    # The least of several: single runs with large steps may end at another optimum.
-    assert least("dithering", 0.5) < 0.15
+    def settled(omega):
+        # Which optimum compressed runs end at depends on the start, and that on the libraries.
+        bits, log_likelihood, _ = communication.curves["dithering", omega, 0.5]
+        outside = np.flatnonzero(log_likelihood < log_likelihood[-1] - communication.WITHIN)
+        return bits[outside[-1] + 1] / communication.unit
+
+    dithering = min(map(settled, communication.OMEGAS[:3]))
+    assert dithering < 0.15
     # Which large step arrives soonest is chance. At equal ω rounds are about as many.
     sent = {name: communication.curves[name, 1.0, 0.5][0][-1] for name in ("block", "dithering")}
     assert sent["block"] > 2 * sent["dithering"]
-    assert min(least("rand_k", "auto"), least("rand_k", 0.5)) > 2 * least("dithering", 0.5)
+    assert min(least("rand_k", "auto"), least("rand_k", 0.5)) > 2 * dithering
 
 
 def test_bits_to_arrive_are_those_for_good(communication, monkeypatch):
