@@ -37,7 +37,7 @@ from skfedem.models.mixture_start import start_run
 from skfedem.solvers import _loop, _options
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
 from skfedem.solvers.step_size import (
-    LARGEST_COUNT,
+    MOST_AT_ONCE,
     automatic_n_inner,
     automatic_step_size,
     first_step_size,
@@ -506,7 +506,7 @@ def test_automatic_loops_balance_passes_and_minibatches():
     assert automatic_n_inner(10, 10 * 200, omega=1.5, participation=0.5) == 50
     assert automatic_n_inner(10, 10, omega=0.0, participation=1.0) == 1
     # Infinitely many in floating point.
-    assert automatic_n_inner(10, 10, omega=0.0, participation=1e-320) == LARGEST_COUNT
+    assert automatic_n_inner(10, 10, omega=0.0, participation=1e-320) == MOST_AT_ONCE
 
 
 # ---- real rows

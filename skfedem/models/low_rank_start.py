@@ -33,7 +33,8 @@ def cell_federation(data, observers, client_weights):
     weights = weights_of_clients(lengths, client_weights)
     if client_weights == "uniform":
         weights = weights * lengths / np.add.reduceat(data.counts, offsets[:-1])
-    return Federation(cells, offsets, weights / weights.sum())
+        weights /= weights.sum()
+    return Federation(cells, offsets, weights)
 
 
 def low_rank_model(

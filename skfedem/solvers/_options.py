@@ -24,7 +24,7 @@ from ._base import Problem
 from ._loop import Options, run
 from ._report import printer
 from ._resume import checkpoint_of
-from .step_size import LARGEST_COUNT, automatic_n_inner, automatic_step_size
+from .step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
 
 SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
 # An operator that was asked for an omega may exceed it by rounding.
@@ -70,7 +70,7 @@ def check_federated_parameters(estimator):
 
 
 def _check_count(name, value, hint):
-    check_number(name, value, kind=Integral, low=1, high=LARGEST_COUNT, hint=hint)
+    check_number(name, value, kind=Integral, low=1, high=MOST_AT_ONCE, hint=hint)
 
 
 def _check_compressor(compressor, omega):

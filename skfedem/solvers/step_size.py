@@ -33,7 +33,7 @@ _STREAM_DECAY = 0.65
 # Factor by which a stream may be noisier than the minibatches of a fit, as its rows are read once.
 _STREAM_NOISE = 12.5
 # Rows of a minibatch, or rounds of an inner loop: a double holds it, and its products.
-LARGEST_COUNT = 2**52
+MOST_AT_ONCE = 2**52
 
 
 def automatic_step_size(problem: Problem, *, variance_reduced: bool) -> Callable[[int], float]:
@@ -124,4 +124,4 @@ def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participatio
     takes part.
     """
     n_inner = (1 + omega) * sqrt(n_samples / n_clients / 2) / participation
-    return ceil(min(n_inner, LARGEST_COUNT))
+    return ceil(min(n_inner, MOST_AT_ONCE))
