@@ -365,6 +365,20 @@ def test_expected_statistics_are_those_of_the_expectation(row_case):
         assert_allclose(alone, sums.statistics, rtol=1e-12, atol=1e-12)
 
 
+def test_integer_weights_of_rows_are_repeated_rows(row_case):
+    model, federation = row_case.model, row_case.federation
+    natural = row_case.parameters[0].natural
+    copies = np.random.default_rng(0).integers(1, 4, len(federation.rows))
+    features = model.features(federation.rows)
+    weighted = model.expectation(natural, features, federation.lengths, copies.astype(float))
+    repeated = model.features(np.repeat(federation.rows, copies, axis=0))
+    lengths = np.add.reduceat(copies, federation.offsets[:-1])
+    plain = model.expectation(natural, repeated, lengths)
+    # Sums over 51 rows of numbers of order 10, in another order.
+    assert_allclose(weighted.statistics, plain.statistics, rtol=1e-12, atol=1e-12)
+    assert_allclose(weighted.log_likelihood, plain.log_likelihood, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("lengths", [(4, 4, 4), (5, 1, 6)], ids=["equal", "ragged"])
 def test_expectation_takes_one_parameter_a_client(row_case, lengths):
     model = row_case.model
@@ -417,7 +431,7 @@ def test_server_step_towards_what_data_have_is_taken_whole(row_case):
 
 
 @every_compressor
-def test_compression_is_unbiased_within_omega(operator):
+def test_compression_is_unbiased(operator):
     n_draws, size = 20000, 11
     # No coordinate so small that it is hardly ever sent, which would want more draws.
     vector = np.random.default_rng(1).uniform(0.2, 2.0, size) * (-1.0) ** np.arange(size)
@@ -429,11 +443,39 @@ def test_compression_is_unbiased_within_omega(operator):
     assert (np.abs(sent.mean(axis=0) - vector) <= error).all()
     squares = ((sent - vector) ** 2).sum(axis=1)
     error = 5 * squares.std() / np.sqrt(n_draws)
-    variance = operator.variance(vector)[0]
-    assert abs(squares.mean() - variance) <= error + 2**-20
-    # Rounding that norm may exceed ω by 2^-23 of 1 + ω.
-    omega = operator.omega_for(size)
-    assert variance <= (omega + (1 + omega) * 2**-22) * (vector @ vector)
+    assert abs(squares.mean() - operator.variance(vector)[0]) <= error + 2**-20
+
+
+@every_compressor
+def test_variance_is_within_omega_for_vectors_of_all_kinds(operator):
+    generator = np.random.default_rng(0)
+    for q in (1, 2, 11, 64, 300):
+        like, alone, peaked = np.full(q, -0.7), np.eye(q)[0], np.ones(q)
+        peaked[0] = 1 + np.sqrt(q)  # what the maximum norm is worst for
+        heavy = (generator.standard_normal(q) ** power for power in (1, 3, 9))
+        for vector in (like, alone, peaked, *heavy):
+            variance, omega = operator.variance(vector)[0], operator.omega_for(q)
+            # A norm that travels as a float32 may exceed ω by 2^-23 of 1 + ω.
+            assert variance <= (omega + (1 + omega) * 2**-22) * (vector @ vector)
+
+
+@every_compressor
+def test_omega_is_told_for_one_length_or_many(operator):
+    lengths = np.array([[0, 1, 2], [11, 64, 300]])
+    each = [[operator.omega_for(q) for q in row] for row in lengths.tolist()]
+    assert all(np.ndim(omega) == 0 and 0 <= omega < np.inf for row in each for omega in row)
+    assert_array_equal(operator.omega_for(lengths), each)
+
+
+@every_compressor
+def test_compression_refuses_what_is_no_vector_or_no_draw(operator):
+    vector, uniforms = vectors_and_draws(5)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ValueError):
+            operator.compress(np.append(vector, bad), np.append(uniforms, 0.5))
+    for values in (np.append(vector, 1.0), np.tile(vector, (2, 1))):
+        with pytest.raises(ValueError):
+            operator.compress(values, uniforms)
 
 
 def vectors_and_draws(*shape):
@@ -589,6 +631,48 @@ def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting):
             assert_allclose(alone.log_likelihood, together.log_likelihood[k : k + 1], rtol=1e-12)
         n_bytes, n_expectations = n_bytes + alone.n_bytes, n_expectations + alone.n_expectations
     assert (n_bytes, n_expectations) == (together.n_bytes, together.n_expectations)
+
+
+@every_solver
+@every_setting
+def test_the_cost_is_the_number_of_rows_that_e_steps_read(row_case, solver, setting, monkeypatch):
+    problem, rounds = first_rounds(row_case, solver, setting)
+    model, read = type(row_case.model), []
+
+    def counting(e_step):
+        def counted(self, natural, features, lengths, *rest):
+            read.append(int(np.sum(lengths)))
+            return e_step(self, natural, features, lengths, *rest)
+
+        return counted
+
+    monkeypatch.setattr(model, "expectation", counting(model.expectation))
+    if model.expected_statistics is not RowModel.expected_statistics:  # which calls the other
+        monkeypatch.setattr(model, "expected_statistics", counting(model.expected_statistics))
+    clients = np.array([0, 2, 3])
+    for now in rounds[:3]:
+        read.clear()
+        states = states_of(solver, problem, now.states, clients)
+        message, _ = solver.client_half(problem, broadcast_of(problem, now.server), clients, states)
+        assert message.n_expectations == sum(read) > 0
+
+
+@every_solver
+def test_minibatches_have_no_noise_at_rest_if_the_solver_says_so(case, solver):
+    # Told the same parameters again, a client knows its statistics: its differences are 0.
+    problem = make_problem(case.model, case.federation, SETTINGS["minibatch"])
+    every, start = np.arange(6), case.starts[0]
+    *_, now = run_rounds(solver, problem, start, 0)
+    broadcast, states = broadcast_of(problem, now.server), now.states
+    all_rows = case.model.all_rows(case.federation, broadcast.natural, every).statistics
+    for round_index in range(3):
+        told = broadcast._replace(round_index=round_index)
+        before = states.controls
+        message, states = solver.client_half(problem, told, every, states)
+        errors = np.abs(message.quantized + before + told.reference - all_rows)
+    assert solver.VARIANCE_REDUCED in (True, False)
+    # A few additions of numbers of order 10.
+    assert (errors.max() < 1e-12) == solver.VARIANCE_REDUCED
 
 
 @every_solver

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
@@ -22,13 +23,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
+from scipy.special import logsumexp
+from scipy.stats import poisson
 from sklearn.exceptions import ConvergenceWarning
 
 import test_contracts as contracts
-from problems import SETTINGS, model_case
+from problems import LENGTHS, SETTINGS, WEIGHTS, model_case, row_model_case, stack
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.compression import RandK
-from skfedem.solvers import _options
+from skfedem.solvers import _options, vr_fedem
 from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -303,7 +306,10 @@ def shown(monkeypatch):
 
 def test_the_compressor_that_is_shown_keeps_the_contract(shown):
     operator = shown("bernoulli_mask").BernoulliMask(omega=1.0)
-    contracts.test_compression_is_unbiased_within_omega(operator)
+    contracts.test_compression_is_unbiased(operator)
+    contracts.test_variance_is_within_omega_for_vectors_of_all_kinds(operator)
+    contracts.test_omega_is_told_for_one_length_or_many(operator)
+    contracts.test_compression_refuses_what_is_no_vector_or_no_draw(operator)
     contracts.test_compression_leaves_its_inputs_alone(operator)
     for lengths in ([23] * 4, [0, 5, 0, 1, 17, 3, 40, 0]):
         contracts.test_compression_of_a_vector_does_not_depend_on_its_neighbours(operator, lengths)
@@ -311,6 +317,63 @@ def test_the_compressor_that_is_shown_keeps_the_contract(shown):
     contracts.test_compression_is_told_by_bytes_bit_for_bit(operator)
     for length in (0, 1, 11):
         contracts.test_compression_refuses_damaged_bytes(operator, length)
+
+
+@pytest.fixture
+def shown_model_case(shown):
+    """A row of ``problems.MODELS`` for the model that is shown."""
+    model = shown("poisson_mixture").PoissonMixtureModel(n_components=2, n_features=2)
+    rng = np.random.default_rng(0)
+    rates = np.array([[3.0, 1.0], [12.0, 5.0]])
+    federation = stack([rng.poisson(rates[rng.integers(2, size=m)]) for m in LENGTHS], WEIGHTS)
+    parameters = tuple(
+        model.parameters(rng.dirichlet([5.0, 5.0]), rates * rng.uniform(0.5, 2, size=(2, 2)))
+        for _ in range(4)
+    )
+
+    def log_likelihoods(theta):
+        joint = [
+            np.log(weight) + poisson(rate).logpmf(federation.rows).sum(axis=1)
+            for weight, rate in zip(theta.weights, theta.rates, strict=True)
+        ]
+        return logsumexp(joint, axis=0)
+
+    return row_model_case(model, federation, parameters, log_likelihoods)
+
+
+# Tests of the contract that take a model from the fixtures there, and nothing else.
+OF_ONE_MODEL = [
+    name
+    for name, test in vars(contracts).items()
+    if name.startswith("test_")
+    and set(signature(test).parameters) in ({"case"}, {"row_case"})
+    and not hasattr(test, "pytestmark")
+]
+
+
+@pytest.mark.parametrize("name", OF_ONE_MODEL)
+def test_the_model_that_is_shown_keeps_the_contract(shown_model_case, name):
+    assert len(OF_ONE_MODEL) > 10
+    getattr(contracts, name)(shown_model_case)
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 1e3, 1e9])
+def test_the_model_that_is_shown_stays_in_its_domain(shown_model_case, size):
+    contracts.test_server_step_always_leads_to_parameters(shown_model_case, size)
+    contracts.test_server_step_is_taken_whole_or_shortened(shown_model_case, size)
+    contracts.test_server_step_stays_where_a_field_is_not_finite(shown_model_case, np.nan)
+
+
+@pytest.mark.parametrize("lengths", [(4, 4, 4), (5, 1, 6)], ids=["equal", "ragged"])
+def test_the_model_that_is_shown_takes_one_parameter_a_client(shown_model_case, lengths):
+    contracts.test_expectation_takes_one_parameter_a_client(shown_model_case, lengths)
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_solvers_run_the_model_that_is_shown(shown_model_case, setting):
+    case = shown_model_case
+    contracts.test_the_servers_control_is_the_weighted_sum_of_the_clients(case, vr_fedem, setting)
+    contracts.test_a_client_does_alone_what_it_does_in_a_group(case, vr_fedem, setting)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -322,10 +385,20 @@ def test_the_solver_that_is_shown_keeps_the_contract(shown, model, setting):
     contracts.test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting)
 
 
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_the_solver_that_is_shown_tells_what_it_costs(shown, setting, monkeypatch):
+    contracts.test_the_cost_is_the_number_of_rows_that_e_steps_read(
+        model_case("mixture-full"), shown("svrg_fedem"), setting, monkeypatch
+    )
+
+
 @pytest.mark.parametrize("model", ["mixture-full", "low-rank-poisson"])
-def test_the_solver_that_is_shown_is_unbiased(shown, model):
+def test_the_solver_that_is_shown_is_unbiased_and_reduces_variance(shown, model):
     solver = shown("svrg_fedem")
     contracts.test_the_field_is_unbiased_for_the_mean_field(model, "everything", solver)
+    contracts.test_minibatches_have_no_noise_at_rest_if_the_solver_says_so(
+        model_case(model), solver
+    )
 
 
 def test_the_solver_that_is_shown_ends_where_pooled_em_does(shown, monkeypatch):

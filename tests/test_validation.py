@@ -715,8 +715,10 @@ def test_a_compressor_of_what_is_no_number():
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
 
 
-@pytest.mark.parametrize("omega", [NAN, INFINITY, -1.0])
-def test_a_compressor_without_an_omega(omega):
+@pytest.mark.parametrize(
+    ("omega", "got"), [(NAN, "nan"), (INFINITY, "inf"), (-1.0, "-1.0"), (None, "nan")]
+)
+def test_a_compressor_without_an_omega(omega, got):
     class Wrong(RandK):
         def omega_for(self, length):
             return omega
@@ -724,7 +726,7 @@ def test_a_compressor_without_an_omega(omega):
     says = [
         r"omega_for of compressor=.*Wrong\(k=3",
         ">= 0",
-        f"got {omega} for messages of 12",
+        f"got {got} for messages of 12",
         "class",
     ]
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)

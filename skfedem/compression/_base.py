@@ -61,7 +61,8 @@ class Compressor(ABC):
         Parameters
         ----------
         omega : float
-            > 0; each length of vectors gets the cheapest level that reaches it.
+            > 0; each length of vectors gets the cheapest level that reaches it. An operator without
+            a level returns itself.
 
         Returns
         -------

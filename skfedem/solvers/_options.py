@@ -145,7 +145,8 @@ def _variance_reduced(estimator):
 
 def _worst_omega(compressor, lengths):
     """Largest ω of a compressor for messages of these lengths, and the length that has it."""
-    omegas = np.broadcast_to(compressor.omega_for(lengths), lengths.shape)
+    omegas = np.asarray(compressor.omega_for(lengths), dtype=np.float64)
+    omegas = np.broadcast_to(omegas, lengths.shape)
     for omega, length in zip(omegas.tolist(), lengths.tolist(), strict=True):
         if not 0 <= omega < np.inf:
             raise ValueError(

@@ -1,0 +1,129 @@
+"""A model in one file: a mixture of products of Poisson laws, for tables of counts."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+from skfedem.models._base import ClientSums, RowModel, Step
+
+# Least rate of a component: its logarithm is in φ(θ).
+LEAST_RATE = 1e-10
+# Shortest step to try is 2**-MAX_HALVINGS of the wanted one.
+MAX_HALVINGS = 20
+
+
+class Parameters(NamedTuple):
+    """Weights (n_components,), rates (n_components, n_features), and φ(θ)."""
+
+    weights: np.ndarray
+    rates: np.ndarray
+    natural: np.ndarray
+
+
+@dataclass(frozen=True)
+class PoissonMixtureModel(RowModel):
+    """Rows of independent counts, whose rates are those of one of ``n_components`` components.
+
+    A row y adds ``r_g (1, y)`` to the statistic, for each component g, where r_g is the posterior
+    probability of g. So the statistic is a matrix of shape (n_components, 1 + n_features): masses,
+    and sums of counts. As ``log π_g + Σ_j (y_j log λ_gj - λ_gj)`` is linear in (1, y), φ(θ) has
+    its coefficients, and ψ(θ) = 0.
+    """
+
+    n_components: int
+    n_features: int
+
+    # ---- clients
+
+    @property
+    def n_statistics(self):
+        """Length q of the statistic vector."""
+        return self.n_components * (1 + self.n_features)
+
+    @property
+    def block_rows(self):
+        """Rows of which the E-step makes about 4 MB."""
+        return max(64, 2**19 // self.n_statistics)
+
+    def features(self, rows):
+        """``(1, y)`` of some rows."""
+        return np.column_stack([np.ones(len(rows)), rows])
+
+    def expectation(self, natural, features, lengths, sample_weight=None):
+        """E-step: sums over each client's rows."""
+        coefficients = natural.reshape(-1, self.n_components, 1 + self.n_features)
+        if len(coefficients) == 1:
+            log_joint = features @ coefficients[0].T
+        else:  # one φ(θ) for each client
+            log_joint = np.einsum("igj,ij->ig", np.repeat(coefficients, lengths, axis=0), features)
+        log_sum = logsumexp(log_joint, axis=1)
+        posterior = np.exp(log_joint - log_sum[:, None])
+        log_likelihood = log_sum - gammaln(features[:, 1:] + 1).sum(axis=1)
+        if sample_weight is not None:
+            posterior *= sample_weight[:, None]
+            log_likelihood *= sample_weight
+        of_rows = posterior[:, :, None] * features[:, None, :]
+        starts = np.cumsum(lengths) - lengths
+        return ClientSums(
+            statistics=np.add.reduceat(of_rows.reshape(len(features), -1), starts),
+            log_likelihood=np.add.reduceat(log_likelihood, starts),
+        )
+
+    # ---- server
+
+    def maximization(self, statistics):
+        """T: shares of the mass, and mean counts."""
+        table = statistics.reshape(self.n_components, -1)
+        mass = table[:, 0]
+        return self.parameters(mass / mass.sum(), table[:, 1:] / mass[:, None])
+
+    def parameters(self, weights, rates):
+        """θ with φ(θ)."""
+        rates = np.maximum(rates, LEAST_RATE)
+        natural = np.column_stack([np.log(weights) - rates.sum(axis=1), np.log(rates)])
+        return Parameters(weights, rates, natural.ravel())
+
+    def statistics_of(self, parameters):
+        """Inverse of T: the statistic that these parameters expect."""
+        weights, rates, _ = parameters
+        return (weights[:, None] * np.column_stack([np.ones(len(rates)), rates])).ravel()
+
+    def server_step(self, statistics, field, step_size, *, exact):
+        """``statistics + step_size * field``, the step halved until it stays in T's domain.
+
+        The domain is masses > 0 and sums >= 0. A step of γ towards the statistic of any data leaves
+        1 - γ of each number; one that leaves less than half of that was led astray by noise.
+        """
+        field_sq_norm = self.field_sq_norm(statistics, field)
+        for halvings in range(MAX_HALVINGS):
+            proposal = statistics + step_size * field
+            least = 0.5 * (1 - step_size) * statistics
+            masses = proposal.reshape(self.n_components, -1)[:, 0]
+            if (masses > 0).all() and (proposal >= least).all() and np.isfinite(proposal).all():
+                return Step(proposal, field_sq_norm, halvings, step_size)
+            step_size = step_size / 2
+        return Step(statistics, field_sq_norm, MAX_HALVINGS, 0.0, noisy=True)
+
+    def minorizer(self, statistics, parameters):
+        """``<s, φ(θ)>``, nats per row."""
+        return float(statistics @ parameters.natural)
+
+    def evaluated(self, mean_log_likelihood, parameters):
+        """Mean log-likelihood per row, nats: ``expectation`` leaves nothing out."""
+        return float(mean_log_likelihood)
+
+    def averaging_bound(self, federation):
+        """A tenth of the clients, as a guess."""
+        return 0.1 * federation.effective_n_clients
+
+    def minibatch_bounds(self, federation, batch_size, omega_p):
+        """A fifth of the Gaussian mixture's bounds, as a guess."""
+        n_rows = federation.effective_n_clients * batch_size
+        noise = 0.004 * n_rows / (self.n_statistics * (1 + omega_p))
+        return noise, 0.02 * np.sqrt(n_rows / (1 + omega_p))
+
+    def trace(self, parameters):
+        """Component weights."""
+        return parameters.weights
