@@ -155,7 +155,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         multiply such cells, and ``penalty``, by a power of ten.
         With other rounds, the fit stops when the M-step's objective gains less over each of three
         sweeps in a row, where a sweep is the rounds whose step sizes add up to 1, at least ten, in
-        which at least as many messages came as there are clients.
+        which at least as many messages came as there are clients. VR-FedEM's minibatches have to
+        begin a new outer loop on the way, with a pass over all cells.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
         ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no

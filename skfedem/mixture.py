@@ -102,12 +102,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     control_step : float in [0, 1], or "auto", default="auto"
         Step α of the control variates; "auto" is 1 / (1 + ω), with the ω that the operator has for
         messages of this length, which is often less than the parameter ``omega``; it is the largest
-        with which the theorems hold, and far above it control variates diverge. With 0 and
-        ``control_init="zeros"`` there are no control variates: this is naive FedEM.
+        with which the theorems hold, and far above it control variates diverge. In streams "auto"
+        is a tenth of it, as a client sends new rows each time. With 0 and ``control_init="zeros"``
+        there are no control variates: this is naive FedEM.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's field h_i(Ŝ_0), which takes one pass
         over all rows and one uncompressed message per client; or zero. Exact rounds with α = 1 need
-        neither.
+        neither. Streams begin with zeros.
     batch_size : int, default=None
         Number b of rows that an active client reads in a round; None for all of its rows.
     replacement : bool, default=True
@@ -144,8 +145,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Tolerance in nats per row. With exact rounds, the fit stops when the log-likelihoods of two
         rounds in a row differ by less than ``tol`` times the step size. With other rounds, it stops
         when the M-step's objective gains less than ``tol`` over each of three sweeps in a row,
-        where a sweep is the rounds whose step sizes add up to 1, at least ten, in
-        which at least as many messages came as there are clients.
+        where a sweep is the rounds whose step sizes add up to 1, at least ten, in which at least as
+        many messages came as there are clients. VR-FedEM's minibatches have to begin a new outer
+        loop on the way, with a pass over all rows.
     reg_covar : float, default=1e-6
         Added to every variance, in squared units of the features. Where the rounding of second
         moments, 64 eps in standard units, may be larger, it is allowed for as well. 0 adds nothing,
@@ -514,8 +516,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
         seen, and an epoch is a call. ``n_init`` (except for the start), ``max_iter``,
-        ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``checkpoint`` and ``verbose`` are
-        not used.
+        ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``control_init``, ``checkpoint``
+        and ``verbose`` are not used.
 
         Examples
         --------

@@ -408,11 +408,11 @@ class At:
         self.statistics = self.parameters = value
 
 
-def first_stop(moves, step_size, tol=0.01, n_messages=3):
-    position, rule = 0.0, Sweeps(tol, Quadratic(), 3, At(0.0))
+def first_stop(moves, step_size, tol=0.01, n_messages=3, n_inner=1):
+    position, rule = 0.0, Sweeps(tol, Quadratic(), 3, At(0.0), outer_loop=0)
     for round_number, move in enumerate(moves, start=1):
         position += move
-        if rule.converged(At(position), step_size, n_messages):
+        if rule.converged(At(position), step_size, n_messages, round_number // n_inner):
             return round_number
     return None
 
@@ -440,6 +440,15 @@ def test_a_lucky_sweep_does_not_stop_a_noisy_run():
     assert first_stop(noisy + [0.0] * 10, step_size=1.0) == 60
     # A sweep is judged by its ends: what goes there and back again has gained nothing.
     assert first_stop([0.3, -0.3] * 15, step_size=1.0) == 30
+
+
+def test_a_run_that_reads_all_rows_now_and_then_stops_after_it_has_read_them():
+    still = [0.0] * 200
+    # A sweep is 10 rounds; the last of the quiet ones is one that began after a pass.
+    assert [first_stop(still, 1.0, n_inner=k) for k in (5, 10, 20, 25, 60)] == [30, 30, 30, 40, 70]
+    # What the pass at 60 sets going is no convergence, nor what is quiet from then on to the next.
+    moved = [0.0] * 60 + [0.3] * 10 + [0.0] * 130
+    assert first_stop(moved, 1.0, n_inner=60) == 130
 
 
 # ---- history

@@ -1076,6 +1076,21 @@ def test_epochs_that_would_be_enough():
         gm.fit(CLIENTS)
 
 
+def test_variance_reduction_does_not_converge_before_it_has_read_all_rows_again():
+    # Three clients of 2,000 rows, most of each in a cluster of its own; long inner loops.
+    rng = np.random.default_rng(0)
+    centers, labels = 2.0 * rng.normal(size=(4, 5)), rng.integers(4, size=6000)
+    rows = centers[labels] + rng.normal(size=(6000, 5))
+    owners = (labels + 4 * rng.integers(3, size=6000)) % 3
+    gm = FederatedGaussianMixture(4, random_state=0)
+    exact = clone(gm).set_params(tol=1e-6, max_iter=1000).fit(rows, clients=owners)
+    reduced = gm.set_params(solver="vr_fedem", batch_size=2, n_inner=700, max_iter=20000)
+    reduced.fit(rows, clients=owners)
+    assert reduced.converged_
+    assert reduced.n_iter_ > 700
+    assert exact.score(rows) - reduced.score(rows) < 0.002
+
+
 def test_short_exact_steps_do_not_pass_for_convergence():
     tight = {**EXACT, "max_iter": 20_000}
     best = FederatedGaussianMixture(**tight, tol=1e-9).fit(CLIENTS).lower_bound_

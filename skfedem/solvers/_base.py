@@ -57,7 +57,8 @@ class Problem(NamedTuple):
     replacement : bool
         Whether a minibatch may hold a row twice.
     n_inner : int
-        Rounds between two passes over all rows, k_in; VR-FedEM only.
+        Rounds between two passes over all rows, k_in; 1 where minibatches are no estimates between
+        such passes.
     seed : int
         Of all random streams.
     presence : float

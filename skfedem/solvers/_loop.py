@@ -207,7 +207,9 @@ def one_round(solver, problem, standing, options, workers):
         up_to_it = history.column("step_size", -model.n_quiet)
         converged = stopping.converged(criterion, up_to_it)
     else:
-        converged = stopping.converged(server, info.step_taken, received.n_active)
+        converged = stopping.converged(
+            server, info.step_taken, received.n_active, outer_loop_of(problem, server)
+        )
     history.append(
         round=after.n_rounds,
         epoch=after.epoch,
@@ -231,7 +233,8 @@ def _stopping_rule(problem, server, options):
     """Rule for exact rounds, or for others."""
     if problem.exact:
         return Exact(options.tol, problem.model)
-    return Sweeps(options.tol, problem.model, problem.federation.n_clients, server)
+    first_loop = outer_loop_of(problem, server)
+    return Sweeps(options.tol, problem.model, problem.federation.n_clients, server, first_loop)
 
 
 def initialise(solver, problem, start, options, workers):
@@ -289,8 +292,13 @@ def broadcast_of(problem, server):
     model, parameters = problem.model, server.parameters
     reference = model.reference(server.statistics)
     units = model.message_units(parameters) if problem.omega else None
-    outer_loop = server.round_index // problem.n_inner + server.n_restarts
+    outer_loop = outer_loop_of(problem, server)
     return Broadcast(server.round_index, outer_loop, reference, parameters.natural, units)
+
+
+def outer_loop_of(problem, server):
+    """Number of the outer loop that the next round is in."""
+    return server.round_index // problem.n_inner + server.n_restarts
 
 
 def client_round(solver, problem, server, states, active, workers):

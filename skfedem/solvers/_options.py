@@ -119,7 +119,9 @@ def federated_problem(estimator, model, federation, seed):
     control_step, n_inner = estimator.control_step, estimator.n_inner
     if is_auto(control_step):
         control_step = 1 / (1 + omega)
-    if is_auto(n_inner):
+    if estimator.batch_size is None or not _variance_reduced(estimator):
+        n_inner = 1
+    elif is_auto(n_inner):
         n_inner = automatic_n_inner(
             federation.n_clients, federation.n_samples, omega, estimator.participation
         )

@@ -13,13 +13,19 @@ _SHORTEST_SWEEP = 10
 
 
 class Sweep(NamedTuple):
-    """State of ``Sweeps``: where a sweep began, how far it went, how many before it were quiet."""
+    """State of ``Sweeps``.
+
+    Where a sweep began and in which outer loop, how far it went, how many sweeps before it were
+    quiet, and in which outer loop the first of these began.
+    """
 
     parameters: NamedTuple
+    outer_loop: int = 0
     travelled: float = 0.0
     n_rounds: int = 0
     n_messages: int = 0
     quiet: int = 0
+    quiet_since: int = 0
 
 
 class Exact:
@@ -64,16 +70,23 @@ class Sweeps:
     ``Q(s; T(s)) - Q(s; T(s'))``, where s is the statistic now and s' the one a sweep ago, measured
     by the model's ``change``. Noise in Ŝ adds to the gain, so that a run whose noise is above tol
     goes on.
+
+    The errors of SPIDER add up on the way and rest when Ŝ does, so that sweeps are quiet at a wrong
+    place, too. The last sweep has to be in a later outer loop than the first of them: a pass over
+    all rows, which ends these errors, has found nothing to gain.
     """
 
-    def __init__(self, tol, model, n_clients, server):
+    def __init__(self, tol, model, n_clients, server, outer_loop):
         self.tol = tol
         self.model = model
         self.n_clients = n_clients
-        self.state = Sweep(server.parameters)
+        self.state = Sweep(server.parameters, outer_loop, quiet_since=outer_loop)
 
-    def converged(self, server, step_size, n_messages):
-        """Take the server's state, step and messages of one more round; say whether to stop."""
+    def converged(self, server, step_size, n_messages, outer_loop):
+        """Take one more round: the server's state after it, its step, its messages.
+
+        ``outer_loop`` is that of the next round. Returns whether to stop.
+        """
         sweep = self.state._replace(
             travelled=self.state.travelled + step_size,
             n_rounds=self.state.n_rounds + 1,
@@ -87,5 +100,9 @@ class Sweeps:
         now = self.model.minorizer(server.statistics, server.parameters)
         before = self.model.minorizer(server.statistics, sweep.parameters)
         is_quiet = abs(self.model.change(now, before)) < self.tol
-        self.state = Sweep(server.parameters, quiet=sweep.quiet + 1 if is_quiet else 0)
-        return self.state.quiet >= _QUIET_SWEEPS
+        if is_quiet:
+            n_quiet, since = sweep.quiet + 1, sweep.quiet_since
+        else:
+            n_quiet, since = 0, outer_loop
+        self.state = Sweep(server.parameters, outer_loop, quiet=n_quiet, quiet_since=since)
+        return n_quiet >= _QUIET_SWEEPS and sweep.outer_loop > since
