@@ -15,7 +15,7 @@ from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
 from ._input.matrices import client_table, holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
 from ._messages import naming
-from ._poisson_means import warn_of_guard
+from ._poisson_means import warn_of_means
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
 from .models.families import FAMILIES
 from .models.low_rank_theta import LowRank, Theta, at
@@ -69,7 +69,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self._rows_are_sites:
             filled = self._site_means.copy()
         else:
-            filled = self._means(self._dense(self._solved_rows(cells)))
+            theta = self._dense(self._solved_rows(cells))
+            observed = theta[cells.rows, cells.columns]
+            filled = self._means(theta, observed.max(initial=self._largest_theta))
         filled[cells.rows, cells.columns] = cells.values
         return filled
 
@@ -93,7 +95,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         n_rows, n_columns = self._shape
         rows = _checked_index("rows", rows, n_rows)
         columns = _checked_index("columns", columns, n_columns)
-        return self._means(self._dense(self._theta(), rows, columns))
+        return self._means(self._dense(self._theta(), rows, columns), self._largest_theta)
 
     def score(self, X: MatricesLike, y: object = None) -> float:
         """Mean log-likelihood per observation, in nats.
@@ -139,9 +141,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
         return Theta(self.intercept_, self.row_effects_, self.column_effects_, low_rank)
 
-    def _means(self, theta):
+    def _means(self, theta, largest):
+        """Means of cells; ``largest`` is the largest θ of an observed one."""
         if self._fitted_family == "poisson":
-            warn_of_guard(theta)
+            warn_of_means(theta, largest)
         return self._family().mean(theta)
 
     def _dense(self, theta, rows=slice(None), columns=slice(None)):

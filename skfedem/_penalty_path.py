@@ -84,6 +84,9 @@ class Trial(NamedTuple):
 def path_trials(imputer, splits, penalties, patience):
     """Go down the path until ``patience`` penalties in a row were no better than the best.
 
+    Those with which all fits are the effects alone do not count: they are all alike, and above the
+    largest penalty of the folds there may be many.
+
     Parameters
     ----------
     imputer : FederatedMatrixImputer
@@ -117,7 +120,8 @@ def path_trials(imputer, splits, penalties, patience):
             np.array([fit.history_["uplink_bits"].sum() for fit in imputers]),
         )
         yield trial
-        n_worse = 0 if trial.score > best else n_worse + 1
+        is_worse = trial.score <= best and trial.n_factors.any()
+        n_worse = n_worse + 1 if is_worse else 0
         best = max(best, trial.score)
         if n_worse == patience:
             return

@@ -14,6 +14,10 @@ from .models.families import MAX_LOG_MEAN
 # 0.001 nats at 340, and were up to 70 nats above after 500 rounds at 1,000.
 _LARGEST_SPREAD = 1e4
 _LARGEST_SPREAD_WITHOUT_MOMENTUM = 500
+# A mean this many times the largest of an observed cell is extrapolated. With the default penalty,
+# counts of wading birds in the hundreds gave means of missing cells of 1e10; with the penalty that
+# cross-validation chose, the largest was that of an observed cell.
+_EXTRAPOLATED = 100
 
 
 def warn_of_guard(theta):
@@ -24,6 +28,25 @@ def warn_of_guard(theta):
             f"The fitted means of {n_cut} of {theta.size} cells are above "
             f"{np.exp(MAX_LOG_MEAN):.3g} and were cut there, before exp overflows. Use a larger "
             "penalty or a smaller rank.",
+            UserWarning,
+        )
+
+
+def warn_of_means(theta, largest):
+    """Warn if Poisson means are capped, or far above all that was observed.
+
+    ``largest`` is the largest θ of an observed cell.
+    """
+    if (theta > MAX_LOG_MEAN).any():
+        warn_of_guard(theta)
+        return
+    n_far = np.count_nonzero(theta > max(largest, 0.0) + np.log(_EXTRAPOLATED))
+    if n_far:
+        warn(
+            f"The fitted means of {n_far} of {theta.size} cells, up to {np.exp(theta.max()):.3g}, "
+            f"are more than {_EXTRAPOLATED} times the largest of an observed cell, "
+            f"{np.exp(largest):.3g}: sums over such cells mean nothing. Use a larger penalty; "
+            "FederatedMatrixImputerCV chooses one.",
             UserWarning,
         )
 

@@ -95,7 +95,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         counts up to 1e13 (mean ``exp(theta)``).
     penalty : float, default=1.0
         λ >= 0, on the scale of softImpute: it is added to a sum over observations, not a mean, so
-        that it does not depend on how the data are spread over clients.
+        that it does not depend on how the data are spread over clients. 1 is far too little for
+        counts in the hundreds, say: with it the means of missing cells may be absurd, which
+        `transform` and `fitted_mean` warn of. FederatedMatrixImputerCV chooses a penalty.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects beside an intercept. "none" has no intercept either: soft-impute.
     effects_penalty : float, default=0.01
@@ -147,9 +149,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     tol : float, default=1e-6
         With exact rounds, the fit stops when the relative change of the objective was less than
         ``tol`` times the step size five times in a row. The objective may then still be some ten to
-        a hundred times ``tol`` above its minimum, five hundred times without column effects or
-        where the rank binds, and a few thousand times where counts in the thousands differ in a way
-        that effects do not explain. The constant ``log(2 π) / 2`` of Gaussian cells is left out
+        a hundred times ``tol`` above its minimum, a thousand times without column effects or where
+        the rank binds, and a few thousand times where counts in the thousands differ in a way that
+        effects do not explain. Missing cells far from the observed ones of their row settle last,
+        and may still be off by half of the means' spread: compare with a fit of a smaller ``tol``.
+        The constant ``log(2 π) / 2`` of Gaussian cells is left out
         here, so that their unit does not matter as long as they spread by 1e-4 or more. With a
         smaller spread, fits stop sooner, and at 1e-8 or less after a few rounds, converged or not:
         multiply such cells, and ``penalty``, by a power of ten.
@@ -546,6 +550,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             converged_=result.converged,
             history_={**result.history, "singular_values": result.trace},
             client_drift_=drift,
+            _largest_theta=float(result.server.statistics.iterate.theta.max()),
             _stopped_by=result.stopped_by,
             _memory=memory,
         )

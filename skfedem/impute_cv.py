@@ -74,7 +74,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         client observed several times is held out or kept as a whole.
     patience : int or None, default=3
         A path ends when this many penalties in a row have not improved on the best score of the
-        path; None follows every path to its end.
+        path, not counting those so large that no fit has a low-rank part; None follows every path
+        to its end.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         What a cell holds: numbers of variance 1, 0 and 1, or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"

@@ -1585,6 +1585,31 @@ def test_means_that_reach_the_guard_are_said(monkeypatch):
         assert np.isfinite(imputer.fitted_mean()).all()
 
 
+def test_means_far_above_all_that_was_observed_are_said():
+    # Two sites that were never seen in the months in which others had many.
+    rng = np.random.default_rng(0)
+    site, month = np.array([3.0, 0, 0, 0, 0, 0]), np.array([0, 0, 0, 0, 1.0, 2.0])
+    counts = rng.poisson(np.exp(1 + np.outer(site, month))).astype(float)
+    counts[0, 4:] = np.nan
+    fit = {"family": "poisson", "random_state": 0, "max_iter": 2000}
+    imputer = FederatedMatrixImputer(**fit, penalty=1.0).fit([counts])
+    observed = imputer._largest_theta
+    assert np.log(np.nanmax(counts)) == pytest.approx(observed, abs=0.5)
+    # Nothing to say of this fit, ...
+    means = imputer.fitted_mean()
+    assert_array_equal(imputer.transform([counts])[0], np.where(np.isnan(counts), means, counts))
+    # ... but of one that gives the first site an effect of the size of a colony.
+    imputer.row_effects_ = imputer.row_effects_ + np.array([9.0, 0, 0, 0, 0, 0])
+    says = r"means of 6 of 36 cells, up to .*, are more than 100 times the largest of an observed"
+    for ask in (imputer.fitted_mean, lambda: imputer.transform([counts])):
+        with pytest.warns(UserWarning, match=says) as caught:
+            ask()
+        assert len(caught) == 1
+    assert np.isfinite(imputer.fitted_mean([1, 2])).all()
+    # A new row with large counts is no extrapolation.
+    assert (imputer.transform(1000 * counts[1:2]) > 100).all()
+
+
 @pytest.mark.filterwarnings("ignore:Not converged")
 def test_measurements_in_any_unit():
     parameters = {"rank": None, "tol": 0.0, "max_iter": 60}

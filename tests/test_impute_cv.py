@@ -170,21 +170,37 @@ def test_fits_down_the_path_are_those_from_nothing(family):
     assert n_rounds < n_rounds_cold
 
 
-def test_patience():
-    scores = iter([1.0, 3.0, 2.0, 2.5, 2.9, 4.0])
+@pytest.mark.parametrize("n_effects_alone", [0, 5])
+def test_patience(n_effects_alone):
+    scores = [1.0] * n_effects_alone + [1.0, 3.0, 2.0, 2.5, 2.9, 4.0]
+    fits = iter(scores)
 
     class Stub(FederatedMatrixImputer):
-        n_iter_, singular_values_, converged_, _stopped_by = 1, np.empty(0), True, None
+        n_iter_, converged_, _stopped_by = 1, True, None
         history_ = {"uplink_bits": np.zeros(1)}
 
         def fit(self, X):
+            self.singular_values_ = np.ones(int(self.penalty < 6))
             return self
 
         def score(self, X):
-            return next(scores)
+            return next(fits)
 
-    trials = list(path_trials(Stub(), [([], [])], np.arange(6.0)[::-1], 3))
-    assert [trial.score for trial in trials] == [1.0, 3.0, 2.0, 2.5, 2.9]
+    penalties = np.arange(float(len(scores)))[::-1]
+    trials = list(path_trials(Stub(), [([], [])], penalties, 3))
+    assert [trial.score for trial in trials] == scores[:-1]
+
+
+def test_penalties_above_the_largest_of_all_do_not_end_the_path():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.exp(1 + 0.7 * rng.normal(size=(30, 2)) @ rng.normal(size=(2, 12))))
+    X = [np.where(rng.random(counts.shape) < 0.2, counts, np.nan) for _ in range(4)]
+    search = FederatedMatrixImputerCV(family="poisson", n_splits=3, random_state=0)
+    search.set_params(penalties=np.logspace(6, 0, 13)).fit(X)
+    whole = clone(search).set_params(patience=None).fit(X)
+    assert search.best_params_ == whole.best_params_
+    assert search.best_params_["penalty"] < search.penalty_max_
+    assert len(search.best_estimator_.singular_values_) > 0
 
 
 # ---- what clients hold out
