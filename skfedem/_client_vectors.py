@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _random
+from ._federation import positions_of
 from ._typing import BoolArray, FloatArray, IntArray
 
 
@@ -104,9 +105,7 @@ class OnOwnRows(NamedTuple):
         run = as_slice(clients)
         if isinstance(run, slice):
             return slice(int(self.offsets[run.start]), int(self.offsets[run.stop]))
-        lengths = self.lengths(clients)
-        skipped = self.offsets[clients] - (np.cumsum(lengths) - lengths)
-        return np.repeat(skipped, lengths) + np.arange(lengths.sum())
+        return positions_of(self.offsets[clients], self.lengths(clients))
 
     def within(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
         """Where the chosen ones' vectors are in an array of some clients' vectors."""
@@ -149,6 +148,12 @@ class OnOwnRows(NamedTuple):
 
 
 ClientVectors = Rectangular | OnOwnRows
+
+
+def weighted_sum(vectors: ClientVectors, weights: FloatArray, values: FloatArray) -> FloatArray:
+    """Server's vector: the weighted sum of all clients' vectors, an array laid out as these."""
+    every = np.arange(len(weights))
+    return vectors.total(every, [vectors.weighted(weights, every, values)])
 
 
 def as_slice(clients: IntArray) -> slice | IntArray:

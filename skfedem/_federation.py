@@ -101,6 +101,17 @@ def offsets_of(lengths):
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
+def owners_of(offsets, positions):
+    """Who owns each position, where ``k`` owns ``offsets[k]`` to ``offsets[k + 1] - 1``."""
+    return np.searchsorted(offsets, positions, side="right") - 1
+
+
+def positions_of(starts, lengths):
+    """Positions of several runs, one after the other, from where each begins and how long it is."""
+    skipped = starts - (np.cumsum(lengths) - lengths)
+    return np.repeat(skipped, lengths) + np.arange(lengths.sum())
+
+
 def weights_of_clients(totals, client_weights):
     """Client weights w_i.
 
@@ -239,9 +250,7 @@ def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Rea
         elif stop - start == own.sum():
             yield _reading(federation, run, slice(start, stop), own)
         else:
-            skipped = starts[run] - (np.cumsum(own) - own)
-            scattered = np.repeat(skipped, own) + np.arange(own.sum())
-            yield _reading(federation, run, scattered, own)
+            yield _reading(federation, run, positions_of(starts[run], own), own)
 
 
 def _reading(federation, run, chosen, lengths):

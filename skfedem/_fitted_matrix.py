@@ -19,7 +19,7 @@ from ._poisson_means import warn_of_means
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
 from .models.families import FAMILIES
 from .models.low_rank_theta import LowRank, Theta, at
-from .models.main_effects import LEAST_PENALTY
+from .models.main_effects import LEAST_PENALTY, Effects
 from .models.row_regression import fit_rows
 
 
@@ -138,8 +138,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self.intercept_ if self._fitted_family == "gaussian" else 0.0
 
     def _theta(self):
+        effects = Effects(self.intercept_, self.row_effects_, self.column_effects_)
         low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
-        return Theta(self.intercept_, self.row_effects_, self.column_effects_, low_rank)
+        return Theta(effects, low_rank)
 
     def _means(self, theta, largest):
         """Means of cells; ``largest`` is the largest θ of an observed one."""
@@ -149,10 +150,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _dense(self, theta, rows=slice(None), columns=slice(None)):
         """θ of some rows and columns, as a matrix."""
-        low_rank = theta.low_rank
+        effects, low_rank = theta
         scaled = low_rank.left[rows] * low_rank.singular_values
-        effects = theta.row_effects[rows][:, None] + theta.column_effects[columns]
-        return theta.intercept + effects + scaled @ low_rank.right[columns].T
+        sums = effects.rows[rows][:, None] + effects.columns[columns]
+        return effects.intercept + sums + scaled @ low_rank.right[columns].T
 
     def _for_tables(self):
         """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them."""
@@ -203,13 +204,13 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             row_effects=self._fitted_effects in ("both", "rows"),
             ridge=max(self._fitted_effects_penalty, LEAST_PENALTY),
         )
-        low_rank = LowRank(factors, root, self.column_factors_)
-        return Theta(self.intercept_, effects, self.column_effects_, low_rank)
+        effects = Effects(self.intercept_, effects, self.column_effects_)
+        return Theta(effects, LowRank(factors, root, self.column_factors_))
 
     def _log_likelihood(self, theta, cells):
         """Log-likelihood of all observations."""
-        theta = theta._replace(intercept=theta.intercept - cells.origin)
-        natural = at(theta, cells.rows, cells.columns)
+        effects = theta.effects._replace(intercept=theta.effects.intercept - cells.origin)
+        natural = at(theta._replace(effects=effects), cells.rows, cells.columns)
         log_partition = self._family().log_partition(natural)
         terms = (cells.values - cells.origin) * natural - log_partition
         return float(cells.counts @ terms) + cells.log_base_measure

@@ -138,5 +138,5 @@ def next_call(settings, federation, given, memory, history):
         parameters = model.maximization(statistics)
         server = server._replace(statistics=statistics, parameters=parameters)
     memory = memory._replace(model=model, server=server)
-    memory = weighing(memory, uniform=settings.client_weights == "uniform")
+    memory = weighing(memory, settings.client_weights)
     return Beginning(problem, memory, history, bits)

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.base import clone
 
+from ._client_vectors import weighted_sum
 from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
 from .models.thresholding import threshold_singular_values
@@ -47,8 +48,7 @@ def largest_penalty(cells, family, effects, effects_penalty, client_weights):
     every = np.arange(federation.n_clients)
     theta = start_run(model, federation).parameters.natural
     residuals = model.all_rows(federation, theta, every).statistics
-    vectors = model.vectors(federation)
-    field = vectors.total(every, [vectors.weighted(federation.weights, every, residuals)])
+    field = weighted_sum(model.vectors(federation), federation.weights, residuals)
     pull = model.pooled.support.matrix(model.scale * field)
     low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), pull, 0.0, 1)
     return float(low_rank.singular_values.sum())

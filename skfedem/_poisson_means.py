@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._federation import owners_of
 from ._input.table_labels import label_text
 from ._messages import shown, warn
 from .models.families import MAX_LOG_MEAN
@@ -61,7 +62,7 @@ def warn_of_spread(support, theta, known, *, has_momentum, converged):
     row, column, offsets = int(support.rows[top]), int(support.columns[top]), known["row_offsets_"]
     own_row, whose = row, ""
     if offsets is not None:
-        client = int(np.searchsorted(offsets, row, side="right")) - 1
+        client = int(owners_of(offsets, row))
         own_row = row - int(offsets[client])
         whose = f" of client {shown(known['client_ids_'][client])}"
     if not has_momentum:

@@ -47,7 +47,7 @@ from .compression import Compressor
 from .models.families import FAMILIES
 from .models.low_rank_start import cell_federation, low_rank_model, start_again, start_run
 from .models.low_rank_theta import LowRank, Theta
-from .models.main_effects import EFFECTS
+from .models.main_effects import EFFECTS, Effects
 from .solvers._loop import evaluate
 from .solvers._memory import go_on, memory_of, same_rows
 from .solvers._options import (
@@ -502,12 +502,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             check_labels(axis, getattr(self, labels), known[labels], what_to_do)
         theta, rank = self._theta(), self.rank
         left, singular_values, right = theta.low_rank
-        return Theta(
-            0.0 if self.effects == "none" else theta.intercept - data.origin,
-            theta.row_effects * (self.effects in ("both", "rows")),
-            theta.column_effects * (self.effects in ("both", "columns")),
-            LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]),
+        effects = Effects(
+            0.0 if self.effects == "none" else theta.effects.intercept - data.origin,
+            theta.effects.rows * (self.effects in ("both", "rows")),
+            theta.effects.columns * (self.effects in ("both", "columns")),
         )
+        return Theta(effects, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
 
     def _known(self, X, clients, shape, data, checked):
         """Attributes that the data and the parameters determine before the first round."""
@@ -610,14 +610,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
 def _so_far(server, n_rounds, origin):
     """Fitted attributes that the server's state gives, whose θ counts from an origin."""
-    theta = server.parameters.natural  # which the memory keeps
+    effects, low_rank = server.parameters.natural  # which the memory keeps
     return {
-        "intercept_": float(theta.intercept) + origin,
-        "row_effects_": theta.row_effects.copy(),
-        "column_effects_": theta.column_effects.copy(),
-        "row_factors_": theta.low_rank.left.copy(),
-        "singular_values_": theta.low_rank.singular_values.copy(),
-        "column_factors_": theta.low_rank.right.copy(),
+        "intercept_": float(effects.intercept) + origin,
+        "row_effects_": effects.rows.copy(),
+        "column_effects_": effects.columns.copy(),
+        "row_factors_": low_rank.left.copy(),
+        "singular_values_": low_rank.singular_values.copy(),
+        "column_factors_": low_rank.right.copy(),
         "n_iter_": n_rounds,
         "converged_": False,
     }

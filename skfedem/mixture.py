@@ -543,16 +543,17 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             self._check_type_of_fit()
         given = check_start(settings, data.rows.shape[1], warm=memory is not None)
         federation = federation_of(data, self.client_weights)
-        uniform = self.client_weights == "uniform"
         with Workers(self.n_jobs) as workers:
             if memory is None:
                 beginning = first_call(settings, data.ids, federation, given, workers)
             else:
                 beginning = next_call(settings, federation, given, memory, self.history_)
             problem, n_known = beginning.problem, len(beginning.memory.ids)
-            joined, at = join(beginning.memory, data.ids, uniform=uniform)
+            joined, at = join(beginning.memory, data.ids, self.client_weights)
             schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
-            after, history, trace = stream(problem, joined, at, schedule, workers, uniform=uniform)
+            after, history, trace = stream(
+                problem, joined, at, schedule, workers, self.client_weights
+            )
         row, bits = history.row(0), beginning.bits
         downlink_bits = row["downlink_bits"] + bits
         downlink_bits += bits_of_units(after.model, len(after.ids) - n_known)

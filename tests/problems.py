@@ -27,7 +27,7 @@ from skfedem.models.families import FAMILIES
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.low_rank_start import low_rank_model, start_run
 from skfedem.models.low_rank_theta import Cells, LowRank, Theta
-from skfedem.models.main_effects import LEAST_PENALTY
+from skfedem.models.main_effects import LEAST_PENALTY, Effects
 from skfedem.models.mixture_parameters import in_row_units
 from skfedem.models.units import standard_units
 from skfedem.solvers import fedem, vr_fedem
@@ -268,7 +268,7 @@ def theta_of_rank_2(shape, seed):
     left, right = (np.linalg.qr(generator.standard_normal((size, 2)))[0] for size in shape)
     singular_values = np.array([1.5, 0.8]) * generator.uniform(0.8, 1.2)
     low_rank = LowRank(left, singular_values, right)
-    return Theta(0.3, rows - rows.mean(), columns - columns.mean(), low_rank)
+    return Theta(Effects(0.3, rows - rows.mean(), columns - columns.mean()), low_rank)
 
 
 def low_rank_objective(clients, weights, theta, penalty, family):
@@ -277,7 +277,7 @@ def low_rank_objective(clients, weights, theta, penalty, family):
     A client's mean over its cells weighs as ``weights`` say, and an observation 1 on average.
     """
     low_rank = theta.low_rank.left * theta.low_rank.singular_values @ theta.low_rank.right.T
-    effects = oracle.Effects(theta.intercept, theta.row_effects, theta.column_effects)
+    effects = oracle.Effects(*theta.effects)
     value = penalty * oracle.nuclear_norm(low_rank)
     value += LEAST_PENALTY / 2 * (np.sum(effects.rows**2) + np.sum(effects.columns**2))
     n_observations = np.array([client.counts.sum() for client in clients])
@@ -436,12 +436,11 @@ SETTINGS = {
 
 def make_problem(model, federation, setting=SETTINGS["exact"], *, seed=0, n_inner=4, **changes):
     """Problem of a setting, with the control step that the estimators take."""
-    vectors = model.vectors(federation)
-    omega = float(np.max(setting.compressor.omega_for(vectors.distinct_lengths)))
+    lengths = model.vectors(federation).distinct_lengths
+    omega = float(np.max(setting.compressor.omega_for(lengths)))
     return Problem(
         model=model,
         federation=federation,
-        vectors=vectors,
         compressor=setting.compressor,
         omega=omega,
         participation=setting.participation,
@@ -525,6 +524,13 @@ def same_bits(a, b):
 def fit_unconverged(estimator, *args, match="Not converged", **kwargs):
     """Fit where rounds are too few to converge, which is said."""
     with pytest.warns(ConvergenceWarning, match=match):
+        return estimator.fit(*args, **kwargs)
+
+
+def quiet_fit(estimator, *args, **kwargs):
+    """Fit where rounds may be too few to converge, which does not matter."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
         return estimator.fit(*args, **kwargs)
 
 

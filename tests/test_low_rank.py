@@ -1,7 +1,5 @@
 """The low-rank model on the solvers, against soft-impute and the literal Algorithm 7."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -92,22 +90,24 @@ def problem_of(
         0.0,
         adaptive,
     )
-    vectors = model.vectors(federation)
     compressor = Identity() if compressor is None else compressor
-    omega = float(np.max(compressor.omega_for(vectors.distinct_lengths)))
+    lengths = model.vectors(federation).distinct_lengths
+    omega = float(np.max(compressor.omega_for(lengths)))
     if n_inner is None:
         n_inner = automatic_n_inner(
             federation.n_clients, federation.n_samples, omega, participation
         )
     return Problem(
-        model, federation, vectors, compressor, omega, participation, 1 / (1 + omega), batch_size,
+        model, federation, compressor, omega, participation, 1 / (1 + omega), batch_size,
         True, n_inner, seed,
     )  # fmt: skip
 
 
 def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0, n_jobs=None):
+    lasting_noise = problem.batch_size is not None and not solver.VARIANCE_REDUCED
+    problem = problem._replace(lasting_noise=lasting_noise)
     if step_size is None:
-        schedule = automatic_step_size(problem, variance_reduced=solver is vr_fedem)
+        schedule = automatic_step_size(problem)
     else:
         schedule = lambda k: step_size  # noqa: E731
     options = Options(schedule, step_size is None, "field", max_iter, None, tol, "auto")
@@ -173,12 +173,12 @@ def test_minibatches_step_as_the_documented_rule_has_it():
         observations("poisson", True), "poisson", compressor=RandK(omega=1.0), participation=0.5,
         batch_size=1, n_inner=40,
     )  # fmt: skip
-    first = partial(first_step_size, problem)
     omega_p = problem.omega + 0.5 * (1 + problem.omega) / 0.5
     share = 1 / problem.federation.lengths.max()
-    assert_allclose(first(variance_reduced=False), share / (1 + 5 * omega_p), rtol=1e-12)
+    noisy = problem._replace(lasting_noise=True)
+    assert_allclose(first_step_size(noisy), share / (1 + 5 * omega_p), rtol=1e-12)
     spider = 1.4 * np.sqrt(share * 0.5 / (40 * (1 + omega_p)))
-    assert_allclose(first(variance_reduced=True), spider, rtol=1e-12)
+    assert_allclose(first_step_size(problem), spider, rtol=1e-12)
 
 
 def test_clients_who_count_alike_step_by_their_mean_length():
@@ -188,7 +188,7 @@ def test_clients_who_count_alike_step_by_their_mean_length():
     )
     lengths = problem.federation.lengths
     assert lengths.max() > lengths.mean()
-    step_size = first_step_size(problem, variance_reduced=False)
+    step_size = first_step_size(problem._replace(lasting_noise=True))
     assert_allclose(step_size, 1 / lengths.mean(), rtol=1e-12)
 
 
@@ -357,7 +357,7 @@ def test_weights_of_clients_weigh_their_observations():
     # objective, 277, does not tell steps of √(277 eps) apart; counts and means are up to 80.
     residual = counts * (federation.rows.values - np.exp(values))
     by_row = np.bincount(federation.rows.rows, residual)
-    assert_allclose(by_row, 1e-7 * theta.row_effects, atol=3e-5)
+    assert_allclose(by_row, 1e-7 * theta.effects.rows, atol=3e-5)
 
 
 # ---- pieces

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture, _parallel
 from skfedem.compression import Dithering
 
@@ -32,12 +33,6 @@ X = make_rows(600)
 OWNERS = np.random.default_rng(1).integers(5, size=600)
 CLIENTS = [X[owner == OWNERS] for owner in range(5)]
 PARAMETERS = ("weights_", "means_", "covariances_", "precisions_")
-
-
-def fit(estimator, *args, **kwargs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return estimator.fit(*args, **kwargs)
 
 
 def assert_same(one, other, names=PARAMETERS, **tolerance):

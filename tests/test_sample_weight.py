@@ -1,7 +1,5 @@
 """Weights of rows: integer weights are repeated rows."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,11 +7,11 @@ import sklearn
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture, _random
 from skfedem._federation import (
     Federation,
@@ -48,12 +46,6 @@ REPEATED = [np.repeat(rows, v, axis=0) for rows, v in zip(CLIENTS, WEIGHTS, stri
 X, OWNERS = np.concatenate(CLIENTS), np.repeat(range(len(LENGTHS)), LENGTHS)
 WEIGHT = np.concatenate(WEIGHTS)
 GIVEN = {"n_components": 3, "means_init": CENTERS / 2 + [100.0, 0.0], "random_state": 0}
-
-
-def fit(estimator, *args, **kwargs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return estimator.fit(*args, **kwargs)
 
 
 def assert_same_fit(one, other, **tolerance):

@@ -398,18 +398,16 @@ def problem_of(n_clients=20, n_rows=10, **changes):
     return make_problem(mixture_model(federation, "diag"), federation, **changes)
 
 
-@pytest.mark.parametrize("variance_reduced", [False, True])
-def test_automatic_steps_are_one_where_rounds_are_exact(variance_reduced):
-    schedule = automatic_step_size(problem_of(), variance_reduced=variance_reduced)
+def test_automatic_steps_are_one_where_rounds_are_exact():
+    schedule = automatic_step_size(problem_of())
     assert [schedule(k) for k in (1, 10, 10**6)] == [1.0] * 3
 
 
-@pytest.mark.parametrize("variance_reduced", [False, True])
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_automatic_steps_shrink_with_noise(variance_reduced, batch_size):
+@pytest.mark.parametrize(("batch_size", "lasting_noise"), [(None, False), (3, False), (3, True)])
+def test_automatic_steps_shrink_with_noise(batch_size, lasting_noise):
     def first(**changes):
-        problem = problem_of(batch_size=batch_size, **changes)
-        return first_step_size(problem, variance_reduced=variance_reduced)
+        problem = problem_of(batch_size=batch_size, lasting_noise=lasting_noise, **changes)
+        return first_step_size(problem)
 
     for noisy in (
         [first(omega=omega) for omega in (0.5, 2.0, 8.0)],
@@ -421,7 +419,7 @@ def test_automatic_steps_shrink_with_noise(variance_reduced, batch_size):
 
 def test_many_clients_allow_steps_that_control_variates_cannot_follow():
     def first(n_clients):
-        return first_step_size(problem_of(n_clients, omega=8.0), variance_reduced=False)
+        return first_step_size(problem_of(n_clients, omega=8.0))
 
     learning = 0.5 / 9
     assert first(10) == learning
@@ -435,7 +433,7 @@ def test_few_clients_step_as_theorem_4_has_it(p):
     omega_p = 4 + (1 - p) * 5 / p
     problem = problem_of(n_clients=2, omega=4.0, participation=p)
     expected = 0.5 * p * sqrt(2) / (5 * sqrt(omega_p))
-    assert_allclose(first_step_size(problem, variance_reduced=False), expected, rtol=1e-14)
+    assert_allclose(first_step_size(problem), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -450,12 +448,11 @@ def test_minibatches_step_as_the_documented_rule_has_it(covariance_type, known, 
     problem = make_problem(
         model, federation, omega=1.0, participation=0.5, batch_size=1, n_inner=40
     )
-    first = partial(first_step_size, problem)
     omega_p = 1 + 0.5 * 2 / 0.5
     noise = 0.02 * 20 / (model.n_statistics * (1 + factor * omega_p))
-    assert_allclose(first(variance_reduced=False), noise, rtol=1e-12)
+    assert_allclose(first_step_size(problem._replace(lasting_noise=True)), noise, rtol=1e-12)
     spider = 0.1 * sqrt(20 * 0.5 / (40 * (1 + omega_p)))
-    assert_allclose(first(variance_reduced=True), spider, rtol=1e-12)
+    assert_allclose(first_step_size(problem), spider, rtol=1e-12)
 
 
 @pytest.mark.parametrize("noise", [{"omega": 1.0}, {"participation": 0.5}])
@@ -486,11 +483,12 @@ def test_clients_average_no_more_than_their_rows_do():
 
 
 def test_only_noise_that_stays_makes_the_step_decrease():
-    reduced = automatic_step_size(problem_of(batch_size=3, omega=1.0), variance_reduced=True)
-    all_rows = automatic_step_size(problem_of(omega=1.0), variance_reduced=False)
+    reduced = automatic_step_size(problem_of(batch_size=3, omega=1.0))
+    all_rows = automatic_step_size(problem_of(omega=1.0))
     for schedule in (reduced, all_rows):
         assert len({schedule(k) for k in (1, 100, 10**6)}) == 1
-    schedule = automatic_step_size(problem_of(batch_size=3, omega=1.0), variance_reduced=False)
+    noisy = problem_of(batch_size=3, omega=1.0, lasting_noise=True)
+    schedule = automatic_step_size(noisy)
     steps = np.array([schedule(k) for k in range(1, 200001)])
     assert (np.diff(steps) <= 0).all()
     assert steps[-1] < 0.5 * steps[0]

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 
+from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
 from skfedem._federation import Federation
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
@@ -41,12 +42,6 @@ def make_clients(lengths=LENGTHS, seed=0):
 
 CLIENTS = make_clients()
 X, OWNERS = np.concatenate(CLIENTS), np.repeat(range(len(LENGTHS)), LENGTHS)
-
-
-def fit(estimator, *args, **kwargs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return estimator.fit(*args, **kwargs)
 
 
 def assert_memory_is_the_mean(gm):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import issparse
 
+from .._federation import owners_of
 from .._messages import shown
 from .table_labels import label_text, table_labels
 from .tables import LARGEST
@@ -53,7 +54,7 @@ def _bare(number):
 
 def _giver(observations, position):
     """The client of an observation, and its table; None for triplets."""
-    client = int(np.searchsorted(observations.offsets, position, side="right")) - 1
+    client = int(owners_of(observations.offsets, position))
     given = observations.given
     return client, given[client] if isinstance(given, list) else given
 

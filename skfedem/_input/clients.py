@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from sklearn.utils.validation import validate_data
 from .._federation import (
     Federation,
     offsets_of,
+    owners_of,
     sample_weight_of,
     weights_of_clients,
 )
@@ -127,7 +127,7 @@ def _from_labels(rows, clients, weights, allow_nan, may_copy):
     def of_whom(row):
         """Whose row it is, for a message."""
         position = row if order is None else np.flatnonzero(order == row)[0]
-        return f" of client {shown(ids[np.searchsorted(offsets, position, side='right') - 1])}"
+        return f" of client {shown(ids[owners_of(offsets, position)])}"
 
     check_finite(rows, of_whom, allow_nan=allow_nan)
     if order is None:
@@ -151,11 +151,10 @@ def _weighted(data, weights):
     if weights is None:
         return data
     starts = data.offsets[:-1]
-    owners = partial(np.searchsorted, data.offsets, side="right")
     check_weights(
         weights,
-        lambda row: f" of client {shown(data.ids[owners(row) - 1])}",
-        lambda row: data.offsets[owners(row) - 1],
+        lambda row: f" of client {shown(data.ids[owners_of(data.offsets, row)])}",
+        data.offsets,
     )
     kept = weights > 0
     counts = np.add.reduceat(kept, starts, dtype=np.intp)
@@ -190,8 +189,9 @@ def _from_list(estimator, X, allow_nan):
     else:
         dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
         rows = np.concatenate(tables, dtype=dtype)
-    owners = partial(np.searchsorted, offsets, side="right")
-    check_finite(rows, lambda row: f" of client {owners(row) - 1}", offsets, allow_nan=allow_nan)
+    check_finite(
+        rows, lambda row: f" of client {owners_of(offsets, row)}", offsets, allow_nan=allow_nan
+    )
     return ClientData(rows, offsets, np.arange(len(tables)))
 
 

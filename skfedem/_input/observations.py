@@ -73,11 +73,11 @@ def observations_of_list(estimator, X, shape, missing, rows):
         _set_features(estimator, np.empty((1, shape[1])) if unnamed else X[0])
         pieces = [observed(table, missing) for table in tables]
         if rows == "disjoint":
-            row_offsets = np.cumsum([0] + [table.shape[-2] for table in tables])
+            row_offsets = offsets_of([table.shape[-2] for table in tables])
             shape = (int(row_offsets[-1]), shape[1])
             for (codes, _), first in zip(pieces, row_offsets[:-1], strict=True):
                 codes += first * shape[1]
-    offsets = np.cumsum([0] + [len(codes) for codes, _ in pieces])
+    offsets = offsets_of([len(codes) for codes, _ in pieces])
     codes, values = map(np.concatenate, zip(*pieces, strict=True))
     return Observations(
         codes, values, offsets, _checked_size(shape), np.arange(len(X)), row_offsets, given

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
+from .._federation import offsets_of, owners_of
 from .tables import LARGEST, is_client_list, refuse_masked
 
 
@@ -13,13 +12,8 @@ def check_row_weights(X, sample_weight):
     """Weights of the rows of a table, or of a list of tables one after the other, for a mean."""
     if is_client_list(X):
         weights = weights_of_list(X, sample_weight)
-        offsets = np.cumsum([0] + [len(table) for table in X])
-        owners = partial(np.searchsorted, offsets, side="right")
-        check_weights(
-            weights,
-            lambda row: f" of client {owners(row) - 1}",
-            lambda row: offsets[owners(row) - 1],
-        )
+        offsets = offsets_of([len(table) for table in X])
+        check_weights(weights, lambda row: f" of client {owners_of(offsets, row)}", offsets)
         return weights
     weights = weights_of_table(sample_weight, _n_rows(X))
     check_weights(weights)
@@ -71,17 +65,18 @@ def weights_of_table(sample_weight, n_rows, whose=""):
     return weights
 
 
-def check_weights(weights, of_whom=lambda row: "", first=lambda row: 0):
+def check_weights(weights, of_whom=lambda row: "", offsets=None):
     """Raise for weights that are negative, missing, infinite, or all zero.
 
-    For a row, ``of_whom`` says whose it is, and ``first`` where that client's rows begin.
+    For a row, ``of_whom`` says whose it is; ``offsets`` are those of the clients' rows.
     """
     bad = np.flatnonzero(~((weights >= 0) & (weights <= LARGEST)))
     if len(bad):
         row = bad[0]
+        within = row if offsets is None else row - offsets[owners_of(offsets, row)]
         raise ValueError(
             f"Expected sample_weight to be not negative and at most {LARGEST:g}, got "
-            f"{weights[row]} in row {row - first(row)}{of_whom(row)}. Drop such rows or give them "
+            f"{weights[row]} in row {within}{of_whom(row)}. Drop such rows or give them "
             "weight 0; only ratios of weights matter."
         )
     if not weights.max() >= 1 / LARGEST:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from scipy.sparse import issparse
 
+from .._federation import owners_of
 from .._messages import plural
 
 GIVE_TABLES = (
@@ -270,9 +271,7 @@ def _check_each(block, start, of_whom, offsets, allow_nan):
         return
     row, column = np.argwhere(bad)[0]
     value, row = block[row, column], row + start
-    within = (
-        row if offsets is None else row - offsets[np.searchsorted(offsets, row, side="right") - 1]
-    )
+    within = row if offsets is None else row - offsets[owners_of(offsets, row)]
     got = f"got {value} in row {within}, column {column}{of_whom(row)}"
     if finite.all():
         raise ValueError(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from datetime import date
 from itertools import pairwise
-from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
+
+from ._common import characters_in, wrapped
 
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _MIDNIGHT = re.compile(r"(?<=\d)[T ]00:00(:00(\.0+)?)?$")
@@ -16,7 +17,6 @@ _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
 _MOST_CHARACTERS = 13  # of a name
-_CHARACTERS_PER_INCH = 14  # of the axis' label
 
 
 class Columns(NamedTuple):
@@ -162,5 +162,4 @@ def furnish(axis, columns, name):
             axis.tick_params(axis="x", rotation=40)
             for label in axis.get_xticklabels():
                 label.set(horizontalalignment="right", rotation_mode="anchor")
-    length = max(1, int(_CHARACTERS_PER_INCH * width))
-    axis.set_xlabel("\n".join(fill(line, length) for line in name.splitlines()))
+    axis.set_xlabel(wrapped(name, characters_in(width)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import fill
 
 import numpy as np
 from sklearn.frozen import FrozenEstimator
@@ -15,6 +16,7 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _DASHES = ("-", "--", ":", "-.")
 # After the last dashes, they come again bolder.
 _BOLDNESS = (1, 2)
+_CHARACTERS_PER_INCH = 14
 _WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
 
 
@@ -152,6 +154,16 @@ def with_options(style, options, artist):
 def one_or_all(axes):
     """The only one of some axes, or all of them as an array."""
     return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)
+
+
+def wrapped(text, length):
+    """Text in lines of at most so many characters; its own line breaks stay."""
+    return "\n".join(fill(line, length) for line in text.splitlines())
+
+
+def characters_in(inches):
+    """How many characters of an axis' label there is room for."""
+    return max(1, int(_CHARACTERS_PER_INCH * inches))
 
 
 def lay_out(figure):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from textwrap import fill
-
 import numpy as np
 
 from .._parameters import check_choice
 from ._columns import edges
-from ._common import given_axes, lay_out, new_axes
+from ._common import characters_in, given_axes, lay_out, new_axes, wrapped
 from ._matrix import band_edges
 
 _QUANTITIES = {"poisson": "count", "bernoulli": "probability", "gaussian": "value"}
 _MISSING = "0.88"
 _COLORS = "viridis"
-_CHARACTERS_PER_INCH = 14
 _ROUNDING = 1e-9
 
 
@@ -114,15 +111,14 @@ def _furnish_rows(axis, display, rows, row_name):
     axis.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
     if display.n_rows >= 1000:
         axis.yaxis.set_major_formatter("{x:,.0f}")
-    axis.set_ylabel(_wrapped(_row_label(display, row_name, np.diff(rows)), axis))
+    axis.set_ylabel(_along(_row_label(display, row_name, np.diff(rows)), axis))
 
 
-def _wrapped(text, axis):
+def _along(text, axis):
     """Text in lines that are no longer than axes are high."""
     lay_out(axis.figure)  # how high they are
     height = axis.get_window_extent().height / axis.figure.dpi  # inches
-    longest = max(1, int(_CHARACTERS_PER_INCH * height))
-    return "\n".join(fill(line, longest) for line in text.splitlines())
+    return wrapped(text, characters_in(height))
 
 
 def _row_label(display, row_name, sizes):
@@ -185,7 +181,7 @@ def _colorbar(image, axes, norm, label):
     from matplotlib.ticker import FixedLocator
 
     bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
-    bar.set_label(_wrapped(label, bar.ax))
+    bar.set_label(_along(label, bar.ax))
     if _is_logarithmic(norm):
         powers = 10.0 ** np.arange(17)
         bar.ax.yaxis.set_major_locator(FixedLocator([0, *powers[powers <= max(norm.vmax, 1)]]))

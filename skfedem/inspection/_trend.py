@@ -10,7 +10,7 @@ import numpy as np
 
 from .._parameters import check_choice, check_number
 from ._columns import edges, unbroken
-from ._common import given_axes, new_axes, with_options
+from ._common import given_axes, new_axes, with_options, wrapped
 from ._legends import legend_above
 from ._matrix import moving_mean
 
@@ -139,8 +139,7 @@ def _furnish(axis, display, yscale, row_name):
         # On a narrower axis ticks are not whole numbers, and matplotlib's offset serves them.
         if high - low >= 10 and np.abs(display.trend).max() >= 1000:
             axis.yaxis.set_major_formatter("{x:,.0f}")
-    lines = _TOTALS[display.family].format(rows=row_name).splitlines()
-    axis.set_ylabel("\n".join(fill(line, _LABEL_LENGTH) for line in lines))
+    axis.set_ylabel(wrapped(_TOTALS[display.family].format(rows=row_name), _LABEL_LENGTH))
     axis.grid(alpha=0.3)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from .._client_vectors import OnOwnRows
 from ._base import Estimate, Model, Step
 from .client_runs import segment_sums
-from .low_rank_theta import Cells, Theta, at, effects_of
+from .low_rank_theta import Cells, Theta, at
 from .main_effects import ridge
 from .proximal import (
     MAX_HALVINGS,
@@ -134,9 +134,8 @@ class LowRankModel(Model):
 
     def all_rows(self, federation, natural, clients):
         """Residuals ``counts * (y - ψ'(θ))`` over the number of cells, in all cells of a client."""
-        vectors = self.vectors(federation)
-        lengths = vectors.lengths(clients)
-        cells = _take(federation.rows, vectors.index(clients))
+        lengths = federation.lengths_of(clients)
+        cells = self._cells(federation, clients)
         theta = at(natural, cells.rows, cells.columns)
         log_likelihoods = cells.counts * (
             cells.values * theta - self.pooled.family.log_partition(theta)
@@ -147,7 +146,7 @@ class LowRankModel(Model):
 
     def minibatch(self, federation, clients, batches):
         """Draw cells."""
-        lengths = self.vectors(federation).lengths(clients)
+        lengths = federation.lengths_of(clients)
         drawn = batches + federation.offsets[clients][:, None]
         positions = batches + (np.cumsum(lengths) - lengths)[:, None]
         cells = _take(federation.rows, drawn.ravel())
@@ -166,8 +165,11 @@ class LowRankModel(Model):
 
     def kept_natural(self, federation, natural, clients):
         """θ in the cells that the clients observed."""
-        cells = _take(federation.rows, self.vectors(federation).index(clients))
+        cells = self._cells(federation, clients)
         return at(natural, cells.rows, cells.columns)
+
+    def _cells(self, federation, clients):
+        return _take(federation.rows, self.vectors(federation).index(clients))
 
     def _residuals(self, cells, theta):
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
@@ -191,8 +193,7 @@ class LowRankModel(Model):
         """θ in the client's cells, or all factors and effects where these are fewer numbers."""
         n_rows, n_columns = self.pooled.support.shape
         factors = (self.pooled.rank + 1) * (n_rows + n_columns + 1)
-        lengths = self.vectors(federation).lengths(clients)
-        return int(np.minimum(lengths, factors).sum())
+        return int(np.minimum(federation.lengths_of(clients), factors).sum())
 
     def constants(self):
         """Shape of the matrix."""
@@ -202,8 +203,7 @@ class LowRankModel(Model):
 
     def maximization(self, statistics):
         """θ: the server's step has the M-step in it."""
-        low_rank, effects = statistics.iterate.low_rank, statistics.iterate.effects
-        return Parameters(Theta(effects.intercept, effects.rows, effects.columns, low_rank))
+        return Parameters(Theta(statistics.iterate.effects, statistics.iterate.low_rank))
 
     def server_step(self, statistics, field, step_size, *, exact):
         """Proximal step along W, with FISTA's momentum where nothing is random.
@@ -284,7 +284,7 @@ class LowRankModel(Model):
         if theta.low_rank is not iterate.low_rank:
             support = self.pooled.support
             values = at(theta, support.rows, support.columns)
-            iterate = Iterate(theta.low_rank, None, effects_of(theta), values, None)
+            iterate = Iterate(theta.low_rank, None, theta.effects, values, None)
         return self.log_base_measure - objective(self.pooled, iterate, statistics.sums)
 
     def evaluated(self, mean_log_likelihood, parameters):
@@ -292,9 +292,8 @@ class LowRankModel(Model):
         theta = parameters.natural
         log_likelihood = self.scale * mean_log_likelihood + self.log_base_measure
         penalty = self.pooled.penalty * float(theta.low_rank.singular_values.sum())
-        return (
-            penalty + ridge(effects_of(theta), self.pooled.effects_penalty) - float(log_likelihood)
-        )
+        penalty += ridge(theta.effects, self.pooled.effects_penalty)
+        return penalty - float(log_likelihood)
 
     def change(self, now, before):
         """Relative size of the change of the objective without constants, which has no unit.

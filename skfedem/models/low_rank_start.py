@@ -11,7 +11,7 @@ from .._bits import FLOAT_BITS
 from .._federation import Federation, offsets_of, weights_of_clients
 from ._base import Start
 from .low_rank import LowRankModel, Point
-from .low_rank_theta import Cells, effects_of, low_rank_at, zero_low_rank
+from .low_rank_theta import Cells, low_rank_at, zero_low_rank
 from .main_effects import Effects, Margins, Support
 from .proximal import Pooled, largest_curvature, with_effects
 
@@ -96,10 +96,7 @@ def low_rank_model(
         ),
         shape=shape,
     )
-    margins = Margins(
-        np.bincount(cells.rows, counts * cells.values, minlength=n_rows),
-        np.bincount(cells.columns, counts * cells.values, minlength=n_columns),
-    )
+    margins = support.margins(np.bincount(positions, counts * cells.values))
     pooled = Pooled(support, margins, family, rank, penalty, effects, effects_penalty)
     return LowRankModel(pooled, positions, scale, float(shares @ log_base_measures), adaptive)
 
@@ -128,7 +125,7 @@ def start_run(model, federation, theta=None):
         intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
         effects, low_rank = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns)), None
     else:
-        effects, low_rank = effects_of(theta), theta.low_rank
+        effects, low_rank = theta
     low_rank = low_rank or zero_low_rank(support.shape)
     values = low_rank_at(low_rank, support.rows, support.columns)
     iterate = with_effects(pooled, low_rank, values, effects)

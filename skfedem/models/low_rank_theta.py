@@ -47,11 +47,9 @@ class LowRank(NamedTuple):
 
 
 class Theta(NamedTuple):
-    """``θ_jl = intercept + row_effects_j + column_effects_l + low_rank_jl``."""
+    """``θ_jl = intercept + effects.rows_j + effects.columns_l + low_rank_jl``."""
 
-    intercept: float
-    row_effects: np.ndarray
-    column_effects: np.ndarray
+    effects: Effects
     low_rank: LowRank
 
 
@@ -75,14 +73,9 @@ def low_rank_at(low_rank, rows, columns):
     return products(low_rank.left * low_rank.singular_values, low_rank.right, rows, columns)
 
 
-def effects_of(theta):
-    """Intercept and main effects of θ."""
-    return Effects(theta.intercept, theta.row_effects, theta.column_effects)
-
-
 def at(theta, rows, columns):
     """θ at some cells."""
-    return effects_of(theta).at(rows, columns) + low_rank_at(theta.low_rank, rows, columns)
+    return theta.effects.at(rows, columns) + low_rank_at(theta.low_rank, rows, columns)
 
 
 def squared_distance(one, other):

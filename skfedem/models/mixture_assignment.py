@@ -13,7 +13,7 @@ from sklearn.utils.random import sample_without_replacement
 
 from .. import _random
 from .._bits import FLOAT_BITS
-from .._federation import read
+from .._federation import owners_of, read
 from .._rows import take_rows
 from .mixture_domain import in_domain
 
@@ -195,7 +195,7 @@ def _plusplus_centers(model, federation, seed):
     """k-means++ over the clients' rows: reveals ``n_components`` rows to the server."""
     rng = np.random.RandomState(seed)
     sample = _sample(rng, 0, federation.n_samples)
-    owners = np.searchsorted(federation.offsets, sample, side="right") - 1
+    owners = owners_of(federation.offsets, sample)
     row_weights = (federation.weights / federation.totals)[owners]
     if federation.sample_weight is not None:
         row_weights *= federation.sample_weight.values[sample]

@@ -66,10 +66,10 @@ def pooled_moments(federation, *, scatter):
        analysis and recommendations", The American Statistician 37(3), 1983.
     """
     n, d = federation.n_clients, federation.rows.shape[1]
-    counts, sums, _ = _sums_about(federation, np.zeros(d), None)
+    counts, sums, _, n_counts = _sums_about(federation, np.zeros(d), None)
     present = np.maximum(counts, 1)
     center = sums / present
-    _, sums, moment = _sums_about(federation, center, scatter)
+    _, sums, moment, _ = _sums_about(federation, center, scatter)
     correction = sums / present
     mean = center + correction
     if scatter == "products":
@@ -78,8 +78,6 @@ def pooled_moments(federation, *, scatter):
         # Rounding can take a constant feature below 0.
         moment = np.maximum(moment - sums * correction, 0.0)
     second = d + {"products": d * (d + 1) // 2, "squares": d, None: 0}[scatter]
-    # Products need complete rows, for which one count is enough.
-    n_counts = n if scatter == "products" else _n_counts(federation)
     uplink = n_counts + n * (d + second)
     return Moments(
         counts,
@@ -94,16 +92,21 @@ def pooled_moments(federation, *, scatter):
 def only_counts(federation):
     """Only the counts, for those who need no moments: the moments returned are 0."""
     zeros = np.zeros(federation.rows.shape[1])
-    counts, _, _ = _sums_about(federation, zeros, None)
-    return Moments(counts, zeros, zeros, None, FLOAT_BITS * _n_counts(federation), 0)
+    counts, _, _, n_counts = _sums_about(federation, zeros, None)
+    return Moments(counts, zeros, zeros, None, FLOAT_BITS * n_counts, 0)
 
 
 def _sums_about(federation, center, scatter):
-    """Sums over all rows: of ones, of ``rows - center`` and of its squares or products."""
+    """Sums over all rows: of ones, of ``rows - center`` and of its squares or products.
+
+    The last number is how many counts all clients send: one each, or one per feature if a client
+    has NaN.
+    """
     d = len(center)
+    incomplete = np.zeros(federation.n_clients, dtype=bool)
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
     moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
-    for _, rows, _, _ in _blocks(federation):
+    for run, rows, lengths, _ in _blocks(federation):
         y = rows - center
         counts += len(y)
         own = y.sum(axis=0)
@@ -111,23 +114,16 @@ def _sums_about(federation, center, scatter):
             missing = np.isnan(y)
             y[missing] = 0.0
             counts -= missing.sum(axis=0)
+            incomplete[run] |= np.logical_or.reduceat(
+                missing.any(axis=1), np.cumsum(lengths) - lengths
+            )
             own = y.sum(axis=0)
         sums += own
         if scatter == "products":
             moment += y.T @ y
         elif scatter == "squares":
             moment += np.einsum("ij,ij->j", y, y)
-    return counts, sums, moment
-
-
-def _n_counts(federation):
-    """How many counts all clients send: one each, or one per feature if a client has NaN."""
-    incomplete = np.zeros(federation.n_clients, dtype=bool)
-    for run, rows, lengths, _ in _blocks(federation):
-        missing = np.isnan(rows.sum(axis=1, dtype=np.float64))
-        incomplete[run] |= np.logical_or.reduceat(missing, np.cumsum(lengths) - lengths)
-    n_incomplete = int(incomplete.sum())
-    return federation.n_clients + n_incomplete * (federation.rows.shape[1] - 1)
+    return counts, sums, moment, federation.n_clients + int(incomplete.sum()) * (d - 1)
 
 
 def _blocks(federation):

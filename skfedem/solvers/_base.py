@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _random
-from .._client_vectors import ClientVectors
+from .._client_vectors import ClientVectors, weighted_sum
 from .._federation import Federation, draw_minibatches, draw_weighted_minibatches
 from .._typing import FloatArray, IntArray
 from ..compression import Compressor
@@ -43,8 +43,6 @@ class Problem(NamedTuple):
     ----------
     model : Model
     federation : Federation
-    vectors : Rectangular or OnOwnRows
-        How the clients' vectors lie in memory.
     compressor : Compressor
     omega : float
         ω of the compressor for messages of this length (the largest, if lengths differ).
@@ -71,7 +69,6 @@ class Problem(NamedTuple):
 
     model: Model
     federation: Federation
-    vectors: ClientVectors
     compressor: Compressor
     omega: float = 0.0
     participation: float = 1.0
@@ -82,6 +79,11 @@ class Problem(NamedTuple):
     seed: int = 0
     presence: float = 1.0
     lasting_noise: bool = False
+
+    @property
+    def vectors(self) -> ClientVectors:
+        """How the clients' vectors lie in memory."""
+        return self.model.vectors(self.federation)
 
     @property
     def exact(self) -> bool:
@@ -224,9 +226,7 @@ def _check_sent(
 
 def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
     """V = Σ_i w_i V_i, as a server's vector."""
-    vectors, weights = problem.vectors, problem.federation.weights
-    every = np.arange(len(weights))
-    return vectors.total(every, [vectors.weighted(weights, every, controls)])
+    return weighted_sum(problem.vectors, problem.federation.weights, controls)
 
 
 def mean_field(problem: Problem, server: ServerState, received: Received) -> FloatArray:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._federation import fingerprint
+from .._federation import fingerprint, weights_of_clients
 from ..models._base import Model
 from ._base import ServerState, mean_control
 from .fedem import ClientStates
@@ -151,27 +151,25 @@ def go_on(memory, solver, problem, start, ids):
     return start._replace(kept=Kept(server, states))
 
 
-def weighing(memory, *, uniform):
+def weighing(memory, client_weights):
     """Memory whose V is that of weights by rows, or of uniform weights: V = Σ_i w_i V_i.
 
     The sum is computed anew: a stream has no end, and the rounding of one huge row would stay in V
     for good. (Within a call of several rounds, it does.)
     """
-    n = len(memory.ids)
-    weights = np.full(n, 1 / n) if uniform else memory.totals / memory.totals.sum()
+    weights = weights_of_clients(memory.totals, client_weights)
     control = weights @ memory.states.controls
     return memory._replace(weights=weights, server=memory.server._replace(control=control))
 
 
-def join(memory, ids, *, uniform):
+def join(memory, ids, client_weights):
     """Memory in which all these clients are known: new ones with V_i = 0 and no rows so far.
 
     Parameters
     ----------
     memory : Memory
     ids : ndarray of shape (n,)
-    uniform : bool
-        Whether all clients weigh the same, whatever their rows.
+    client_weights : {"n_samples", "uniform"}
 
     Returns
     -------
@@ -192,7 +190,7 @@ def join(memory, ids, *, uniform):
     if len(new):
         at[new] = n_known + np.arange(len(new))
         controls = np.concatenate([controls, np.zeros((len(new), controls.shape[1]))])
-        if uniform:
+        if client_weights == "uniform":
             # With weights by rows, new clients have no weight yet, and V stays.
             share = n_known / (n_known + len(new))
             server = server._replace(control=share * server.control)

@@ -106,8 +106,7 @@ def federated_problem(estimator, model, federation, seed):
         compressor = estimator.compressor
         if not isinstance(compressor, Compressor):
             compressor = _COMPRESSORS[compressor](omega=estimator.omega)
-    vectors = model.vectors(federation)
-    omega, length = _worst_omega(compressor, vectors.distinct_lengths)
+    omega, length = _worst_omega(compressor, model.vectors(federation).distinct_lengths)
     if omega > estimator.omega * (1 + _ROUNDING):
         warn(
             f"compressor={compressor!r} has omega={omega:.3g} for messages of "
@@ -119,7 +118,9 @@ def federated_problem(estimator, model, federation, seed):
     control_step, n_inner = estimator.control_step, estimator.n_inner
     if is_auto(control_step):
         control_step = 1 / (1 + omega)
-    if estimator.batch_size is None or not _variance_reduced(estimator):
+    reads_batches = estimator.batch_size is not None
+    lasting_noise = reads_batches and not SOLVERS[estimator.solver].VARIANCE_REDUCED
+    if lasting_noise or not reads_batches:
         n_inner = 1
     elif is_auto(n_inner):
         n_inner = automatic_n_inner(
@@ -128,21 +129,16 @@ def federated_problem(estimator, model, federation, seed):
     return Problem(
         model=model,
         federation=federation,
-        vectors=vectors,
         compressor=compressor,
         omega=omega,
         participation=estimator.participation,
         control_step=control_step,
         batch_size=estimator.batch_size,
         replacement=estimator.replacement,
-        lasting_noise=estimator.batch_size is not None and not _variance_reduced(estimator),
+        lasting_noise=lasting_noise,
         n_inner=n_inner,
         seed=seed,
     )
-
-
-def _variance_reduced(estimator):
-    return SOLVERS[estimator.solver].VARIANCE_REDUCED
 
 
 def _worst_omega(compressor, lengths):
@@ -163,7 +159,7 @@ def step_schedule(estimator, problem):
     """Function from the round, counted from 1, to γ in (0, 1]."""
     step_size = estimator.step_size
     if is_auto(step_size):
-        return automatic_step_size(problem, variance_reduced=_variance_reduced(estimator))
+        return automatic_step_size(problem)
     if not callable(step_size):
         return lambda round_number: step_size
 

@@ -10,7 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from .._bits import FLOAT_BITS
-from .._federation import Federation, sample_weight_of
+from .._federation import (
+    Federation,
+    offsets_of,
+    positions_of,
+    sample_weight_of,
+    weights_of_clients,
+)
 from .._history import History
 from .._rows import take_rows
 from . import fedem
@@ -43,9 +49,7 @@ def batches(federation, batch_size):
     for first in range(0, int(lengths.max()), batch_size):
         clients = np.flatnonzero(lengths > first)
         own = np.minimum(lengths[clients] - first, batch_size)
-        ends = np.cumsum(own)
-        chosen = np.repeat(starts[clients] + first - (ends - own), own) + np.arange(ends[-1])
-        offsets = np.concatenate([[0], ends])
+        chosen, offsets = positions_of(starts[clients] + first, own), offsets_of(own)
         weights = federation.sample_weight
         if weights is not None:
             weights = sample_weight_of(weights.values[chosen], offsets)
@@ -53,7 +57,7 @@ def batches(federation, batch_size):
         yield clients, Federation(rows, offsets, own_weights, weights)
 
 
-def stream(problem, memory, at, schedule, workers, *, uniform):
+def stream(problem, memory, at, schedule, workers, client_weights):
     """Run a round of FedEM on each batch of a call.
 
     Parameters
@@ -67,8 +71,7 @@ def stream(problem, memory, at, schedule, workers, *, uniform):
     schedule : callable or None
         From the round, counted from 1, to γ; None for automatic steps.
     workers : Workers
-    uniform : bool
-        Whether all clients weigh the same, whatever their rows.
+    client_weights : {"n_samples", "uniform"}
 
     Returns
     -------
@@ -84,7 +87,7 @@ def stream(problem, memory, at, schedule, workers, *, uniform):
     for clients, batch in batches(problem.federation, problem.batch_size):
         own, here = batch.totals, at[clients]
         totals[here] += own
-        if uniform:
+        if client_weights == "uniform":
             weights = np.full(len(here), 1 / len(totals))
         else:
             # Σ_i w_i V_i with weights that have changed.
@@ -96,7 +99,6 @@ def stream(problem, memory, at, schedule, workers, *, uniform):
         now = problem._replace(
             model=model,
             federation=federation,
-            vectors=model.vectors(federation),
             batch_size=None,
             lasting_noise=True,
             presence=1.0 if len(here) == len(totals) else float(weights.sum()),
@@ -115,7 +117,7 @@ def stream(problem, memory, at, schedule, workers, *, uniform):
     every[at] = controls
     memory = memory._replace(
         totals=totals,
-        weights=np.full(len(totals), 1 / len(totals)) if uniform else totals / mass,
+        weights=weights_of_clients(totals, client_weights),
         n_samples=n_samples,
         model=model,
         server=server,

@@ -36,27 +36,25 @@ _STREAM_NOISE = 12.5
 MOST_AT_ONCE = 2**52
 
 
-def automatic_step_size(problem: Problem, *, variance_reduced: bool) -> Callable[[int], float]:
+def automatic_step_size(problem: Problem) -> Callable[[int], float]:
     """Schedule of γ for a problem.
 
     Parameters
     ----------
     problem : Problem
-    variance_reduced : bool
-        Whether the clients' estimates have no noise in the limit although they read minibatches.
 
     Returns
     -------
     schedule : callable
         From the round, counted from 1, to γ in (0, 1].
     """
-    first = first_step_size(problem, variance_reduced=variance_reduced)
-    if problem.batch_size is None or variance_reduced:
+    first = first_step_size(problem)
+    if not problem.lasting_noise:
         return lambda round_number: first
     return lambda round_number: first * max(1.0, round_number * first / _HELD) ** -_DECAY
 
 
-def first_step_size(problem: Problem, *, variance_reduced: bool) -> float:
+def first_step_size(problem: Problem) -> float:
     """γ before any decrease: the smallest of what clients, noise and SPIDER allow, at most 1.
 
     Clients allow what their control variates can follow, or more where there are so many of them
@@ -77,7 +75,7 @@ def first_step_size(problem: Problem, *, variance_reduced: bool) -> float:
         noise, spider = problem.model.minibatch_bounds(
             problem.federation, problem.batch_size, omega_p
         )
-        bounds.append(spider * sqrt(p / problem.n_inner) if variance_reduced else noise)
+        bounds.append(noise if problem.lasting_noise else spider * sqrt(p / problem.n_inner))
     return min(bounds)
 
 
@@ -110,7 +108,7 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
     noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, 0.0)
     noise *= _STREAM_NOISE / (1 + participation_omega(problem.omega, problem.participation))
-    memory = first_step_size(present, variance_reduced=False)
+    memory = first_step_size(present)
     return min(share, noise, memory)
 
 
