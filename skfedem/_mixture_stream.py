@@ -16,7 +16,7 @@ from ._random import seeds_of_runs
 from .models.mixture_start import standardise, start_run, with_axes_of, with_parameters
 from .solvers import fedem
 from .solvers._base import Problem, ServerState
-from .solvers._loop import Options, evaluate, initialise
+from .solvers._loop import evaluate, initialise
 from .solvers._memory import Memory, memory_of, weighing
 from .solvers._options import federated_problem
 
@@ -72,8 +72,9 @@ def first_call(settings, ids, federation, given, workers):
     seed, start = _best_start(settings, problem, given, seeds, cost, workers)
     problem = problem._replace(seed=seed)
     # Fields at the start would soon be out of date, and stay so for clients that do not come back.
-    options = Options(None, control_init="zeros", eval_every=1)
-    server, states, row = initialise(fedem, problem, start, options, workers)
+    server, states, row = initialise(
+        fedem, problem, start, workers, control_init="zeros", watched=True
+    )
     first = History()
     first.append(**row)
     history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}

@@ -173,12 +173,12 @@ def test_starts_are_tasks_where_there_are_several(clients):
 def test_a_start_that_is_interrupted_before_its_first_round_ends_all_the_same(clients, monkeypatch):
     n_starts = 0
 
-    def interrupted(*args):
+    def interrupted(*args, **kwargs):
         nonlocal n_starts
         n_starts += 1
         if n_starts == 2:
             raise KeyboardInterrupt
-        return initialise(*args)
+        return initialise(*args, **kwargs)
 
     monkeypatch.setattr(_loop, "initialise", interrupted)
     recorder = Recorder()

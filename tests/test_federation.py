@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from math import comb, inf
 
@@ -21,7 +22,7 @@ from skfedem._federation import draw_minibatches, offsets_of, read, runs
 from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.participation import draw_active
-from skfedem.solvers._stopping import Exact, Sweeps
+from skfedem.solvers._stopping import first_sweep, next_sweep, settled
 
 LARGEST_UNIFORM = 1 - 2.0**-53
 
@@ -348,45 +349,41 @@ def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch, interruptible)
 # ---- stopping rules
 
 
+def stops(values, steps, tol=0.1, n_quiet=1):
+    """After which criteria exact rounds stop, given the steps that led from one to the next."""
+    model = Quadratic()
+    model.n_quiet = n_quiet
+    return [
+        settled(values[:k], steps[max(k - 1 - n_quiet, 0) : k - 1], tol, model)
+        for k in range(1, len(values) + 1)
+    ]
+
+
 def test_exact_rounds_stop_at_the_first_small_change():
-    rule = Exact(tol=0.1, model=Quadratic())
-    assert [rule.converged(value, [1.0]) for value in (-3.0, -2.0, -1.5, -1.45)] == [0, 0, 0, 1]
-    assert rule.state == [-3.0, -2.0, -1.5, -1.45]
-    falling = Exact(tol=0.1, model=Quadratic())
-    assert [falling.converged(value, [1.0]) for value in (-1.0, -1.5, -1.55)] == [0, 0, 1]
-    never = Exact(tol=0.0, model=Quadratic())
-    assert not any(never.converged(-1.0, [1.0]) for _ in range(3))
+    assert stops([-3.0, -2.0, -1.5, -1.45], [1.0] * 3) == [0, 0, 0, 1]
+    assert stops([-1.0, -1.5, -1.55], [1.0] * 2) == [0, 0, 1]
+    assert stops([-1.0] * 3, [1.0] * 2, tol=0.0) == [0, 0, 0]
 
 
 def test_short_exact_steps_stop_at_smaller_changes():
-    rule = Exact(tol=0.1, model=Quadratic())
-    assert [rule.converged(value, [0.1]) for value in (-3.0, -2.95, -2.945)] == [0, 0, 1]
+    assert stops([-3.0, -2.95, -2.945], [0.1] * 2) == [0, 0, 1]
 
 
 def test_a_step_that_was_not_taken_does_not_stop_exact_rounds():
-    rule = Exact(tol=0.1, model=Quadratic())
-    steps = (1.0, 1.0, 0.0, 1.0)
-    values = (-3.0, -2.0, -2.0, -2.0)
-    stops = [rule.converged(*pair) for pair in zip(values, ([step] for step in steps), strict=True)]
-    assert stops == [0, 0, 0, 1]
+    assert stops([-3.0, -2.0, -2.0, -2.0], [1.0, 0.0, 1.0]) == [0, 0, 0, 1]
 
 
 def test_where_several_changes_have_to_be_small_each_is_judged_by_its_own_step():
-    for steps, stops in (([0.1, 1.0], True), ([1.0, 0.1], False)):
-        rule = Exact(tol=0.1, model=Quadratic())
-        rule.model.n_quiet = 2
-        # Changes of 0.005 and 0.04.
-        assert not rule.converged(-3.0, [])
-        assert not rule.converged(-2.995, [1.0])
-        assert rule.converged(-2.955, steps) == stops
+    # Changes of 0.005 and 0.04.
+    values = [-3.0, -2.995, -2.955]
+    assert stops(values, [0.1, 1.0], n_quiet=2) == [0, 0, 1]
+    assert stops(values, [1.0, 0.1], n_quiet=2) == [0, 0, 0]
 
 
 def test_where_several_changes_have_to_be_small_they_must_not_grow():
-    for changes, stops in (([0.01, 0.05, 0.01], True), ([0.01, 0.05, 0.02], False)):
-        rule = Exact(tol=0.1, model=Quadratic())
-        rule.model.n_quiet = 3
+    for changes, last in (([0.01, 0.05, 0.01], True), ([0.01, 0.05, 0.02], False)):
         values = -3.0 + np.cumsum([0.0, *changes])
-        assert [rule.converged(value, [1.0] * 3) for value in values.tolist()] == [0, 0, 0, stops]
+        assert stops(values.tolist(), [1.0] * 3, n_quiet=3) == [0, 0, 0, last]
 
 
 class Quadratic:
@@ -409,10 +406,12 @@ class At:
 
 
 def first_stop(moves, step_size, tol=0.01, n_messages=3, n_inner=1):
-    position, rule = 0.0, Sweeps(tol, Quadratic(), 3, At(0.0), outer_loop=0)
+    position, sweep = 0.0, first_sweep(At(0.0), outer_loop=0)
+    rule = partial(next_sweep, tol=tol, model=Quadratic(), n_clients=3)
     for round_number, move in enumerate(moves, start=1):
         position += move
-        if rule.converged(At(position), step_size, n_messages, round_number // n_inner):
+        sweep = rule(sweep, At(position), step_size, n_messages, round_number // n_inner)
+        if sweep.converged:
             return round_number
     return None
 

@@ -14,18 +14,17 @@ from .._federation import offsets_of, runs
 from .._history import History
 from ..participation import draw_active
 from ._base import Broadcast, Received, ServerState, after_short_step, mean_control, server_half
-from ._stopping import Exact, Sweeps
+from ._stopping import Sweep, first_sweep, next_sweep, settled
 
 
 class Options(NamedTuple):
     """How to step, when to stop, and what to look at on the way.
 
-    ``step_size`` maps a round, counted from 1, to γ (None where no step is taken); ``cautious``
-    steps keep to the server's limit. ``eval_every`` is a number of rounds, "auto" for once an
-    epoch, or None.
+    ``step_size`` maps a round, counted from 1, to γ; ``cautious`` steps keep to the server's limit.
+    ``eval_every`` is a number of rounds, "auto" for once an epoch, or None.
     """
 
-    step_size: Callable[[int], float] | None
+    step_size: Callable[[int], float]
     cautious: bool = False
     control_init: str = "field"
     max_iter: int | None = 100
@@ -67,28 +66,17 @@ class Progress(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """All that a run needs to go on after a round; ``stopping`` is the stopping rule's state."""
+    """All that a run needs to go on after a round.
+
+    ``stopping`` is what the stopping rule goes by: the criteria so far where rounds are exact, else
+    the current sweep. A round changes ``states``, ``history``, ``trace`` and criteria in place.
+    """
 
     progress: Progress
     states: NamedTuple
     history: History
     trace: list
-    stopping: NamedTuple | list
-
-
-class Standing(NamedTuple):
-    """``Saved`` with the stopping rule itself. A round changes all but ``progress`` in place."""
-
-    progress: Progress
-    states: NamedTuple
-    history: History
-    trace: list
-    stopping: Exact | Sweeps
-
-    @property
-    def saved(self):
-        """What a checkpoint keeps."""
-        return Saved(*self[:-1], self.stopping.state)
+    stopping: Sweep | list
 
 
 def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
@@ -114,33 +102,35 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     run : Run
     """
     standing = _begin(solver, problem, start, options, workers, checkpoint)
-    progress, states, history, trace, stopping = standing
+    progress, states, history, trace, _ = standing
     stopped_by = None
     try:
         while not (stopped_by or progress.converged or _used_up(progress, options)):
             if tasks:
                 tasks.begin(progress)
-            progress = one_round(solver, problem, standing, options, workers)
-            standing = standing._replace(progress=progress)
-            row = history.row(-1)
+            standing = one_round(solver, problem, standing, options, workers)
+            progress, row = standing.progress, history.row(-1)
             # Exact rounds yield the criterion of the row before.
-            report({**row, problem.model.criterion: stopping.state[-1]} if problem.exact else row)
+            if problem.exact:
+                row = {**row, problem.model.criterion: standing.stopping[-1]}
+            report(row)
             if tasks and tasks.end(progress):
                 stopped_by = "callback"
             if checkpoint:
                 over = stopped_by or progress.converged or _used_up(progress, options)
-                checkpoint.after_round(standing.saved, over)
+                checkpoint.after_round(standing, over)
     except KeyboardInterrupt:
         stopped_by = "keyboard"
         # Some clients may have finished a round that the server has not.
         server = progress.server._replace(control=mean_control(problem, states.controls))
         progress = progress._replace(server=server)
+        standing = standing._replace(progress=progress)
         history.keep(progress.n_rounds + 1)
         del trace[progress.n_rounds + 1 :]
     if tasks:
         tasks.close(progress)
 
-    criteria = _final_criteria(problem, progress.server, stopping, history, options, workers)
+    criteria = _final_criteria(problem, standing, options, workers)
     return Run(
         progress.server,
         states,
@@ -156,24 +146,30 @@ def _begin(solver, problem, start, options, workers, checkpoint):
     """State that the rounds of a run go on from: its beginning, or what its checkpoint saved."""
     saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
     if saved is not None:
-        stopping = _stopping_rule(problem, saved.progress.server, options)
-        stopping.state = saved.stopping
-        return Standing(saved.progress, saved.states, saved.history, saved.trace, stopping)
-    server, states, first_row = initialise(solver, problem, start, options, workers)
+        return saved
+    server, states, first_row = initialise(
+        solver,
+        problem,
+        start,
+        workers,
+        control_init=options.control_init,
+        watched=options.eval_every is not None,
+    )
     history, trace = History(), [problem.model.trace(server.parameters)]
     history.append(**first_row)
     progress = Progress(server, first_row["epoch"], first_round=server.round_index)
-    return Standing(progress, states, history, trace, _stopping_rule(problem, server, options))
+    stopping = [] if problem.exact else first_sweep(server, outer_loop_of(problem, server))
+    return Saved(progress, states, history, trace, stopping)
 
 
-def _final_criteria(problem, server, stopping, history, options, workers):
+def _final_criteria(problem, standing, options, workers):
     """Criteria for ``Run``; the history gets an evaluation of the last row if that has none."""
-    name = problem.model.criterion
+    name, server, history = problem.model.criterion, standing.progress.server, standing.history
     # It has none yet if the run was stopped, or if rounds are exact and none was done.
     if options.eval_every is not None and np.isnan(history.row(-1)[name]):
         history.update(-1, **_evaluation(problem, server, workers))
     if problem.exact:
-        criteria = list(stopping.state)
+        criteria = list(standing.stopping)
     else:
         criteria = [value for value in history.column(name) if value == value]
     return criteria or [evaluate(problem, server, workers)[0]]
@@ -205,11 +201,20 @@ def one_round(solver, problem, standing, options, workers):
             history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
         # The step of this round, which comes after this criterion, is not among them.
         up_to_it = history.column("step_size", -model.n_quiet)
-        converged = stopping.converged(criterion, up_to_it)
+        stopping.append(criterion)
+        converged = settled(stopping, up_to_it, options.tol, model)
     else:
-        converged = stopping.converged(
-            server, info.step_taken, received.n_active, outer_loop_of(problem, server)
+        stopping = next_sweep(
+            stopping,
+            server,
+            info.step_taken,
+            received.n_active,
+            outer_loop_of(problem, server),
+            tol=options.tol,
+            model=model,
+            n_clients=problem.federation.n_clients,
         )
+        converged = stopping.converged
     history.append(
         round=after.n_rounds,
         epoch=after.epoch,
@@ -226,27 +231,21 @@ def one_round(solver, problem, standing, options, workers):
     over = converged or _used_up(after, options)
     if watched and (over or _evaluation_due(problem, progress.epoch, after, options)):
         history.update(-1, **_evaluation(problem, server, workers))
-    return after
+    return standing._replace(progress=after, stopping=stopping)
 
 
-def _stopping_rule(problem, server, options):
-    """Rule for exact rounds, or for others."""
-    if problem.exact:
-        return Exact(options.tol, problem.model)
-    first_loop = outer_loop_of(problem, server)
-    return Sweeps(options.tol, problem.model, problem.federation.n_clients, server, first_loop)
+def initialise(solver, problem, start, workers, *, control_init="field", watched=False):
+    """Server and client states before the first round, and row 0 of the history.
 
-
-def initialise(solver, problem, start, options, workers):
-    """Server and client states before the first round, and row 0 of the history."""
+    ``watched`` rows have an evaluation where rounds will not give it.
+    """
     model, vectors = problem.model, problem.vectors
     seen, epoch = evaluation_columns(model), start.n_passes
     uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
-    watched = options.eval_every is not None
     # In exact rounds the field does not depend on V, and α = 1 sets V_i to h_i(Ŝ) in the first one.
     # With another α, later rounds that are not exact would start from what was left of V_i = 0.
     needs_controls = not problem.exact or problem.control_step < 1
-    sends_fields = needs_controls and start.kept is None and options.control_init == "field"
+    sends_fields = needs_controls and start.kept is None and control_init == "field"
     if start.kept is None:
         controls = vectors.zeros()
         server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
