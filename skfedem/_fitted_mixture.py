@@ -31,6 +31,7 @@ from ._typing import (
     RowWeights,
     Transformed,
 )
+from .models.covariances import MATRICES
 
 
 class FittedMixture(
@@ -184,7 +185,7 @@ class FittedMixture(
         for component, mean in enumerate(self.means_):
             own = y == component
             root = roots if self._fitted_type == "tied" else roots[component]
-            if self._fitted_type in ("full", "tied"):
+            if self._fitted_type in MATRICES:
                 rows[own] = solve_triangular(root, rows[own].T, trans="T").T
             else:
                 rows[own] /= root

@@ -7,6 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ._input.clients import features_of
 from ._messages import either, warn
+from .models.covariances import MATRICES
 from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
 from .solvers._options import step_schedule
 from .solvers._report import calmer, warn_outcome
@@ -32,7 +33,7 @@ def so_far_fitted(model, server, n_rounds, checked):
     """
     weights, means, covariances = in_row_units(model, server.parameters)
     roots = precisions_cholesky(model, server.parameters)
-    of_matrices = model.covariance_type in ("full", "tied")
+    of_matrices = model.covariance_type in MATRICES
     return {
         "weights_": weights,
         "means_": means,

@@ -467,10 +467,15 @@ def mean_statistics(model, federation, parameters):
 
 
 def weighted_sum(problem, vectors):
-    """Server's vector: the weighted sum of all clients' vectors."""
-    every = np.arange(problem.federation.n_clients)
-    part = problem.vectors.weighted(problem.federation.weights, every, vectors)
-    return problem.vectors.total(every, [part])
+    """Server's vector: the weighted sum of all clients' vectors, client by client."""
+    federation, layout, total = problem.federation, problem.vectors, problem.vectors.server_zeros()
+    for client, weight in enumerate(federation.weights):
+        if vectors.ndim == 2:
+            total += weight * vectors[client]
+        else:
+            own = slice(federation.offsets[client], federation.offsets[client + 1])
+            np.add.at(total, layout.positions[own], weight * vectors[own])
+    return total
 
 
 def mean_field(problem, server):

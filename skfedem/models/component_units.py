@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .covariances import packed, roots_and_inverses, upper
+from .covariances import MATRICES, packed, roots_and_inverses, upper
 
 # Weights below this count as this: the rare rows of such a component would make messages so large
 # that the other components would suffer.
@@ -176,7 +176,7 @@ def component_units(covariance_type, weights, means, covariances, is_zero, *, is
     """
     n_components, d = means.shape
     root_weight = np.sqrt(np.maximum(weights, RAREST))[:, None]
-    if covariance_type in ("full", "tied"):
+    if covariance_type in MATRICES:
         roots, inverses = roots_and_inverses(covariances.reshape(-1, d, d))
         centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
     else:
@@ -222,7 +222,7 @@ def within_rows(covariances, regularization, weights, covariance_type):
     have the second moment 1.
     """
     variances, added = covariances, regularization
-    if covariance_type in ("full", "tied"):
+    if covariance_type in MATRICES:
         variances, added = (
             np.diagonal(matrices, axis1=-2, axis2=-1) for matrices in (covariances, regularization)
         )
@@ -231,7 +231,7 @@ def within_rows(covariances, regularization, weights, covariance_type):
         most = (1 / np.maximum(weights, RAREST)).reshape(-1, *[1] * (variances.ndim - 1))
     # The share would be above 1 where T is given covariances that no rows have.
     shares = np.minimum(np.maximum(variances - added, most) / variances, 1.0)
-    if covariance_type in ("full", "tied"):
+    if covariance_type in MATRICES:
         roots = np.sqrt(shares)
         shares = roots[..., :, None] * roots[..., None, :]
     return covariances * shares

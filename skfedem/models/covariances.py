@@ -7,6 +7,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.linalg import lapack
 
+# Covariance types whose covariances are matrices; those of others are variances along the axes.
+MATRICES = ("full", "tied")
 COLLAPSED = (
     "Expected positive definite covariances, got one that is not: a feature is constant or a sum "
     "of others, a component has collapsed on too few or too similar rows, or outliers are so far "

@@ -30,7 +30,7 @@ import numpy as np
 from ._base import ClientSums, RowModel, Step
 from .client_runs import by_client, equally_long, segment_sums
 from .component_units import component_units, within_rows
-from .covariances import COLLAPSED, unpack, upper
+from .covariances import COLLAPSED, MATRICES, unpack, upper
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import squared_scale
@@ -164,7 +164,7 @@ class GaussianMixtureModel(RowModel):
     @cached_property
     def _regularization_exceeds_rows(self):
         """Whether ``reg_covar`` is more than all the variance of rows along some axis."""
-        if self.covariance_type in ("full", "tied"):
+        if self.covariance_type in MATRICES:
             return bool((np.diagonal(self.given_regularization) > 1).any())
         return bool((self.reg_covar / np.square(self.units.scale) > 1).any())
 
@@ -361,7 +361,7 @@ class GaussianMixtureModel(RowModel):
 
     def _check_scatter(self, scatter, means):
         """Raise where a variance is no more than what rounding leaves."""
-        if self.covariance_type in ("full", "tied"):
+        if self.covariance_type in MATRICES:
             scatter = np.linalg.eigvalsh(scatter)
         if scatter.min() <= ROUNDING * (1 + (means**2).max()):
             raise ValueError(COLLAPSED)
@@ -369,7 +369,7 @@ class GaussianMixtureModel(RowModel):
     def _regularize(self, scatter, means):
         """Add the regularisation to the variances."""
         regularization = self.regularization(means)
-        if self.covariance_type in ("full", "tied"):
+        if self.covariance_type in MATRICES:
             return scatter + regularization
         return np.maximum(scatter, 0) + regularization
 

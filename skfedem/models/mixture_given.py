@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._parameters import check_shape
-from .covariances import whiten
+from .covariances import MATRICES, whiten
 from .mixture_parameters import in_standard_units
 
 # Advice in messages when a fit or a stream cannot go on.
@@ -85,7 +85,7 @@ def _inverses_of_precisions(estimator, d):
     shapes = {"full": (size, d, d), "tied": (d, d), "diag": (size, d), "spherical": (size,)}
     shape = shapes[estimator.covariance_type]
     precisions = check_shape("precisions_init", estimator.precisions_init, shape)
-    if estimator.covariance_type in ("full", "tied"):
+    if estimator.covariance_type in MATRICES:
         _check_positive_definite("precisions_init", precisions)
         with np.errstate(over="ignore", invalid="ignore"):  # ``check_spread`` says it
             whitening = whiten(precisions)
@@ -118,7 +118,7 @@ def check_spread(model, name, covariances):
     """Raise for covariances, in the rows' units, out of the range of doubles in standard units."""
     if covariances is None:
         return
-    has_matrices = model.covariance_type in ("full", "tied")
+    has_matrices = model.covariance_type in MATRICES
     with np.errstate(over="ignore", invalid="ignore"):
         _, _, standard = in_standard_units(model, None, None, covariances)
     given, variances = (

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .covariances import upper, whiten
+from .covariances import MATRICES, upper, whiten
 
 
 def natural_parameter(model, weights, means, covariances):
     """φ(θ) as (n_components, n_functions), and ψ(θ), from weights, means and covariances."""
     d = model.n_features
-    has_matrices = model.covariance_type in ("full", "tied")
+    has_matrices = model.covariance_type in MATRICES
     log_density = _of_matrices if has_matrices else _of_variances
     linear, squares, quadratic, log_height, log_partition = log_density(model, means, covariances)
     natural = np.empty((model.n_components, model.n_functions))

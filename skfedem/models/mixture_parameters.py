@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .covariances import whiten
+from .covariances import MATRICES, whiten
 from .units import ROUNDING
 
 # Variances below this many roundings of a second moment have lost their digits.
@@ -16,7 +16,7 @@ def in_row_units(model, parameters):
     weights, means, covariances = parameters[:3]
     weights = weights.copy()
     means = model.units.means_to_rows(means)
-    if model.covariance_type in ("full", "tied"):
+    if model.covariance_type in MATRICES:
         return weights, means, model.units.matrices_to_rows(covariances)
     return weights, means, covariances * squared_scale(model)
 
@@ -28,7 +28,7 @@ def precisions_cholesky(model, parameters):
     They are computed in standard units, where no feature is large or small: in the rows' own units,
     a covariance may be singular up to rounding.
     """
-    if model.covariance_type not in ("full", "tied"):
+    if model.covariance_type not in MATRICES:
         return 1 / np.sqrt(parameters.covariances * squared_scale(model))
     roots = model.units.unmixing @ np.swapaxes(whiten(parameters.covariances), -1, -2)
     # roots = P Q with Q orthogonal: the QR decomposition of the transpose, read backwards.
@@ -76,7 +76,7 @@ def in_standard_units(model, weights, means, covariances):
         means = model.units.means_to_standard(means)
     if covariances is None:
         return weights, means, None
-    if model.covariance_type in ("full", "tied"):
+    if model.covariance_type in MATRICES:
         return weights, means, model.units.matrices_to_standard(covariances)
     return weights, means, covariances / squared_scale(model)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from .._bits import FLOAT_BITS
 from ._base import Start
+from .covariances import MATRICES
 from .gaussian_mixture import GaussianMixtureModel
 from .mixture_assignment import assign, pooled_statistics
 from .mixture_domain import in_domain
@@ -65,7 +66,7 @@ def moments(federation, block_rows, *, matrix):
 
 def bits_of_units(model, n_clients):
     """Bits to tell ``n_clients`` clients the model's units: the moments that these follow from."""
-    return _bits_of_moments(n_clients, model.n_features, model.covariance_type in ("full", "tied"))
+    return _bits_of_moments(n_clients, model.n_features, model.covariance_type in MATRICES)
 
 
 def _bits_of_moments(n_clients, n_features, matrix):
@@ -91,7 +92,7 @@ def standardise(estimator, federation, given):
     covariance_type = estimator.covariance_type
     block_rows = rows_at_once(federation.rows.shape[1])
     center, second, uplink, downlink = moments(
-        federation, block_rows, matrix=covariance_type in ("full", "tied")
+        federation, block_rows, matrix=covariance_type in MATRICES
     )
     units = standard_units(center, second, covariance_type, estimator.reg_covar)
     model = GaussianMixtureModel(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._federation import read
+from .covariances import MATRICES
 
 # Rounding of a moment in standard units; neither a mass nor a variance is known better than this.
 ROUNDING = 64 * np.finfo(np.float64).eps
@@ -174,7 +175,7 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
     -------
     units : Units
     """
-    rotates = covariance_type in ("full", "tied")
+    rotates = covariance_type in MATRICES
     variances = np.diagonal(second_moment) if rotates else second_moment
     variances = np.where(variances > _no_variance(center), variances, 0.0)
     if covariance_type == "spherical":

@@ -305,7 +305,7 @@ def client_round(solver, problem, server, states, active, workers):
 
     What ``states`` hold of active clients is overwritten.
     """
-    broadcast = broadcast_of(problem, server)
+    broadcast, vectors = broadcast_of(problem, server), problem.vectors
     if problem.batch_size is None:
         n_rows = problem.federation.lengths_of(active)
     else:
@@ -313,7 +313,7 @@ def client_round(solver, problem, server, states, active, workers):
 
     def half(group):
         clients = active[group]
-        numbers, own = as_slice(clients), problem.vectors.index(clients)
+        numbers, own = as_slice(clients), vectors.index(clients)
         where = [numbers if name in solver.PER_CLIENT else own for name in states._fields]
         mine = type(states)(*(kept[at] for kept, at in zip(states, where, strict=True)))
         message, mine = solver.client_half(problem, broadcast, clients, mine)
@@ -321,7 +321,7 @@ def client_round(solver, problem, server, states, active, workers):
             kept[at] = new
         weights = problem.federation.weights[clients]
         return Received(
-            message_sum=problem.vectors.weighted(weights, clients, message.quantized),
+            message_sum=vectors.weighted(weights, clients, message.quantized),
             n_active=len(clients),
             n_bytes=message.n_bytes,
             n_expectations=message.n_expectations,
@@ -331,7 +331,13 @@ def client_round(solver, problem, server, states, active, workers):
         )
 
     parts = workers.map(half, runs(offsets_of(n_rows), problem.model.block_rows), "round")
-    return Received(*_total(problem.vectors, active, parts))
+    return Received(
+        message_sum=vectors.total(active, [part.message_sum for part in parts]),
+        n_active=len(active),
+        n_bytes=sum(part.n_bytes for part in parts),
+        n_expectations=sum(part.n_expectations for part in parts),
+        log_likelihood=sum(part.log_likelihood for part in parts),
+    )
 
 
 def evaluate(problem, server, workers, controls=None):
@@ -353,7 +359,8 @@ def evaluate(problem, server, workers, controls=None):
         return vectors.weighted(weights, clients, fields), weights @ estimate.log_likelihood
 
     parts = workers.map(part, runs(federation.offsets, model.block_rows), "evaluation")
-    mean_field, log_likelihood = _total(vectors, every, parts)
+    mean_field = vectors.total(every, [field for field, _ in parts])
+    log_likelihood = sum(value for _, value in parts)
     return model.evaluated(log_likelihood, server.parameters), mean_field
 
 
@@ -383,9 +390,3 @@ def _used_up(progress, options):
     return (options.max_iter is not None and progress.n_rounds >= options.max_iter) or (
         options.max_epochs is not None and progress.epoch >= options.max_epochs
     )
-
-
-def _total(vectors, clients, parts):
-    """Sums of what groups of clients gave, in client order: a vector, and numbers if any did."""
-    numbers = list(zip(*parts, strict=True))[1:]
-    return vectors.total(clients, [part[0] for part in parts]), *map(sum, numbers)
