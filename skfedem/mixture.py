@@ -157,12 +157,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Number of starts. The fit with the largest log-likelihood is kept; ``history_``, bits
         included, is that of its start alone.
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
-        How a start is found. "kmeans": each client (of at most 128, drawn at random) clusters its
-        rows and sends the centroids of two or more rows with their counts, and the server clusters
-        those. Where too few are sent, the missing centres are drawn from the normal distribution
-        with the mean and the variances of all rows; ``n_init`` tries several. A client with more
-        than 131,072 rows clusters a random sample of this size, and "k-means++" uses such a sample
-        of all rows.
+        How a start is found. "kmeans": each client (of at most 128, drawn by their weights)
+        clusters its rows and sends the centroids of two or more rows with their counts, and the
+        server clusters those; a client's only row is its mean, which the server has been told.
+        Where these are too few, the missing centres are drawn from the normal distribution with the
+        mean and the variances of all rows; ``n_init`` tries several. A client with more than
+        131,072 rows clusters a random sample of this size, and "k-means++" uses such a sample of
+        all rows.
         **"k-means++" and "random_from_data" reveal** ``n_components`` **rows to the server**.
         With these three, every row is then assigned to its nearest centre. With "random", clients
         draw posterior probabilities.

@@ -9,6 +9,7 @@ import pytest
 import sklearn
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
@@ -759,9 +760,22 @@ def test_what_centroids_leave_of_the_mean_is_no_row(n_clusters):
     assert n_alone > 10
 
 
+def start_of(clients, n_components=3, **parameters):
+    """Where a fit begins, quietly."""
+    parameters = {"random_state": 0, **parameters}
+    return FederatedGaussianMixture(n_components, max_iter=0, **parameters).fit(clients)
+
+
 def test_clients_of_one_row_send_no_centroid():
     center = np.zeros(2)
     assert centroids_sent(X[:1], 3, center, 0)[1] == 0
+    # Their mean, which all clients send first, is that row: the start is k-means of all rows.
+    rows = X[::3]
+    start = start_of(list(rows[:, None]))
+    bits = start.history_["uplink_bits"][0]
+    assert bits == 64 * len(rows) * (2 + 3 + 3 * 6)  # mean, second moment, assignment
+    best = KMeans(3, n_init=10, random_state=0).fit(rows)
+    assert adjusted_rand_score(best.labels_, start.predict(rows)) > 0.95
     # Two far outliers are clusters of their own, and are not sent.
     client = np.concatenate([X[COMPONENTS == 0], [[1e3, 0.0], [0.0, -1e3]]])
     sent, n_sent = centroids_sent(client, 3, center, 0)
@@ -772,9 +786,44 @@ def test_clients_of_one_row_send_no_centroid():
 def test_a_federation_of_single_rows_is_fitted():
     gm = FederatedGaussianMixture(3, random_state=0).fit(X, clients=np.arange(N_SAMPLES))
     assert gm.n_clients_ == N_SAMPLES
-    # No client could cluster: the centres were drawn. EM goes its way from there.
     assert (np.diff(gm.lower_bounds_) > -1e-9).all()
-    assert np.isfinite(gm.score(X))
+    assert adjusted_rand_score(COMPONENTS, gm.predict(X)) == 1
+
+
+def test_centres_that_are_drawn_have_no_spread_where_rows_have_none():
+    # One client sends a single centroid; the other two centres are drawn.
+    rows = np.column_stack([0.01 * X[:2], [5.0, 5.0]])
+    one = Federation(rows, np.array([0, 2]), np.ones(1))
+    for covariance_type in ("full", "diag"):
+        estimator = FederatedGaussianMixture(3, covariance_type=covariance_type)
+        model, _ = mixture_start.standardise(estimator, one, Given())
+        assert_allclose(model.units.spread, rows.std(axis=0), rtol=1e-9, atol=1e-12)
+        centers, _ = mixture_assignment._CENTERS["kmeans"](model, one, 0)
+        assert_allclose(centers[:, 2], 5.0, rtol=1e-12)
+        assert np.ptp(centers[:, 0]) > 0.1 * rows[:, 0].std()
+
+
+def test_a_large_client_among_many_small_ones_is_heard():
+    rng = np.random.default_rng(0)
+    many = [rng.normal(size=(10, 2)) for _ in range(400)]
+    own = np.array([[20.0, 0.0], [0.0, 20.0]])
+    one = own[rng.integers(2, size=4000)] + rng.normal(size=(4000, 2))
+    for seed in range(5):
+        start = start_of([*many, one], random_state=seed)
+        distances = np.linalg.norm(start.means_[:, None] - own, axis=2)
+        assert (distances.min(axis=0) < 1).all()
+
+
+def test_the_start_weighs_clients_as_the_fit_does():
+    rng = np.random.default_rng(0)
+    large = rng.normal([0, 0], 2, size=(3000, 2))
+    small = [rng.normal(center, 1, size=(30, 2)) for center in ([3, 0], [0, 3], [4, 4]) * 4]
+    clients = [large, *small]
+    uniform = start_of(clients, 4, client_weights="uniform")
+    shares = [np.full(len(rows), 1 / len(rows)) for rows in clients]
+    weighted = FederatedGaussianMixture(4, max_iter=0, random_state=0)
+    weighted.fit(clients, sample_weight=shares)
+    assert_allclose(uniform.means_, weighted.means_, rtol=1e-9)
 
 
 def test_a_given_start_is_where_the_fit_starts():

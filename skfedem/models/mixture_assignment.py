@@ -17,7 +17,7 @@ from .._federation import owners_of, read
 from .._rows import take_rows
 from .mixture_domain import in_domain
 
-# Clients that cluster their rows for init_params="kmeans"; more clients would add little.
+# Clients that cluster their rows for init_params="kmeans"; more of like size would add little.
 _LARGEST_COHORT = 128
 # Rows that k-means, or k-means++, looks at; if there are more, a random sample says as much.
 _LARGEST_SAMPLE = 2**17
@@ -114,31 +114,40 @@ def _random_statistics(model, federation, seed):
 def _kmeans_centers(model, federation, seed):
     """One-shot federated k-means: clients send centroids and counts, the server clusters those.
 
-    Where too few are sent, the missing centres are drawn from the normal distribution with the
-    rows' mean and variances.
+    The only row of a client is its mean, which the server has been told. Where too few centroids
+    are known, the missing centres are drawn from the normal distribution with the rows' mean and
+    variances.
     """
     rng = np.random.RandomState(seed)
-    n, d, size = federation.n_clients, model.n_features, model.n_components
-    cohort = np.sort(rng.choice(n, min(n, _LARGEST_COHORT), replace=False))
-    weighted = federation.sample_weight
-    parts = [(np.empty((0, d)), np.empty(0))]
-    for client in cohort:
-        start, stop = federation.offsets[client : client + 2]
-        n_clusters = min(size, (stop - start) // _FEWEST_ROWS)
-        if n_clusters:
-            sample = _sample(rng, start, stop)
-            rows = take_rows(federation.rows, sample) - model.units.center
+    d, size, weighted = model.n_features, model.n_components, federation.sample_weight
+    parts, n_sent = [], 0
+    for client, weight in zip(*_cohort(rng, federation.weights), strict=True):
+        sample = _sample(rng, *federation.offsets[client : client + 2])
+        rows = take_rows(federation.rows, sample) - model.units.center
+        if len(rows) == 1:
+            centroids, shares = rows, np.ones(1)
+        else:
             weights = None if weighted is None else weighted.values[sample]
-            centroids, mass = _centroids_to_send(rows, n_clusters, seed, weights)
-            parts.append((centroids, mass * federation.totals[client]))
-    centroids, counts = map(np.concatenate, zip(*parts, strict=True))
-    bits = FLOAT_BITS * len(counts) * (d + 1)
+            n_clusters = min(size, len(rows) // _FEWEST_ROWS)
+            centroids, shares = _centroids_to_send(rows, n_clusters, seed, weights)
+            n_sent += len(shares)
+        parts.append((centroids, shares * weight))
+    centroids, mass = map(np.concatenate, zip(*parts, strict=True))
+    bits = FLOAT_BITS * n_sent * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
-    drawn = rng.normal(size=(size - n_found, d)) * model.units.scale
+    drawn = rng.normal(size=(size - n_found, d)) * model.units.spread
     if n_found:
-        found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=counts)
+        found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=mass)
         drawn = np.concatenate([found.cluster_centers_, drawn])
     return drawn + model.units.center, bits
+
+
+def _cohort(rng, weights):
+    """Clients that cluster their rows, drawn by their weights, and the weight each stands for."""
+    if len(weights) <= _LARGEST_COHORT:
+        return np.arange(len(weights)), weights
+    cohort = np.sort(rng.choice(len(weights), _LARGEST_COHORT, replace=False, p=weights))
+    return cohort, np.maximum(weights[cohort], 1 / _LARGEST_COHORT)
 
 
 def _centroids_to_send(rows, n_clusters, seed, sample_weight):

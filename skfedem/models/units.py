@@ -96,6 +96,12 @@ class Units(NamedTuple):
         return np.linalg.solve(self.rotation, np.diag(self.scale))
 
     @property
+    def spread(self):
+        """Standard deviation of each feature of the rows; 0 of constant ones."""
+        along_axes = self.mixing if self.varies is None else self.mixing[self.varies]
+        return np.sqrt(np.square(along_axes).sum(axis=0))
+
+    @property
     def log_volume(self):
         """Log |det| of the map from rows to standard units."""
         volume = -np.log(self.scale).sum()
