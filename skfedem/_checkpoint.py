@@ -12,14 +12,18 @@ import os
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
+from time import time
 
 import numpy as np
 
 _FORMAT = "skfedem checkpoint"
-_VERSION = 1
+_VERSION = 2
 _HEADER, _DIGEST = "header", "digest"
 _PREVIOUS = ".previous"
+# Seconds after which a file that is still being written is not.
+_LEFT_BEHIND = 3600
 # How an npz file begins.
 _ZIP = b"PK\x03\x04"
 
@@ -51,9 +55,17 @@ def save(path, identity, state):
 
 
 def try_out(path):
-    """Raise OSError or ValueError where ``save`` could not begin a file; none is left there."""
-    with _temporary(Path(path)) as temporary:
+    """Raise OSError or ValueError where ``save`` could not begin a file; none is left there.
+
+    Nor are those that saves left when they were killed, long enough ago that none can be at work.
+    """
+    path = Path(path)
+    with _temporary(path) as temporary:
         temporary.open("xb").close()
+    for left in path.parent.glob(f"{escape(path.name)}{'[0-9a-f]' * 8}.tmp"):
+        with suppress(OSError):  # another process was faster
+            if time() - left.stat().st_mtime > _LEFT_BEHIND:
+                left.unlink()
 
 
 def load(path, identity, template):

@@ -17,7 +17,7 @@ from .models.mixture_start import standardise, start_run, with_axes_of, with_par
 from .solvers import fedem
 from .solvers._base import Problem, ServerState
 from .solvers._loop import evaluate, initialise
-from .solvers._memory import Memory, memory_of, weighing
+from .solvers._memory import Memory, memory_of, of_stream, weighing
 from .solvers._options import federated_problem
 
 # Automatic α of a stream is this share of 1 / (1 + ω). With all of it, V_i would be the noise of
@@ -139,5 +139,9 @@ def next_call(settings, federation, given, memory, history):
         parameters = model.maximization(statistics)
         server = server._replace(statistics=statistics, parameters=parameters)
     memory = memory._replace(model=model, server=server)
+    if not of_stream(memory):
+        # A stream begins with V_i = 0: it would take tens of calls to forget those of a fit, which
+        # are of other rows.
+        memory = memory._replace(states=fedem.ClientStates(np.zeros_like(memory.states.controls)))
     memory = weighing(memory, settings.client_weights)
     return Beginning(problem, memory, history, bits)

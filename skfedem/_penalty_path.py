@@ -120,7 +120,7 @@ def path_trials(imputer, splits, penalties, patience):
             np.array([fit.history_["uplink_bits"].sum() for fit in imputers]),
         )
         yield trial
-        is_worse = trial.score <= best and trial.n_factors.any()
+        is_worse = trial.n_factors.any() and not trial.score > best
         n_worse = n_worse + 1 if is_worse else 0
         best = max(best, trial.score)
         if n_worse == patience:

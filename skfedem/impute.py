@@ -159,8 +159,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         multiply such cells, and ``penalty``, by a power of ten.
         With other rounds, the fit stops when the M-step's objective gains less over each of three
         sweeps in a row, where a sweep is the rounds whose step sizes add up to 1, at least ten, in
-        which at least as many messages came as there are clients. VR-FedEM's minibatches have to
-        begin a new outer loop on the way, with a pass over all cells.
+        which at least as many messages came as there are clients. With VR-FedEM's
+        minibatches a pass over all cells has to confirm it: a new outer loop begins for this.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
         ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no
@@ -550,7 +550,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             converged_=result.converged,
             history_={**result.history, "singular_values": result.trace},
             client_drift_=drift,
-            _largest_theta=float(result.server.statistics.iterate.theta.max()),
             _stopped_by=result.stopped_by,
             _memory=memory,
         )
@@ -618,6 +617,7 @@ def _so_far(server, n_rounds, origin):
         "row_factors_": low_rank.left.copy(),
         "singular_values_": low_rank.singular_values.copy(),
         "column_factors_": low_rank.right.copy(),
+        "_largest_theta": float(server.statistics.iterate.theta.max()),
         "n_iter_": n_rounds,
         "converged_": False,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any, Literal, Self, overload
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
@@ -103,7 +102,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Step α of the control variates; "auto" is 1 / (1 + ω), with the ω that the operator has for
         messages of this length, which is often less than the parameter ``omega``; it is the largest
         with which the theorems hold, and far above it control variates diverge. In streams "auto"
-        is a tenth of it, as a client sends new rows each time. With 0 and ``control_init="zeros"``
+        is a tenth of it, as a client has new rows each time. With 0 and ``control_init="zeros"``
         there are no control variates: this is naive FedEM.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's field h_i(Ŝ_0), which takes one pass
@@ -121,7 +120,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         passes then cost as much as the minibatches if b is that of Theorem 3,
         sqrt(m / 2) / (1 + ω) (Appendix E.2 of [1]_). For another b, m / (2 b) divided by
         ``participation`` makes the two costs equal. After an automatic step that had to be
-        shortened, a new loop begins at once.
+        shortened, and to see whether a fit has converged, a new loop begins at once.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
         ``omega=0``.
@@ -146,8 +145,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         rounds in a row differ by less than ``tol`` times the step size. With other rounds, it stops
         when the M-step's objective gains less than ``tol`` over each of three sweeps in a row,
         where a sweep is the rounds whose step sizes add up to 1, at least ten, in which at least as
-        many messages came as there are clients. VR-FedEM's minibatches have to begin a new outer
-        loop on the way, with a pass over all rows.
+        many messages came as there are clients. With VR-FedEM's minibatches a pass over all rows
+        has to confirm it: a new outer loop begins for this.
     reg_covar : float, default=1e-6
         Added to every variance, in squared units of the features. Where the rounding of second
         moments, 64 eps in standard units, may be larger, it is allowed for as well. 0 adds nothing,
@@ -562,7 +561,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         history = appended(beginning.history, history, trace)
         # Features are those of the first call, in which all clients are new.
         seen, new_ids = (checked, after.ids) if memory is None else (self, after.ids[n_known:])
-        self._store_stream(problem, after, at, history, new_ids, seen)
+        self._store_stream(problem, after, history, new_ids, seen)
         return self
 
     @overload
@@ -655,14 +654,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             self.__dict__.pop(name, None)
         self.__dict__.update(attributes)
 
-    def _store_stream(self, problem, memory, at, history, new_ids, checked):
+    def _store_stream(self, problem, memory, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""
         n_rounds = len(history["round"]) - 1
         attributes = so_far_fitted(memory.model, memory.server, n_rounds, checked)
-        drift = np.zeros(len(memory.ids))
-        earlier = getattr(self, "client_drift_", drift[:0])
-        drift[: len(earlier)] = earlier
-        drift[at] = problem.vectors.norms(memory.states.controls[at])
         evaluated = [value for value in history["log_likelihood"].tolist() if value == value]
         # Nobody may have answered since a fit that was never evaluated.
         lower_bounds = evaluated or self.lower_bounds_
@@ -675,5 +670,5 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             n_clients_=len(memory.ids),
             client_ids_=memory.ids.copy(),
             new_client_ids_=new_ids.copy(),
-            client_drift_=drift,
+            client_drift_=problem.vectors.norms(memory.states.controls),
         )

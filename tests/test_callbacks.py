@@ -98,6 +98,19 @@ def test_watching_changes_nothing(estimator, clients):
 
 @not_converged
 @every_estimator
+def test_what_a_round_ends_with_answers_as_a_fit_does(estimator, clients):
+    recorder = Recorder()
+    last = clone(estimator).set_callbacks(recorder).fit(clients)
+    for fitted in recorder.parameters:
+        answers = fitted.transform(clients)
+        assert all(np.isfinite(answer).all() for answer in answers)
+        assert np.isfinite(fitted.score(clients))
+    for one, other in zip(answers, last.transform(clients), strict=True):
+        assert_array_equal(one, other)
+
+
+@not_converged
+@every_estimator
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_run_that_is_resumed_counts_its_rounds(estimator, clients, fresh, tmp_path):
     path = tmp_path / "run.npz"

@@ -124,6 +124,20 @@ def test_a_save_that_was_killed_leaves_no_file_for_good(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
 
 
+def test_what_killed_saves_left_is_removed_when_nobody_can_be_at_work(tmp_path):
+    path = tmp_path / "run[1].npz"
+    old, new, other = (
+        tmp_path / name
+        for name in ("run[1].npz0123abcd.tmp", "run[1].npz89abcdef.tmp", "run1.npz0123abcd.tmp")
+    )
+    for file in (old, new, other):
+        file.touch()
+    for file in (old, other):
+        os.utime(file, (0, os.stat(file).st_mtime - 3700))
+    _checkpoint.try_out(path)
+    assert sorted(tmp_path.iterdir()) == sorted([new, other])
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_save_that_fails_leaves_no_file(error, tmp_path, monkeypatch):
     path = tmp_path / "run.npz"
@@ -323,10 +337,10 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
             clone(estimator).fit(matrices(), resume_from=tmp_path / name)
     identity, arrays = _checkpoint._read(path)
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(_checkpoint, "_VERSION", 2)
+    monkey.setattr(_checkpoint, "_VERSION", 3)
     _checkpoint.save(foreign, identity, {"a": np.arange(3)})
     monkey.undo()
-    with pytest.raises(ValueError, match="version 1 at .*, got version 2"):
+    with pytest.raises(ValueError, match="version 2 at .*, got version 3"):
         clone(estimator).fit(matrices(), resume_from=foreign)
     assert "state.server.control" in arrays
 

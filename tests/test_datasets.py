@@ -145,6 +145,18 @@ def test_at_the_smallest_alpha_one_client_holds_all_it_can(scheme):
     assert np.bincount(2 * labels + y if scheme == "dirichlet" else labels).max() >= 197
 
 
+@pytest.mark.parametrize("y", [np.repeat(np.arange(10), 60), np.arange(600)], ids=["60", "1"])
+def test_dirichlet_clients_have_like_sizes_whatever_the_rounding(y):
+    # Shares are all but equal: 6 rows of 100 clients, rounded for each label anew.
+    sizes = [
+        np.bincount(client_labels(y, 100, scheme="dirichlet", y=y, alpha=1e6, random_state=seed))
+        for seed in range(40)
+    ]
+    # Of each of up to 600 labels, a client gets 0 or 1 row more than its share: five standard
+    # errors of the mean over 40 seeds.
+    assert_allclose(np.mean(sizes, axis=0), 6.0, atol=5 * np.sqrt(6 / 40))
+
+
 def test_dirichlet_shares_have_the_dirichlet_law():
     # The shares of 2,000 labels of 500 rows are 2,000 draws from Dirichlet(a, a, a, a), whose
     # margins are Beta(a, 3a), but for the rounding to 1/500.

@@ -504,9 +504,14 @@ def test_fields_that_cannot_be_read(tmp_path, change, message, chunk_rows):
 
 def test_a_file_that_breaks_off(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1"), seen("S2")])
-    ebd.write_text(ebd.read_text()[: ebd.read_text().rindex("2020-01")])
-    with pytest.raises(ValueError, match="got '' in line 3"):
-        read_ebird(ebd)
+    whole = ebd.read_text()
+    for n_left in (whole.rindex("2020-01"), whole.rindex("S2"), whole.rindex("S2") + 1):
+        ebd.write_text(whole[:n_left])
+        with pytest.raises(ValueError, match="in the last line of .*ebd.txt, got .* is cut off"):
+            read_ebird(ebd)
+    # In the last column nothing is lost; nor are blank lines at the end.
+    ebd.write_text(whole + "\n\n")
+    assert len(read_ebird(ebd).clients) == 1
 
 
 def test_missing_columns_and_files(tmp_path):

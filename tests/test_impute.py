@@ -1265,7 +1265,7 @@ def test_verbose(capsys):
     fit_unconverged(FederatedMatrixImputer(**parameters, verbose=1), CLIENTS)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0].strip() for line in lines] == ["Round 10", "Round 20"]
-    assert all("objective 2" in line for line in lines)
+    assert all("objective before it 2" in line for line in lines)
     fit_unconverged(FederatedMatrixImputer(**parameters, verbose=2), CLIENTS)
     assert len(capsys.readouterr().out.splitlines()) == 25
 

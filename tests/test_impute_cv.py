@@ -466,7 +466,7 @@ def test_which_messages_are_counted():
     # Folds are halves of the cells; a few bytes of each message are no numbers.
     of_rounds = results["mean_n_iter"] * of_last[1]
     has_set_up = results["param_penalty"] == 9.0
-    assert_allclose(results["uplink_bits"][~has_set_up], of_rounds[~has_set_up], rtol=0.02)
+    assert_allclose(results["uplink_bits"][~has_set_up], of_rounds[~has_set_up], rtol=0.03)
     assert (results["uplink_bits"][has_set_up] > 1.1 * of_rounds[has_set_up]).all()
 
 

@@ -30,6 +30,7 @@ def make_rows(n_rows, seed=0):
 
 
 X = make_rows(600)
+CENTERS_OF_X = np.random.default_rng(0).integers(3, size=600)
 OWNERS = np.random.default_rng(1).integers(5, size=600)
 CLIENTS = [X[owner == OWNERS] for owner in range(5)]
 PARAMETERS = ("weights_", "means_", "covariances_", "precisions_")
@@ -280,6 +281,22 @@ def test_memories_of_a_stream_begin_at_0_and_learn_slowly():
         for how in ({}, {"control_step": 0.1 / (1 + Dithering(omega=1.0).omega_for(3 * 6))})
     )
     assert_same(slowly, given, (*PARAMETERS, "client_drift_"), rtol=0)
+
+
+def test_a_stream_after_a_fit_does_not_keep_the_fields_of_its_rows():
+    # Each client of the fit has a component of its own; then one of them has rows of all.
+    gm = FederatedGaussianMixture(3, random_state=0, tol=1e-6)
+    gm.fit([X[k == CENTERS_OF_X] for k in (0, 1, 2)])
+    assert (gm.client_drift_ > 0.1).all()
+    test, before = make_rows(2000, seed=99), gm.client_drift_
+    scores = [gm.score(test)]
+    for call in range(100):
+        gm.partial_fit(make_rows(200, seed=call))
+        scores.append(gm.score(test))
+    assert min(scores) > scores[0] - 0.05
+    assert gm.history_["safeguarded"].sum() == 0
+    assert (gm.client_drift_ < before).all()
+    assert memory_error(gm) < 1e-14
 
 
 @pytest.mark.parametrize("who", ["strangers", "few of many", "one after the other"])

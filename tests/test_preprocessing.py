@@ -211,6 +211,19 @@ def test_rows_far_from_the_origin_lose_no_digits(offset):
     assert_array_equal(got.inverse_transform(got.transform(far)), far)
 
 
+def test_whitened_components_without_variance_are_0():
+    rng = np.random.default_rng(0)
+    # The variance of the rates is lost beside that of incomes.
+    rows = np.column_stack([rng.lognormal(15, 1, 500), rng.normal(40, 10, 500), rng.random(500)])
+    clients = np.array_split(rows, 5)
+    pca = FederatedPCA(whiten=True).fit(clients)
+    assert_array_equal(pca.explained_variance_ > 0, [True, True, False])
+    white = np.concatenate(pca.transform(clients))
+    assert_allclose(white.std(axis=0, ddof=1), [1, 1, 0], rtol=1e-6)
+    tiny = FederatedPCA(whiten=True).fit([1e-17 * table for table in CLIENTS])
+    assert_allclose(tiny.inverse_transform(tiny.transform(1e-17 * X)), 1e-17 * X, rtol=1e-9)
+
+
 def test_moments_are_those_of_exact_arithmetic():
     # So many rows so far away that their mean, summed up as it is, is off by 1e-5.
     generator = np.random.default_rng(6)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import tarfile
 import zipfile
 import zlib
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,10 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+# What pandas decompresses by itself.
+_COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")
+# Bytes at the end of a file that hold its last line.
+_TAIL = 2**16
 _UNPACK = "Unpack the download, and give the .txt or .txt.gz file that is in it."
 
 
@@ -199,6 +205,7 @@ class EBirdFiles:
 
     def _chunks(self, path, more_columns, refused=None, optional=()):
         names, used = self._columns(path, more_columns, refused, optional)
+        _check_end(path, names)
         frames = self.pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **_OPTIONS)
         with frames, self._readable(path):
             for frame in frames:
@@ -233,6 +240,21 @@ class EBirdFiles:
             member=self.members.of(pandas, frame[self.member_column]),
         )
         return frame, pandas.DataFrame(part)
+
+
+def _check_end(path, names):
+    """Raise if the last line of a plain file is cut off. Of compressed ones, reading tells."""
+    if Path(path).suffix in _COMPRESSED:
+        return
+    with open(path, "rb") as file:
+        file.seek(-min(_TAIL, os.path.getsize(path)), os.SEEK_END)
+        *_, last = file.read().rstrip(b"\r\n").split(b"\n")
+    n_needed = max(k for k, name in enumerate(names) if name)
+    if last.strip() and last.count(b"\t") < n_needed:
+        raise ValueError(
+            f"Expected {n_needed + 1} fields in the last line of {path}, got "
+            f"{last.count(bytes([9])) + 1}: the file is cut off. Download it again."
+        )
 
 
 def _text(label):

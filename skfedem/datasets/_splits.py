@@ -270,7 +270,9 @@ def _dirichlet_labels(codes, n_clients, alpha, random_state):
         log_shares = np.log(random_state.standard_gamma(alpha + 1, n_clients))
         log_shares += np.log(1 - random_state.random_sample(n_clients)) / max(alpha, 1e-300)
         shares = np.exp(log_shares - log_shares.max())
-        ends = np.rint(np.cumsum(shares) / shares.sum() * len(rows)).astype(int)
+        # Rounded at random: otherwise the same clients would be rounded up with every label.
+        ends = np.cumsum(shares) / shares.sum() * len(rows) + random_state.random_sample()
+        ends = np.append(ends[:-1].astype(int), len(rows))
         holders = np.repeat(np.arange(n_clients), np.diff(ends, prepend=0))
         labels[rows] = random_state.permutation(holders)
     return labels

@@ -210,8 +210,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         rows = check_rows(self, X)
         new = self._centered(rows) @ self.components_.T
         if self.whiten:
-            # scikit-learn's floor: an axis without variance is not divided by 0.
-            new /= np.maximum(np.sqrt(self.explained_variance_), _EPS)
+            scales = np.sqrt(self.explained_variance_)
+            # 0 along axes without variance, where there is nothing but rounding.
+            new = np.divide(new, scales, out=np.zeros_like(new), where=scales > 0)
         return new.astype(rows.dtype, copy=False)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
@@ -334,7 +335,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 f"Expected {expected} along which the rows of the fit vary, for "
                 f"{self.n_features_in_} features, got {got}: nothing is left for the noise, and "
                 f"along some axis rows have no density. Fit with {remedy}, or without features "
-                "that are constant or follow from others."
+                "that are constant or follow from others; standardise features in unlike units."
             )
 
     def _centered_pca(self) -> PCA:

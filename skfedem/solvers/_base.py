@@ -148,7 +148,8 @@ class ServerState(NamedTuple):
 
     Automatic steps are at most ``step_limit``; it shrinks when the safeguard acts, and where
     lasting noise is too much for the step. ``n_restarts`` counts the outer loops that were begun
-    because of it, before k_in rounds were over. Before the round ``rest_until``, automatic steps
+    before k_in rounds were over: after a step that the safeguard shortened, and to see whether a
+    run that seems to have converged has. Before the round ``rest_until``, automatic steps
     are 0, so that control variates can learn the fields where Ŝ is.
     """
 

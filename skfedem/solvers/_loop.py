@@ -91,7 +91,8 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     options : Options
     workers : Workers
     report : callable
-        Called with the history's last row after each round.
+        Called after each round with the history's last row; where rounds are exact, it has the
+        ``criterion_before``, of the row before, which they yield.
     checkpoint : Checkpoint, default=None
         Where the run goes on from, and where it is saved from time to time.
     tasks : RoundTasks, default=None
@@ -110,9 +111,8 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
                 tasks.begin(progress)
             standing = one_round(solver, problem, standing, options, workers)
             progress, row = standing.progress, history.row(-1)
-            # Exact rounds yield the criterion of the row before.
             if problem.exact:
-                row = {**row, problem.model.criterion: standing.stopping[-1]}
+                row = {**row, "criterion_before": standing.stopping[-1]}
             report(row)
             if tasks and tasks.end(progress):
                 stopped_by = "callback"
@@ -214,6 +214,10 @@ def one_round(solver, problem, standing, options, workers):
             model=model,
             n_clients=problem.federation.n_clients,
         )
+        if stopping.unconfirmed:
+            server = server._replace(n_restarts=server.n_restarts + 1)
+            after = after._replace(server=server)
+            stopping = stopping._replace(outer_loop=outer_loop_of(problem, server))
         converged = stopping.converged
     history.append(
         round=after.n_rounds,

@@ -101,6 +101,11 @@ def in_setting(memory, problem, kind):
     return memory._replace(setting=setting, server=server)
 
 
+def of_stream(memory):
+    """Whether the last rounds were those of a stream."""
+    return memory.setting[0] == "stream"
+
+
 def _setting(problem, kind):
     """What makes rounds noisy; their kind is the solver's module, or "stream"."""
     return kind, problem.omega, problem.participation, problem.batch_size

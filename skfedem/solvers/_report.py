@@ -27,11 +27,14 @@ def printer(estimator):
     def print_row(row):
         if verbose > 1 or (verbose and row["round"] % 10 == 0):
             name = "log_likelihood" if "log_likelihood" in row else "objective"
-            is_evaluated = row[name] == row[name]
+            when, value = "", row[name]
+            if "criterion_before" in row:
+                when, value = " before it", row["criterion_before"]
+            is_evaluated = value == value
             print(
                 "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}, squared norm of "
                 "the field {field_sq_norm:.3g}".format(**row)
-                + (f", {name.replace('_', '-')} {row[name]:.6g}" if is_evaluated else "")
+                + (f", {name.replace('_', '-')}{when} {value:.6g}" if is_evaluated else "")
             )
 
     return print_row

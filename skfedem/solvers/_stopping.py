@@ -42,6 +42,12 @@ class Sweep(NamedTuple):
     quiet_since: int = 0
     converged: bool = False
 
+    @property
+    def unconfirmed(self):
+        """Whether nothing is lacking but a pass over all rows, and it is still to come."""
+        enough = self.n_quiet >= _QUIET_SWEEPS and not self.converged
+        return enough and self.outer_loop == self.quiet_since
+
 
 def first_sweep(server, outer_loop):
     """Sweep before the first round."""
@@ -84,8 +90,9 @@ def next_sweep(sweep, server, step_size, n_messages, outer_loop, *, tol, model, 
 
     The errors of SPIDER add up on the way and rest when Ŝ does, so that sweeps are quiet at a wrong
     place, too. The last sweep has to be in a later outer loop than the first of them: a pass over
-    all rows, which ends these errors, has found nothing to gain. ``outer_loop`` is that of the
-    round to come.
+    all rows, which ends these errors, has found nothing to gain. Where that alone is lacking, the
+    sweep is ``unconfirmed``, and a new outer loop should begin. ``outer_loop`` is that of the round
+    to come.
     """
     sweep = sweep._replace(
         travelled=sweep.travelled + step_size,
