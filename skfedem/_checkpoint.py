@@ -64,7 +64,8 @@ def try_out(path):
         temporary.open("xb").close()
     for left in path.parent.glob(f"{escape(path.name)}{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):  # another process was faster
-            if time() - left.stat().st_mtime > _LEFT_BEHIND:
+            # A link to a checkpoint has the time at which that was written, but a new status.
+            if time() - max(left.stat().st_mtime, left.stat().st_ctime) > _LEFT_BEHIND:
                 left.unlink()
 
 

@@ -512,6 +512,9 @@ def test_a_file_that_breaks_off(tmp_path):
     # In the last column nothing is lost; nor are blank lines at the end.
     ebd.write_text(whole + "\n\n")
     assert len(read_ebird(ebd).clients) == 1
+    # A line may be longer than what is looked at.
+    ebd.write_text(whole.rstrip("\n") + "so many " * 20_000)
+    assert len(read_ebird(ebd).clients) == 1
 
 
 def test_missing_columns_and_files(tmp_path):

@@ -814,6 +814,22 @@ def test_a_large_client_among_many_small_ones_is_heard():
         assert (distances.min(axis=0) < 1).all()
 
 
+def test_clients_that_are_drawn_stand_for_all():
+    rng = np.random.RandomState(0)
+    few = np.append(np.full(4, 0.24), np.full(400, 0.04 / 400))
+    for weights, n_large in ((np.append(0.9, np.full(400, 0.1 / 400)), 1), (few, 4)):
+        cohort, shares = mixture_assignment._cohort(rng, weights)
+        assert cohort[:n_large].tolist() == list(range(n_large))
+        assert_allclose(shares[:n_large], weights[:n_large])
+        assert_allclose(shares[n_large:], (1 - weights[:n_large].sum()) / (128 - n_large))
+    _, shares = mixture_assignment._cohort(rng, np.full(500, 1 / 500))
+    assert_allclose(shares, 1 / 128)
+    # All weight that doubles can tell is with two clients.
+    cohort, shares = mixture_assignment._cohort(rng, np.append([0.5, 0.5], np.zeros(300)))
+    assert cohort.tolist() == [0, 1]
+    assert shares.tolist() == [0.5, 0.5]
+
+
 def test_the_start_weighs_clients_as_the_fit_does():
     rng = np.random.default_rng(0)
     large = rng.normal([0, 0], 2, size=(3000, 2))
@@ -1136,7 +1152,9 @@ def test_variance_reduction_does_not_converge_before_it_has_read_all_rows_again(
     reduced = gm.set_params(solver="vr_fedem", batch_size=2, n_inner=700, max_iter=20000)
     reduced.fit(rows, clients=owners)
     assert reduced.converged_
-    assert 300 < reduced.n_iter_ < 700  # a pass was made early, to see
+    # A pass was made early, to see, and not in every round from then on.
+    assert 300 < reduced.n_iter_ < 700
+    assert reduced._memory.server.n_restarts == 1
     assert exact.score(rows) - reduced.score(rows) < 0.002
 
 

@@ -244,11 +244,13 @@ class EBirdFiles:
 
 def _check_end(path, names):
     """Raise if the last line of a plain file is cut off. Of compressed ones, reading tells."""
-    if Path(path).suffix in _COMPRESSED:
+    if Path(path).suffix.lower() in _COMPRESSED or not os.path.isfile(path):
         return
     with open(path, "rb") as file:
         file.seek(-min(_TAIL, os.path.getsize(path)), os.SEEK_END)
-        *_, last = file.read().rstrip(b"\r\n").split(b"\n")
+        *others, last = file.read().rstrip(b"\r\n").split(b"\n")
+    if not others:  # longer than the tail, or the header
+        return
     n_needed = max(k for k, name in enumerate(names) if name)
     if last.strip() and last.count(b"\t") < n_needed:
         raise ValueError(

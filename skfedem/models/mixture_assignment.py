@@ -146,8 +146,22 @@ def _cohort(rng, weights):
     """Clients that cluster their rows, drawn by their weights, and the weight each stands for."""
     if len(weights) <= _LARGEST_COHORT:
         return np.arange(len(weights)), weights
-    cohort = np.sort(rng.choice(len(weights), _LARGEST_COHORT, replace=False, p=weights))
-    return cohort, np.maximum(weights[cohort], 1 / _LARGEST_COHORT)
+    size = min(_LARGEST_COHORT, np.count_nonzero(weights))  # some may have underflowed
+    cohort = np.sort(rng.choice(len(weights), size, replace=False, p=weights))
+    return cohort, _represented(weights[cohort])
+
+
+def _represented(own):
+    """Weights that clients stand for who were drawn by their weights, which add up to 1.
+
+    One with more than an equal share of what is left stands for itself; the others share the rest.
+    """
+    left, n_left = 1.0, len(own)
+    for weight in np.sort(own)[:0:-1]:
+        if weight * n_left <= left:
+            break
+        left, n_left = left - weight, n_left - 1
+    return np.maximum(own, left / n_left)
 
 
 def _centroids_to_send(rows, n_clusters, seed, sample_weight):

@@ -97,7 +97,10 @@ class Units(NamedTuple):
 
     @property
     def spread(self):
-        """Standard deviation of each feature of the rows; 0 of constant ones."""
+        """Standard deviation of each feature of the rows, 0 of constant ones.
+
+        Where one scale is that of all features, it is their root mean square deviation.
+        """
         along_axes = self.mixing if self.varies is None else self.mixing[self.varies]
         return np.sqrt(np.square(along_axes).sum(axis=0))
 
