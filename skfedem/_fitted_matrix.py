@@ -194,7 +194,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _solved_rows(self, cells):
         """θ of rows that are not those of the fit, from their observed cells."""
         root = np.sqrt(self.singular_values_)
-        effects, factors = fit_rows(
+        row_effects, factors = fit_rows(
             cells._replace(values=cells.values - cells.origin),
             cells.n_rows,
             self.intercept_ - cells.origin + self.column_effects_,
@@ -204,7 +204,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             row_effects=self._fitted_effects in ("both", "rows"),
             ridge=max(self._fitted_effects_penalty, LEAST_PENALTY),
         )
-        effects = Effects(self.intercept_, effects, self.column_effects_)
+        effects = Effects(self.intercept_, row_effects, self.column_effects_)
         return Theta(effects, LowRank(factors, root, self.column_factors_))
 
     def _log_likelihood(self, theta, cells):

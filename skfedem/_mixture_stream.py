@@ -67,7 +67,7 @@ def first_call(settings, ids, federation, given, workers):
     """
     model, cost = standardise(settings, federation, given)
     model = replace(model, in_stream=True)
-    problem = _problem(settings, model, federation, seed=0)._replace(batch_size=None)
+    problem = _problem_of_call(settings, model, federation, seed=0)._replace(batch_size=None)
     seeds = seeds_of_runs(settings.random_state, settings.n_init)
     seed, start = _best_start(settings, problem, given, seeds, cost, workers)
     problem = problem._replace(seed=seed)
@@ -84,7 +84,7 @@ def first_call(settings, ids, federation, given, workers):
     return Beginning(problem._replace(batch_size=settings.batch_size), memory, history, 0)
 
 
-def _problem(settings, model, federation, seed):
+def _problem_of_call(settings, model, federation, seed):
     """Problem of the rows of a call. Automatic control variates learn from many calls."""
     problem = federated_problem(settings, model, federation, seed)
     if is_auto(settings.control_step):
@@ -131,7 +131,7 @@ def next_call(settings, federation, given, memory, history):
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
     model = replace(model, in_stream=True)
     (seed,) = seeds_of_runs(settings.random_state, 1)
-    problem = _problem(settings, model, federation, seed)
+    problem = _problem_of_call(settings, model, federation, seed)
     server, units_before = memory.server, memory.model.units
     if model.units is not units_before:
         share = federation.n_samples / (memory.n_samples + federation.n_samples)

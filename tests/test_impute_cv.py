@@ -463,10 +463,11 @@ def test_which_messages_are_counted():
     results, of_last = search.cv_results_, search.best_estimator_.history_["uplink_bits"]
     assert search.best_params_["penalty"] < 9.0
     assert of_last[0] == 0 < of_last[1]
-    # Folds are halves of the cells; a few bytes of each message are no numbers.
+    # Folds are halves of the cells, in twice as many messages, of which 7 bytes are no numbers.
+    rounding = 7 / (8 * min(np.isfinite(client).sum() for client in clients_of()))
     of_rounds = results["mean_n_iter"] * of_last[1]
     has_set_up = results["param_penalty"] == 9.0
-    assert_allclose(results["uplink_bits"][~has_set_up], of_rounds[~has_set_up], rtol=0.03)
+    assert_allclose(results["uplink_bits"][~has_set_up], of_rounds[~has_set_up], rtol=rounding)
     assert (results["uplink_bits"][has_set_up] > 1.1 * of_rounds[has_set_up]).all()
 
 

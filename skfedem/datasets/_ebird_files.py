@@ -251,11 +251,12 @@ def _check_end(path, names):
         *others, last = file.read().rstrip(b"\r\n").split(b"\n")
     if not others:  # longer than the tail, or the header
         return
-    n_needed = max(k for k, name in enumerate(names) if name)
-    if last.strip() and last.count(b"\t") < n_needed:
+    n_fields = len(last.split(b"\t"))
+    n_needed = max(place for place, name in enumerate(names, start=1) if name)
+    if last.strip() and n_fields < n_needed:
         raise ValueError(
-            f"Expected {n_needed + 1} fields in the last line of {path}, got "
-            f"{last.count(bytes([9])) + 1}: the file is cut off. Download it again."
+            f"Expected {n_needed} fields in the last line of {path}, got {n_fields}: the file is "
+            "cut off. Download it again."
         )
 
 

@@ -55,8 +55,8 @@ class Problem(NamedTuple):
     replacement : bool
         Whether a minibatch may hold a row twice.
     n_inner : int
-        Rounds between two passes over all rows, k_in; 1 where minibatches are no estimates between
-        such passes.
+        Rounds between two passes over all rows, k_in; 1 where there are no rounds in between, or no
+        passes.
     seed : int
         Of all random streams.
     presence : float
@@ -149,8 +149,8 @@ class ServerState(NamedTuple):
     Automatic steps are at most ``step_limit``; it shrinks when the safeguard acts, and where
     lasting noise is too much for the step. ``n_restarts`` counts the outer loops that were begun
     before k_in rounds were over: after a step that the safeguard shortened, and to see whether a
-    run that seems to have converged has. Before the round ``rest_until``, automatic steps
-    are 0, so that control variates can learn the fields where Ŝ is.
+    run that seems to have converged has. Before the round ``rest_until``, automatic steps are 0, so
+    that control variates can learn the fields where Ŝ is.
     """
 
     round_index: int

@@ -50,7 +50,7 @@ class Sweep(NamedTuple):
 
 
 def first_sweep(server, outer_loop):
-    """Sweep before the first round."""
+    """Sweep that begins here, with none before it that was quiet."""
     return Sweep(server.parameters, outer_loop, quiet_since=outer_loop)
 
 
