@@ -146,6 +146,13 @@ FORMS |= {
         [np.nan_to_num(m, nan=1e20).astype(np.float32) for m in MATRICES],
         {"missing_values": 1e20},
     ),
+    "-999.9 in frames of both precisions": (
+        [
+            pd.DataFrame(np.nan_to_num(m, nan=-999.9)).astype({0: np.float32, 1: np.float32})
+            for m in MATRICES
+        ],
+        {"missing_values": -999.9},
+    ),
     "infinity for missing": (
         [np.nan_to_num(m, nan=np.inf) for m in MATRICES],
         {"missing_values": np.inf},

@@ -272,10 +272,15 @@ def one_table(estimator, X, reset):
 def _missing_cells(table, missing):
     if missing != missing:
         return np.isnan(table)
-    if table.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            missing = table.dtype.type(missing)  # 1e20 is another number in float32
-    return table == missing
+    if table.dtype.kind != "f":
+        return table == missing
+    with np.errstate(over="ignore"):
+        own, single = table.dtype.type(missing), np.float32(missing)
+    # -999.9 is another number in float32, and in a column of doubles that was float32 before.
+    is_marker = table == own
+    if single != own and np.isfinite(single):
+        is_marker |= table == single
+    return is_marker
 
 
 def observed(table, missing):
