@@ -61,15 +61,18 @@ def n_reaching(heights):
     return reached
 
 
+def size_of_subset(n_items, n_chosen):
+    """Bits to say which n_chosen of n_items items are meant."""
+    n_rare = np.minimum(n_chosen, n_items - n_chosen)
+    k = _low_bits(n_items, n_rare)
+    return widths(n_items) + np.where(k < 2, n_items, n_rare * (1 + k) - (-n_items >> k))
+
+
 def size_of_heights(n_items, reached):
     """Bits for the heights of rows of items: reached[h - 1] of a row are >= h."""
     counts = np.zeros((len(reached) + 2, len(reached[0])), dtype=np.int64)
     counts[0], counts[1:-1] = n_items, reached
-    items, chosen = counts[:-1], counts[1:]
-    n_rare = np.minimum(chosen, items - chosen)
-    k = _low_bits(items, n_rare)
-    subsets = np.where(k < 2, items, n_rare * (1 + k) - (-items >> k))
-    return (widths(items) + subsets).sum(axis=0)
+    return size_of_subset(counts[:-1], counts[1:]).sum(axis=0)
 
 
 def size_of_message(n_bits, n_float_bytes):
@@ -95,10 +98,15 @@ def height_bits(heights):
     """Yield heights as bits."""
     while len(heights):
         higher = heights > 0
-        n_chosen = np.count_nonzero(higher)
-        yield number_bits([n_chosen], len(heights).bit_length())
-        yield from _rare_bits(higher if 2 * n_chosen <= len(heights) else ~higher)
+        yield from subset_bits(higher)
         heights = heights[higher] - 1
+
+
+def subset_bits(chosen):
+    """Yield which items are chosen as bits."""
+    n_items, n_chosen = len(chosen), np.count_nonzero(chosen)
+    yield number_bits([n_chosen], n_items.bit_length())
+    yield from _rare_bits(chosen if 2 * n_chosen <= n_items else ~chosen)
 
 
 def _rare_bits(rare):
@@ -112,9 +120,10 @@ def _rare_bits(rare):
     return [ranges, number_bits(places, k)]
 
 
-def seal(form, bits, floats):
-    """Message of arrays of bits and an array of floats."""
-    body = bytes([form]) + np.packbits(np.concatenate(bits)).tobytes() + floats.tobytes()
+def seal(form, bits, *floats):
+    """Message of arrays of bits and arrays of floats."""
+    body = bytes([form]) + np.packbits(np.concatenate(bits)).tobytes()
+    body += b"".join(array.tobytes() for array in floats)
     return body + crc_hqx(body, 0xFFFF).to_bytes(2, "little")
 
 
@@ -165,15 +174,15 @@ class Reader:
         return count
 
     def heights(self, n_items):
-        chosen = self._subset(n_items)
+        chosen = self.subset(n_items)
         heights = chosen.astype(np.int64)
         places = np.flatnonzero(chosen)
         while len(places):
-            places = places[self._subset(len(places))]
+            places = places[self.subset(len(places))]
             heights[places] += 1
         return heights
 
-    def _subset(self, n_items):
+    def subset(self, n_items):
         n_chosen = self.number(n_items.bit_length())
         n_rare = min(n_chosen, n_items - n_chosen)
         if n_rare < 0:
@@ -197,13 +206,21 @@ class Reader:
         return rare
 
     def floats(self, n_floats, dtype):
-        """Read the rest."""
+        """Read floats, which begin with a whole byte."""
         if self._take(-self._start % 8).any():
             raise damaged("zeros after the last bit", "a one")
-        rest = self._body[self._start // 8 :]
-        if len(rest) != n_floats * np.dtype(dtype).itemsize:
-            raise damaged(f"{n_floats} floats of type {dtype}", f"{len(rest)} bytes")
+        start, size = self._start // 8, n_floats * np.dtype(dtype).itemsize
+        chosen = self._body[start : start + size]
+        if len(chosen) != size:
+            raise damaged(f"{n_floats} floats of type {dtype}", f"{len(chosen)} bytes")
+        self._start += 8 * size
         with np.errstate(invalid="ignore"):  # NaN: refused below
-            floats = np.frombuffer(rest, dtype).astype(np.float64)
+            floats = np.frombuffer(chosen, dtype).astype(np.float64)
         check_finite(floats, hint=_SEND_AGAIN)
         return floats
+
+    def end(self):
+        """Raise if there is more to read."""
+        n_left = len(self._body) - self._start // 8
+        if n_left:
+            raise damaged("the end of the message", f"{n_left} bytes more")

@@ -2,14 +2,15 @@
 
 `Plain` takes 8 bytes per coordinate; `Sparse` takes 8 bytes per non-zero, and the bits that say
 where these are; `Scaled`, for whole multiples of one step per block, takes about log2(mean) + 2
-bits per coordinate and 4 bytes per block.
+bits per coordinate and 4 bytes per block, or 8 where a float32 does not hold the step.
 
 Numbers, counts and heights are written as bits, and the rest of a message around them, as described
 in `skfedem._bits`. The bits begin with the count of coordinates. In `Sparse`, their heights follow,
 1 for a non-zero; the non-zeros are its floats. In `Scaled`, there follow the count of a block's
-coordinates (0: one block); whether steps are float64, not float32 (1 bit); m (5 bits); the heights
-ceil(|integer| / 2^m); and for each non-zero the sign (1: negative) and the m low bits of
-|integer| - 1. Its floats are the steps of the blocks that are not zero.
+coordinates (0: one block); whether some steps are float64, not float32 (1 bit); m (5 bits); the
+heights ceil(|integer| / 2^m); if there are float64s, the subset of them among the steps; and for
+each non-zero the sign (1: negative) and the m low bits of |integer| - 1. Its floats are the steps
+of the blocks that are not zero: first the float32s, then the float64s.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from ._bits import (
     size_of_count,
     size_of_heights,
     size_of_message,
+    size_of_subset,
+    subset_bits,
     widths,
 )
 from ._vectors import MAX_LENGTH, check_finite, from_blocks, in_blocks, reduce_blocks
@@ -55,9 +58,11 @@ class Plain(NamedTuple):
         return seal(self.form, [count_bits(len(vector))], vector.astype("<f8"))
 
     def decode(self, data):
-        """Vector of a message; ValueError if `encode` cannot have written it."""
+        """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
-        return reader.floats(reader.count(), "<f8")
+        vector = reader.floats(reader.count(), "<f8")
+        reader.end()
+        return vector
 
 
 class Sparse(NamedTuple):
@@ -85,10 +90,11 @@ class Sparse(NamedTuple):
         return seal(self.form, bits, vector[chosen].astype("<f8"))
 
     def decode(self, data):
-        """Vector of a message; ValueError if `encode` cannot have written it."""
+        """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
         chosen = reader.heights(reader.count()) > 0
         nonzero = reader.floats(np.count_nonzero(chosen), "<f8")
+        reader.end()
         if not nonzero.all():
             raise damaged("non-zero numbers", "a zero")
         vector = np.zeros(len(chosen))
@@ -139,8 +145,10 @@ class Scaled(NamedTuple):
         reached = n_reaching(heights)
         n_bits = size_of_count(q) + size_of_count(self.block_length or 0) + 6
         n_bits = n_bits + size_of_heights(q, reached) + reached[0] * (1 + n_low)
-        n_steps = (steps > 0).sum(axis=1)
-        return size_of_message(n_bits, n_steps * np.where(_need_doubles(steps), 8, 4))
+        n_steps, n_wide = (steps > 0).sum(axis=1), _is_wide(steps).sum(axis=1)
+        if n_wide.any():
+            n_bits += np.where(n_wide > 0, size_of_subset(n_steps, n_wide), 0)
+        return size_of_message(n_bits, 4 * (n_steps + n_wide))
 
     def encode(self, vector):
         """Message of a vector; ValueError if there are no such integers and steps."""
@@ -148,30 +156,37 @@ class Scaled(NamedTuple):
         integers = integers.astype(np.int64)
         nonzero = integers > 0
         n_low = int(_low_widths(integers.max(initial=0)))
-        wide = _need_doubles(steps)
+        steps = steps[steps > 0]
+        wide = _is_wide(steps)
         bits = [
             count_bits(len(vector)),
             count_bits(self.block_length or 0),
-            number_bits([wide], 1),
+            number_bits([wide.any()], 1),
             number_bits([n_low], 5),
             *height_bits(-(-integers >> n_low)),
+            *(subset_bits(wide) if wide.any() else ()),
             vector[nonzero] < 0,
             number_bits(integers[nonzero] - 1, n_low),
         ]
-        return seal(self.form, bits, steps[steps > 0].astype("<f8" if wide else "<f4"))
+        return seal(self.form, bits, steps[~wide].astype("<f4"), steps[wide].astype("<f8"))
 
     def decode(self, data):
-        """Vector of a message; ValueError if `encode` cannot have written it."""
+        """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
         length = reader.count()
         block_length = reader.count() or max(length, 1)
-        wide, n_low = reader.number(1), reader.number(5)
+        some_wide, n_low = reader.number(1), reader.number(5)
         heights = reader.heights(length)
         places = np.flatnonzero(heights)
+        blocks, block = np.unique(places // block_length, return_inverse=True)
+        n_steps = len(blocks)
+        wide = reader.subset(n_steps) if some_wide else np.zeros(n_steps, dtype=bool)
         negative = reader.numbers(len(places), 1)
         integers = (heights[places] - 1 << n_low) + reader.numbers(len(places), n_low) + 1
-        blocks, block = np.unique(places // block_length, return_inverse=True)
-        steps = reader.floats(len(blocks), "<f8" if wide else "<f4")
+        steps = np.empty(n_steps)
+        steps[~wide] = reader.floats(np.count_nonzero(~wide), "<f4")
+        steps[wide] = reader.floats(np.count_nonzero(wide), "<f8")
+        reader.end()
         with np.errstate(over="ignore"):
             magnitudes = integers * steps[block]
         if not ((steps > 0).all() and np.isfinite(magnitudes).all()):
@@ -237,10 +252,10 @@ def _common_divisors(magnitudes):
     return np.ldexp(np.gcd.reduce(whole, axis=1, keepdims=True).astype(np.float64), -shifts)
 
 
-def _need_doubles(steps):
-    """Whether a float32 does not hold some step of a row."""
+def _is_wide(steps):
+    """Which steps a float32 does not hold."""
     with np.errstate(over="ignore"):
-        return (steps.astype(np.float32) != steps).any(axis=-1)
+        return steps.astype(np.float32) != steps
 
 
 def _low_widths(largest):

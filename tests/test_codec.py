@@ -77,6 +77,17 @@ def test_step_of_24_bits_is_found_below_integers_of_22():
     check(Scaled(FORM), np.array([2.0**22 - 1, -(2.0**22) + 2]) * (2.0**24 - 1))
 
 
+def test_a_step_that_is_no_float32_costs_its_own_block_four_bytes():
+    # Alone in its block, 3 times a step of 24 bits counts as once a step of 26 bits.
+    vector = np.tile([1.0, 3.0], 100) * (2.0**24 - 1)
+    code = Scaled(FORM, block_length=2)
+    n_bytes = len(code.encode(vector))
+    vector[0] = 0
+    check(code, vector)
+    # Four bytes of the step; 16 bits say which of 100 it is, at most 20 which number became 0.
+    assert len(code.encode(vector)) <= n_bytes + 4 + 5
+
+
 def test_sizes_of_many_rows():
     rows = np.array([integers(50, seed) * 10.0**seed for seed in range(8)])
     rows[3] = 0
@@ -144,12 +155,17 @@ HEAD = count(0) + "0" + number(0, 5)  # of Scaled, after the length: one block, 
             Scaled(FORM, 2),
             [0.0, 0, 1e-300],
             message(
-                count(3)
-                + count(2)
-                + "1"
-                + number(0, 5)
-                + "10 10 0 0 0 0 0".replace("10 10 0", "10 001", 1),
+                count(3) + count(2) + "1" + number(0, 5) + "10 001 0 0" + "1 0" + "0",
                 np.float64(1e-300).tobytes(),
+            ),
+        ),
+        # blocks of 1: float32s before float64s
+        (
+            Scaled(FORM, 1),
+            [1e-300, 1.0],
+            message(
+                count(2) + count(1) + "1" + number(0, 5) + "01 0 00 0" + "10 10" + "00",
+                ONE + np.float64(1e-300).tobytes(),
             ),
         ),
         # 1 and 33, 32 has 6 bits: heights 1 and 9, then signs, then two low bits of 0 and 32
@@ -203,11 +219,12 @@ def test_documented_layout(code, vector, data):
             message(count(1) + HEAD + "1 0 0 0 0", np.float32(np.inf).tobytes()),
             "finite",
         ),
-        (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", WIDE), "1 floats of type <f4"),
+        (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", ONE[:3]), "1 floats of type <f4"),
+        (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", WIDE), "the end .* 4 bytes more"),
         (
             Scaled(FORM),
             message(
-                count(1) + count(0) + "1" + number(31, 5) + "1 0 0 0 0" + 31 * "1",
+                count(1) + count(0) + "1" + number(31, 5) + "1 0 0 0" + "1 0" + "0" + 31 * "1",
                 np.float64(1e300).tobytes(),
             ),
             "finite values",
