@@ -157,10 +157,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         here, so that their unit does not matter as long as they spread by 1e-4 or more. With a
         smaller spread, fits stop sooner, and at 1e-8 or less after a few rounds, converged or not:
         multiply such cells, and ``penalty``, by a power of ten.
-        With other rounds, the fit stops when the M-step's objective gains less over each of three
-        sweeps in a row, where a sweep is the rounds whose step sizes add up to 1, at least ten, in
-        which at least as many messages came as there are clients. With VR-FedEM's
-        minibatches a pass over all cells has to confirm it: a new outer loop begins for this.
+        With other rounds, the fit stops when the M-step's objective gains less than half of that
+        over each of three sweeps in a row, where a sweep is the rounds whose step sizes add up to
+        1, at least ten, in which at least as many messages came as there are clients. With
+        VR-FedEM's minibatches a pass over all cells has to confirm it: a new outer loop begins for
+        this.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
         ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no

@@ -143,10 +143,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     tol : float, default=1e-3
         Tolerance in nats per row. With exact rounds, the fit stops when the log-likelihoods of two
         rounds in a row differ by less than ``tol`` times the step size. With other rounds, it stops
-        when the M-step's objective gains less than ``tol`` over each of three sweeps in a row,
-        where a sweep is the rounds whose step sizes add up to 1, at least ten, in which at least as
-        many messages came as there are clients. With VR-FedEM's minibatches a pass over all rows
-        has to confirm it: a new outer loop begins for this.
+        when the M-step's objective gains less than half of ``tol`` over each of three sweeps in a
+        row, where a sweep is the rounds whose step sizes add up to 1, at least ten, in which at
+        least as many messages came as there are clients. (Half, as the log-likelihood gains twice
+        as much along a plateau.) With VR-FedEM's minibatches a pass over all rows has to confirm
+        it: a new outer loop begins for this.
     reg_covar : float, default=1e-6
         Added to every variance, in squared units of the features. Where the rounding of second
         moments, 64 eps in standard units, may be larger, it is allowed for as well. 0 adds nothing,

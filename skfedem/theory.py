@@ -385,7 +385,10 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     check_counts(n_inner=n_inner)
     check_not_negative(omega=omega)
     # A fraction is exactly the ω that was written: 49 / 1.4² is 25, but a little more in doubles.
-    return math.ceil(n_inner / (1 + Fraction(str(omega))) ** 2)
+    exact = n_inner / (1 + Fraction(str(omega))) ** 2
+    # And an ω such as sqrt(3) - 1, which doubles round down, must not add a row.
+    nearest = round(exact)
+    return nearest if 0 < exact - nearest < exact * 2**-50 else math.ceil(exact)
 
 
 @_in_python_numbers

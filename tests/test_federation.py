@@ -387,10 +387,10 @@ def test_where_several_changes_have_to_be_small_they_must_not_grow():
 
 
 class Quadratic:
-    """A model of one number whose minorizer is ``-(s - θ)²``: a gain is a squared distance."""
+    """A model of one number; along a plateau its criterion gains a squared distance."""
 
     def minorizer(self, statistics, parameters):
-        return -((statistics - parameters) ** 2)
+        return -((statistics - parameters) ** 2) / 2
 
     n_quiet = 1
 

@@ -699,6 +699,38 @@ def test_gaps_between_columns(labels, lengths):
     assert [run.stop - run.start for run in _columns.unbroken(positions)] == lengths
 
 
+def test_cells_of_columns_with_gaps():
+    years = np.array([1.0, 2.0, 5.0, 6.0, 7.0])
+    edges, values = _columns.in_cells(years, np.arange(10).reshape(2, 5))
+    np.testing.assert_array_equal(edges, [0.5, 1.5, 2.5, 4.5, 5.5, 6.5, 7.5])
+    gap = np.nan
+    np.testing.assert_array_equal(values, [[0, 1, gap, 2, 3, 4], [5, 6, gap, 7, 8, 9]])
+    edges, values = _columns.in_cells(np.array([1.0, 2.0, 4.0]), np.arange(3))
+    np.testing.assert_array_equal(edges, [0.5, 1.5, 3.0, 5.0])
+    np.testing.assert_array_equal(values, np.arange(3))
+
+
+@pytest.mark.parametrize("mark_missing", [False, True])
+def test_nothing_is_drawn_in_a_gap(pyplot, mark_missing):
+    years = [*range(1960, 1970), *range(2004, 2010)]
+    table = np.random.default_rng(0).normal(size=(20, 16))
+    table[:10, :3] = np.nan
+    imputer = FederatedMatrixImputer(1, random_state=0).fit(table)
+    shown = {"column_labels": years, "kind": "heatmap", "mark_missing": mark_missing}
+    display = ImputationDisplay.from_estimator(imputer, table, **shown)
+    for image in display.images_:
+        assert image.get_array().shape == (20, 17)
+        assert np.ma.getmaskarray(image.get_array())[:, 10].all()
+        edges = image.get_coordinates()[0, :, 0]
+        np.testing.assert_allclose(edges[9:13], [1968.5, 1969.5, 2003.5, 2004.5])
+    effort = ImputationDisplay.from_estimator(imputer, table, column_labels=years).effort_
+    (outline,) = effort.get_paths()
+    inside = (outline.vertices[:, 0] > 1969.5) & (outline.vertices[:, 0] < 2003.5)
+    assert not inside.any()
+    assert not outline.contains_point((1985, 0.01))
+    assert outline.contains_point((1969.4, 0.9))
+
+
 def test_a_window_takes_the_season_out():
     months = np.arange(60)
     season = 100 + 2 * months + 30 * np.cos(2 * np.pi * months / 12)
@@ -1279,6 +1311,17 @@ def test_a_trend_keeps_its_width_whatever_its_legend_says(paper, imputer, window
     assert lower.y1 < upper.y0 or lower.x1 < upper.x0
     for left, right in itertools.pairwise(drawn_texts(effort, renderer)):
         assert left.x1 < right.x0
+
+
+def test_no_curve_has_the_colour_of_the_page(pyplot, mixtures):
+    from matplotlib.colors import to_hex
+
+    runs, labels = [mixtures[0]] * 7, list("abcdefg")
+    with pyplot.style.context("dark_background"):
+        axis = ConvergenceDisplay.from_estimators(runs, labels=labels).ax_[0]
+        colors = {to_hex(line.get_color()) for line in axis.get_lines()}
+        assert len(colors) == 7
+        assert to_hex(axis.get_facecolor()) not in colors
 
 
 @pytest.mark.parametrize("n_runs", [3, 9])

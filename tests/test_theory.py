@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from skfedem import theory
+from skfedem.compression import BlockQuantizer
 
 OMEGAS = [0.0, 0.1, 1.0, 3.7, 50.0]
 PARTICIPATIONS = [0.05, 0.3, 0.75, 1.0]
@@ -179,6 +180,11 @@ def test_vr_batch_size_is_exact_where_the_formula_gives_an_integer():
         for root in (1, 5, 30):
             n_inner = (root * (10 + tenths)) ** 2
             assert theory.vr_batch_size(n_inner, tenths / 10) == (10 * root) ** 2
+    # That of blocks of B coordinates, a root that doubles round: k_in / (1 + ω)² = k_in / B.
+    for length in range(1, 100):
+        omega = BlockQuantizer(block_length=length).omega_for(length)
+        assert theory.vr_batch_size(10 * length, omega) == 10
+        assert theory.vr_batch_size(10 * length + 1, omega) == 11
     assert theory.vr_batch_size(49, 0.4) == 25
     assert theory.vr_batch_size(20, 1e200) == 1
 

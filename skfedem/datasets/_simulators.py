@@ -123,7 +123,10 @@ def make_federated_mixture(
     own; the others are dealt at random. So client i draws its components with probabilities of
     nearly
 
-    ``(1 - heterogeneity) * weights + heterogeneity * own_component_i``.
+    ``(1 - heterogeneity) * weights + heterogeneity * own_component_i``
+
+    if as many clients have a component of their own as its weight demands. Clients whose component
+    is shared by fewer have more rows, and more of them from their component.
 
     With an int as `random_state`, `heterogeneity` changes only who holds which row, and a row that
     moves at one value also moves at every larger value. Rows that are moved to clients which would

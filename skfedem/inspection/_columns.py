@@ -113,7 +113,34 @@ def unbroken(positions):
     return [slice(*run) for run in pairwise([0, *ends, len(positions)])]
 
 
-def edges(positions):
+def in_cells(positions, values):
+    """Edges of cells around columns, and their values, with a cell of NaN for each gap.
+
+    Parameters
+    ----------
+    positions : ndarray of shape (n_columns,)
+    values : ndarray of shape (..., n_columns)
+
+    Returns
+    -------
+    edges : ndarray of shape (n_columns + n_gaps + 1,)
+    values : ndarray of shape (..., n_columns + n_gaps)
+    """
+    runs = unbroken(positions)
+    if len(runs) == 1:
+        return _edges(positions), values
+    half = np.median(np.diff(positions)) / 2
+    nothing = np.full((*values.shape[:-1], 1), np.nan)
+    edges, cells = [], []
+    for run in runs:
+        around = _edges(positions[run])
+        around[[0, -1]] = positions[run][[0, -1]] + [-half, half]
+        edges.append(around)
+        cells += [values[..., run], nothing]
+    return np.concatenate(edges), np.concatenate(cells[:-1], axis=-1)
+
+
+def _edges(positions):
     """Edges of cells around increasing positions: halfway to the neighbours."""
     if len(positions) == 1:
         return positions[0] + np.array([-0.5, 0.5])

@@ -11,8 +11,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 # Okabe and Ito's colours, which people who see red and green alike can tell apart; yellow, too pale
-# for a line, is left out. After the last colour, they come again with other dashes.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# for a line, is left out. Their black is the colour of text, white in dark styles. After the last
+# colour, they come again with other dashes.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "--", ":", "-.")
 # After the last dashes, they come again bolder.
 _BOLDNESS = (1, 2)
@@ -178,4 +179,5 @@ def _cycle():
     from matplotlib import rcParams
 
     widths = [bold * rcParams["lines.linewidth"] for bold in _BOLDNESS]
-    return cycler(linewidth=widths) * cycler(linestyle=_DASHES) * cycler(color=_COLORS)
+    colors = [*_COLORS, rcParams["text.color"]]
+    return cycler(linewidth=widths) * cycler(linestyle=_DASHES) * cycler(color=colors)

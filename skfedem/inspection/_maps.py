@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._parameters import check_choice
-from ._columns import edges
+from ._columns import in_cells
 from ._common import characters_in, given_axes, lay_out, new_axes, wrapped
 from ._matrix import band_edges
 
@@ -43,7 +43,7 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     axes = _axes(ax, n_maps, display.fitted.shape)
     # Row k of the matrix lies around k.
     rows = band_edges(display.n_rows, len(display.fitted)) - 0.5
-    grid = edges(positions), rows
+    grid = positions, rows
     draw = _draw_marked if mark_missing else _draw_beside
     images = draw(display, axes, grid, norm)
     for axis in axes:
@@ -92,9 +92,15 @@ def _draw_marked(display, axes, grid, norm):
 
 
 def _draw_map(axis, grid, values, norm, colors, alpha=None):
-    """Cells of a grid, but for NaNs."""
+    """Cells of a grid, the positions of columns and the edges of rows, but for NaNs."""
+    positions, rows = grid
+    columns, values = in_cells(positions, values)
+    if alpha is not None:
+        alpha = np.nan_to_num(in_cells(positions, alpha)[1])
     shown = np.ma.masked_invalid(values)
-    return axis.pcolormesh(*grid, shown, norm=norm, cmap=colors, alpha=alpha, rasterized=True)
+    return axis.pcolormesh(
+        columns, rows, shown, norm=norm, cmap=colors, alpha=alpha, rasterized=True
+    )
 
 
 def _has_bands(display):

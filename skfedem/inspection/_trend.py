@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._parameters import check_choice, check_number
-from ._columns import edges, unbroken
+from ._columns import in_cells, unbroken
 from ._common import given_axes, new_axes, with_options, wrapped
 from ._legends import legend_above
 from ._matrix import moving_mean
@@ -145,8 +145,9 @@ def _furnish(axis, display, yscale, row_name):
 
 def _draw_effort(axis, positions, share, row_name):
     """Share of the rows that were observed, column by column."""
-    heights = np.append(share, share[-1])
-    effort = axis.fill_between(edges(positions), heights, step="post", color="0.6", linewidth=0)
+    edges, heights = in_cells(positions, share)
+    heights = np.append(np.nan_to_num(heights), heights[-1])  # a NaN would end the step before it
+    effort = axis.fill_between(edges, heights, step="post", color="0.6", linewidth=0)
     axis.set_ylim(0, min(1.0, 1.15 * share.max()))
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
     axis.set_ylabel(f"observed\n{fill(row_name, _LABEL_LENGTH // 2)}")

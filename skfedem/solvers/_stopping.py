@@ -85,8 +85,10 @@ def next_sweep(sweep, server, step_size, n_messages, outer_loop, *, tol, model, 
     many messages arrived as there are clients: enough rounds for Ŝ to move as far as one EM
     iteration moves it. Its gain is that of the M-step's objective between its two ends,
     ``Q(s; T(s)) - Q(s; T(s'))``, where s is the statistic now and s' the one a sweep ago, measured
-    by the model's ``change``. Noise in Ŝ adds to the gain, so that a run whose noise is above tol
-    goes on. Several sweeps in a row have to gain less.
+    by the model's ``change``; twice that, as Q bends away from the criterion: along a plateau the
+    criterion gains ``dᵀ I d``, where d is the way and I the information of complete data, and Q
+    half of it. Noise in Ŝ adds to the gain, so that a run whose noise is above tol goes on. Several
+    sweeps in a row have to gain less.
 
     The errors of SPIDER add up on the way and rest when Ŝ does, so that sweeps are quiet at a wrong
     place, too. The last sweep has to be in a later outer loop than the first of them: a pass over
@@ -105,7 +107,7 @@ def next_sweep(sweep, server, step_size, n_messages, outer_loop, *, tol, model, 
         return sweep
     now = model.minorizer(server.statistics, server.parameters)
     before = model.minorizer(server.statistics, sweep.parameters)
-    if not abs(model.change(now, before)) < tol:
+    if not 2 * abs(model.change(now, before)) < tol:
         return first_sweep(server, outer_loop)
     n_quiet = sweep.n_quiet + 1
     return Sweep(
