@@ -1,5 +1,7 @@
 """The Gaussian mixture as a model: E-step, M-step, domain, units."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -254,6 +256,22 @@ def test_negative_variances_are_outside(covariance_type):
         outside = table(model, statistics.copy())
         outside[1, 4] -= 10.0 * outside[1, 0]
     assert not in_domain(model, outside.ravel())
+
+
+def test_a_step_does_not_carry_means_beyond_the_rows_of_a_known_covariance():
+    model, statistics = at_rows("tied", fixed=np.eye(3))
+    # Up to where the means take up all the second moment along an axis; then no data are there.
+    field = table(model, np.zeros_like(statistics))
+    field[:, 1] = [10.0, -10.0, 0.0]
+    far = statistics + field.ravel()
+    assert in_domain(model, far)  # T itself does not mind
+    assert not in_domain(model, far, statistics, step_size=1.0)
+    after, _, halvings, *_ = model.server_step(statistics, field.ravel(), 1.0, exact=False)
+    assert 0 < halvings < 20
+    assert in_domain(model, after, statistics, step_size=1.0)
+    # Where given means lie beyond already, steps are free; a stream does not know where that is.
+    assert in_domain(model, 2 * far, far, step_size=1.0)
+    assert in_domain(replace(model, in_stream=True), far, statistics, step_size=1.0)
 
 
 def test_correlations_beyond_one_are_outside():

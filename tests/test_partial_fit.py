@@ -434,7 +434,7 @@ def test_history_grows_and_is_of_rows_not_seen_before(covariance_type):
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_no_second_moment_is_sent_beside_a_known_covariance(is_known):
+def test_a_stream_sends_no_second_moment_beside_a_known_covariance(is_known):
     rng = np.random.default_rng(0)
     known = {"fixed_covariance": np.eye(3)} if is_known else {}
     gm = FederatedGaussianMixture(2, covariance_type="tied", warm_start=True, max_iter=2, **known)
@@ -442,9 +442,10 @@ def test_no_second_moment_is_sent_beside_a_known_covariance(is_known):
     for clients in calls:
         gm.partial_fit(clients)
     # Uncompressed: 6 bytes around 8 numbers, 2 (1 + 3), and of two clients 6 moments each.
-    moments = 0 if is_known else 2 * 64 * 6
-    assert_array_equal(gm.history_["uplink_bits"][1:], 2 * 8 * (64 + 6 - 1) + moments)
-    assert_array_equal(gm.history_["downlink_bits"][2:], 2 * 64 * 8 + moments)
+    moments = 2 * 64 * 6
+    in_stream = 0 if is_known else moments
+    assert_array_equal(gm.history_["uplink_bits"][1:], 2 * 8 * (64 + 6 - 1) + in_stream)
+    assert_array_equal(gm.history_["downlink_bits"][2:], 2 * 64 * 8 + in_stream)
     with pytest.warns(ConvergenceWarning):
         gm.fit([0.5 * rows for rows in calls[0]])
     # No rows with this second moment have these means: statistics are sent for a new Ŝ.

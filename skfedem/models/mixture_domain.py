@@ -2,7 +2,8 @@
 
 Compression, participation and minibatches move Ŝ to where no data could have it: the mass of a
 component is not positive there, or its scatter not positive definite. Where to stop is decided by
-the statistics alone.
+the statistics alone. Beside a known covariance T needs no scatter, but what the means leave of the
+rows' second moment keeps them from flying apart.
 """
 
 from __future__ import annotations
@@ -80,11 +81,19 @@ def in_domain(model, proposal, statistics=None, kept=0.0, step_size=0.0):
     table, table_before = model.table(proposal), model.table(before)
     if not np.isfinite(proposal).all() or (table[:, 0] <= kept * table_before[:, 0]).any():
         return False
-    if model.fixed_covariance is not None:
-        return True
+    is_known = model.fixed_covariance is not None
+    if is_known and (statistics is None or model.in_stream):
+        return True  # streams of a known covariance do not tell the second moment
     scatter = _scatter_to_keep(model.learned(step_size), proposal)
     if statistics is not None:
-        scatter = scatter - kept * _scatter_to_keep(model, statistics)
+        scatter_before = _scatter_to_keep(model, statistics)
+        if is_known and not _is_positive(model, scatter_before):
+            return True  # given means may lie where no rows are
+        scatter = scatter - kept * scatter_before
+    return _is_positive(model, scatter)
+
+
+def _is_positive(model, scatter):
     if model.covariance_type in ("diag", "spherical"):
         return bool((scatter + ROUNDING > 0).all())
     return cholesky(scatter) is not None

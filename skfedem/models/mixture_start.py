@@ -110,8 +110,8 @@ def standardise(estimator, federation, given):
 def standardised_again(estimator, model, federation, given):
     """Model of an earlier fit, in its units, for the current parameters and rows.
 
-    All that has to be sent anew is a second moment that server and clients compute covariances
-    from, and what ``with_axes_of`` asks for.
+    All that has to be sent anew is the second moment that "tied" covariances, or the domain of a
+    known one, are computed from, and what ``with_axes_of`` asks for.
 
     Parameters
     ----------
@@ -134,8 +134,7 @@ def standardised_again(estimator, model, federation, given):
             federation, model.units.center, rows_at_once(model.n_features), matrix=True
         )
         second = model.units.moment_to_standard(second)
-        if given.fixed_covariance is None:  # else the log-likelihood alone needs it
-            bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
+        bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
     return replace(model, second_moment=second, in_stream=False), (bits, bits)
 
