@@ -18,7 +18,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ._input.clients import check_rows, each_client
+from ._input.clients import check_rows, each_client, together
 from ._input.sample_weight import check_row_weights
 from ._input.tables import is_client_list
 from ._parameters import check_number
@@ -32,6 +32,9 @@ from ._typing import (
     Transformed,
 )
 from .models.covariances import MATRICES
+
+# Doubles that are held beside rows and answers.
+_BLOCK = 2**20
 
 
 class FittedMixture(
@@ -196,12 +199,15 @@ class FittedMixture(
         """Apply a method of scikit-learn's mixture to one table, or to each of a list."""
         check_is_fitted(self)
         if is_client_list(X):
-            return each_client(X, lambda table: self._by_client(table, method))
+            return together(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
         # Counted from the mixture's mean, rows near it keep their digits, however far from the
         # origin they are.
         shift = self.weights_ @ self.means_
-        answer = getattr(self._pooled(shift), method)(rows - shift)
+        of_rows = getattr(self._pooled(shift), method)
+        size = max(1, _BLOCK // max(self.means_.shape))
+        blocks = [rows[first : first + size] for first in range(0, len(rows), size)]
+        answer = np.concatenate([of_rows(block - shift) for block in blocks])
         if method == "predict_proba":
             # For a row far from all components, rounding loses the sum that these were divided by.
             answer /= answer.sum(axis=1, keepdims=True)

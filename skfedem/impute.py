@@ -153,7 +153,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         the rank binds, and a few thousand times where counts in the thousands differ in a way that
         effects do not explain. Missing cells far from the observed ones of their row settle last,
         and may still be off by half of the means' spread: compare with a fit of a smaller ``tol``.
-        The constant ``log(2 π) / 2`` of Gaussian cells is left out
+        Without momentum, in rounds that are not exact or with a number as ``step_size``, it may be
+        ten times as much. The constant ``log(2 π) / 2`` of Gaussian cells is left out
         here, so that their unit does not matter as long as they spread by 1e-4 or more. With a
         smaller spread, fits stop sooner, and at 1e-8 or less after a few rounds, converged or not:
         multiply such cells, and ``penalty``, by a power of ten.
@@ -582,7 +583,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         automatic = is_auto(self.step_size)
         begun = result.history["objective"][0]
         rise = problem.model.change(self.objective_, begun) if self.objective_ > begun else 0.0
-        if rise > _LARGE_RISE:
+        if not rise <= _LARGE_RISE:  # NaN, if the objective has overflowed
             ways = ["a smaller step_size", *calmer(self)]
             if not is_auto(self.control_step):
                 ways.append('control_step="auto"')

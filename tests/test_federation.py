@@ -460,6 +460,23 @@ def test_a_run_that_reads_all_rows_now_and_then_stops_after_it_has_read_them():
 # ---- history
 
 
+def test_a_long_history_is_cut_and_goes_on():
+    history = History()
+    for k in range(200):
+        history.append(round=k, field_sq_norm=k / 2)
+    history.keep(150)
+    history = History.of_dict(history.as_dict())
+    before = history.as_dict()
+    for k in range(150, 400):
+        history.append(round=k, field_sq_norm=np.nan)
+        history.update(k, field_sq_norm=k / 2)
+    columns = history.as_dict()
+    assert_array_equal(columns["round"], range(400))
+    assert_array_equal(columns["field_sq_norm"], np.arange(400) / 2)
+    assert history.column("round", -2) == [398, 399]
+    assert_array_equal(before["round"], range(150))  # a copy
+
+
 def test_history_keeps_one_column_a_name():
     history = History()
     history.append(round=0, field_sq_norm=np.nan, n_active=0)

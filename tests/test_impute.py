@@ -733,6 +733,23 @@ def test_a_fit_that_runs_away_says_so():
     )
 
 
+def test_a_fit_that_runs_away_to_infinity_says_so(capfd):
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(57, 2)) @ rng.normal(size=(2, 13))
+    table = np.where(rng.random(means.shape) < 0.6, means + rng.normal(size=means.shape), np.nan)
+    owner = rng.integers(5, size=table.shape)
+    imputer = FederatedMatrixImputer(
+        rank=2, penalty=10.0, solver="vr_fedem", batch_size=10, omega=3.0, compressor="rand_k",
+        step_size=1.0, max_iter=700, random_state=0,
+    )  # fmt: skip
+    with pytest.warns(ConvergenceWarning) as caught:
+        imputer.fit([np.where(owner == k, table, np.nan) for k in range(5)])
+    assert imputer.objective_ > 1e290
+    assert {warning.category for warning in caught} == {ConvergenceWarning}
+    assert any("do not use it" in str(warning.message) for warning in caught)
+    assert "DLASCL" not in capfd.readouterr().out
+
+
 def test_who_is_unlike_the_others_drifts():
     unlike = CLIENTS[0] + 20
     imputer = FederatedMatrixImputer(**EXACT).fit([*CLIENTS, unlike])

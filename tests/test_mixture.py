@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
 from problems import assert_same_fit, fit_unconverged, lower_bounds
-from skfedem import FederatedGaussianMixture, _parallel
+from skfedem import FederatedGaussianMixture, _fitted_mixture, _parallel
 from skfedem._federation import Federation
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from skfedem.models import mixture_assignment, mixture_start
@@ -1421,6 +1421,34 @@ def test_exact_rounds_tell_everything_for_free():
     assert len(gm.lower_bounds_) == gm.n_iter_
     assert_allclose(gm.history_["log_likelihood"][-1], gm.score(X))
     assert (np.diff(gm.history_["log_likelihood"]) > -1e-12).all()
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "score_samples"])
+def test_small_arrays_are_answered_as_each_alone(method, monkeypatch):
+    gm = FederatedGaussianMixture(**EXACT).fit(CLIENTS)
+    answers = getattr(gm, method)
+    rng = np.random.default_rng(0)
+    small = [X[rng.integers(len(X), size=rng.integers(1, 4))] for _ in range(2500)]
+    together = answers(small)
+    assert isinstance(together, tuple)
+    for one, rows in zip(together, small, strict=True):
+        assert_allclose(one, answers(rows), rtol=1e-10)
+    assert_allclose(gm.score(small), gm.score(np.concatenate(small)), rtol=1e-12)
+    small[1200] = np.full((2, 2), np.nan)
+    with pytest.raises(ValueError, match="client 1200.*NaN"):
+        answers(small)
+    small[1200] = np.zeros((2, 3))
+    with pytest.raises(ValueError, match="client 1200.* 3 features"):
+        answers(small)
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "score_samples"])
+def test_answers_in_blocks_of_rows(method, monkeypatch):
+    gm = FederatedGaussianMixture(**EXACT).fit(CLIENTS)
+    whole = getattr(gm, method)(X)
+    monkeypatch.setattr(_fitted_mixture, "_BLOCK", 3 * 7)  # seven rows
+    assert_allclose(getattr(gm, method)(X), whole, rtol=1e-10)
+    assert getattr(gm, method)(X[:1]).shape == whole[:1].shape
 
 
 @pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])

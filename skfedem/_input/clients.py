@@ -11,6 +11,7 @@ from .._federation import (
     Federation,
     offsets_of,
     owners_of,
+    runs,
     sample_weight_of,
     weights_of_clients,
 )
@@ -36,6 +37,8 @@ from .tables import (
 # Tables whose rows are in no order are sorted by client, and are faster to read then, up to so many
 # bytes; larger ones are not held twice.
 _LARGEST_COPY = 2**28
+# Rows of small tables that are answered together.
+_TOGETHER = 2**14
 
 
 class ClientData(NamedTuple):
@@ -282,6 +285,29 @@ def each_client(X, answer):
             )
         with naming(f"In the table of client {k}"):
             answers.append(answer(table))
+    return tuple(answers)
+
+
+def together(X, answer):
+    """As ``each_client``, of an answer that has a row for each row: small arrays go together.
+
+    The checks of a table take longer than the arithmetic of a few rows. Where anything is amiss,
+    the tables are taken one by one, so that errors name the client.
+    """
+    alike = {
+        (table.dtype, table.shape[1])
+        for table in X
+        if type(table) is np.ndarray and table.ndim == 2 and len(table)
+    }
+    if len(alike) != 1 or not all(type(table) is np.ndarray and len(table) for table in X):
+        return each_client(X, answer)
+    offsets, answers = offsets_of([len(table) for table in X]), []
+    try:
+        for run in runs(offsets, _TOGETHER):
+            parts = answer(np.concatenate(X[run]))
+            answers += np.split(parts, offsets[run.start + 1 : run.stop] - offsets[run.start])
+    except (TypeError, ValueError):
+        return each_client(X, answer)
     return tuple(answers)
 
 

@@ -213,7 +213,9 @@ class LowRankModel(Model):
         without, and momentum starts anew.
         """
         pooled, here = self.pooled, statistics.iterate
-        if not np.isfinite(field).all():
+        with np.errstate(over="ignore"):
+            largest_square = len(field) * (self.scale * np.abs(field).max()) ** 2
+        if not np.isfinite(largest_square):  # singular values would overflow
             return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
         sums = self._sums(here, field)
         natural_step, block = statistics.natural_step, statistics.block

@@ -87,7 +87,8 @@ def next_sweep(sweep, server, step_size, n_messages, outer_loop, *, tol, model, 
     ``Q(s; T(s)) - Q(s; T(s'))``, where s is the statistic now and s' the one a sweep ago, measured
     by the model's ``change``; twice that, as Q bends away from the criterion: along a plateau the
     criterion gains ``dᵀ I d``, where d is the way and I the information of complete data, and Q
-    half of it. Noise in Ŝ adds to the gain, so that a run whose noise is above tol goes on. Several
+    half of it. (Where Q is the criterion, as for low rank, it is a margin for rounds that have no
+    momentum.) Noise in Ŝ adds to the gain, so that a run whose noise is above tol goes on. Several
     sweeps in a row have to gain less.
 
     The errors of SPIDER add up on the way and rest when Ŝ does, so that sweeps are quiet at a wrong
