@@ -26,8 +26,9 @@ class History:
             for name, column in self._columns.items():
                 room = np.empty(len(column) + 64, dtype=column.dtype)
                 self._columns[name] = np.concatenate([column, room])
+        for name, column in self._columns.items():
+            column[self._n_rows] = values[name]
         self._n_rows += 1
-        self.update(-1, **values)
 
     def update(self, row, **values):
         """Write values into a row (negative numbers count from the last)."""

@@ -475,6 +475,9 @@ def test_a_long_history_is_cut_and_goes_on():
     assert_array_equal(columns["field_sq_norm"], np.arange(400) / 2)
     assert history.column("round", -2) == [398, 399]
     assert_array_equal(before["round"], range(150))  # a copy
+    with pytest.raises(KeyError, match="field_sq_norm"):
+        history.append(round=400)
+    assert history.row(-1)["round"] == 399
 
 
 def test_history_keeps_one_column_a_name():
