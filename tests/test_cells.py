@@ -608,6 +608,14 @@ def test_a_marker_is_offered_only_where_it_can_mark():
         assert "missing_values" not in message(X, **options)
 
 
+@pytest.mark.parametrize("marker, datum", [(99999999, 1e8), (16777217, 16777216.0), (1e-50, 0.0)])
+def test_what_a_marker_is_in_single_precision_may_be_data(marker, datum):
+    assert np.float32(marker) == datum
+    table = np.array([[datum, 1.0], [marker, 2.0]])
+    data = cells_of([table], missing_values=marker)
+    assert_array_equal(data.values, [datum, 1.0, 2.0])
+
+
 def test_missing_cells_raise_no_warnings_in_float32():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1437,6 +1437,9 @@ def test_small_arrays_are_answered_as_each_alone(method, monkeypatch):
     small[1200] = np.full((2, 2), np.nan)
     with pytest.raises(ValueError, match="client 1200.*NaN"):
         answers(small)
+    small[1200] = np.array(3.0)
+    with pytest.raises(ValueError, match="client 1200.*2D"):
+        answers(small)
     small[1200] = np.zeros((2, 3))
     with pytest.raises(ValueError, match="client 1200.* 3 features"):
         answers(small)

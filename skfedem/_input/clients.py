@@ -294,17 +294,14 @@ def together(X, answer):
     The checks of a table take longer than the arithmetic of a few rows. Where anything is amiss,
     the tables are taken one by one, so that errors name the client.
     """
-    alike = {
-        (table.dtype, table.shape[1])
-        for table in X
-        if type(table) is np.ndarray and table.ndim == 2 and len(table)
-    }
-    if len(alike) != 1 or not all(type(table) is np.ndarray and len(table) for table in X):
+    plain = all(type(table) is np.ndarray and table.ndim == 2 and len(table) for table in X)
+    if not plain or len({(table.dtype, table.shape[1]) for table in X}) != 1:
         return each_client(X, answer)
     offsets, answers = offsets_of([len(table) for table in X]), []
     try:
         for run in runs(offsets, _TOGETHER):
-            parts = answer(np.concatenate(X[run]))
+            tables = X[run]  # a large one is a run by itself, and not copied
+            parts = answer(np.concatenate(tables) if len(tables) > 1 else tables[0])
             answers += np.split(parts, offsets[run.start + 1 : run.stop] - offsets[run.start])
     except (TypeError, ValueError):
         return each_client(X, answer)

@@ -276,9 +276,10 @@ def _missing_cells(table, missing):
         return table == missing
     with np.errstate(over="ignore"):
         own, single = table.dtype.type(missing), np.float32(missing)
-    # -999.9 is another number in float32, and in a column of doubles that was float32 before.
+    # -999.9 is another number in float32, and in a column of doubles that was float32 before. No
+    # datum is that number by chance, as it could be the whole one next to a whole marker.
     is_marker = table == own
-    if single != own and np.isfinite(single):
+    if single != own and np.isfinite(single) and single % 1:
         is_marker |= table == single
     return is_marker
 
