@@ -174,7 +174,7 @@ class Scaled(NamedTuple):
         """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
         length = reader.count()
-        block_length = reader.count() or max(length, 1)
+        block_length = reader.count() or length
         some_wide, n_low = reader.number(1), reader.number(5)
         heights = reader.heights(length)
         places = np.flatnonzero(heights)

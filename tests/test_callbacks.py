@@ -262,3 +262,13 @@ def test_scores_on_the_way_are_weighted(clients):
     last = [row for row in monitor.get_logs().data if row["task_name"] == "round"][-1]
     assert last["log_likelihood"] == gm.score(clients, sample_weight=weights)
     assert last["log_likelihood"] != gm.score(clients)
+
+
+@not_converged
+def test_a_fit_that_a_callback_ends_is_saved(clients, tmp_path):
+    gm = FederatedGaussianMixture(2, omega=1.0, max_iter=12, random_state=0)
+    stopped = clone(gm).set_params(checkpoint=tmp_path / "run.npz", checkpoint_every=100)
+    stopped.set_callbacks(Recorder(stop_after=3)).fit(clients)
+    assert stopped.n_iter_ == 3
+    resumed = clone(gm).fit(clients, resume_from=tmp_path / "run.npz")
+    assert_array_equal(resumed.means_, gm.fit(clients).means_)

@@ -381,6 +381,29 @@ def test_bad_parameters(parameters, error, says, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_same_cells_of_which_clients_have_other_shares(tmp_path):
+    counts = np.random.default_rng(0).poisson(3.0, size=(6, 4)).astype(float)
+    imputer = FederatedMatrixImputer(1, client_weights="uniform", max_iter=2, random_state=0)
+
+    def share(n_rows):
+        """The first client has the first rows, the second the others."""
+        own = np.arange(6)[:, None] < n_rows
+        return [np.where(own, counts, np.nan), np.where(own, np.nan, counts)]
+
+    path = tmp_path / "run.npz"
+    with pytest.warns(ConvergenceWarning, match="^Not converged"):
+        clone(imputer).set_params(checkpoint=path).fit(share(4))
+    with pytest.raises(ValueError, match="lengths of clients"):
+        imputer.fit(share(2), resume_from=path)
+
+
+def test_a_save_with_a_setting_that_this_fit_does_not_know(tmp_path):
+    path, state = tmp_path / "run.npz", {"round": 3}
+    _checkpoint.save(path, {"seed": 0, "momentum": 0.9}, state)
+    with pytest.raises(ValueError, match="with momentum=0.9 where this fit has momentum=None"):
+        _checkpoint.load(path, {"seed": 0}, state)
+
+
 # ---- stopped from the keyboard
 
 

@@ -309,3 +309,9 @@ def test_other_limits():
     for code in [Plain(FORM), Sparse(FORM)]:
         with pytest.raises(ValueError, match="finite"):
             code.encode(np.array([1.0, np.inf]))
+
+
+def test_integers_up_to_16_have_no_low_bits():
+    within, beyond = Scaled(form=FORM).sizes(np.array([[1.0] * 63 + [16.0], [1.0] * 63 + [17.0]]))
+    # With 17, each of the 64 integers has a low bit, and the heights 9 to 16 are not needed.
+    assert within + (64 - 8) / 8 - 1 <= beyond <= within + (64 - 8) / 8 + 1

@@ -7,6 +7,7 @@ from scipy.linalg import sqrtm
 
 import literal
 from skfedem import FederatedGaussianMixture
+from skfedem.models.component_units import within_rows
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.units import Units
 
@@ -198,3 +199,8 @@ def test_units_of_a_shared_covariance_follow_what_clients_tell():
         for step in (gm.fit, gm.partial_fit, gm.partial_fit, gm.fit)
     ]
     assert told == [False, True, True, False]
+
+
+def test_rows_of_a_component_may_vary_as_much_as_its_weight_allows():
+    # Its variance times its weight is at most that of all rows, whose part within is 1 here.
+    assert_allclose(within_rows(np.full((1, 1), 50.0), 49.0, np.array([0.1]), "diag"), [[10.0]])

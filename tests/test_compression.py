@@ -596,3 +596,22 @@ def test_levels_of_any_integer_type_are_used_as_pythons(number):
         assert got.omega_for(300) == want.omega_for(300)
         x, uniforms = np.linspace(-1, 1, 300), np.linspace(0, 0.99, 300)
         assert got.encode(got.compress(x, uniforms)) == want.encode(want.compress(x, uniforms))
+
+
+def test_the_least_number_has_a_step():
+    # A seventh of it is 0, which is no step.
+    assert Dithering(levels=7).compress([5e-324], [0.5]).tolist() == [5e-324]
+
+
+def test_steps_that_are_rounded_down_leave_more_integers_than_levels():
+    # A fifth of 7 least numbers is 1 of them.
+    operator, vector = Dithering(levels=5, norm=np.inf), np.array([7, 1]) * 5e-324
+    sent = operator.compress(vector, [0.5, 0.5])
+    assert operator.decode(operator.encode(sent)).tolist() == sent.tolist() == vector.tolist()
+
+
+def test_a_block_of_one_coordinate_is_exact():
+    # omega is 0, although no float32 holds 0.1.
+    operator = BlockQuantizer(block_length=4)
+    assert operator.omega_for(1) == 0
+    assert operator.compress([0.1], [1 - 2**-53]).tolist() == [0.1]

@@ -18,7 +18,7 @@ from scipy.stats import binom, kstest
 
 from problems import ragged_clients, stack
 from skfedem import _parallel, _random
-from skfedem._federation import draw_minibatches, offsets_of, read, runs
+from skfedem._federation import draw_minibatches, fingerprint, offsets_of, read, runs
 from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.participation import draw_active
@@ -494,3 +494,18 @@ def test_history_keeps_one_column_a_name():
     assert_array_equal(history.column("n_active"), [0, 4])
     assert history.column("n_active", -1) == [4]
     assert history.column("n_active", -3) == [0, 4]
+
+
+def test_clients_who_need_different_amounts_share_no_numbers():
+    drawn = _random.ragged_client_uniforms(0, 2, 3, np.arange(2), np.array([2000, 1000]))
+    assert len(np.unique(drawn)) == 3000
+
+
+def test_fingerprints_without_a_pass_know_first_and_last_rows_of_clients():
+    clients = ragged_clients((4, 1, 3))
+    fingerprints = {fingerprint(stack(clients), whole=False)}
+    for client, row in [(0, 0), (0, -1), (1, 0), (2, -1)]:
+        changed = [rows.copy() for rows in clients]
+        changed[client][row, 1] += 1e-9
+        fingerprints.add(fingerprint(stack(changed), whole=False))
+    assert len(fingerprints) == 5

@@ -1002,6 +1002,23 @@ def test_there_is_no_score_of_nothing(fitted, X):
         fitted.score(X)
 
 
+def test_new_rows_have_no_effects_of_their_own_in_a_fit_without_row_effects():
+    counts = np.random.default_rng(0).poisson(3.0, size=(30, 6)).astype(float)
+    imputer = FederatedMatrixImputer(1, family="poisson", penalty=1e6, effects="columns")
+    imputer.fit([counts])
+    imputed = imputer.transform([[100.0] * 5 + [np.nan]])
+    last = np.exp(imputer.intercept_ + imputer.column_effects_[-1])
+    assert_allclose(imputed[0, -1], last, rtol=1e-12)
+
+
+def test_what_nobody_observed_has_an_effect_of_0():
+    counts = np.random.default_rng(0).poisson(3.0, size=(8, 5)).astype(float)
+    counts[3], counts[:, 2] = np.nan, np.nan
+    imputer = FederatedMatrixImputer(1, family="poisson", tol=1e-4, max_iter=500).fit([counts])
+    assert imputer.row_effects_[3] == 0 == imputer.column_effects_[2]
+    assert abs(imputer.row_effects_).max() > 0.1
+
+
 # ------------------------------------------------------------------ scikit-learn's ways
 
 
@@ -1834,3 +1851,14 @@ def test_a_large_flock_is_no_matter_where_rounds_have_momentum():
     says = r"short of the optimum\. Compare .* smaller tol\. Check the counts of this row"
     with pytest.warns(UserWarning, match=says):
         fit_with_a_flock(100_000, tol=1e-4)
+
+
+def test_counts_of_observations_take_bytes_of_7_bits():
+    def bits(n_times):
+        visits = np.full((n_times, 2, 2), np.nan)
+        visits[:, 0, 0] = np.arange(n_times) % 2
+        visits[0, 1, 1] = 1
+        imputer = FederatedMatrixImputer(1, effects="none", max_iter=0)
+        return imputer.fit([visits]).history_["uplink_bits"][0]
+
+    assert bits(128) == bits(127) + 8

@@ -509,3 +509,17 @@ def test_distances_of_low_rank_matrices_do_not_cancel():
     assert_allclose(
         low_rank_at(one, rows, columns).reshape(30, 20), left * [1e3, 1.0] @ right.T, atol=1e-10
     )
+
+
+@pytest.mark.parametrize(("family", "largest_variance"), [("gaussian", 1.0), ("bernoulli", 0.25)])
+def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
+    # Presences are rare: where the start is, their variance is a tenth of the largest.
+    rows, columns = np.divmod(np.arange(40), 4)
+    cells = Cells(rows, columns, (np.arange(40) % 40 == 0) * 1.0, np.full(40, 3.0))
+    federation = Federation(cells, offsets_of([40]), np.ones(1))
+    model = low_rank_model(
+        federation, (10, 4), np.zeros(1), FAMILIES[family], 1, 0.1, "both", 0.1, adaptive=False
+    )
+    step = start_run(model, federation).statistics.natural_step
+    # Observations are divided by their mean number.
+    assert_allclose(1 / step, largest_variance * model.pooled.support.counts.max(), rtol=1e-12)

@@ -26,6 +26,7 @@ from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity,
 from skfedem.models import mixture_assignment, mixture_start
 from skfedem.models.mixture_given import Given
 from skfedem.preprocessing import FederatedStandardScaler
+from skfedem.solvers._report import _rounds_enough, calmer
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0]])
@@ -1348,6 +1349,25 @@ def test_advice_is_about_what_is_random(setting, ways):
     assert f"Use a smaller step_size (it was 1), {ways}, or fewer components" in message
 
 
+def test_loops_of_one_round_are_not_advised_to_be_shorter():
+    gm = FederatedGaussianMixture(solver="vr_fedem", batch_size=5, n_inner=1)
+    assert calmer(gm) == ["a larger batch_size"]
+    assert calmer(gm.set_params(n_inner=2)) == ["a larger batch_size", "a smaller n_inner"]
+
+
+@pytest.mark.parametrize(("step_size", "expected"), [("auto", 120), (0.1, 500)])
+def test_rounds_that_are_enough_with_automatic_steps_that_were_cut(step_size, expected):
+    gm = FederatedGaussianMixture(step_size=step_size)
+
+    def schedule(number):
+        return 0.2 if number <= 20 else 1.0
+
+    # The last step was half of what the schedule asked for, and so are the later ones, whose sizes
+    # change with the number of the round: 20 of 0.1, then 0.5. A number stays what it is.
+    enough = _rounds_enough(gm, 20, 20 * 0.1, 0.1, schedule)
+    assert abs(enough - expected) <= 5
+
+
 def test_steps_out_of_the_domain_are_counted_and_said():
     clients = [X[g == COMPONENTS] for g in range(3)]
     gm = FederatedGaussianMixture(
@@ -1796,3 +1816,29 @@ def test_features_that_are_constant_within_a_component_have_reg_covar(covariance
         # What rounding leaves of a second moment, about the mean of all rows.
         rounding = 4 * np.finfo(float).eps * gains.var()
         assert_allclose(gm.covariances_[0, 1], 1e-6, rtol=0, atol=rounding)
+
+
+# ------------------------------------------------------------------ after a fit, and odd inputs
+
+
+def test_samples_are_those_of_the_fit_after_set_params():
+    gm = FederatedGaussianMixture(2, covariance_type="tied", random_state=0).fit(CLIENTS)
+    rows, components = gm.sample(10)
+    again = gm.set_params(covariance_type="full").sample(10)
+    assert_array_equal(again[0], rows)
+    assert_array_equal(again[1], components)
+
+
+def test_clients_whose_centroids_are_all_the_same_do_not_make_twins():
+    # Two components that start at the same place would move as one for ever.
+    gm = FederatedGaussianMixture(2, random_state=0).fit([[[-1.0], [1.0]]] * 10)
+    assert abs(gm.means_[0, 0] - gm.means_[1, 0]) > 0.1
+
+
+def test_rounding_alone_does_not_exceed_the_omega_of_messages():
+    # 6 / 3 - 1 is larger than this by less than 1e-6; warnings are errors here.
+    gm = FederatedGaussianMixture(
+        1, compressor=RandK(k=3), omega=1 - 1e-7, max_iter=2, tol=0.0, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning, match="^Not converged"):
+        gm.fit([rows[:, :2] for rows in CLIENTS])

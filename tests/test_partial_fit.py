@@ -815,3 +815,14 @@ def test_labels_stay_as_they_were_named_first():
     assert gm.client_ids_.dtype.kind == "i"
     assert gm.client_ids_.tolist() == [0, 1, 2]
     assert not len(gm.new_client_ids_)
+
+
+def test_one_client_in_place_of_another_is_no_certain_step():
+    rng = np.random.default_rng(0)
+    near, far = rng.normal(size=(50, 2)), 20 + rng.normal(size=(50, 2))
+    gm = FederatedGaussianMixture(2, step_size=1.0, control_step=1.0, random_state=0)
+    gm.fit(np.concatenate([near, far]), clients=np.repeat([0, 1], 50))
+    gm.partial_fit(near, clients=np.ones(50, int))
+    # A whole step would have left nothing of the component that client 1 used to see.
+    assert gm.history_["safeguarded"][-1] > 0
+    assert (gm.weights_ > 0.1).all()

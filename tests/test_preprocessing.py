@@ -30,6 +30,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedem import FederatedGaussianMixture
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
+from skfedem.preprocessing._pca import _principal_axes
 
 LENGTHS = (40, 1, 33, 2, 64)
 N_CLIENTS, N_SAMPLES, N_FEATURES = len(LENGTHS), sum(LENGTHS), 5
@@ -1028,3 +1029,16 @@ def test_stateless_transformers_check_every_client():
     rows = np.ones((3, 2))
     with pytest.raises(ValueError, match="At client 1: "):
         PerClient(Normalizer()).fit([rows, np.full((3, 2), np.inf)])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rounding_is_no_variance(sign):
+    variances, _ = _principal_axes(np.diag([1.0, sign * 1e-15]))
+    assert_array_equal(variances, [1, 0])
+
+
+def test_what_set_output_wants_is_nothing_that_clients_send():
+    clients = [np.arange(6.0).reshape(3, 2), np.ones((2, 2))]
+    plain = PerClient(MinMaxScaler()).fit(clients)
+    framed = PerClient(MinMaxScaler()).set_output(transform="pandas").fit(clients)
+    assert framed.uplink_bits_ == plain.uplink_bits_

@@ -35,6 +35,7 @@ from skfedem.datasets import make_fedem_mixture, make_gaussian_mixture
 from skfedem.models._base import Step
 from skfedem.models.mixture_start import start_run
 from skfedem.solvers import _loop, _options
+from skfedem.solvers._base import ServerState, after_short_step
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
 from skfedem.solvers.step_size import (
     MOST_AT_ONCE,
@@ -213,6 +214,17 @@ def test_steps_that_are_not_taken_make_no_sweep(monkeypatch):
     assert not quiet_run(monkeypatch, step_taken=0.0, participation=0.9).converged
 
 
+def test_exact_rounds_whose_steps_are_not_taken_do_not_converge(monkeypatch):
+    assert quiet_run(monkeypatch, step_taken=1.0, participation=1.0).converged
+    assert not quiet_run(monkeypatch, step_taken=0.0, participation=1.0).converged
+
+
+def test_ten_steps_of_a_tenth_make_a_sweep(monkeypatch):
+    # Their sum is a little less than 1.
+    result = quiet_run(monkeypatch, step_taken=0.1, participation=0.9)
+    assert len(result.history["round"]) == 1 + 3 * 10
+
+
 def test_messages_that_do_not_come_make_no_sweep(monkeypatch):
     result = quiet_run(monkeypatch, step_taken=1.0, participation=0.04)
     # Three sweeps, each of which has to hear as many messages as there are clients.
@@ -293,6 +305,15 @@ def test_the_safeguard_shortens_the_step_but_not_the_memory():
         safeguarded += now.info.safeguarded > 0
         before = now
     assert safeguarded > 3
+
+
+@pytest.mark.parametrize("setting", [{"control_step": 0.0}, {"lasting_noise": True}])
+def test_a_short_step_is_followed_by_a_rest_only_where_memories_then_take_noise_away(setting):
+    federation = stack(ragged_clients((10,) * 4))
+    problem = make_problem(mixture_model(federation, "diag"), federation, omega=1.0)
+    server = ServerState(7, None, None, None)
+    assert after_short_step(problem, server).rest_until > 7
+    assert after_short_step(problem._replace(**setting), server).rest_until == 0
 
 
 # ---- what is counted
@@ -1007,6 +1028,27 @@ def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, mon
         assert len(column) == 7, name
         assert_array_equal(column, whole.history_[name], err_msg=name)
     assert_array_equal(estimator.score(clients), whole.score(clients))
+
+
+def test_an_interrupted_evaluation_leaves_no_half_a_round(monkeypatch):
+    n_calls = 0
+
+    def interrupted(*args):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 4:
+            raise KeyboardInterrupt  # the history has a row of this round by now
+        return evaluate(*args)
+
+    evaluate = _loop.evaluate
+    monkeypatch.setattr(_loop, "evaluate", interrupted)
+    gm = FederatedGaussianMixture(2, omega=1.0, eval_every=1, random_state=0)
+    generator = np.random.default_rng(0)
+    with pytest.warns(ConvergenceWarning, match="after 2 rounds"):
+        gm.fit([generator.normal(size=(20, 3)) for _ in range(4)])
+    assert gm.n_iter_ == 2
+    for name, column in gm.history_.items():
+        assert len(column) == 3, name
 
 
 def test_a_keyboard_interrupt_begins_no_other_start(monkeypatch):

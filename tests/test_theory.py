@@ -324,3 +324,8 @@ def test_numpy_scalars_are_numbers(function):
         for name, value in VALID[function].items()
     }
     assert function(**arguments) == function(**VALID[function])
+
+
+def test_of_two_loop_lengths_that_cost_the_same_the_shorter_is_taken():
+    # k and k + 1 where k (k + 1) is half the number of rows.
+    assert [theory.vr_n_inner(n_samples, 0.0) for n_samples in (4, 12, 24)] == [1, 2, 3]

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from problems import COVARIANCE_TYPES, standard_rows
+from skfedem import FederatedGaussianMixture
 from skfedem.models.units import standard_units, with_new_axes, with_signs
 
 
@@ -165,3 +166,12 @@ def test_axes_that_are_new_have_unit_second_moments(covariance_type):
     assert_array_equal(y[:, ~after.varies], 0.0)
     # What still does not vary is rounding, in the rows' units as well.
     assert_allclose(after.means_to_rows(y), then, rtol=0, atol=1e-9)
+
+
+def test_rows_of_a_constant_start_get_their_scale_later():
+    rows = np.random.default_rng(0).normal(size=(200, 2)) * [1, 10]
+    gm = FederatedGaussianMixture(1, covariance_type="spherical", warm_start=True)
+    gm.fit(np.zeros((5, 2)))
+    gm.fit(rows)
+    # reg_covar adds a ten-millionth.
+    assert_allclose(gm.covariances_, [rows.var(axis=0).mean()], rtol=1e-6)

@@ -1035,3 +1035,14 @@ def test_a_list_and_its_labels_are_the_same_federation(data):
     assert got.pop("client_ids_").tolist() == ids
     assert gm.n_clients_ == n_clients
     assert_unchanged(got, attributes)
+
+
+def test_a_compressor_whose_lengths_are_negative():
+    class Wrong(RandK):
+        def n_bytes(self, values, lengths=None):
+            return np.full(3, -1)
+
+    rows = np.random.default_rng(0).normal(size=(3, 10, 2))
+    gm = FederatedGaussianMixture(2, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
+    with pytest.raises(ValueError, match="lengths >= 0 from n_bytes .* got -1. Correct this class"):
+        gm.fit(list(rows))

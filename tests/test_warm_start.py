@@ -308,6 +308,57 @@ def test_variance_reduction_begins_anew_where_rows_changed_between_the_first_and
     assert_allclose(gm.means_[0, 0], mean, atol=0.01)
 
 
+SPIDER = {
+    "n_components": 1,
+    "solver": "vr_fedem",
+    "batch_size": 20,
+    "n_inner": 500,
+    "step_size": 0.3,
+    "control_init": "zeros",
+    "warm_start": True,
+    "tol": 0.0,
+    "random_state": 0,
+}
+
+
+def test_estimates_of_clients_begin_anew_with_other_weights_of_the_same_rows():
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(size=(200, 1)) for _ in range(4)]
+    weights = [np.where(rows[:, 0] > 0, 9.0, 1.0) for rows in clients]
+    for weight in weights:
+        weight[0], weight[-1] = 1, 1  # the first and last rows do not tell the two apart
+    gm = fit(FederatedGaussianMixture(**SPIDER), clients, sample_weight=[w[::-1] for w in weights])
+    fit(gm, clients, sample_weight=weights)
+    mean = np.average(np.concatenate(clients)[:, 0], weights=np.concatenate(weights))
+    # A quarter of the way from the mean of the other weights, -0.67 off, would be further.
+    assert abs(gm.means_[0, 0] - mean) < 0.1
+
+
+def test_estimates_of_clients_begin_anew_when_rows_change_hands():
+    rows = np.sort(np.random.default_rng(0).normal(size=(400, 1)) * 3, axis=0)
+    gm = FederatedGaussianMixture(**SPIDER, max_iter=1)
+    fit(gm, rows, clients=np.repeat([0, 1], [300, 100]))
+    fit(gm, rows, clients=np.repeat([0, 1], [100, 300]))
+    assert gm.history_["epoch"][-1] == 1  # all rows, not a minibatch
+
+
+def test_another_loop_length_begins_an_outer_loop():
+    gm = FederatedGaussianMixture(**{**SPIDER, "batch_size": 4}, max_iter=3)
+    fit(gm, CLIENTS)
+    assert fit(gm, CLIENTS).history_["epoch"][1] < 1  # the loop goes on
+    assert fit(gm.set_params(n_inner=60), CLIENTS).history_["epoch"][1] == 1
+
+
+def test_a_rest_ends_where_other_messages_are_sent():
+    gm = FederatedGaussianMixture(**GIVEN, omega=1.0, max_iter=3, warm_start=True)
+    fit(gm, CLIENTS)
+    gm._memory = gm._memory._replace(server=gm._memory.server._replace(rest_until=100))
+    goes_on = fit(pickle.loads(pickle.dumps(gm)), CLIENTS)
+    assert (goes_on.history_["step_size"][1:] == 0).all()
+    fit(gm.set_params(omega=0.5), CLIENTS)
+    assert (gm.history_["step_size"][1:] > 0).all()
+
+
 # ------------------------------------------------------------------ imputers
 
 
@@ -462,3 +513,17 @@ def test_a_fit_that_is_stopped_while_it_is_stored_leaves_the_earlier_one(estimat
         estimator.fit([CLIENTS[0] + 1])
     assert vars(estimator).keys() == earlier.keys()
     assert all(vars(estimator)[name] is value for name, value in earlier.items())
+
+
+def test_imputers_whose_clients_count_in_another_way_begin_with_other_effects():
+    imputer = FederatedMatrixImputer(**{**COUNTS, "rank": 2}, warm_start=True, max_iter=5)
+    before = fit(imputer, MATRICES).intercept_
+    imputer.set_params(client_weights="uniform", max_iter=0).fit(MATRICES)
+    assert abs(imputer.intercept_ - before) > 1e-4
+
+
+def test_a_fixed_step_does_not_take_over_how_far_an_automatic_one_had_grown():
+    imputer = FederatedMatrixImputer(**COUNTS, warm_start=True, max_iter=30)
+    grown = fit(imputer, MATRICES)._memory.server.statistics.natural_step
+    imputer.set_params(step_size=1.0, max_iter=0).fit(MATRICES)
+    assert imputer._memory.server.statistics.natural_step < grown

@@ -390,7 +390,7 @@ def _principal_axes(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[::-1], axes[:, ::-1].T
     # Even with few dependent features, rounding leaves up to 20 eps of the largest variance.
-    rounding = (100 + len(variances)) * _EPS * max(variances[0], 0.0)
+    rounding = (100 + len(variances)) * _EPS * variances[0]
     variances = np.where(variances > rounding, variances, 0.0)
     # Of entries that only rounding tells apart, the first counts: any split gives the same signs.
     sizes = np.abs(axes)

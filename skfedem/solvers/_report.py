@@ -72,7 +72,7 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, or_tol
         )
         return
     if not n_rounds:
-        if estimator.max_iter != 0 and not result.converged:
+        if estimator.max_iter != 0:
             without = ", or set control_init='zeros', which takes no pass over the data"
             warn(
                 f"No round was done: the start took {result.history['epoch'][0]:.2g} of "
