@@ -12,6 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
+from ._input.clients import stacks, together
 from ._input.matrices import client_table, holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
 from ._messages import naming
@@ -64,7 +65,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     table = client_table(table, "")  # its index does not label sites
                 return _stacked(imputer.transform(table))
 
-            return tuple(_each_client(X, answer)) if in_list else answer(X)
+            if not in_list:
+                return answer(X)
+            return _each_client(X, answer) if self._has_sites else together(X, answer, _each_client)
         cells = self._cells(X)
         if self._rows_are_sites:
             filled = self._site_means.copy()
@@ -218,12 +221,22 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _scored(self, X):
         """Log-likelihood and number of all observations; under the fit if the rows are sites."""
         if holds_clients(X):
-            return np.sum(_each_client(X, self._for_tables()._scored), axis=0)
+            return self._scored_in_list(X)
         if self._are_triplets_alone(X):
             return self._for_tables()._scored(X)
         cells = self._cells(X)
         theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
         return np.array([self._log_likelihood(theta, cells), cells.counts.sum()])
+
+    def _scored_in_list(self, X):
+        """As ``_scored``, of a list; small matrices with rows of their own go together."""
+        scored = self._for_tables()._scored
+        if not self._has_sites:
+            try:
+                return np.sum([scored(rows) for rows, _ in stacks(X)], axis=0)
+            except (TypeError, ValueError):
+                pass  # one by one, errors name the client
+        return np.sum(_each_client(X, scored), axis=0)
 
 
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
@@ -246,7 +259,7 @@ def _each_client(X, answer):
             if is_cell_list(table):
                 raise ValueError("expected one table, got a list of tables. Give a 3-D array.")
             answers.append(answer(table))
-    return answers
+    return tuple(answers)
 
 
 def _stacked(filled):

@@ -18,7 +18,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ._input.clients import check_rows, each_client, together
+from ._input.clients import check_rows, together
 from ._input.sample_weight import check_row_weights
 from ._input.tables import is_client_list
 from ._parameters import check_number
@@ -92,7 +92,7 @@ class FittedMixture(
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return each_client(X, self.transform)
+            return together(X, self.transform)
         return self.predict_proba(X)
 
     @overload

@@ -917,6 +917,26 @@ def test_columns_in_another_order_are_refused_whatever_their_labels(labels, rows
             assert fitted.score([pd.DataFrame(CLIENTS[0])]) == expected
 
 
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
+def test_a_list_of_clients_with_rows_of_their_own_is_answered_as_each_of_them(family):
+    clients = [np.minimum(table, 1) if family == "bernoulli" else table for table in CLIENTS]
+    imputer = FederatedMatrixImputer(2, family=family, penalty=1.0, tol=1e-3, rows="disjoint")
+    imputer.fit(clients)
+    clients[2] = np.full((2, N_COLUMNS), np.nan)  # nothing to solve for
+    for table, filled in zip(clients, imputer.transform(clients), strict=True):
+        assert_array_equal(filled, imputer.transform(table))
+    seen = [table for table in clients if np.isfinite(table).any()]
+    scores = [imputer.score(table) for table in seen]
+    counts = [np.isfinite(table).sum() for table in seen]
+    # Rounding of sums.
+    assert imputer.score(clients) == pytest.approx(np.average(scores, weights=counts), rel=1e-12)
+    # Not the first client, and not the list.
+    clients[3] = np.where(np.isfinite(clients[3]), np.inf, np.nan)
+    for answer in (imputer.transform, imputer.score):
+        with pytest.raises(ValueError, match="In the matrix of client 3: "):
+            answer(clients)
+
+
 def test_sites_in_another_order_are_not_filled_with_other_sites_means(named):
     with pytest.raises(ValueError, match="client 1: .* 'site 0' for row 0, got 'site 11'. Reindex"):
         named.transform([FRAMES[0], FRAMES[1][::-1]])

@@ -288,24 +288,37 @@ def each_client(X, answer):
     return tuple(answers)
 
 
-def together(X, answer):
+def together(X, answer, one_by_one=each_client):
     """As ``each_client``, of an answer that has a row for each row: small arrays go together.
 
     The checks of a table take longer than the arithmetic of a few rows. Where anything is amiss,
-    the tables are taken one by one, so that errors name the client.
+    the tables are taken one by one, so that errors name the client; and so they are where
+    ``set_output`` asks for tables of their own.
+    """
+    answers = []
+    try:
+        for rows, lengths in stacks(X):
+            stacked = answer(rows)
+            if type(stacked) is not np.ndarray:
+                return one_by_one(X, answer)
+            answers += np.split(stacked, np.cumsum(lengths)[:-1])
+    except (TypeError, ValueError):
+        return one_by_one(X, answer)
+    return tuple(answers)
+
+
+def stacks(X):
+    """Rows of the plain arrays of a list, small ones stacked, and how many each of them has.
+
+    A large array is not copied. ValueError if there are other tables in the list.
     """
     plain = all(type(table) is np.ndarray and table.ndim == 2 and len(table) for table in X)
     if not plain or len({(table.dtype, table.shape[1]) for table in X}) != 1:
-        return each_client(X, answer)
-    offsets, answers = offsets_of([len(table) for table in X]), []
-    try:
-        for run in runs(offsets, _TOGETHER):
-            tables = X[run]  # a large one is a run by itself, and not copied
-            parts = answer(np.concatenate(tables) if len(tables) > 1 else tables[0])
-            answers += np.split(parts, offsets[run.start + 1 : run.stop] - offsets[run.start])
-    except (TypeError, ValueError):
-        return each_client(X, answer)
-    return tuple(answers)
+        raise ValueError("expected arrays of rows of one dtype with the same columns")
+    lengths = [len(table) for table in X]
+    for run in runs(offsets_of(lengths), _TOGETHER):
+        tables = X[run]
+        yield np.concatenate(tables) if len(tables) > 1 else tables[0], lengths[run]
 
 
 def federation_of(data, client_weights):

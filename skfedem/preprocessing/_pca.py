@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
-from .._input.clients import check_rows, each_client
+from .._input.clients import check_rows, together
 from .._input.tables import is_client_list
 from .._parameters import check_number, check_switch
 from .._typing import ByClient, ClientsLike, FloatArray, Transformed
@@ -206,7 +206,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return each_client(X, self.transform)
+            return together(X, self.transform)
         rows = check_rows(self, X)
         new = self._centered(rows) @ self.components_.T
         if self.whiten:
@@ -229,7 +229,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return each_client(X, self.inverse_transform)
+            return together(X, self.inverse_transform)
         scores = check_transformed(X, self.n_components_)
         axes = self.components_
         if self.whiten:
@@ -263,7 +263,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         self._check_invertible()
         if is_client_list(X):
-            return each_client(X, self.score_samples)
+            return together(X, self.score_samples)
         rows = check_rows(self, X)
         return self._centered_pca().score_samples(self._centered(rows))
 

@@ -11,7 +11,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
-from .._input.clients import check_rows, each_client
+from .._input.clients import check_rows, together
 from .._input.tables import is_client_list
 from .._messages import warn
 from .._parameters import check_switch
@@ -180,7 +180,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return each_client(X, self.transform)
+            return together(X, self.transform)
         rows = check_rows(self, X, allow_nan=True)
         new = rows.astype(np.float64)
         if self.with_mean:
@@ -204,7 +204,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return each_client(X, self.inverse_transform)
+            return together(X, self.inverse_transform)
         rows = check_transformed(X, self.n_features_in_, allow_nan=True)
         old = rows.astype(np.float64)
         if self.with_std:
