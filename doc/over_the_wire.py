@@ -41,7 +41,7 @@ class Node:
         parameters = self.model.maximization(statistics)
         units = self.model.message_units(parameters)
         expected = self.model.all_rows(self.federation, parameters.natural, ALL).statistics
-        innovation = units.to_components(expected - statistics - self.control)
+        innovation = units.to_components(expected - self.control - statistics)
         sent = self.operator.compress(innovation, self.random.random(innovation.shape))
         self.control = self.control + self.control_step * units.to_standard(sent)
         return self.operator.encode(sent[0])
@@ -65,11 +65,10 @@ def fit(nodes, weights, model, operator, start, step_size, n_rounds):
     n_bytes = 0
     for _ in range(n_rounds):
         units = model.message_units(model.maximization(statistics))
-        received = np.zeros(model.n_statistics)
-        for weight, node in zip(weights, nodes, strict=True):
-            data = node.answer(statistics)
-            n_bytes += len(data)
-            received += weight * units.to_standard(operator.decode(data)[None])[0]
+        messages = [node.answer(statistics) for node in nodes]
+        n_bytes += sum(map(len, messages))
+        decoded = np.array([operator.decode(data) for data in messages])
+        received = weights @ units.to_standard(decoded)
         field = control + received
         statistics = model.server_step(statistics, field, step_size, exact=False).statistics
         control = control + control_step * received

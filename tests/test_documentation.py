@@ -22,15 +22,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from scipy.sparse import coo_array
 from scipy.special import logsumexp
 from scipy.stats import poisson
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import test_contracts as contracts
 from problems import LENGTHS, SETTINGS, WEIGHTS, model_case, row_model_case, stack
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem.compression import RandK
+from skfedem._random import COMPRESSION, client_uniforms, seeds_of_runs
+from skfedem.compression import Dithering, RandK
 from skfedem.solvers import _options, vr_fedem
 from skfedem.theory import participation_omega
 
@@ -425,3 +428,48 @@ def test_the_solver_that_is_shown_ends_where_pooled_em_does(shown, monkeypatch):
     # Its noise dies out with the steps. Both stop within a gain of tol from their fixed point,
     # which is quadratic in the distance from it; 1e-7 leaves three digits for slow directions.
     assert abs(svrg.score(clients) - pooled.score(clients)) < 1e-7
+
+
+# ---- the file of the page on deployment
+
+
+class SimulatedDraws:
+    """In place of a node's own generator: the uniforms of a client of a simulation."""
+
+    def __init__(self, seed, client):
+        self.address, self.round_index = (seed, COMPRESSION, client), 0
+
+    def random(self, shape):
+        seed, purpose, client = self.address
+        drawn = client_uniforms(seed, purpose, self.round_index, np.array([client]), shape[1])
+        self.round_index += 1
+        return drawn
+
+
+@pytest.mark.parametrize("n_clients", [3, 12])
+def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients):
+    spec = importlib.util.spec_from_file_location("wire", ROOT / "doc" / "over_the_wire.py")
+    wire = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(wire)
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(k % 3, 1, size=(30 + 5 * k, 2)) for k in range(n_clients)]
+    gm = FederatedGaussianMixture(
+        3, omega=1.0, step_size=0.25, control_init="zeros", tol=0.0, warm_start=True, random_state=0
+    )
+    memory = clone(gm).set_params(max_iter=0).fit(clients)._memory
+    with pytest.warns(ConvergenceWarning, match="^Not converged"):
+        gm.set_params(max_iter=100).fit(clients)
+
+    nodes = [wire.Node(rows, None) for rows in clients]
+    operator = Dithering(omega=1.0)
+    (seed,) = seeds_of_runs(0, 1)
+    for client, node in enumerate(nodes):
+        node.join(memory.model, operator)
+        node.random = SimulatedDraws(seed, client)
+    statistics, n_bytes = wire.fit(
+        nodes, memory.weights, memory.model, operator, memory.server.statistics, 0.25, 100
+    )
+    assert_array_equal(statistics, gm._memory.server.statistics)
+    assert 8 * n_bytes == gm.history_["uplink_bits"][1:].sum()
+    for client, node in enumerate(nodes):
+        assert_array_equal(node.control[0], gm._memory.states.controls[client])

@@ -1829,6 +1829,20 @@ def test_samples_are_those_of_the_fit_after_set_params():
     assert_array_equal(again[1], components)
 
 
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+def test_what_is_loaded_answers_as_what_was_saved_bit_for_bit(covariance_type):
+    rows = np.random.default_rng(0).normal(size=(500, 5)) @ np.diag([1, 10, 100, 1, 1])
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, random_state=0, tol=0.1)
+    loaded = pickle.loads(pickle.dumps(gm.fit([rows])))
+    # An array in another order of memory would be the same, but not its products.
+    for name, value in vars(gm).items():
+        if isinstance(value, np.ndarray):
+            assert value.strides == getattr(loaded, name).strides, name
+    for method in ("predict_proba", "score_samples"):
+        assert_array_equal(getattr(loaded, method)(rows), getattr(gm, method)(rows))
+    assert_array_equal(loaded.sample(20)[0], gm.sample(20)[0])
+
+
 def test_clients_whose_centroids_are_all_the_same_do_not_make_twins():
     # Two components that start at the same place would move as one for ever.
     gm = FederatedGaussianMixture(2, random_state=0).fit([[[-1.0], [1.0]]] * 10)

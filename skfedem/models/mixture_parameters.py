@@ -34,7 +34,9 @@ def precisions_cholesky(model, parameters):
     # roots = P Q with Q orthogonal: the QR decomposition of the transpose, read backwards.
     triangles = np.linalg.qr(np.swapaxes(roots[..., ::-1, :], -1, -2), mode="r")
     upper = np.swapaxes(triangles, -1, -2)[..., ::-1, ::-1]
-    return upper * np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
+    signs = np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
+    # A pickle keeps no other layout, and BLAS rounds by it.
+    return np.ascontiguousarray(upper * signs)
 
 
 def lost_in_rounding(model, parameters):
