@@ -42,10 +42,6 @@ class BernoulliMask(Compressor):
         omegas = np.where(np.asarray(length) > 0, float(self.omega), 0.0)
         return omegas if omegas.ndim else float(omegas)
 
-    def with_omega(self, omega):
-        """Return a copy with another omega."""
-        return BernoulliMask(omega)
-
     def compress(self, values, uniforms, lengths=None):
         """Return the compressed vectors; coordinates are independent, whatever the lengths."""
         values, uniforms = np.asarray(values, float), np.asarray(uniforms, float)

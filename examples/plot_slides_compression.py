@@ -59,9 +59,6 @@ class BernoulliMask(Identity):
 
     omega: float = 1.0
 
-    def with_omega(self, omega):
-        return BernoulliMask(omega)
-
     def omega_for(self, length):
         return np.full(np.shape(length), self.omega)[()]
 

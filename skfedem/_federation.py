@@ -51,7 +51,8 @@ class Federation(NamedTuple):
     offsets : ndarray of int, shape (n_clients + 1,)
         Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has a row.
     weights : ndarray of shape (n_clients,)
-        Client weights w_i; they sum to 1.
+        Client weights w_i. They sum to 1; in a batch of a stream, to the share of all weight that
+        its clients have.
     sample_weight : SampleWeight, default=None
         Weights of rows: a client's mean over its rows is a weighted one. None is plain means.
     """

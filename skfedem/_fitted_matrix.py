@@ -181,7 +181,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         rows, columns = table_labels(X)
         check_labels("column", self._column_labels, columns, "Reindex it")
         if self._rows_are_sites:
-            self._check_sites(rows, cells.n_rows)
+            self._check_sites(rows, cells.shape[0])
         return cells
 
     def _check_sites(self, labels, n_rows):
@@ -199,7 +199,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         root = np.sqrt(self.singular_values_)
         row_effects, factors = fit_rows(
             cells._replace(values=cells.values - cells.origin),
-            cells.n_rows,
+            cells.shape[0],
             self.intercept_ - cells.origin + self.column_effects_,
             self.column_factors_ * root,
             self._fitted_penalty,
@@ -216,7 +216,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         natural = at(theta._replace(effects=effects), cells.rows, cells.columns)
         log_partition = self._family().log_partition(natural)
         terms = (cells.values - cells.origin) * natural - log_partition
-        return float(cells.counts @ terms) + cells.log_base_measure
+        return float(cells.counts @ terms) + float(cells.log_base_measure[0])
 
     def _scored(self, X):
         """Log-likelihood and number of all observations; under the fit if the rows are sites."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 _INTEGERS = ("round", "n_active", "uplink_bits", "downlink_bits", "safeguarded")
@@ -11,56 +13,52 @@ class History:
     """Rows of a table whose columns are fixed by the first row.
 
     Row 0 is the start; row ``r`` is the state after round ``r``. A value that is learnt later is
-    written into its row when it comes. Columns are arrays with room for more rows, so that a save
-    copies them and does not read row by row what was saved before.
+    written into its row when it comes. Negative numbers of rows count from the last.
     """
 
     def __init__(self):
-        self._columns, self._n_rows = {}, 0
+        # Not lists: a save copies the columns, and would read what was saved before row by row.
+        self._columns: dict[str, array] = {}
 
     def append(self, **values):
         """Add a row."""
         if not self._columns:
-            self._columns = {name: np.empty(64, dtype=_dtype(name)) for name in values}
-        elif self._n_rows == len(next(iter(self._columns.values()))):
-            for name, column in self._columns.items():
-                room = np.empty(len(column) + 64, dtype=column.dtype)
-                self._columns[name] = np.concatenate([column, room])
-        for name, column in self._columns.items():
-            column[self._n_rows] = values[name]
-        self._n_rows += 1
+            self._columns = {name: array(_type_code(name)) for name in values}
+        row = {name: values[name] for name in self._columns}
+        for name, value in row.items():
+            self._columns[name].append(value)
 
     def update(self, row, **values):
-        """Write values into a row (negative numbers count from the last)."""
-        at = row + self._n_rows if row < 0 else row
+        """Write values into a row."""
         for name, value in values.items():
-            self._columns[name][at] = value
+            self._columns[name][row] = value
 
     def row(self, number):
         """A row as a dictionary."""
-        at = number + self._n_rows if number < 0 else number
-        return {name: column[at].item() for name, column in self._columns.items()}
+        return {name: column[number] for name, column in self._columns.items()}
 
     def column(self, name, first=0):
-        """Values of a column from a row on, as a list (negative numbers count from the last)."""
-        return self._columns[name][: self._n_rows][first:].tolist()
+        """Values of a column from a row on, as a list."""
+        return self._columns[name][first:].tolist()
 
     def keep(self, n_rows):
-        """Keep only the first ``n_rows`` rows."""
-        self._n_rows = min(self._n_rows, n_rows)
+        """Keep only the first ``n_rows`` rows, all whole."""
+        for column in self._columns.values():
+            del column[n_rows:]
 
     @classmethod
     def of_dict(cls, columns):
         """History whose ``as_dict`` these arrays are."""
         history = cls()
-        history._columns = {name: np.array(column) for name, column in columns.items()}
-        history._n_rows = len(next(iter(columns.values()), ()))
+        history._columns = {
+            name: array(_type_code(name), column.tolist()) for name, column in columns.items()
+        }
         return history
 
     def as_dict(self):
         """Equal-length arrays by column name; counts are integers."""
-        return {name: column[: self._n_rows].copy() for name, column in self._columns.items()}
+        return {name: np.array(column) for name, column in self._columns.items()}
 
 
-def _dtype(name):
-    return np.int64 if name in _INTEGERS else np.float64
+def _type_code(name):
+    return "q" if name in _INTEGERS else "d"

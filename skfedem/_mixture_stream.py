@@ -1,6 +1,7 @@
-"""Where a call of a mixture's ``partial_fit`` begins: in a first call's rows, or in what is known.
+"""Calls of a mixture's ``partial_fit``: where one begins, and what it leaves.
 
-The rounds themselves are those of any stream, ``solvers._stream``.
+It begins in the rows of the first call, or in what is known. The rounds themselves are those of any
+stream, ``solvers._stream``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ import numpy as np
 from ._history import History
 from ._parameters import is_auto
 from ._random import seeds_of_runs
-from .models.mixture_start import standardise, start_run, with_axes_of, with_parameters
+from .models.mixture_start import (
+    bits_of_units,
+    standardise,
+    start_run,
+    with_axes_of,
+    with_parameters,
+)
 from .solvers import fedem
 from .solvers._base import Problem, ServerState
 from .solvers._loop import evaluate, initialise
-from .solvers._memory import Memory, memory_of, of_stream, weighing
-from .solvers._options import federated_problem
+from .solvers._memory import Memory, join, memory_of, of_stream, weighing
+from .solvers._options import federated_problem, step_schedule
+from .solvers._stream import appended, stream
 
 # Automatic α of a stream is this share of 1 / (1 + ω). With all of it, V_i would be the noise of
 # the rows of one call, and that of a client which does not come back would push Ŝ on for ever. With
@@ -145,3 +153,33 @@ def next_call(settings, federation, given, memory, history):
         memory = memory._replace(states=fedem.ClientStates(np.zeros_like(memory.states.controls)))
     memory = weighing(memory, settings.client_weights)
     return Beginning(problem, memory, history, bits)
+
+
+def read_call(settings, beginning, ids, workers):
+    """Run the rounds of a call.
+
+    Parameters
+    ----------
+    settings : FederatedGaussianMixture
+        Its parameters.
+    beginning : Beginning
+    ids : ndarray of shape (n,)
+        Labels of the clients of the call.
+    workers : Workers
+
+    Returns
+    -------
+    memory : Memory
+        Known clients, then those that were new in this call.
+    history : dict of ndarray
+    """
+    problem, n_known = beginning.problem, len(beginning.memory.ids)
+    memory, at = join(beginning.memory, ids, settings.client_weights)
+    schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
+    memory, rounds, trace = stream(problem, memory, at, schedule, workers, settings.client_weights)
+    # What was sent before the rounds counts with the first of them.
+    bits, row = beginning.bits, rounds.row(0)
+    uplink_bits, downlink_bits = row["uplink_bits"] + bits, row["downlink_bits"] + bits
+    downlink_bits += bits_of_units(memory.model, len(memory.ids) - n_known)
+    rounds.update(0, uplink_bits=uplink_bits, downlink_bits=downlink_bits)
+    return memory, appended(beginning.history, rounds, trace)

@@ -460,7 +460,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
             result = run_solver(settings, problem, start, workers, resume_from, tasks)
-            objective, _ = evaluate(problem, result.server, workers)
+            # What exact rounds yield on the way is of the iterates before the last.
+            objective = result.history["objective"][-1] if problem.exact else result.criteria[-1]
+            if np.isnan(objective):
+                objective, _ = evaluate(problem, result.server, workers)
         self._store(known, result, problem, data, observers, objective)
         task.end()
         self._warn(known, result, problem, data, observers)
@@ -548,7 +551,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             memory = memory_of(data.ids[observers], problem, result.server, result.states)
         attributes = {**known, **_so_far(result.server, len(result.trace) - 1, data.origin)}
         attributes.update(
-            objective_=objective,
+            objective_=float(objective),
             converged_=result.converged,
             history_={**result.history, "singular_values": result.trace},
             client_drift_=drift,

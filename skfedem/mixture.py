@@ -21,9 +21,9 @@ from ._input.clients import (
 from ._input.tables import is_client_list
 from ._mixture_outcome import so_far_fitted, warn_of_fit
 from ._mixture_runs import best_run, new_runs, next_run
-from ._mixture_stream import first_call, next_call
+from ._mixture_stream import first_call, next_call, read_call
 from ._parallel import Workers
-from ._parameters import check_choice, check_number, check_switch, in_python_numbers, is_auto
+from ._parameters import check_choice, check_number, check_switch, in_python_numbers
 from ._random import seeds_of_runs
 from ._typing import (
     ClientsLike,
@@ -46,11 +46,9 @@ from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_given import TO_BEGIN_ANEW, check_start
-from .models.mixture_start import bits_of_units
-from .solvers._memory import join, memory_of
-from .solvers._options import check_federated_parameters, step_schedule
+from .solvers._memory import memory_of
+from .solvers._options import check_federated_parameters
 from .solvers._resume import check_checkpoint_parameters
-from .solvers._stream import appended, stream
 
 
 def _reads_rows_once(estimator):
@@ -549,20 +547,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 beginning = first_call(settings, data.ids, federation, given, workers)
             else:
                 beginning = next_call(settings, federation, given, memory, self.history_)
-            problem, n_known = beginning.problem, len(beginning.memory.ids)
-            joined, at = join(beginning.memory, data.ids, self.client_weights)
-            schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
-            after, history, trace = stream(
-                problem, joined, at, schedule, workers, self.client_weights
-            )
-        row, bits = history.row(0), beginning.bits
-        downlink_bits = row["downlink_bits"] + bits
-        downlink_bits += bits_of_units(after.model, len(after.ids) - n_known)
-        history.update(0, uplink_bits=row["uplink_bits"] + bits, downlink_bits=downlink_bits)
-        history = appended(beginning.history, history, trace)
+            after, history = read_call(settings, beginning, data.ids, workers)
         # Features are those of the first call, in which all clients are new.
-        seen, new_ids = (checked, after.ids) if memory is None else (self, after.ids[n_known:])
-        self._store_stream(problem, after, history, new_ids, seen)
+        seen, n_known = (checked, 0) if memory is None else (self, len(memory.ids))
+        self._store_stream(beginning.problem, after, history, after.ids[n_known:], seen)
         return self
 
     @overload

@@ -656,7 +656,7 @@ class ColumnMeans(TransformerMixin, BaseEstimator):
     def transform(self, X):
         check_is_fitted(self)
         cells = check_matrix(self, X, self.missing_values, GAUSSIAN)
-        full = np.tile(self.means_, (cells.n_rows, 1))
+        full = np.tile(self.means_, (cells.shape[0], 1))
         full[cells.rows, cells.columns] = cells.values
         return full
 
@@ -682,11 +682,11 @@ def test_cells_of_one_table(as_given):
     for got, want in zip(cells[:3], (ROWS, COLUMNS, VALUES), strict=True):
         assert_array_equal(got, want[:3])
     assert_array_equal(cells.counts, [1, 1, 1])
-    assert cells.n_rows == 4
+    assert cells.shape[0] == 4
     assert cells.log_base_measure == pytest.approx(-np.log(240), rel=1e-14)
     empty = check_matrix(FITTED, as_given(MATRICES[1][:2]), NAN, POISSON)
     assert len(empty.rows) == 0
-    assert empty.n_rows == 2
+    assert empty.shape[0] == 2
     assert empty.log_base_measure == 0
 
 

@@ -466,9 +466,6 @@ class Keep(Compressor):
     def omega_for(self, length):
         return self._operator.omega_for(length)
 
-    def with_omega(self, omega):
-        return self._operator.with_omega(omega)
-
     def compress(self, values, uniforms, lengths=None):
         return self._operator.compress(values, uniforms, lengths)
 

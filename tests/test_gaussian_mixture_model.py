@@ -24,7 +24,7 @@ from problems import (
 from skfedem import FederatedGaussianMixture
 from skfedem.models import gaussian_mixture
 from skfedem.models.covariances import whiten
-from skfedem.models.mixture_domain import in_domain
+from skfedem.models.mixture_domain import in_domain, keeps
 from skfedem.models.mixture_parameters import in_row_units, in_standard_units
 
 every_covariance_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
@@ -265,13 +265,13 @@ def test_a_step_does_not_carry_means_beyond_the_rows_of_a_known_covariance():
     field[:, 1] = [10.0, -10.0, 0.0]
     far = statistics + field.ravel()
     assert in_domain(model, far)  # T itself does not mind
-    assert not in_domain(model, far, statistics, step_size=1.0)
+    assert not keeps(model, far, statistics, 0.0, 1.0)
     after, _, halvings, *_ = model.server_step(statistics, field.ravel(), 1.0, exact=False)
     assert 0 < halvings < 20
-    assert in_domain(model, after, statistics, step_size=1.0)
+    assert keeps(model, after, statistics, 0.0, 1.0)
     # Where given means lie beyond already, steps are free; a stream does not know where that is.
-    assert in_domain(model, 2 * far, far, step_size=1.0)
-    assert in_domain(replace(model, in_stream=True), far, statistics, step_size=1.0)
+    assert keeps(model, 2 * far, far, 0.0, 1.0)
+    assert keeps(replace(model, in_stream=True), far, statistics, 0.0, 1.0)
 
 
 def test_correlations_beyond_one_are_outside():

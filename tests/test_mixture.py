@@ -666,9 +666,6 @@ class Recording(Compressor):
     def omega_for(self, length):
         return self.inner.omega_for(length)
 
-    def with_omega(self, omega):
-        return Recording(self.inner.with_omega(omega))
-
     def variance(self, values, lengths=None):
         return self.inner.variance(values, lengths)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.model_selection import GridSearchCV, cross_validate
@@ -164,6 +164,7 @@ def federation_of_lengths(lengths, weights):
     )
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_draws_are_those_of_repeated_rows(data):
     lengths = np.array(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6)))

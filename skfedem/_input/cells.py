@@ -71,18 +71,6 @@ class CellData(NamedTuple):
     origin: float
 
 
-class TableCells(NamedTuple):
-    """Observed cells of one table, as in CellData, and its number of rows."""
-
-    rows: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    counts: np.ndarray
-    n_rows: int
-    log_base_measure: float
-    origin: float
-
-
 def check_cells(
     estimator,
     X,
@@ -167,8 +155,8 @@ def check_matrix(estimator, X, missing_values, family, origin=0.0):
 
     Returns
     -------
-    cells : TableCells
-        There may be none.
+    cells : CellData
+        Of a single client; there may be none.
     """
     if is_cell_list(X):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
@@ -203,8 +191,8 @@ def check_triplets(X, shape, missing_values, family, origin=0.0):
 
     Returns
     -------
-    cells : TableCells
-        There may be none.
+    cells : CellData
+        Of a single client; there may be none.
     """
     missing = marker(missing_values)
     refuse_lazy(X)
@@ -224,16 +212,7 @@ def _table_cells(codes, values, shape, given, missing, family, origin):
     """Cells of the observations of one table."""
     observations = Observations(codes, values, np.array([0, len(codes)]), shape, given=given)
     check_values(observations, family, missing)
-    cells = _merged(observations, family, origin, keep_observations=False)
-    return TableCells(
-        rows=cells.rows,
-        columns=cells.columns,
-        values=cells.values,
-        counts=cells.counts,
-        n_rows=shape[0],
-        log_base_measure=float(cells.log_base_measure[0]),
-        origin=origin,
-    )
+    return _merged(observations, family, origin, keep_observations=False)
 
 
 def _merged(observations, family, origin, keep_observations):

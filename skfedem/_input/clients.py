@@ -99,9 +99,8 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         )
     refuse_dates(X)
     X = unmasked(X)
-    mapped = is_mapped(X)
     # Mapped integers become floats when they are read, not here, all at once.
-    dtype = "numeric" if mapped else [np.float64, np.float32]
+    dtype = "numeric" if is_mapped(X) else [np.float64, np.float32]
     try:
         rows = validate_data(estimator, X, dtype=dtype, ensure_all_finite=False)
     except ValueError:
@@ -111,8 +110,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     if clients is None:
         check_finite(rows, allow_nan=allow_nan)
         return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
-    may_copy = not mapped and rows.nbytes <= _LARGEST_COPY
-    return _from_labels(rows, clients, weights, allow_nan, may_copy)
+    return _from_labels(rows, clients, weights, allow_nan)
 
 
 def refuse_labels_of_a_list(clients):
@@ -124,7 +122,7 @@ def refuse_labels_of_a_list(clients):
         )
 
 
-def _from_labels(rows, clients, weights, allow_nan, may_copy):
+def _from_labels(rows, clients, weights, allow_nan):
     ids, order, offsets = grouped(clients, len(rows))
 
     def of_whom(row):
@@ -135,18 +133,16 @@ def _from_labels(rows, clients, weights, allow_nan, may_copy):
     check_finite(rows, of_whom, allow_nan=allow_nan)
     if order is None:
         return _weighted(ClientData(rows, offsets, ids), weights)
-    if may_copy:
-        rows = rows.take(order, axis=0)
-    else:
-        rows = _reordered(rows, order)
     weights = None if weights is None else weights[order]
-    return _weighted(ClientData(rows, offsets, ids), weights)
+    return _weighted(ClientData(_chosen(rows, order), offsets, ids), weights)
 
 
-def _reordered(rows, order):
-    """Rows in another order, or some of them, not copied."""
+def _chosen(rows, numbers):
+    """Rows in another order, or some of them; a large table, or one in a file, is not copied."""
+    if isinstance(rows, np.ndarray) and rows.nbytes <= _LARGEST_COPY and not is_mapped(rows):
+        return rows.take(numbers, axis=0)
     half = np.min_scalar_type(-len(rows))  # half the memory, as a rule
-    return ReorderedRows(rows, order.astype(half))
+    return ReorderedRows(rows, numbers.astype(half))
 
 
 def _weighted(data, weights):
@@ -168,12 +164,8 @@ def _weighted(data, weights):
         )
     rows, offsets = data.rows, data.offsets
     if not kept.all():
-        chosen = np.flatnonzero(kept)
-        is_small = isinstance(rows, np.ndarray) and rows.nbytes <= _LARGEST_COPY
-        may_copy = is_small and not is_mapped(rows)
-        rows = rows[chosen] if may_copy else _reordered(rows, chosen)
-        weights = weights[kept]
-        offsets = offsets_of(counts)
+        rows = _chosen(rows, np.flatnonzero(kept))
+        weights, offsets = weights[kept], offsets_of(counts)
     # Equal weights are the same as none.
     weights = weights if (weights != weights[0]).any() else None
     return ClientData(rows, offsets, data.ids, weights)

@@ -6,14 +6,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from .._messages import plural
-from .tables import (
-    holds_tables,
-    is_client_list,
-    is_missing,
-    refuse_dates,
-    refuse_lazy,
-    refuse_uneven_rows,
-)
+from .tables import check_dimensions, is_client_list, is_missing, refuse_odd_entries
 
 GIVE_MATRICES = (
     "Give a list with one sites x months matrix for each client (an array or DataFrame with "
@@ -43,27 +36,13 @@ def client_table(table, whose):
     where = f" in the table{whose}"
     if issparse(table):
         return as_coo(table, where)
-    refuse_lazy(table, whose)
-    refuse_dates(table, where)
-    if holds_tables(table):
-        raise ValueError(
-            f"Expected numbers{where}, got entries that are tables or lists themselves. Give "
-            "each of them as a client of its own, or a 3-D array if one client has them all."
-        )
-    if isinstance(table, list | tuple):
-        refuse_uneven_rows(table, f" of the table{whose}")
+    refuse_odd_entries(table, whose, ", or a 3-D array if one client has them all")
     try:
         array = as_numbers(table)
     except (TypeError, ValueError) as error:
         raise ValueError(no_numbers(table, error, where)) from error
     refuse_no_numbers(array, where)
-    if array.ndim not in (2, 3):
-        got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
-        if not array.ndim:
-            got = f"no table, but a {type(table).__name__}"
-        raise ValueError(
-            f"Expected a 2-D or 3-D table{whose}, got {got}. {GIVE_MATRICES}",
-        )
+    check_dimensions(table, array, (2, 3), f"Expected a 2-D or 3-D table{whose}", GIVE_MATRICES)
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: the table{whose} has dtype {array.dtype}.")
     return array

@@ -103,33 +103,19 @@ def client_rows(table, k):
             f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "
             f"`{dense}` if it fits in memory."
         )
-    whose = f"the table of client {k}"
-    refuse_lazy(table, f" of client {k}")
-    refuse_dates(table, f" in {whose}")
-    if holds_tables(table):
-        raise ValueError(
-            f"Expected numbers in {whose}, got entries that are tables or lists themselves. Give "
-            "each of them as a client of its own."
-        )
-    if isinstance(table, list | tuple):
-        refuse_uneven_rows(table, f" of {whose}")
+    refuse_odd_entries(table, f" of client {k}", "")
     try:
         array = np.asarray(table)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"Expected a 2-D table for client {k}, got {error}. {GIVE_TABLES}"
         ) from error
-    if array.ndim != 2:
-        got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
-        if not array.ndim:
-            got = f"no table, but a {type(table).__name__}"
-        raise ValueError(
-            f"Expected a 2-D table (rows by features) for client {k}, got {got}. {GIVE_TABLES}"
-        )
+    expected = f"Expected a 2-D table (rows by features) for client {k}"
+    check_dimensions(table, array, (2,), expected, GIVE_TABLES)
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: client {k} has dtype {array.dtype}.")
     if array.dtype not in (np.float32, np.float64):
-        array = _as_numbers(table, array, whose)
+        array = _as_numbers(table, array, f"the table of client {k}")
     if not array.shape[1]:
         raise ValueError(
             f"Expected at least one feature for every client, got 0 features for client {k} (shape "
@@ -141,6 +127,31 @@ def client_rows(table, k):
             f"{array.shape}). Leave clients without rows out of the list."
         )
     return array
+
+
+def refuse_odd_entries(table, whose, or_else):
+    """Raise for one client's table that has no entries yet, or whose entries are no numbers.
+
+    ``or_else`` is what else to do where entries are tables, for the message.
+    """
+    refuse_lazy(table, whose)
+    refuse_dates(table, f" in the table{whose}")
+    if holds_tables(table):
+        raise ValueError(
+            f"Expected numbers in the table{whose}, got entries that are tables or lists "
+            f"themselves. Give each of them as a client of its own{or_else}."
+        )
+    if isinstance(table, list | tuple):
+        refuse_uneven_rows(table, f" of the table{whose}")
+
+
+def check_dimensions(table, array, allowed, expected, advice):
+    """Raise if the array that one client's table became has other numbers of dimensions."""
+    if array.ndim not in allowed:
+        got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
+        if not array.ndim:
+            got = f"no table, but a {type(table).__name__}"
+        raise ValueError(f"{expected}, got {got}. {advice}")
 
 
 def _as_numbers(table, array, whose):

@@ -56,21 +56,6 @@ class Compressor(ABC):
         """
 
     @abstractmethod
-    def with_omega(self, omega: float) -> Self:
-        """Copy whose level follows a wanted relative variance.
-
-        Parameters
-        ----------
-        omega : float
-            > 0; each length of vectors gets the cheapest level that reaches it. An operator without
-            a level returns itself.
-
-        Returns
-        -------
-        operator of the same class
-        """
-
-    @abstractmethod
     def compress(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> FloatArray:

@@ -73,6 +73,18 @@ class Operator(Compressor):
         return _vectors.for_each_length(lambda q: self._omega(q, self._level(q)), length)
 
     def with_omega(self, omega: float) -> Self:
+        """Copy whose level follows a wanted relative variance.
+
+        Parameters
+        ----------
+        omega : float
+            > 0; each length of vectors gets the cheapest level that reaches it. An operator without
+            a level returns itself.
+
+        Returns
+        -------
+        operator of the same class
+        """
         operator: Any = self  # a dataclass, as all concrete operators are
         return replace(operator, **{self._level_name: None, "omega": omega})
 

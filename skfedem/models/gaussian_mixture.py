@@ -34,7 +34,7 @@ from .covariances import COLLAPSED, MATRICES, unpack, upper
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import squared_scale
-from .units import ROUNDING, Units, n_moments, rows_at_once, second_moment
+from .units import ROUNDING, Units, n_moments, second_moment
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 # Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
@@ -100,7 +100,8 @@ class GaussianMixtureModel(RowModel):
     batch_moment : ndarray of shape (n_features, n_features), default=None
         Second moment of a batch of a stream. The server's second moment moves towards it with Ŝ.
     in_stream : bool, default=False
-        Whether clients send the second moment anew in every round.
+        Whether rounds are those of a stream. In each of them clients of a "tied" mixture tell their
+        second moment anew, unless the covariance is known.
     """
 
     n_components: int
@@ -416,9 +417,8 @@ class GaussianMixtureModel(RowModel):
         if not len(clients):
             moment = self.second_moment + self._between(parameters.means, field)
             return replace(self, batch_moment=moment), parameters, 0
-        block_rows = rows_at_once(self.n_features)
-        center, weights = self.units.center, federation.weights[clients]
-        batch = second_moment(federation, center, block_rows, matrix=True, clients=clients)
+        weights = federation.weights[clients]
+        batch = second_moment(federation, self.units.center, matrix=True, clients=clients)
         batch = self.units.moment_to_standard(batch / weights.sum())
         alone = replace(self, second_moment=batch).parameters(*parameters[:3])
         sent = self.all_rows(federation, parameters.natural, clients).statistics

@@ -32,19 +32,20 @@ def safeguarded_step(model, statistics, field, step_size):
     Components that hardly any row belongs to are left as they were if that is enough to stay in it.
     """
     field_sq_norm = model.field_sq_norm(statistics, field)
-    kept = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
-    calm = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
-    proposal = statistics + step_size * field
-    if calm > kept and in_domain(model, proposal, statistics, calm, step_size):
-        return Step(proposal, field_sq_norm, 0, step_size)
-    patient = _rare_ones_wait(model, proposal, statistics)
-    noisy = calm > kept and not in_domain(model, patient, statistics, calm, step_size)
+    share, noisy = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT), False
+    calm_share = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
+    if calm_share > share:
+        proposal = statistics + step_size * field
+        if keeps(model, proposal, statistics, calm_share, step_size):
+            return Step(proposal, field_sq_norm, 0, step_size)
+        patient = _rare_ones_wait(model, proposal, statistics)
+        noisy = not keeps(model, patient, statistics, calm_share, step_size)
     for halvings in range(_MAX_HALVINGS):
         proposal = statistics + step_size * field
-        if in_domain(model, proposal, statistics, kept, step_size):
+        if keeps(model, proposal, statistics, share, step_size):
             return Step(proposal, field_sq_norm, halvings, step_size, noisy)
         patient = _rare_ones_wait(model, proposal, statistics)
-        if in_domain(model, patient, statistics, kept, step_size):
+        if keeps(model, patient, statistics, share, step_size):
             return Step(patient, field_sq_norm, halvings + 1, step_size, noisy)
         step_size = step_size / 2
     return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
@@ -60,37 +61,41 @@ def _rare_ones_wait(model, proposal, statistics):
     return np.where(table_before[:, :1] < RAREST, table_before, table).ravel()
 
 
-def in_domain(model, proposal, statistics=None, kept=0.0, step_size=0.0):
-    """Whether data could have this statistic, reached from ``statistics`` by one step.
+def in_domain(model, statistics):
+    """Whether T is defined here: all components have mass and, where T needs it, scatter."""
+    if not np.isfinite(statistics).all() or (model.table(statistics)[:, 0] <= 0).any():
+        return False
+    is_known = model.fixed_covariance is not None
+    return is_known or _is_positive(model, _scatter_to_keep(model, statistics))
+
+
+def keeps(model, proposal, statistics, share, step_size):
+    """Whether a step keeps more than a share of each component's mass and scatter.
 
     Mass and scatter of a component are concave in the statistic, so that a step of size γ towards
-    the statistic of any data keeps at least a share 1 - γ of both. If less than the share ``kept``
-    is left, noise has moved the statistic further than any data could.
+    the statistic of any data keeps at least a share 1 - γ of both. If it keeps far less, noise has
+    moved the statistic further than any data could.
 
     Parameters
     ----------
     model : GaussianMixtureModel
-    proposal : ndarray of shape (n_statistics,)
-    statistics : ndarray of shape (n_statistics,), default=None
-        Where the step came from; None asks for the domain of T alone.
-    kept : float in [0, 1), default=0
-    step_size : float, default=0
+    proposal, statistics : ndarray of shape (n_statistics,)
+        Where the step leads, and where it came from.
+    share : float in [0, 1)
+    step_size : float
         γ of the step.
     """
-    before = np.zeros(model.n_statistics) if statistics is None else statistics
-    table, table_before = model.table(proposal), model.table(before)
-    if not np.isfinite(proposal).all() or (table[:, 0] <= kept * table_before[:, 0]).any():
+    mass, mass_before = (model.table(each)[:, 0] for each in (proposal, statistics))
+    if not np.isfinite(proposal).all() or (mass <= share * mass_before).any():
         return False
     is_known = model.fixed_covariance is not None
-    if is_known and (statistics is None or model.in_stream):
+    if is_known and model.in_stream:
         return True  # streams of a known covariance do not tell the second moment
+    scatter_before = _scatter_to_keep(model, statistics)
+    if is_known and not _is_positive(model, scatter_before):
+        return True  # given means may lie where no rows are
     scatter = _scatter_to_keep(model.learned(step_size), proposal)
-    if statistics is not None:
-        scatter_before = _scatter_to_keep(model, statistics)
-        if is_known and not _is_positive(model, scatter_before):
-            return True  # given means may lie where no rows are
-        scatter = scatter - kept * scatter_before
-    return _is_positive(model, scatter)
+    return _is_positive(model, scatter - share * scatter_before)
 
 
 def _is_positive(model, scatter):

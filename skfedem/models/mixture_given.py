@@ -8,7 +8,7 @@ import numpy as np
 
 from .._parameters import check_shape
 from .covariances import MATRICES, whiten
-from .mixture_parameters import in_standard_units
+from .mixture_parameters import covariances_to_standard
 
 # Advice in messages when a fit or a stream cannot go on.
 TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
@@ -104,8 +104,7 @@ def check_distance(model, name, means):
     if means is None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        _, standard, _ = in_standard_units(model, None, means, None)
-        far = ~(np.abs(standard).max(axis=1) <= _FARTHEST)
+        far = ~(np.abs(model.units.means_to_standard(means)).max(axis=1) <= _FARTHEST)
     if far.any():
         raise ValueError(
             f"Expected {name} within {_FARTHEST:g} standard deviations of the rows, got "
@@ -120,7 +119,7 @@ def check_spread(model, name, covariances):
         return
     has_matrices = model.covariance_type in MATRICES
     with np.errstate(over="ignore", invalid="ignore"):
-        _, _, standard = in_standard_units(model, None, None, covariances)
+        standard = covariances_to_standard(model, covariances)
     given, variances = (
         np.diagonal(values, axis1=-2, axis2=-1) if has_matrices else values
         for values in (covariances, standard)

@@ -76,11 +76,16 @@ def in_standard_units(model, weights, means, covariances):
         weights = weights.copy()
     if means is not None:
         means = model.units.means_to_standard(means)
-    if covariances is None:
-        return weights, means, None
+    if covariances is not None:
+        covariances = covariances_to_standard(model, covariances)
+    return weights, means, covariances
+
+
+def covariances_to_standard(model, covariances):
+    """Covariances in standard units, from those in the rows' own."""
     if model.covariance_type in MATRICES:
-        return weights, means, model.units.matrices_to_standard(covariances)
-    return weights, means, covariances / squared_scale(model)
+        return model.units.matrices_to_standard(covariances)
+    return covariances / squared_scale(model)
 
 
 def squared_scale(model):

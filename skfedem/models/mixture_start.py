@@ -8,7 +8,6 @@ what the user gave, which ``mixture_given.py`` checks. They count as bits, like 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from .mixture_parameters import in_standard_units
 from .units import (
     mean_of_rows,
     n_moments,
-    rows_at_once,
     second_moment,
     standard_units,
     with_new_axes,
@@ -35,46 +33,17 @@ from .units import (
 _FAR = 1e4
 
 
-class Moments(NamedTuple):
-    """Centre, second moment about it (a matrix, or its diagonal alone), and their cost."""
-
-    center: np.ndarray
-    second_moment: np.ndarray
-    uplink_bits: int
-    downlink_bits: int
-
-
-def moments(federation, block_rows, *, matrix):
-    """Weighted mean of all clients' rows and their second moment about it.
-
-    Each client sends two messages: its mean and, once it knows the mean of all, its second moment
-    about that. So the second moment keeps its digits wherever the rows lie.
-
-    Parameters
-    ----------
-    federation : Federation
-    block_rows : int
-        Rows to read at once.
-    matrix : bool
-        Whether the full matrix is wanted, or its diagonal.
-    """
-    center = mean_of_rows(federation, block_rows)
-    second = second_moment(federation, center, block_rows, matrix=matrix)
-    bits = _bits_of_moments(federation.n_clients, len(center), matrix)
-    return Moments(center, second, bits, bits)
-
-
 def bits_of_units(model, n_clients):
     """Bits to tell ``n_clients`` clients the model's units: the moments that these follow from."""
-    return _bits_of_moments(n_clients, model.n_features, model.covariance_type in MATRICES)
-
-
-def _bits_of_moments(n_clients, n_features, matrix):
-    return FLOAT_BITS * n_clients * (n_features + n_moments(n_features, matrix))
+    d = model.n_features
+    return FLOAT_BITS * n_clients * (d + n_moments(d, model.covariance_type in MATRICES))
 
 
 def standardise(estimator, federation, given):
     """Model in standard units, and what the clients sent for it.
+
+    Each client sends two messages: the mean of its rows and, once it knows the mean of all, their
+    second moment about that. So the second moment keeps its digits wherever the rows lie.
 
     Parameters
     ----------
@@ -90,10 +59,8 @@ def standardise(estimator, federation, given):
         Bits up and down.
     """
     covariance_type = estimator.covariance_type
-    block_rows = rows_at_once(federation.rows.shape[1])
-    center, second, uplink, downlink = moments(
-        federation, block_rows, matrix=covariance_type in MATRICES
-    )
+    center = mean_of_rows(federation)
+    second = second_moment(federation, center, matrix=covariance_type in MATRICES)
     units = standard_units(center, second, covariance_type, estimator.reg_covar)
     model = GaussianMixtureModel(
         n_components=estimator.n_components,
@@ -104,7 +71,8 @@ def standardise(estimator, federation, given):
     check_distance(model, "means_init", given.means)
     check_spread(model, "precisions_init", given.covariances)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
-    return model, (uplink, downlink)
+    bits = bits_of_units(model, federation.n_clients)
+    return model, (bits, bits)
 
 
 def standardised_again(estimator, model, federation, given):
@@ -130,9 +98,7 @@ def standardised_again(estimator, model, federation, given):
     model, bits = with_axes_of(model, federation)
     second = None
     if model.covariance_type == "tied":
-        second = second_moment(
-            federation, model.units.center, rows_at_once(model.n_features), matrix=True
-        )
+        second = second_moment(federation, model.units.center, matrix=True)
         second = model.units.moment_to_standard(second)
         bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
@@ -154,8 +120,7 @@ def with_axes_of(model, federation):
     if units.varies is None:
         return model, 0
     matrix = units.rotation is not None
-    block_rows = rows_at_once(model.n_features)
-    second = second_moment(federation, units.center, block_rows, matrix=matrix)
+    second = second_moment(federation, units.center, matrix=matrix)
     n_numbers = n_moments(np.count_nonzero(~units.varies), matrix)
     units = with_new_axes(units, second, model.covariance_type)
     return replace(model, units=units), FLOAT_BITS * federation.n_clients * n_numbers
@@ -242,17 +207,11 @@ def start_run(model, federation, init_params, given, seed, cost):
     if np.abs(statistics).max() > _FAR or not in_domain(model, statistics):
         # No data have these means with this covariance, or the rows' moments would be lost in the
         # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
-        statistics, n_passes = expected_statistics(model, federation, parameters), 1
+        def sums(*rows):
+            return model.expectation(parameters.natural, *rows).statistics
+
+        statistics, n_passes = pooled_statistics(model, federation, sums), 1
         uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
     # For θ, which does not follow from Ŝ_0.
     downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
     return Start(statistics, parameters, uplink, downlink, n_passes)
-
-
-def expected_statistics(model, federation, parameters):
-    """Σ_i w_i s̄_i(θ)."""
-
-    def sums(features, lengths, sample_weight):
-        return model.expectation(parameters.natural, features, lengths, sample_weight).statistics
-
-    return pooled_statistics(model, federation, sums)

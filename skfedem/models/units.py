@@ -111,27 +111,26 @@ class Units(NamedTuple):
         return volume if self.rotation is None else volume + np.linalg.slogdet(self.rotation)[1]
 
 
-def mean_of_rows(federation, block_rows):
+def mean_of_rows(federation):
     """Mean of clients' rows, Σ_i w_i mean of client i's, shape (n_features,)."""
     # Counted from the first row, a constant feature has no rounding in its mean.
     first = federation.rows[:1].astype(np.float64)
     mean = first[0]
     shares = federation.weights / federation.totals
-    for reading in read(federation, np.arange(federation.n_clients), block_rows):
+    every = np.arange(federation.n_clients)
+    for reading in read(federation, every, _rows_at_once(len(mean))):
         # In one memory layout, so that sums do not depend on that of the rows.
         mean = mean + _row_weights(shares, reading) @ np.subtract(reading.rows, first, order="C")
     return mean
 
 
-def second_moment(federation, center, block_rows, *, matrix, clients=None):
+def second_moment(federation, center, *, matrix, clients=None):
     """Second moment of clients' rows about a centre, Σ_i w_i mean of client i's.
 
     Parameters
     ----------
     federation : Federation
     center : ndarray of shape (n_features,)
-    block_rows : int
-        Rows to read at once.
     matrix : bool
         Whether the full matrix is wanted, or its diagonal.
     clients : ndarray of int, default=None
@@ -145,7 +144,7 @@ def second_moment(federation, center, block_rows, *, matrix, clients=None):
     second = np.zeros((d, d) if matrix else d)
     clients = np.arange(federation.n_clients) if clients is None else clients
     shares = (federation.weights / federation.totals)[clients]
-    for reading in read(federation, clients, block_rows):
+    for reading in read(federation, clients, _rows_at_once(d)):
         y = np.subtract(reading.rows, center, order="C")  # as in ``mean_of_rows``
         y *= np.sqrt(_row_weights(shares, reading))[:, None]
         second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)
@@ -163,7 +162,7 @@ def n_moments(n_features, matrix):
     return n_features * (n_features + 1) // 2 if matrix else n_features
 
 
-def rows_at_once(n_features):
+def _rows_at_once(n_features):
     """Rows that a processor's cache holds."""
     return max(64, 2**16 // n_features)
 

@@ -16,7 +16,7 @@ from sklearn.utils import Tags, _safe_indexing, get_tags
 from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .._input.client_labels import client_codes
+from .._input.client_labels import grouped
 from .._input.clients import check_columns, each_client, refuse_labels_of_a_list
 from .._input.tables import (
     GIVE_TABLES,
@@ -318,9 +318,9 @@ def _tables(
     if clients is None:
         return [X], np.arange(1)
     n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    ids, codes = client_codes(clients, n_rows)
-    rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-    return [_safe_indexing(X, own) for own in rows], ids
+    ids, order, offsets = grouped(clients, n_rows)
+    rows = np.arange(n_rows) if order is None else order
+    return [_safe_indexing(X, own) for own in np.split(rows, offsets[1:-1])], ids
 
 
 def _shape(table: Any, whose: str = "") -> tuple[int, ...]:

@@ -131,9 +131,10 @@ class Message(NamedTuple):
 
 
 class Received(NamedTuple):
-    """Weighted sums over the active clients' messages, in client order.
+    """What the server adds up over the messages of the active clients, in client order.
 
-    ``message_sum`` is Σ w_i Quant(Δ_i); for a group of clients, the group's part of this sum.
+    ``message_sum`` is Σ w_i Quant(Δ_i) and ``log_likelihood`` Σ w_i times the clients' means, where
+    they read all rows, else 0; the others are plain sums. For a group of clients, the group's part.
     """
 
     message_sum: FloatArray

@@ -177,48 +177,21 @@ def _final_criteria(problem, standing, options, workers):
 
 def one_round(solver, problem, standing, options, workers):
     """Run both halves of a round and note it in the history; return where the run then stands."""
-    progress, states, history, trace, stopping = standing
+    progress, states, history, trace, _ = standing
     model, before = problem.model, progress.server
-    step_size = options.step_size(before.round_index + 1)
-    if options.cautious and not problem.exact:
-        step_size = min(step_size, before.step_limit)
-        if before.round_index < before.rest_until:
-            step_size = 0.0
+    step_size = _step_to_ask(problem, before, options)
     active = active_clients(problem, before.round_index)
     received = client_round(solver, problem, before, states, active, workers)
     server, info = server_half(problem, before, received, step_size)
     if options.cautious and info.step_taken < step_size:
         server = after_short_step(problem, server)
+    judged = _judged_exactly if problem.exact else _judged_by_sweep
+    server, stopping, converged = judged(problem, standing, received, server, info, options)
     after = progress._replace(
         server=server,
         epoch=progress.epoch + received.n_expectations / problem.federation.n_samples,
+        converged=converged,
     )
-    watched = options.eval_every is not None
-    if problem.exact:
-        # The E-steps of this round yield what the row before lacks.
-        criterion = model.evaluated(received.log_likelihood, before.parameters)
-        if watched:
-            history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
-        # The step of this round, which comes after this criterion, is not among them.
-        up_to_it = history.column("step_size", -model.n_quiet)
-        stopping.append(criterion)
-        converged = settled(stopping, up_to_it, options.tol, model)
-    else:
-        stopping = next_sweep(
-            stopping,
-            server,
-            info.step_taken,
-            received.n_active,
-            outer_loop_of(problem, server),
-            tol=options.tol,
-            model=model,
-            n_clients=problem.federation.n_clients,
-        )
-        if stopping.unconfirmed:
-            server = server._replace(n_restarts=server.n_restarts + 1)
-            after = after._replace(server=server)
-            stopping = stopping._replace(outer_loop=outer_loop_of(problem, server))
-        converged = stopping.converged
     history.append(
         round=after.n_rounds,
         epoch=after.epoch,
@@ -231,11 +204,54 @@ def one_round(solver, problem, standing, options, workers):
         **evaluation_columns(model),
     )
     trace.append(model.trace(server.parameters))
-    after = after._replace(converged=converged)
-    over = converged or _used_up(after, options)
-    if watched and (over or _evaluation_due(problem, progress.epoch, after, options)):
+    if options.eval_every is not None and (
+        converged
+        or _used_up(after, options)
+        or _evaluation_due(problem, progress.epoch, after, options)
+    ):
         history.update(-1, **_evaluation(problem, server, workers))
     return standing._replace(progress=after, stopping=stopping)
+
+
+def _step_to_ask(problem, server, options):
+    """γ of the next round: that of the schedule, within what automatic steps have learnt."""
+    step_size = options.step_size(server.round_index + 1)
+    if problem.exact or not options.cautious:
+        return step_size
+    return 0.0 if server.round_index < server.rest_until else min(step_size, server.step_limit)
+
+
+def _judged_exactly(problem, standing, received, server, info, options):
+    """Server's state, criteria so far, and whether the run has converged, after an exact round.
+
+    The E-steps of the round yield the criterion of the row before, which still lacks it.
+    """
+    model, history, criteria = problem.model, standing.history, standing.stopping
+    criterion = model.evaluated(received.log_likelihood, standing.progress.server.parameters)
+    if options.eval_every is not None:
+        history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
+    criteria.append(criterion)
+    # The step of this round, which comes after this criterion, is not among them.
+    up_to_it = history.column("step_size", -model.n_quiet)
+    return server, criteria, settled(criteria, up_to_it, options.tol, model)
+
+
+def _judged_by_sweep(problem, standing, received, server, info, options):
+    """Server's state, sweep, and whether the run has converged, after any other round."""
+    sweep = next_sweep(
+        standing.stopping,
+        server,
+        info.step_taken,
+        received.n_active,
+        outer_loop_of(problem, server),
+        tol=options.tol,
+        model=problem.model,
+        n_clients=problem.federation.n_clients,
+    )
+    if sweep.unconfirmed:
+        server = server._replace(n_restarts=server.n_restarts + 1)
+        sweep = sweep._replace(outer_loop=outer_loop_of(problem, server))
+    return server, sweep, sweep.converged
 
 
 def initialise(solver, problem, start, workers, *, control_init="field", watched=False):

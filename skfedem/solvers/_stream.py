@@ -40,7 +40,8 @@ def batches(federation, batch_size):
     clients : ndarray of int
         Who has rows in the batch; increasing.
     batch : Federation
-        Their rows, with the client weights of the call.
+        Their rows. Its client weights are those of the call, and nobody's yet: what they are in the
+        batch depends on all rows so far.
     """
     lengths, starts = federation.lengths, federation.offsets[:-1]
     if batch_size is None or lengths.max() <= batch_size:

@@ -102,8 +102,7 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
     federation, n_rows = problem.federation, problem.federation.n_samples
     batch_size = n_rows / federation.n_clients
     present = problem._replace(
-        federation=federation._replace(weights=federation.weights / problem.presence),
-        batch_size=None,
+        federation=federation._replace(weights=federation.weights / problem.presence)
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
     noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, 0.0)
