@@ -15,8 +15,8 @@ from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
 from ._input.clients import stacks, together
 from ._input.matrices import client_table, holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
+from ._matrix_warnings import warn_of_means
 from ._messages import naming
-from ._poisson_means import warn_of_means
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
 from .models.families import FAMILIES
 from .models.low_rank_theta import LowRank, Theta, at

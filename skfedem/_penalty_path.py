@@ -55,12 +55,12 @@ def largest_penalty(cells, family, effects, effects_penalty, client_weights):
 
 
 class Trial(NamedTuple):
-    """A rank and a penalty; the arrays have one entry for each fold.
+    """A rank and two penalties; the arrays have one entry for each fold.
 
     Attributes
     ----------
     rank : int or None
-    penalty : float
+    effects_penalty, penalty : float
     scores : ndarray
         Mean log-likelihood per held-out observation; nats.
     n_iter, n_factors, converged, uplink_bits : ndarray
@@ -68,6 +68,7 @@ class Trial(NamedTuple):
     """
 
     rank: int | None
+    effects_penalty: float
     penalty: float
     scores: np.ndarray
     n_iter: np.ndarray
@@ -112,6 +113,7 @@ def path_trials(imputer, splits, penalties, patience):
                 raise ValueError(f"Without the cells of fold {fold}: {error}") from error
         trial = Trial(
             imputer.rank,
+            imputer.effects_penalty,
             penalty,
             np.array(scores),
             np.array([fit.n_iter_ for fit in imputers]),
@@ -147,9 +149,11 @@ def tabulated(trials):
     """``cv_results_``, by the names that scikit-learn's GridSearchCV has for them."""
     scores = np.array([trial.scores for trial in trials])
     mean_scores = scores.mean(axis=1)
+    names = "rank", "effects_penalty", "penalty"
     return {
-        "params": [{"rank": trial.rank, "penalty": trial.penalty} for trial in trials],
+        "params": [{name: getattr(trial, name) for name in names} for trial in trials],
         "param_rank": np.array([trial.rank for trial in trials], dtype=object),
+        "param_effects_penalty": np.array([trial.effects_penalty for trial in trials]),
         "param_penalty": np.array([trial.penalty for trial in trials]),
         **{f"split{fold}_test_score": column for fold, column in enumerate(scores.T)},
         "mean_test_score": mean_scores,

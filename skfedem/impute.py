@@ -17,6 +17,7 @@ from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
+from ._matrix_warnings import warn_of_guard, warn_of_spread
 from ._messages import either, shown, warn
 from ._parallel import Workers
 from ._parameters import (
@@ -27,7 +28,6 @@ from ._parameters import (
     in_python_numbers,
     is_auto,
 )
-from ._poisson_means import warn_of_guard, warn_of_spread
 from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,
@@ -571,18 +571,17 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 f"nothing: {names}{', ...' if n_silent > len(silent) else ''}.",
                 UserWarning,
             )
+        model, theta = problem.model, result.server.statistics.iterate.theta
         if self.family == "poisson":
-            theta = result.server.statistics.iterate.theta
             warn_of_guard(theta)
-            model = problem.model
-            has_momentum = problem.exact and model.adaptive
-            warn_of_spread(
-                model.pooled.support,
-                theta,
-                known,
-                has_momentum=has_momentum,
-                converged=result.converged,
-            )
+        warn_of_spread(
+            model.pooled.support,
+            theta,
+            model.pooled.family,
+            known,
+            has_momentum=problem.exact and model.adaptive,
+            converged=result.converged,
+        )
         automatic = is_auto(self.step_size)
         begun = result.history["objective"][0]
         rise = problem.model.change(self.objective_, begun) if self.objective_ > begun else 0.0

@@ -1,4 +1,4 @@
-"""Rank and penalty of a matrix imputer, chosen by cells that the clients hold out."""
+"""Rank and penalties of a matrix imputer, chosen by cells that the clients hold out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, MappingView
 from contextlib import contextmanager
 from copy import copy
+from itertools import product
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -45,16 +46,17 @@ from .solvers._options import check_federated_parameters
 
 
 class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """FederatedMatrixImputer whose rank and penalty are chosen by cross-validation.
+    """FederatedMatrixImputer whose rank and penalties are chosen by cross-validation.
 
     Every client deals its observed cells at random to ``n_splits`` folds, and tells nobody how. For
-    each rank, the fits go down a path of penalties, from the smallest penalty whose low-rank part
-    is 0; each fit starts from the one before. A fit that leaves out a fold is scored by the clients
-    on that fold: each reports the sum of the log-likelihoods of its held-out observations, and
-    their number. The rank and penalty with the largest mean over the folds of the mean
-    log-likelihood per held-out observation are fitted to all cells, again down the path.
+    each rank and each penalty on the effects, the fits go down a path of penalties on the low-rank
+    part, from the smallest one with which that part is 0; each fit starts from the one before. A
+    fit that leaves out a fold is scored by the clients on that fold: each reports the sum of the
+    log-likelihoods of its held-out observations, and their number. The rank and penalties with the
+    largest mean over the folds of the mean log-likelihood per held-out observation are fitted to
+    all cells, again down the path.
 
-    All fits are federated as ``omega``, ``participation`` and the other parameters say. The path
+    All fits are federated as ``omega``, ``participation`` and the other parameters say. A path
     itself takes one uncompressed pass over the cells of all clients.
 
     Parameters
@@ -69,6 +71,10 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     eps : float in (0, 1), default=0.01
         Ratio of the last penalty of the path to its first, if ``penalties`` is a number. Decrease
         it where the best penalty is the last: strong signals want a smaller one.
+    effects_penalties : list of float, default=(0.1, 1.0)
+        Ridges on the effects to choose from; the time of the search grows with their number.
+        ``1 / effects_penalty`` is the variance of a normal prior on effects: 1 where sites differ
+        by factors like e, the smaller the more they differ. Without effects the first one is taken.
     n_splits : int, default=5
         Number of folds, at least 2. A client's only cell is never held out, and a cell that a
         client observed several times is held out or kept as a whole.
@@ -80,8 +86,6 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         What a cell holds: numbers of variance 1, 0 and 1, or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects beside an intercept; "none" has no intercept either.
-    effects_penalty : float, default=0.01
-        Ridge on the effects.
     rows : {"shared", "disjoint"}, default="shared"
         Whether the clients of a list all have the same rows (sites), or each has its own.
     missing_values : number, default=numpy.nan
@@ -122,29 +126,31 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     n_jobs : int, default=None
         Number of threads that simulate clients, as in joblib. No result depends on it.
     verbose : int, default=0
-        1 prints the score of each rank and penalty, 2 the rounds of the last fit as well.
+        1 prints the score of each rank and penalties, 2 the rounds of the last fit as well.
 
     Attributes
     ----------
     best_estimator_ : FederatedMatrixImputer
-        Fitted to all cells with the best rank and penalty.
+        Fitted to all cells with the best rank and penalties.
     best_params_ : dict
-        ``{"rank": ..., "penalty": ...}``.
+        ``{"rank": ..., "effects_penalty": ..., "penalty": ...}``.
     best_score_ : float
         Mean log-likelihood per held-out observation of ``best_params_``, in nats.
     best_index_ : int
         Index of ``best_params_`` in ``cv_results_``.
     cv_results_ : dict of ndarray
-        One entry for each rank and penalty that was tried, in the order of ``ranks`` and down the
-        path: ``param_rank``, ``param_penalty``, ``split0_test_score`` and so on (mean
-        log-likelihood per held-out observation of a fold, in nats), ``mean_test_score``,
-        ``std_test_score``, ``rank_test_score`` (1 is the best); over the folds, the means
-        ``mean_n_iter`` (rounds) and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits
-        that reached ``tol``), and the sum ``uplink_bits``. ``params`` is a list of dicts.
+        One entry for each rank and penalties that were tried, in the order of ``ranks``, then of
+        ``effects_penalties``, and down the path: ``param_rank``, ``param_effects_penalty``,
+        ``param_penalty``, ``split0_test_score`` and so on (mean log-likelihood per held-out
+        observation of a fold, in nats), ``mean_test_score``, ``std_test_score``,
+        ``rank_test_score`` (1 is the best); over the folds, the means ``mean_n_iter`` (rounds) and
+        ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits that reached ``tol``), and the
+        sum ``uplink_bits``. ``params`` is a list of dicts.
     n_iter_ : int
         Number of rounds of the last fit.
     penalty_max_ : float
-        Smallest penalty whose fit to all cells has a low-rank part of 0.
+        Smallest penalty whose fit to all cells, with the best penalty on the effects, has a
+        low-rank part of 0.
     n_splits_ : int
         Number of folds.
     n_features_in_ : int
@@ -154,7 +160,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
     See Also
     --------
-    FederatedMatrixImputer : Takes a given rank and penalty.
+    FederatedMatrixImputer : Takes a given rank and given penalties.
 
     Notes
     -----
@@ -209,12 +215,12 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         ranks: Iterable[int | None] = (None,),
         penalties: int | ArrayLike = 10,
         *,
+        effects_penalties: Iterable[float] = (0.1, 1.0),
         eps: float = 1e-2,
         n_splits: int = 5,
         patience: int | None = 3,
         family: FamilyName = "gaussian",
         effects: EffectsName = "both",
-        effects_penalty: float = 0.01,
         rows: Literal["shared", "disjoint"] = "shared",
         missing_values: float = np.nan,
         solver: SolverName = "fedem",
@@ -238,12 +244,12 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     ) -> None:
         self.ranks = ranks
         self.penalties = penalties
+        self.effects_penalties = effects_penalties
         self.eps = eps
         self.n_splits = n_splits
         self.patience = patience
         self.family = family
         self.effects = effects
-        self.effects_penalty = effects_penalty
         self.rows = rows
         self.missing_values = missing_values
         self.solver = solver
@@ -273,7 +279,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         clients: ArrayLike | None = None,
         shape: tuple[int, int] | None = None,
     ) -> Self:
-        """Choose rank and penalty, and fit them to the observed cells of all clients.
+        """Choose rank and penalties, and fit them to the observed cells of all clients.
 
         Parameters
         ----------
@@ -324,23 +330,25 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             folds = deal_cells(np.diff(cells.offsets), self.n_splits, seed)
             check_folds(folds, self.n_splits)
             self._check_minibatches(cells, folds)
-            penalty_max = largest_penalty(
-                cells,
-                FAMILIES[self.family],
-                self.effects,
-                float(self.effects_penalty),
-                self.client_weights,
-            )
-            penalties = self._path(penalty_max)
+            largest = {
+                effects_penalty: largest_penalty(
+                    cells,
+                    FAMILIES[self.family],
+                    self.effects,
+                    effects_penalty,
+                    self.client_weights,
+                )
+                for effects_penalty in self._ridges()
+            }
+            paths = {ridge: self._path(penalty_max) for ridge, penalty_max in largest.items()}
             imputer = self._imputer(seed)
-            trials = self._search(imputer, cells, folds, ranks, penalties)
+            trials = self._search(imputer, cells, folds, ranks, paths)
             results = tabulated(trials)
             best_index = int(np.argmax(results["mean_test_score"]))
             best = trials[best_index]
-            imputer.set_params(rank=best.rank)
-            follow_path(
-                imputer, penalties[penalties > best.penalty], X, clients=clients, shape=shape
-            )
+            imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
+            path = paths[best.effects_penalty]
+            follow_path(imputer, path[path > best.penalty], X, clients=clients, shape=shape)
         imputer.set_params(penalty=best.penalty).fit(X, clients=clients, shape=shape)
         self._warn(trials, imputer)
         self.best_estimator_ = imputer.set_params(warm_start=False)
@@ -348,7 +356,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         self.best_params_ = results["params"][best_index]
         self.best_score_ = float(results["mean_test_score"][best_index])
         self.best_index_, self.cv_results_ = best_index, results
-        self.penalty_max_, self.n_splits_ = penalty_max, self.n_splits
+        self.penalty_max_, self.n_splits_ = largest[best.effects_penalty], self.n_splits
         self.n_iter_ = imputer.n_iter_
         take_features(self, imputer)
         return self
@@ -423,19 +431,24 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             hint = "The smallest penalty is eps times the largest; or give them as an array."
             check_number("eps", self.eps, low=0, low_open=True, high=1, high_open=True, hint=hint)
         else:
-            _checked_penalties(self.penalties)
+            _checked_penalties("penalties", self.penalties, "how many there are, or a list")
+        _checked_penalties("effects_penalties", self.effects_penalties, "a list")
         check_number("n_splits", self.n_splits, kind=Integral, low=2)
         if self.patience is not None:
             hint = "None follows every path to its end."
             check_number("patience", self.patience, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
         check_choice("effects", self.effects, EFFECTS)
-        check_number("effects_penalty", self.effects_penalty, low=0)
         check_federated_parameters(self)
+
+    def _ridges(self):
+        """Penalties on the effects, each once."""
+        ridges = list(dict.fromkeys(np.asarray(self.effects_penalties, dtype=float).tolist()))
+        return ridges[:1] if self.effects == "none" else ridges
 
     def _path(self, penalty_max):
         if not isinstance(self.penalties, Real):
-            return np.unique(_checked_penalties(self.penalties))[::-1]
+            return np.unique(np.asarray(self.penalties, dtype=float))[::-1]
         if not penalty_max:
             return np.zeros(1)
         return np.geomspace(penalty_max, self.eps * penalty_max, self.penalties)
@@ -456,19 +469,19 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             with naming(f"Without the cells of fold {fold}"):
                 check_minibatches(self, lengths[seen], cells.ids[seen], "observed cells")
 
-    def _search(self, imputer, cells, folds, ranks, penalties):
+    def _search(self, imputer, cells, folds, ranks, paths):
         splits = [split_cells(cells, folds == fold) for fold in range(self.n_splits)]
         # Sites are shared by then, and nobody will look at the histories.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
         trials = []
-        for rank in ranks:
-            imputer.set_params(rank=rank)
-            for trial in path_trials(imputer, splits, penalties, self.patience):
+        for rank, (effects_penalty, path) in product(ranks, paths.items()):
+            imputer.set_params(rank=rank, effects_penalty=effects_penalty)
+            for trial in path_trials(imputer, splits, path, self.patience):
                 trials.append(trial)
                 if self.verbose:
                     print(
-                        f"  Rank {trial.rank}, penalty {trial.penalty:.4g}: held-out "
-                        f"log-likelihood {trial.score:.6g}"
+                        f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
+                        f"{effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
                     )
         return trials
 
@@ -518,15 +531,15 @@ def _checked_ranks(ranks, shape=None):
     return [python_number(rank) for rank in ranks]
 
 
-def _checked_penalties(penalties):
-    """Penalties as an array."""
-    expected = "Expected penalties to be how many there are, or a list of finite numbers >= 0"
+def _checked_penalties(name, penalties, what):
+    """Raise unless these are finite numbers >= 0, one or more."""
+    expected = f"Expected {name} to be {what} of finite numbers >= 0"
     try:
         array = np.asarray(penalties, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{expected}, got {penalties!r}.") from error
     if array.ndim != 1 or not (np.isfinite(array) & (array >= 0)).all():
-        raise ValueError(f"{expected}, got {penalties!r}.")
+        hint = "" if array.ndim else f" Give [{penalties!r}] for a single one."
+        raise ValueError(f"{expected}, got {penalties!r}.{hint}")
     if not len(array):
         raise ValueError(f"{expected}, got none. Give at least one.")
-    return array

@@ -20,7 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from problems import assert_same_fit, fit_unconverged
-from skfedem import FederatedMatrixImputer, _parallel, _poisson_means
+from skfedem import FederatedMatrixImputer, _matrix_warnings, _parallel
 from skfedem._compat import SEEDED_ARPACK
 from skfedem.compression import Dithering, RandK
 from skfedem.datasets import make_site_counts
@@ -1625,7 +1625,7 @@ def test_counts_whose_means_would_overflow_are_refused(fitted):
 
 def test_means_that_reach_the_guard_are_said(monkeypatch):
     # No data short of 1e13 make a fit go there: the guard comes down to it.
-    monkeypatch.setattr(_poisson_means, "MAX_LOG_MEAN", 2.0)
+    monkeypatch.setattr(_matrix_warnings, "MAX_LOG_MEAN", 2.0)
     with pytest.warns(UserWarning, match="cells are above 7.39 and were cut there") as caught:
         imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
     assert [warning.filename for warning in caught] == [__file__]
@@ -1882,3 +1882,24 @@ def test_counts_of_observations_take_bytes_of_7_bits():
         return imputer.fit([visits]).history_["uplink_bits"][0]
 
     assert bits(128) == bits(127) + 8
+
+
+@pytest.mark.parametrize("n_times", [1_000, 100_000])
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
+def test_a_cell_observed_beyond_all_others_is_told(family, n_times):
+    rng = np.random.default_rng(0)
+    once = np.column_stack([*np.divmod(np.arange(240), 12), rng.random(240) < 0.5])
+    often = np.column_stack([np.full((n_times, 2), [7, 3]), rng.random(n_times) < 0.3])
+    imputer = FederatedMatrixImputer(family=family, tol=1e-4, random_state=0)
+
+    def fit():
+        return imputer.fit([once, often], shape=(20, 12))
+
+    if n_times < 10_000:
+        fit()  # warns nothing
+        imputer.set_params(step_size=1.0)
+    says = f"cell in row 7, column 3 weigh some {n_times + 1:,} times as much .* Keep fewer"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        with pytest.warns(UserWarning, match=says):
+            fit()

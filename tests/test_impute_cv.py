@@ -113,6 +113,7 @@ def test_the_path_of_clients_who_count_alike_begins_there_too():
     options = {"family": "poisson", "client_weights": "uniform"}
     search = FederatedMatrixImputerCV(penalties=1, n_splits=2, **options)
     search.fit([often, once], shape=(12, 8))
+    options["effects_penalty"] = search.best_params_["effects_penalty"]
     for factor, n_factors in ((1 + 1e-6, 0), (1 - 1e-3, 1)):
         penalty = factor * search.penalty_max_
         imputer = FederatedMatrixImputer(None, penalty=penalty, tol=1e-9, **options)
@@ -133,7 +134,7 @@ def test_the_path_of_normal_cells_does_not_know_their_offset():
 
 
 def test_the_path_is_a_log_scale_from_the_largest_penalty():
-    options = {"n_splits": 2, "tol": 0.1}
+    options = {"n_splits": 2, "tol": 0.1, "effects_penalties": [0.1]}
     search = FederatedMatrixImputerCV(penalties=4, eps=0.064, patience=None, **options)
     search.fit(clients_of())
     penalties = search.cv_results_["param_penalty"] / search.penalty_max_
@@ -146,10 +147,10 @@ def test_the_path_is_a_log_scale_from_the_largest_penalty():
 def test_a_matrix_that_effects_explain_has_a_path():
     # One column: nothing is left beside its effects.
     table = np.random.default_rng(0).normal(size=(20, 1))
-    search = FederatedMatrixImputerCV(effects="rows", effects_penalty=0, random_state=0).fit(table)
-    assert search.penalty_max_ < 1e-5
+    search = FederatedMatrixImputerCV(effects="rows", effects_penalties=[0], random_state=0)
+    assert search.fit(table).penalty_max_ < 1e-5
     zeros = FederatedMatrixImputerCV(effects="none").fit(np.zeros((6, 5)))
-    assert zeros.best_params_ == {"rank": None, "penalty": 0.0}
+    assert zeros.best_params_ == {"rank": None, "effects_penalty": 0.1, "penalty": 0.0}
 
 
 @every_family
@@ -291,7 +292,12 @@ def test_results_are_those_of_the_folds():
     )
     search.fit(clients_of())
     results = search.cv_results_
-    assert [entry["rank"] for entry in results["params"]] == [1] * 3 + [None] * 3
+    assert [entry["rank"] for entry in results["params"]] == [1] * 6 + [None] * 6
+    assert_array_equal(
+        results["param_effects_penalty"], [0.1] * 3 + [1.0] * 3 + [0.1] * 3 + [1.0] * 3
+    )
+    for name in ("rank", "effects_penalty", "penalty"):
+        assert [entry[name] for entry in results["params"]] == results[f"param_{name}"].tolist()
     scores = np.array([results[f"split{fold}_test_score"] for fold in range(3)])
     assert_allclose(results["mean_test_score"], scores.mean(axis=0))
     assert_allclose(results["std_test_score"], scores.std(axis=0))
@@ -299,12 +305,38 @@ def test_results_are_those_of_the_folds():
     assert results["rank_test_score"][search.best_index_] == 1
     assert search.best_score_ == results["mean_test_score"].max()
     assert search.best_params_ == results["params"][search.best_index_]
-    assert (results["mean_n_factors"][:3] <= 1).all()
+    assert (results["mean_n_factors"][:6] <= 1).all()
     assert (results["n_converged"] == 3).all()
-    assert {len(column) for column in results.values()} == {6}
+    assert {len(column) for column in results.values()} == {12}
     best = search.best_estimator_
-    assert {"rank": best.rank, "penalty": best.penalty} == search.best_params_
+    assert search.best_params_ == {name: getattr(best, name) for name in search.best_params_}
     assert not best.warm_start
+
+
+@pytest.mark.parametrize(("spread", "best"), [(0.1, 100.0), (2.0, 1.0)])
+def test_the_penalty_on_the_effects_is_the_one_that_predicts_best(spread, best):
+    # Sites that hardly differ, and sites that differ by an order of magnitude; two cells of each.
+    rng = np.random.default_rng(0)
+    rates = np.exp(1 + spread * rng.normal(size=(60, 1)) + np.zeros(12))
+    clients = [np.where(rng.random(rates.shape) < 0.1, rng.poisson(rates), np.nan) for _ in "ab"]
+    search = FederatedMatrixImputerCV(
+        penalties=3,
+        effects_penalties=(1.0, 100.0),
+        n_splits=3,
+        family="poisson",
+        tol=1e-3,
+        random_state=0,
+    )
+    assert search.fit(clients).best_params_["effects_penalty"] == best
+    # Each of them is tried with the same folds and a path of its own.
+    for effects_penalty in search.effects_penalties:
+        alone = clone(search).set_params(effects_penalties=[effects_penalty]).fit(clients)
+        here = search.cv_results_["param_effects_penalty"] == effects_penalty
+        for name in ("param_penalty", "mean_test_score"):
+            assert_array_equal(alone.cv_results_[name], search.cv_results_[name][here])
+        if effects_penalty == best:
+            assert alone.penalty_max_ == search.penalty_max_
+            assert_array_equal(alone.fitted_mean(), search.fitted_mean())
 
 
 @every_family
@@ -445,15 +477,15 @@ def test_it_says_how_many_fits_did_not_converge():
         with pytest.warns(ConvergenceWarning) as caught:
             search.fit(clients_of())
         (said,) = (str(w.message) for w in caught if "of the search" in str(w.message))
-        assert said.startswith("4 of 4 fits of the search did not converge") and says in said
-        assert_array_equal(search.cv_results_["n_converged"], [0, 0])
+        assert said.startswith("8 of 8 fits of the search did not converge") and says in said
+        assert_array_equal(search.cv_results_["n_converged"], [0] * 4)
 
 
 def test_it_prints_what_it_tried(capsys):
     FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, verbose=1).fit(clients_of())
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("  Rank None, penalty 9: held-out log-likelihood -")
+    assert len(lines) == 4
+    assert lines[0].startswith("  Rank None, penalty 9, effects_penalty 0.1: held-out log-likeliho")
 
 
 def test_which_messages_are_counted():
@@ -479,8 +511,10 @@ def test_which_messages_are_counted():
         ({"ranks": (2, 0)}, ValueError, "Expected each of ranks to be an integer >= 1, got 0"),
         ({"ranks": (2, 10)}, ValueError, r"got 10 for a matrix of shape \(14, 9\)"),
         ({"ranks": np.array(2)}, TypeError, "Expected ranks to be a list .* got array"),
-        ({"effects_penalty": "auto"}, TypeError, "Expected effects_penalty to be a number"),
-        ({"effects_penalty": -1}, ValueError, "^Expected effects_penalty to be a number >= 0"),
+        ({"effects_penalties": "auto"}, TypeError, "^Expected effects_penalties to be a list of f"),
+        ({"effects_penalties": 1.0}, ValueError, r"list of .* got 1.0. Give \[1.0\] for a single"),
+        ({"effects_penalties": [-1]}, ValueError, r">= 0, got \[-1\]\.$"),
+        ({"effects_penalties": ()}, ValueError, "got none. Give at least one"),
         ({"penalties": 0}, ValueError, "Expected penalties to be an integer >= 1, got 0"),
         ({"penalties": 2.5}, TypeError, "Expected penalties to be an integer"),
         ({"penalties": []}, ValueError, "Expected penalties .* Give at least one"),

@@ -129,6 +129,10 @@ def read_ebird(
     of a group share (same ``GROUP IDENTIFIER``) count once: among those with the species, or among
     the complete ones if none has it, the one with the lowest identifier is kept [2]_.
 
+    For a map, the coordinates of ``sites`` are in the files: ``pandas.read_csv(sampling_path,
+    sep="\t", quoting=3, usecols=["LOCALITY ID", "LATITUDE", "LONGITUDE"])``, without duplicates and
+    with ``LOCALITY ID`` as its index, has them under ``.loc[data.sites]``.
+
     References
     ----------
     .. [1] B. L. Sullivan et al., "eBird: a citizen-based bird observation network in the biological
