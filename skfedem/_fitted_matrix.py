@@ -159,7 +159,12 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return effects.intercept + sums + scaled @ low_rank.right[columns].T
 
     def _for_tables(self):
-        """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them."""
+        """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them.
+
+        set_output applies to public methods alone, so that a table is answered by `transform` of an
+        estimator that knows what tables are: of sites of the fit, or of triplets. `transform` gives
+        it the fitted means of the sites as well.
+        """
         imputer = copy(self)
         imputer._rows_are_sites = self._has_sites
         imputer._has_triplets = self._has_triplets and not self._rows_are_sites

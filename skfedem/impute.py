@@ -239,7 +239,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     See Also
     --------
-    FederatedMatrixImputerCV : Chooses rank and penalty by held-out cells.
+    FederatedMatrixImputerCV : Chooses rank and penalties by held-out cells.
     skfedem.datasets.read_ebird : Reads counts of birds.
 
     Notes
@@ -516,7 +516,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     def _known(self, X, clients, shape, data, checked):
         """Attributes that the data and the parameters determine before the first round."""
-        observed = np.unique(data.rows), np.unique(data.columns)
         # With labels, the rows of a matrix are different clients'.
         has_sites = self.rows == "shared" and (clients is None or shape is not None)
         row_labels, column_labels = (None, None) if shape is not None else fit_labels(X, self.rows)
@@ -524,8 +523,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "n_clients_": len(data.ids),
             "client_ids_": data.ids,
             "row_offsets_": data.row_offsets,
-            "unobserved_rows_": np.setdiff1d(np.arange(data.shape[0]), observed[0]),
-            "unobserved_columns_": np.setdiff1d(np.arange(data.shape[1]), observed[1]),
+            "unobserved_rows_": np.flatnonzero(
+                np.bincount(data.rows, minlength=data.shape[0]) == 0
+            ),
+            "unobserved_columns_": np.flatnonzero(
+                np.bincount(data.columns, minlength=data.shape[1]) == 0
+            ),
             # What the fit was made with, whatever set_params makes of the parameters later.
             "_fitted_family": self.family,
             "_fitted_effects": self.effects,

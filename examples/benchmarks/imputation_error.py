@@ -2,7 +2,7 @@
 
 Monthly counts of oystercatchers at 138 sites, from DATA/oystercatcher_138x240.csv, and yearly ones
 of great egrets' nests in colonies of the Everglades, from DATA/everglades/maxcounts.csv. A tenth of
-the observed cells is held out; rank and penalty are chosen on the others. First log1p of the
+the observed cells is held out; rank and penalties are chosen on the others. First log1p of the
 counts, as if Gaussian, with one client and with ten, of which three quarters send compressed
 messages in a round; then the counts themselves, as Poisson, for five such splits. For comparison,
 there are the effects of rows and columns alone, and soft-impute without effects.

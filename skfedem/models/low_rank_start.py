@@ -189,7 +189,12 @@ def _start_bits(federation, shape, effects):
     bits += 8 * int(np.ceil(np.log2(cells.counts + 1) / 7).sum())
     owners = np.repeat(np.arange(federation.n_clients), federation.lengths)
     if effects in ("both", "rows"):
-        bits += FLOAT_BITS * len(np.unique(owners * n_rows + cells.rows))
+        bits += FLOAT_BITS * _n_distinct(owners * n_rows + cells.rows)
     if effects in ("both", "columns"):
-        bits += FLOAT_BITS * len(np.unique(owners * n_columns + cells.columns))
+        bits += FLOAT_BITS * _n_distinct(owners * n_columns + cells.columns)
     return bits
+
+
+def _n_distinct(numbers):
+    """How many different numbers there are, of one or more; numpy.unique takes far longer."""
+    return 1 + np.count_nonzero(np.diff(np.sort(numbers)))
