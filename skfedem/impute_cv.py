@@ -169,8 +169,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
     The bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_``
     of ``best_estimator_``. Clients send their cells and margins once, before the first fit of a
-    path, and only the bits of that fit include them. Not counted are the passes that find the
-    paths (cells, margins and a double for each cell), the scores, and the fits to all cells on the way to
+    path, and only the bits of that fit include them. Not counted are the passes that find the paths
+    (cells, margins and a double for each cell), the scores, and the fits to all cells on the way to
     the last one.
 
     Scores include the constant ``log(2 π) / 2`` of Gaussian cells. Where these spread by less than

@@ -1044,6 +1044,14 @@ def test_what_set_output_wants_is_nothing_that_clients_send():
     assert framed.uplink_bits_ == plain.uplink_bits_
 
 
+def named_columns(rows):
+    return pd.DataFrame(rows, columns=list("abc"))
+
+
+def polars_frame(rows):
+    return pytest.importorskip("polars").DataFrame(rows, schema=list("abc"))
+
+
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -1054,22 +1062,28 @@ def test_what_set_output_wants_is_nothing_that_clients_send():
     ids=lambda estimator: type(estimator).__name__,
 )
 @pytest.mark.parametrize("container", [None, "pandas"])
-def test_a_list_of_small_arrays_is_answered_as_each_of_them(estimator, container):
+@pytest.mark.parametrize("table", [np.asarray, pd.DataFrame, named_columns, polars_frame])
+def test_a_list_of_small_tables_is_answered_as_each_of_them(estimator, container, table):
     rng = np.random.default_rng(0)
-    clients = [rng.normal(size=(n_rows, 3)) for n_rows in (4, 1, 20000, 7)]
+    clients = [table(rng.normal(size=(n_rows, 3))) for n_rows in (4, 1, 20000, 7)]
     fitted = clone(estimator).set_output(transform=container).fit(clients)
     methods = [name for name in ("transform", "inverse_transform") if hasattr(fitted, name)]
     given = clients
     for name in methods:
         answers = getattr(fitted, name)(given)
-        alone = [getattr(fitted, name)(table) for table in given]
+        alone = [getattr(fitted, name)(own) for own in given]
         for one, other in zip(answers, alone, strict=True):
             assert type(one) is type(other)
             # Products of matrices add up in an order that depends on the number of rows.
             assert_allclose(one, other, rtol=1e-12, atol=1e-12)
         given = [np.asarray(answer) for answer in answers]
-    assert type(alone[0]) is (np.ndarray if container is None or methods[1:] else pd.DataFrame)
     assert_array_equal([len(answer) for answer in answers], [4, 1, 20000, 7])
-    for wrong in (np.full((2, 3), np.inf), np.ones((2, 4)), np.ones((0, 3)), np.ones(3)):
-        with pytest.raises(ValueError, match="In the table of client 1: "):
-            fitted.transform([clients[0], wrong])
+    if table is named_columns:
+        with pytest.raises(ValueError, match="In the table of client 1: The feature names should"):
+            fitted.transform([clients[0], clients[1][["c", "b", "a"]]])
+    with pytest.raises(ValueError, match="In the table of client 1: "):
+        fitted.transform([clients[0], table(np.full((2, 3), np.inf))])
+    if table is np.asarray:
+        for wrong in (np.ones((2, 4)), np.ones((0, 3)), np.ones(3)):
+            with pytest.raises(ValueError, match="In the table of client 1: "):
+                fitted.transform([clients[0], wrong])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from .._messages import naming, shown
 from .._rows import JoinedRows, ReorderedRows
 from .client_labels import grouped
 from .sample_weight import check_weights, weights_of_list, weights_of_table
+from .table_labels import is_frame
 from .tables import (
     GIVE_TABLES,
     check_finite,
@@ -300,17 +302,33 @@ def together(X, answer, one_by_one=each_client):
 
 
 def stacks(X):
-    """Rows of the plain arrays of a list, small ones stacked, and how many each of them has.
+    """Rows of the tables of a list, small ones stacked, and how many each of them has.
 
-    A large array is not copied. ValueError if there are other tables in the list.
+    A large table is not copied. ValueError if they are not all plain arrays, or DataFrames of one
+    library, with the same columns and types.
     """
-    plain = all(type(table) is np.ndarray and table.ndim == 2 and len(table) for table in X)
-    if not plain or len({(table.dtype, table.shape[1]) for table in X}) != 1:
-        raise ValueError("expected arrays of rows of one dtype with the same columns")
+    if len({_kind(table) for table in X}) != 1:
+        raise ValueError("expected arrays or DataFrames with the same columns and types")
     lengths = [len(table) for table in X]
+    concatenate = np.concatenate
+    if type(X[0]) is not np.ndarray:
+        concatenate = sys.modules[_library(X[0])].concat
     for run in runs(offsets_of(lengths), _TOGETHER):
         tables = X[run]
-        yield np.concatenate(tables) if len(tables) > 1 else tables[0], lengths[run]
+        yield concatenate(tables) if len(tables) > 1 else tables[0], lengths[run]
+
+
+def _kind(table):
+    """What tables that can be stacked have in common; ValueError for any other table."""
+    if type(table) is np.ndarray and table.ndim == 2 and len(table):
+        return table.dtype, table.shape[1]
+    if _library(table) in ("pandas", "polars") and is_frame(table) and len(table):
+        return type(table), tuple(table.columns), tuple(table.dtypes)
+    raise ValueError("expected a 2-D array or a DataFrame of pandas or polars, with rows")
+
+
+def _library(table):
+    return type(table).__module__.partition(".")[0]
 
 
 def federation_of(data, client_weights):
