@@ -1,4 +1,4 @@
-"""What the oldest supported versions of numpy and scipy do differently, and nothing else.
+"""What the oldest supported versions do differently, and what scikit-learn has no public name for.
 
 Everything that higher lower bounds in ``pyproject.toml`` would make superfluous is here.
 """
@@ -9,11 +9,17 @@ import inspect
 
 import numpy as np
 from scipy.sparse.linalg import cg, eigsh
+from sklearn.utils._set_output import _get_output_config
 
 # scipy < 1.12 calls it `tol`.
 _RELATIVE = "rtol" if "rtol" in inspect.signature(cg).parameters else "tol"
 # The ARPACK of scipy < 1.17 has a state of its own, which is the same at the start of any process.
 SEEDED_ARPACK = "rng" in inspect.signature(eigsh).parameters
+
+
+def gives_arrays(estimator):
+    """Whether `transform` gives arrays, as it does unless ``set_output`` asks for other tables."""
+    return _get_output_config("transform", estimator)["dense"] == "default"
 
 
 def conjugate_gradients(matrix, right, *, rtol, maxiter, M, callback):

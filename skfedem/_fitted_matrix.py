@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from ._compat import gives_arrays
 from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
 from ._input.clients import stacks, together
 from ._input.matrices import client_table, holds_clients, is_cell_list
@@ -67,14 +68,17 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
             if not in_list:
                 return answer(X)
-            return _each_client(X, answer) if self._has_sites else together(X, answer, _each_client)
+            if self._has_sites or not gives_arrays(self):
+                return _each_client(X, answer)
+            return together(X, answer, _each_client)
         cells = self._cells(X)
         if self._rows_are_sites:
             filled = self._site_means.copy()
         else:
             theta = self._dense(self._solved_rows(cells))
-            observed = theta[cells.rows, cells.columns]
-            filled = self._means(theta, observed.max(initial=self._largest_theta))
+            largest = np.full(len(theta), self._largest_theta)
+            np.maximum.at(largest, cells.rows, theta[cells.rows, cells.columns])
+            filled = self._means(theta, largest)
         filled[cells.rows, cells.columns] = cells.values
         return filled
 
@@ -96,9 +100,12 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         n_rows, n_columns = self._shape
-        rows = _checked_index("rows", rows, n_rows)
-        columns = _checked_index("columns", columns, n_columns)
-        return self._means(self._dense(self._theta(), rows, columns), self._largest_theta)
+        theta = self._dense(
+            self._theta(),
+            _checked_index("rows", rows, n_rows),
+            _checked_index("columns", columns, n_columns),
+        )
+        return self._means(theta, np.full(len(theta), self._largest_theta))
 
     def score(self, X: MatricesLike, y: object = None) -> float:
         """Mean log-likelihood per observation, in nats.
@@ -146,7 +153,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return Theta(effects, low_rank)
 
     def _means(self, theta, largest):
-        """Means of cells; ``largest`` is the largest θ of an observed one."""
+        """Means of cells; ``largest`` is the largest θ of an observed one, for each row."""
         if self._fitted_family == "poisson":
             warn_of_means(theta, largest)
         return self._family().mean(theta)

@@ -13,10 +13,10 @@ from .models.families import MAX_LOG_MEAN
 # among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the optimum
 # at a spread of 3,400, but 1 to 33 nats at 30,000. Rounds without momentum came within 0.001 nats
 # at 340, and were up to 70 nats above after 500 rounds at 1,000. One cell of 40 x 24 that was
-# observed N times, normal or binary: 0.01 nats or less above at N = 10,000, and 0.3, as if
-# converged, at 100,000; without momentum, 0.1 nats at 100, and 65 or more at 1,000.
+# observed N times, normal or binary: with automatic steps 0.04 nats or less above at N = 10,000,
+# and up to 0.7, as if converged, at 100,000; with a fixed step 0.1 at 100, and 65 or more at 1,000.
 _LARGEST_SPREAD = 1e4
-_LARGEST_SPREAD_WITHOUT_MOMENTUM = 500
+_LARGEST_SPREAD_OF_SLOW_ROUNDS = 500
 # A mean this many times the largest of an observed cell is extrapolated. With the default penalty,
 # counts of wading birds in the hundreds gave means of missing cells of 1e10; with the penalty that
 # cross-validation chose, the largest was that of an observed cell.
@@ -38,34 +38,38 @@ def warn_of_guard(theta):
 def warn_of_means(theta, largest):
     """Warn if Poisson means are capped, or far above all that was observed.
 
-    ``largest`` is the largest θ of an observed cell.
+    ``largest`` is the largest θ of a cell that was observed, in each row or in the fit.
     """
     if (theta > MAX_LOG_MEAN).any():
         warn_of_guard(theta)
         return
-    n_far = np.count_nonzero(theta > max(largest, 0.0) + np.log(_EXTRAPOLATED))
-    if n_far:
+    is_far = theta > np.maximum(largest, 0.0)[:, None] + np.log(_EXTRAPOLATED)
+    if is_far.any():
+        farthest = np.where(is_far, theta, -np.inf)
+        row = int(farthest.max(axis=1).argmax())
         warn(
-            f"The fitted means of {n_far} of {theta.size} cells, up to {np.exp(theta.max()):.3g}, "
-            f"are more than {_EXTRAPOLATED} times the largest of an observed cell, "
-            f"{np.exp(largest):.3g}: sums over such cells mean nothing. Use a larger penalty; "
-            "FederatedMatrixImputerCV chooses one.",
+            f"The fitted means of {is_far.sum()} of {theta.size} cells, up to "
+            f"{np.exp(farthest.max()):.3g}, are more than {_EXTRAPOLATED} times the largest of an "
+            f"observed cell, {np.exp(largest[row]):.3g}: sums over such cells mean nothing. Use a "
+            "larger penalty; FederatedMatrixImputerCV chooses one.",
             UserWarning,
         )
 
 
-def warn_of_spread(support, theta, family, known, *, has_momentum, converged):
+def warn_of_spread(model, theta, known, *, exact, converged, client_weights):
     """Warn if a cell weighs so much that its steps are too short for the others.
 
     Counts do so where they are large, and any cell that was observed very often.
     """
-    counts, variances = support.counts, np.ones(len(theta))
-    if family.max_variance is None:
-        variances = np.maximum(family.variance(theta), 1.0)
+    support, family = model.pooled.support, model.pooled.family
+    is_bounded, has_momentum = family.max_variance is not None, exact and model.adaptive
+    counts = support.counts
+    variances = np.ones(len(theta)) if is_bounded else np.maximum(family.variance(theta), 1.0)
     curvatures = counts * variances
     top = int(np.argmax(curvatures))
     spread = curvatures[top] / float(np.median(curvatures))
-    if spread <= (_LARGEST_SPREAD if has_momentum else _LARGEST_SPREAD_WITHOUT_MOMENTUM):
+    is_slow = not (has_momentum or (model.adaptive and is_bounded))
+    if spread <= (_LARGEST_SPREAD_OF_SLOW_ROUNDS if is_slow else _LARGEST_SPREAD):
         return
     row, column, offsets = int(support.rows[top]), int(support.columns[top]), known["row_offsets_"]
     own_row, whose = row, ""
@@ -89,14 +93,21 @@ def warn_of_spread(support, theta, family, known, *, has_momentum, converged):
         f"in row {own_row}{_name(known['_row_labels'], row)}, column {column}"
         f"{_name(known['_column_labels'], column)}{whose}"
     )
-    if counts[top] / np.median(counts) > variances[top] / np.median(variances):
+    by_count, by_mean = (of_cells[top] / np.median(of_cells) for of_cells in (counts, variances))
+    if by_count > by_mean:
         what = (
-            f"The observations of the cell {where} weigh some {spread:,.0f} times as much as those"
+            f"The observations of the cell {where} weigh some {by_count:,.0f} times as much as "
+            "those"
         )
         check = "Keep fewer observations of this cell."
+        if client_weights == "uniform":
+            check = (
+                "If this cell has many observations, keep fewer; if a client with few has it, take "
+                "client_weights='n_samples'."
+            )
     else:
         mean = float(family.mean(theta[top]))
-        what = f"The fitted mean {mean:.3g} {where} is some {spread:,.0f} times that"
+        what = f"The fitted mean {mean:.3g} {where} is some {by_mean:,.0f} times that"
         check = (
             "Check the counts of this row and column, or impute log1p of the counts with "
             "family='gaussian'."

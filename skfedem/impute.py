@@ -415,8 +415,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             fit was stopped from the keyboard.
         UserWarning
             For clients without an observed cell, which contribute nothing; for a ``Compressor``
-            object that is not used, or is coarser than ``omega``; and for Poisson means that were
-            capped because exp would overflow, or are too large compared with the others.
+            object that is not used, or is coarser than ``omega``; for Poisson means that were
+            capped because exp would overflow; and for a cell that holds the others back, as its
+            count is so large or it was observed so often.
         """
         self._check_parameters()
         checked, settings, family = clone(self), in_python_numbers(self), FAMILIES[self.family]
@@ -580,12 +581,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         if self.family == "poisson":
             warn_of_guard(theta)
         warn_of_spread(
-            model.pooled.support,
+            model,
             theta,
-            model.pooled.family,
             known,
-            has_momentum=problem.exact and model.adaptive,
+            exact=problem.exact,
             converged=result.converged,
+            client_weights=self.client_weights,
         )
         automatic = is_auto(self.step_size)
         begun = result.history["objective"][0]

@@ -215,7 +215,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         ranks: Iterable[int | None] = (None,),
         penalties: int | ArrayLike = 10,
         *,
-        effects_penalties: Iterable[float] = (0.1, 1.0),
+        effects_penalties: ArrayLike = (0.1, 1.0),
         eps: float = 1e-2,
         n_splits: int = 5,
         patience: int | None = 3,
@@ -539,7 +539,8 @@ def _checked_penalties(name, penalties, what):
     except (TypeError, ValueError) as error:
         raise TypeError(f"{expected}, got {penalties!r}.") from error
     if array.ndim != 1 or not (np.isfinite(array) & (array >= 0)).all():
-        hint = "" if array.ndim else f" Give [{penalties!r}] for a single one."
+        is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf
+        hint = f" Give [{penalties!r}] for a single one." if is_one else ""
         raise ValueError(f"{expected}, got {penalties!r}.{hint}")
     if not len(array):
         raise ValueError(f"{expected}, got none. Give at least one.")

@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem._input.clients import stacks
 from skfedem.compression import RandK
 from skfedem.preprocessing import FederatedStandardScaler
 
@@ -1046,3 +1047,48 @@ def test_a_compressor_whose_lengths_are_negative():
     gm = FederatedGaussianMixture(2, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
     with pytest.raises(ValueError, match="lengths >= 0 from n_bytes .* got -1. Correct this class"):
         gm.fit(list(rows))
+
+
+# ---- lists of small tables
+
+
+def test_small_tables_are_stacked_and_large_ones_are_not_copied():
+    small, large = [np.full((k, 2), float(k)) for k in (1, 2, 3)], np.zeros((2**17, 2))
+    ((rows, lengths),) = stacks(small)
+    assert_array_equal(rows, np.concatenate(small))
+    assert lengths == [1, 2, 3]
+    # Large is a matter of numbers, not of rows.
+    for table in (large, large.reshape(64, -1)):
+        parts = list(stacks([table, np.ones((1, table.shape[1])), table]))
+        assert [len(rows) for rows, _ in parts] == [len(table), 1, len(table)]
+        assert all(parts[k][0] is table for k in (0, 2))
+
+
+FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+
+
+def test_frames_of_one_kind_are_stacked():
+    ((rows, lengths),) = stacks([FRAME, FRAME[:1]])
+    assert lengths == [2, 1]
+    assert_array_equal(rows.columns, ["a", "b"])
+    assert_array_equal(rows, [[1, 3], [2, 4], [1, 3]])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        FRAME[["b", "a"]],
+        FRAME.astype({"b": int}),
+        FRAME[:0],
+        FRAME.to_numpy(),
+        FRAME["a"],
+        sparse.csr_array(FRAME),
+        [[1.0, 2.0]],
+    ],
+    ids=["order", "types", "empty", "array", "series", "sparse", "list"],
+)
+def test_other_tables_are_not_stacked(other):
+    with pytest.raises(ValueError, match="expected"):
+        next(stacks([FRAME, other]))
+    with pytest.raises((ValueError, TypeError), match="expected"):
+        next(stacks([np.ones((2, 2)), np.ones((2, 2), np.float32)]))

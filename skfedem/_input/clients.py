@@ -39,8 +39,8 @@ from .tables import (
 # Tables whose rows are in no order are sorted by client, and are faster to read then, up to so many
 # bytes; larger ones are not held twice.
 _LARGEST_COPY = 2**28
-# Rows of small tables that are answered together.
-_TOGETHER = 2**14
+# Numbers of small tables that are answered together: what a processor's cache holds.
+_TOGETHER = 2**17
 
 
 class ClientData(NamedTuple):
@@ -309,11 +309,11 @@ def stacks(X):
     """
     if len({_kind(table) for table in X}) != 1:
         raise ValueError("expected arrays or DataFrames with the same columns and types")
-    lengths = [len(table) for table in X]
+    lengths, width = [len(table) for table in X], X[0].shape[1]
     concatenate = np.concatenate
     if type(X[0]) is not np.ndarray:
         concatenate = sys.modules[_library(X[0])].concat
-    for run in runs(offsets_of(lengths), _TOGETHER):
+    for run in runs(offsets_of(lengths), max(1, _TOGETHER // max(1, width))):
         tables = X[run]
         yield concatenate(tables) if len(tables) > 1 else tables[0], lengths[run]
 
