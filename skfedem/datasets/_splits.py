@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from heapq import heapify, heapreplace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -281,18 +282,22 @@ def _dirichlet_labels(codes, n_clients, alpha, random_state):
 
 def fill_up(labels, n_clients, min_rows, random_state):
     """Move rows, one by one, from the largest client to the smallest until all have enough."""
-    sizes = np.bincount(labels, minlength=n_clients)
-    if sizes.min() >= min_rows:
+    sizes = np.bincount(labels, minlength=n_clients).tolist()
+    if min(sizes) >= min_rows:
         return labels
     shuffled = random_state.permutation(len(labels))
     rows = [list(part) for part in split_by(shuffled, labels[shuffled], n_clients)]
-    while sizes.min() < min_rows:
-        largest, smallest = sizes.argmax(), sizes.argmin()
+    # Heaps: who gives has more than enough throughout, and who takes never gives.
+    givers = [(-size, client) for client, size in enumerate(sizes)]
+    takers = [(size, client) for client, size in enumerate(sizes)]
+    heapify(givers)
+    heapify(takers)
+    while takers[0][0] < min_rows:
+        (minus_size, largest), (size, smallest) = givers[0], takers[0]
         row = rows[largest].pop()
-        rows[smallest].append(row)
         labels[row] = smallest
-        sizes[largest] -= 1
-        sizes[smallest] += 1
+        heapreplace(givers, (minus_size + 1, largest))
+        heapreplace(takers, (size + 1, smallest))
     return labels
 
 
