@@ -42,6 +42,7 @@ class Recorder:
     def __init__(self, stop_after=None):
         self.stop_after = stop_after
         self.n_setups, self.begun, self.ended, self.parameters = 0, [], [], []
+        self.starts = []
 
     def setup(self, estimator, context):
         self.n_setups += 1
@@ -54,6 +55,8 @@ class Recorder:
 
     def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
         self.ended.append(self._path(context))
+        if context.task_name == "start":
+            self.starts.append(fitted_estimator)
         if context.task_name == "round":
             self.parameters.append(fitted_estimator)
             return self.stop_after is not None and context.task_id + 1 == self.stop_after
@@ -181,6 +184,7 @@ def test_starts_are_tasks_where_there_are_several(clients):
         (("start", start), ("round", number)) for start in range(2) for number in range(3)
     ]
     assert sorted(recorder.begun) == sorted(recorder.ended)
+    assert max(start.score(clients) for start in recorder.starts) == gm.score(clients)
 
 
 def test_a_start_that_is_interrupted_before_its_first_round_ends_all_the_same(clients, monkeypatch):

@@ -136,6 +136,10 @@ OF_TRIPLETS = {
 FORMS = {name: (X, {}) for name, X in OF_MATRICES.items()}
 FORMS |= {name: (X, {"shape": SHAPE}) for name, X in OF_TRIPLETS.items()}
 FORMS |= {
+    "sparse blocks of single entries": (
+        [sparse_of(m, sparse.csr_array).tobsr(blocksize=(1, 1)) for m in MATRICES],
+        {},
+    ),
     "-1 for missing": ([np.nan_to_num(m, nan=-1) for m in MATRICES], {"missing_values": -1}),
     "-1 among integers": (
         [np.nan_to_num(m, nan=-1).astype(np.int8) for m in MATRICES],
@@ -152,6 +156,10 @@ FORMS |= {
             for m in MATRICES
         ],
         {"missing_values": -999.9},
+    ),
+    "the lowest double for missing": (
+        [np.nan_to_num(m, nan=-1.7976931348623157e308) for m in MATRICES],
+        {"missing_values": -1.7976931348623157e308},
     ),
     "infinity for missing": (
         [np.nan_to_num(m, nan=np.inf) for m in MATRICES],
@@ -245,7 +253,10 @@ def test_a_huge_matrix_is_never_built():
     assert_array_equal(data.values, [4, 1.5] * 3)
     assert_array_equal(data.offsets, [0, 2, 2, 4, 6])
     rows, columns, values = last.T
-    one = cells_of(sparse.coo_array((values, (rows, columns)), shape=shape))
+    # Products of SciPy's indices, 32-bit integers where these fit, would not fit.
+    indices = rows.astype(np.int32), columns.astype(np.int32)
+    one = cells_of(sparse.coo_array((values, indices), shape=shape))
+    assert_array_equal(one.rows, [0, 2**31 - 2])
     assert_array_equal(one.columns, [0, 2**31 - 2])
     says = ["at most 2147483647 rows", r"\(2147483648, 3\)"]
     check_refused(ValueError, says, sparse.coo_array((2**31, 3)))
@@ -263,8 +274,10 @@ def test_blocks_do_not_show(monkeypatch):
         for module in (input_observations, input_cells):
             monkeypatch.setattr(module, "_BLOCK", block)
         assert_same(cells_of(clients, shape=SHAPE), want)
-    clients[20] = np.array([[0, 0, 1], [4, 0, 1]])
-    check_refused(ValueError, ["got 4.0 in triplet 1 of client 20"], clients, shape=SHAPE)
+    for row, bad in enumerate(([[4, 0, 1], [0, 0, 1]], [[0, 0, 1], [4, 0, 1]])):
+        clients[20] = np.array(bad)
+        says = [f"got 4.0 in triplet {row} of client 20"]
+        check_refused(ValueError, says, clients, shape=SHAPE)
 
 
 @settings(max_examples=60, deadline=None)
@@ -420,6 +433,13 @@ BAD = {
         ValueError,
         ["row labels", "'fen' for row 1", "got 'isle' for client 1", "Reindex", "disjoint"],
     ),
+    "a site without a label": (
+        frames_of(MATRICES[:1], pd.Index([pd.NA, *SITES[1:]], dtype=object))
+        + frames_of(MATRICES[1:2]),
+        {},
+        ValueError,
+        ["row labels", "<NA> for row 0", "got 'dune' for client 1", "Reindex", "disjoint"],
+    ),
     "other months": (
         frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], SITES, ["may", "june", "june"]),
         {"rows": "disjoint"},
@@ -465,6 +485,7 @@ BAD = {
     ),
     "shape 5": (MATRICES, {"shape": 5}, TypeError, ["two integers", "got 5"]),
     "shape of halves": (MATRICES, {"shape": (4, 2.5)}, ValueError, ["integers", r"2\.5\)"]),
+    "shape of switches": (MATRICES, {"shape": (True, 3)}, ValueError, ["integers", r"\(True, 3\)"]),
     "an empty shape": (MATRICES, {"shape": (0, 3)}, ValueError, ["two integers >= 1"]),
     "shape and own rows": (
         MATRICES,
@@ -479,6 +500,18 @@ BAD = {
         {"missing_values": "NA"},
         TypeError,
         ["missing_values to be a number", "'NA'", "str"],
+    ),
+    "a marker that is a switch": (
+        MATRICES,
+        {"missing_values": True},
+        TypeError,
+        ["missing_values to be a number", "True", "bool"],
+    ),
+    "a marker in an array": (
+        MATRICES,
+        {"missing_values": np.array([-1, -2])},
+        TypeError,
+        ["missing_values to be a number", "ndarray"],
     ),
     "nothing": ([], {}, ValueError, ["at least one client", "empty list"]),
     "nothing observed": (
@@ -588,6 +621,20 @@ def test_refused(X, options, error, says):
     check_refused(error, says, X, **options)
 
 
+def test_words_of_polars_are_refused():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"site": SITES, "may": [1, 2, 3, 4]})
+    check_refused(ValueError, [r"Expected numbers: could not convert .*'dune'\. "], frame)
+
+
+def test_a_sparse_cube_is_refused():
+    try:
+        cube = sparse.coo_array(np.ones((2, 2, 2)))
+    except TypeError:
+        pytest.skip("scipy < 1.15 has no such thing")
+    check_refused(ValueError, ["2-D sparse matrix", r"got 3 dimensions\. "], cube)
+
+
 def test_a_marker_is_offered_only_where_it_can_mark():
     def message(X, **options):
         with pytest.raises(ValueError, match="non-negative integers .* Correct it") as caught:
@@ -614,6 +661,12 @@ def test_what_a_marker_is_in_single_precision_may_be_data(marker, datum):
     table = np.array([[datum, 1.0], [marker, 2.0]])
     data = cells_of([table], missing_values=marker)
     assert_array_equal(data.values, [datum, 1.0, 2.0])
+
+
+def test_what_a_marker_would_be_among_integers_is_data():
+    given = np.array([[255, 1], [2, 3]], dtype=np.uint8)
+    data = cells_of([given], missing_values=-1)
+    assert_array_equal(data.values, [255, 1, 2, 3])
 
 
 def test_missing_cells_raise_no_warnings_in_float32():

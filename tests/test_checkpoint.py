@@ -245,6 +245,27 @@ def test_other_parameters_are_refused(run, parameters, says):
     assert not hasattr(other, "n_iter_")
 
 
+def test_numbers_of_numpy_are_numbers(run):
+    estimator, path = run
+    other = clone(estimator).set_params(rank=np.int64(2), replacement=np.True_)
+    assert other.fit(matrices(), resume_from=path).n_iter_ == 5
+
+
+class Labelled(FederatedGaussianMixture):
+    def __init__(self, names=("a", "b"), *, checkpoint=None, max_iter=2, random_state=0):
+        super().__init__(2, checkpoint=checkpoint, max_iter=max_iter, random_state=random_state)
+        self.names = names
+
+
+def test_a_subclass_may_have_words_for_a_parameter(tmp_path):
+    path = tmp_path / "run.npz"
+    labelled = Labelled(checkpoint=path).fit(make_clients())
+    again = clone(labelled).fit(make_clients(), resume_from=path)
+    assert_same_fit(again, labelled)
+    with pytest.raises(ValueError, match="names="):
+        Labelled(["a", "c"]).fit(make_clients(), resume_from=path)
+
+
 def test_what_may_differ_is_what_fit_says():
     """That ``tol`` and ``eval_every`` change no round does not let them differ."""
     for estimator in (FederatedGaussianMixture, FederatedMatrixImputer):

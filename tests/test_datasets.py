@@ -209,6 +209,16 @@ def test_labels_that_are_not_needed_are_not_read(scheme):
     assert_array_equal(client_labels(X, 5, scheme=scheme, y=Y, random_state=0), without)
 
 
+def test_clients_that_are_short_get_rows_at_random():
+    # One client has all rows at first.
+    options = {"scheme": "size", "alpha": 1e-300, "min_rows": 100, "random_state": 0}
+    labels = client_labels(np.zeros(1000), 2, **options)
+    moved = np.flatnonzero(labels == np.argmin(np.bincount(labels)))
+    assert len(moved) == 100
+    # The mean of 100 of the numbers to 1000 has a standard deviation of 27.
+    assert abs(moved.mean() - 500) < 4 * 27
+
+
 @pytest.mark.parametrize("scheme", ["dirichlet", "size"])
 @pytest.mark.parametrize("min_rows", [1, 5, 20])
 def test_clients_that_are_short_are_filled_up(min_rows, scheme):
@@ -387,6 +397,18 @@ def test_separation_is_the_distance_of_the_closest_means(n_components, n_feature
     assert_allclose(distances[np.triu_indices(n_components, 1)].min(), 2.5)
 
 
+def test_no_mean_is_far_from_all_others():
+    # Of single draws, one in ten would have two means that are 38 or more apart.
+    for seed in range(50):
+        means = make_gaussian_mixture(1, 1, 2, 5, separation=3.0, random_state=seed).means
+        assert np.linalg.norm(means[:, None] - means, axis=2).max() < 25
+
+
+def test_weights_that_were_rounded_are_made_to_sum_to_1():
+    data = make_gaussian_mixture(5, 4, weights=[0.33333] * 3, random_state=0)
+    assert_allclose(data.weights, 1 / 3, rtol=1e-15)
+
+
 def sorted_rows(clients):
     rows = np.concatenate(clients)
     return rows[np.lexsort(rows.T)]
@@ -518,9 +540,14 @@ def test_one_component_clients(n_clients):
     held = [set(components) for components in data.labels]
     assert all(len(components) == 1 for components in held)
     assert set.union(*held) == {0, 1, 2}
+    n_holders = np.bincount([components.pop() for components in held])
+    n_rows = np.bincount(np.concatenate(data.labels))
+    # No other way to share the clients out leaves the fullest of them with fewer rows.
+    others = [(a, b, n_clients - a - b) for a in range(1, n_clients) for b in range(1, n_clients)]
+    fullest = [max(n_rows / other) for other in others if min(other) > 0]
+    assert max(n_rows / n_holders) == min(fullest)
     if n_clients >= 30:
         sizes = [len(rows) for rows in data.clients]
-        n_holders = np.bincount([components.pop() for components in held])
         assert_allclose(n_holders / n_clients, data.weights, atol=0.05)
         assert max(sizes) < 2 * min(sizes)
 
@@ -547,8 +574,8 @@ def test_simulators_seeds_reproduce(make):
 def test_fedem_mixture_is_the_papers_size():
     data = make_fedem_mixture(random_state=0)
     assert [rows.shape for rows in data.clients] == [(100, 2)] * 100
-    assert data.weights.shape == (2,)
-    assert data.means.shape == (2, 2)
+    assert_array_equal(data.weights, [0.4, 0.6])
+    assert_array_equal(data.means, [[-1.5, -1.0], [1.5, 1.0]])
     rows, components = np.concatenate(data.clients), np.concatenate(data.labels)
     for g in range(2):
         # A second moment of 4,000 rows with unit variances has a variance of at most 2 / 4,000.

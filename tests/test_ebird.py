@@ -4,6 +4,7 @@ import gzip
 import itertools
 import subprocess
 import sys
+import tarfile
 import tracemalloc
 import zipfile
 
@@ -235,7 +236,7 @@ def test_a_checklist_that_joined_a_group_later_is_no_zero(tmp_path):
 def test_subspecies_of_one_checklist_add_up(tmp_path, chunk_rows):
     rows = [
         seen("S1", "5"),
-        seen("S2", "X"),
+        seen("S2", "x"),
         seen("S1", "2", CATEGORY="issf"),
         seen("S2", "3", CATEGORY="issf"),
         seen("S3", "0"),
@@ -254,6 +255,8 @@ def test_species_by_either_name(tmp_path):
         data = read_ebird(ebd, species=species)
         assert_array_equal(data.clients[0][:, 2], [4])
         assert data.species == "Common Buzzard"
+    spaced = write_ebd(tmp_path, [seen("S1", "6", **{"COMMON NAME": " Mallard "})], "spaced.txt")
+    assert_array_equal(read_ebird(spaced, species="Mallard").clients[0][:, 2], [6])
     several = r"got several: Mallard \(Anas platyrhynchos\), Common Buzzard \(Buteo buteo\)"
     for chunk_rows in (1, 100):
         with pytest.raises(ValueError, match=several):
@@ -346,6 +349,8 @@ def test_observers_in_groups(tmp_path):
     assert labelled(again) == labelled(data)
     draws = {tuple(read_ebird(ebd, n_clients=3, random_state=k).member_clients) for k in range(5)}
     assert len(draws) > 1
+    alone = read_ebird(ebd, n_clients=7, random_state=0)
+    assert [len(cells) for cells in alone.clients] == [3] * 7
     with pytest.raises(ValueError, match="at most 7, .* 'OBSERVER ID', got 8: lower n_clients"):
         read_ebird(ebd, n_clients=8)
 
@@ -362,7 +367,9 @@ def test_encodings_ends_of_lines_and_compression(tmp_path, encoding, end):
     plain, zipped = tmp_path / "ebd.txt", tmp_path / "ebd.txt.gz"
     plain.write_bytes(content)
     zipped.write_bytes(gzip.compress(content))
-    for path in (plain, str(zipped)):
+    with tarfile.open(tmp_path / "ebd.tar", "w") as archive:
+        archive.add(plain)
+    for path in (plain, str(zipped), tmp_path / "ebd.tar"):
         data = read_ebird(path, by="STATE")
         assert_array_equal(data.client_ids, ["Provence-Alpes-Côte d'Azur", "Île-de-France"])
         assert [cells[:, 2].tolist() for cells in data.clients] == [[4], [3]]

@@ -7,7 +7,15 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skfedem.models.families import BERNOULLI, FAMILIES, GAUSSIAN, MAX_LOG_MEAN, POISSON
+from skfedem.models.families import (
+    BERNOULLI,
+    FAMILIES,
+    GAUSSIAN,
+    LARGEST_COUNT,
+    MAX_LOG_MEAN,
+    POISSON,
+    safe_share,
+)
 
 ROUNDING = np.finfo(float).eps
 EXTREMES = np.array([-np.inf, -1e308, -800.0, -1e-308, 0.0, 5e-324, 40.0, 800.0, 1e308, np.inf])
@@ -153,6 +161,23 @@ def test_any_value(family):
 
 
 # ---- Poisson's guard
+
+
+@each_family
+def test_a_safe_share_of_newtons_step_lowers_the_objective(family):
+    theta = np.linspace(-12, 12, 481)
+    for mean in family.mean(theta):
+        step = (mean - family.mean(theta)) / family.variance(theta)
+        share = safe_share(family, np.abs(step))
+        # Near the optimum, whole steps are fast.
+        assert (share[np.abs(step) <= 1.5] == 1).all()
+        change = share * step
+        rise = family.log_partition(theta + change) - family.log_partition(theta) - mean * change
+        assert (rise[step != 0] < 0).all()
+
+
+def test_the_mean_of_the_largest_count_is_short_of_the_guard():
+    assert np.log(LARGEST_COUNT) < MAX_LOG_MEAN
 
 
 def test_poisson_is_exact_up_to_the_guard():

@@ -323,9 +323,12 @@ def test_a_step_keeps_its_share_of_every_components_scatter(covariance_type):
 def test_a_step_to_nowhere_is_not_taken():
     model, statistics = at_rows("diag")
     nowhere = np.full_like(statistics, np.nan)
-    after, _, halvings, *_ = model.server_step(statistics, nowhere, 0.5, exact=False)
+    after, _, halvings, step_size, noisy = model.server_step(statistics, nowhere, 0.5, exact=False)
     assert_array_equal(after, statistics)
-    assert halvings == 20
+    assert (halvings, step_size, noisy) == (20, 0.0, True)
+    far = table(model, statistics.copy())
+    far[:, 4:] = np.inf  # second moments
+    assert not keeps(model, far.ravel(), statistics, 0.0, 1.0)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

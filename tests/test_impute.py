@@ -917,6 +917,14 @@ def test_columns_in_another_order_are_refused_whatever_their_labels(labels, rows
             assert fitted.score([pd.DataFrame(CLIENTS[0])]) == expected
 
 
+def test_of_rows_of_their_own_some_may_have_labels():
+    named = pd.DataFrame(CLIENTS[0], index=[f"site {k}" for k in range(N_ROWS)])
+    imputer = FederatedMatrixImputer(**QUICK, rows="disjoint")
+    want = clone(imputer).fit(CLIENTS[:2]).row_effects_
+    for clients in ([named, CLIENTS[1]], [CLIENTS[0], pd.DataFrame(CLIENTS[1], named.index)]):
+        assert_array_equal(imputer.fit(clients).row_effects_, want)
+
+
 @pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
 def test_a_list_of_clients_with_rows_of_their_own_is_answered_as_each_of_them(family):
     clients = [np.minimum(table, 1) if family == "bernoulli" else table for table in CLIENTS]
@@ -1012,6 +1020,9 @@ def test_triplets_alone_are_to_be_in_a_list(as_given, of_triplets):
         with pytest.raises(ValueError, match="X has 4 features, .* expecting 8"):
             answer(as_given(CLIENTS[0][:, :4]))
         answer(as_given(CLIENTS[0]))
+        # What is sparse is no triplets.
+        with pytest.raises(ValueError, match="X has 3 features, .* expecting 8"):
+            answer(coo_array(TRIPLETS[0]))
     # Of three columns, these are as good a matrix as any.
     three = FederatedMatrixImputer(1).fit([[[0, 0, 1.0], [1, 2, 3.0]]], shape=(2, 3))
     assert_array_equal(three.transform(as_given(TRIPLETS[0])), TRIPLETS[0])

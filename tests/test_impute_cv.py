@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, impute_cv
 from skfedem._held_out import deal_cells, split_cells
 from skfedem._input.cells import check_cells
-from skfedem._penalty_path import largest_penalty, path_trials
+from skfedem._penalty_path import largest_penalty, path_trials, tabulated
 from skfedem.models.families import FAMILIES
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
@@ -173,7 +173,7 @@ def test_fits_down_the_path_are_those_from_nothing(family):
 
 @pytest.mark.parametrize("n_effects_alone", [0, 5])
 def test_patience(n_effects_alone):
-    scores = [1.0] * n_effects_alone + [1.0, 3.0, 2.0, 2.5, 2.9, 4.0]
+    scores = [1.0] * n_effects_alone + [1.0, 3.0, 2.0, 3.0, 2.9, 4.0]
     fits = iter(scores)
 
     class Stub(FederatedMatrixImputer):
@@ -190,6 +190,9 @@ def test_patience(n_effects_alone):
     penalties = np.arange(float(len(scores)))[::-1]
     trials = list(path_trials(Stub(), [([], [])], penalties, 3))
     assert [trial.score for trial in trials] == scores[:-1]
+    assert tabulated(trials)["rank_test_score"][-5:].tolist() == [5, 1, 4, 1, 3]
+    nothing = trials[0]._replace(scores=np.zeros(2))
+    assert tabulated([nothing])["std_test_score"] == [0]
 
 
 def test_penalties_above_the_largest_of_all_do_not_end_the_path():
@@ -218,9 +221,13 @@ def test_clients_deal_all_their_cells_evenly():
             assert np.ptp(np.bincount(own, minlength=5)) <= 1
             assert own.min(initial=0) == 0
     assert (folds[-400:] != deal_cells(lengths, 5, 1)[-400:]).any()
+    # Not one fold after the other.
+    assert np.bincount(np.diff(folds[-400:]) % 5, minlength=5).min() > 40
     # Small clients do not all hold out for the same fold.
     pairs = deal_cells(np.full(1000, 2), 5, 0)
     assert np.bincount(pairs, minlength=5).min() > 300
+    # Of 1000 last cells, each fold has 200 +- 13.
+    assert np.abs(np.bincount(pairs[1::2], minlength=5) - 200).max() < 4 * 13
 
 
 def test_a_deal_depends_on_no_other_client():
@@ -353,6 +360,13 @@ def test_the_best_estimator_is_fitted_to_all_cells(family):
     for filled, table in zip(search.transform(clients), clients, strict=True):
         assert_array_equal(filled, np.where(np.isnan(table), search.fitted_mean(), table))
     assert search.score(clients) == search.best_estimator_.score(clients)
+
+
+def test_names_of_columns_are_those_of_the_last_search():
+    frames = [pd.DataFrame(client, columns=list("abcdefghi")) for client in clients_of()]
+    search = FederatedMatrixImputerCV(penalties=1, n_splits=2, tol=0.1)
+    assert search.fit(frames).feature_names_in_.tolist() == list("abcdefghi")
+    assert not hasattr(search.fit(clients_of()), "feature_names_in_")
 
 
 def test_set_output_makes_every_client_a_frame():
@@ -557,6 +571,9 @@ def test_a_client_that_holds_out_too_many_cells_is_named_as_it_is_labelled():
     with pytest.raises(ValueError, match=r"of fold 0: Expected .* got 4 for client 'ann'\."):
         search.fit(notes, clients=observers, shape=(6, 4))
     search.set_params(batch_size=4).fit(notes, clients=observers, shape=(6, 4))
+    # Who has seen nothing draws nothing.
+    with pytest.warns(UserWarning, match="1 of 3 clients have no observed cell"):
+        search.fit([notes[:5], notes[5:], np.empty((0, 3))], shape=(6, 4))
 
 
 def test_scores_whose_squares_overflow_have_a_deviation():

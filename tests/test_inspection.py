@@ -336,6 +336,7 @@ def test_mean_and_band_over_seeds(pyplot, mixtures):
     np.testing.assert_allclose(corners[:, 1].min(), low.min(), **ROUNDING)
     np.testing.assert_allclose(corners[:, 1].max(), high.max(), **ROUNDING)
     assert band.get_alpha() == 0.5
+    display.plot(quantiles=(0.5, 0.5))
     again = display.plot(quantiles=np.array([0.25, 0.75])).fill_between_["step_size"][0]
     np.testing.assert_array_equal(again.get_paths()[0].vertices, corners)
 
@@ -365,6 +366,22 @@ def test_runs_evaluated_elsewhere_are_interpolated_on_the_drawn_scale(log_y):
     assert curve.low is None
 
 
+def test_runs_that_share_one_position_have_their_mean_there():
+    histories = [made_history([0, 1, 2], [4, 2, 1.0]), made_history([2, 3, 4], [3, 2, 1.0])]
+    curve = _runs.group_curve(
+        None, histories, "epoch", "loss", log_x=False, log_y=False, quantiles=None
+    )
+    assert (curve.x.tolist(), curve.middle.tolist()) == ([2], [[2]])
+
+
+def test_a_run_that_reaches_zero_is_interpolated_without_logarithms():
+    histories = [made_history([0, 2], [4, 0.0]), made_history([0, 1, 2], [1, 1, 1.0])]
+    curve = _runs.group_curve(
+        None, histories, "epoch", "loss", log_x=False, log_y=True, quantiles=None
+    )
+    np.testing.assert_allclose(curve.middle[:, 0], [2.5, 1.5, 0.5], **ROUNDING)
+
+
 def test_rounds_at_one_position_count_by_the_last(pyplot):
     histories = [made_history([0, 1, 1, 2], [4, 3, 1, 0.0]), made_history([0, 1, 2], [4, 1, 0.0])]
     display = ConvergenceDisplay(histories, x="epoch", y="loss").plot()
@@ -387,6 +404,23 @@ def test_points_that_no_line_leads_to_are_marked(pyplot):
     assert line.get_marker() == "."
     x = points(line)[0]
     assert x[np.array(line.get_markevery())].tolist() == [3, 40, 99]
+    # Few points are all marked, however many are not drawn.
+    loss[20:] = 0.0
+    display = ConvergenceDisplay(made_history(range(100), loss), y="loss").plot(yscale="log")
+    (line,) = display.lines_["loss"]
+    assert (line.get_marker(), line.get_markevery()) == (".", None)
+
+
+def test_what_every_run_has_is_drawn_where_nothing_is_named():
+    known, unknown = np.arange(3.0), np.full(3, np.nan)
+    both, one, none = (
+        made_history(range(3), known, log_likelihood=first, mean_field_sq_norm=second)
+        for first, second in ((known, known), (known, unknown), (unknown, unknown))
+    )
+    usual = ["log_likelihood", "mean_field_sq_norm"]
+    assert ConvergenceDisplay([both, both]).y == usual
+    assert ConvergenceDisplay([both, one]).y == usual[:1]
+    assert ConvergenceDisplay([both, none]).y == usual  # for the message
 
 
 def test_long_labels_of_an_axis_are_wrapped(paper):
@@ -558,6 +592,20 @@ def test_effort_and_observed_cells(pyplot, imputer):
     np.testing.assert_allclose(steps[:, 1].max(), seen.mean(axis=0).max(), **ROUNDING)
     labels = [text.get_text() for text in display.ax_[0].get_legend().get_texts()]
     assert labels == ["fitted", "observed rows alone", "nothing observed"]
+    complete = np.nan_to_num(pooled).round()
+    whole = ImputationDisplay.from_estimator(clone(imputer).fit(complete), complete)
+    assert whole.ax_[1].get_ylim() == (0, 1)
+
+
+def test_cells_of_a_huge_matrix_are_told_apart():
+    # Of these rows and columns, the products are no 32-bit integers.
+    shape, rows, columns = (70_000, 70_000), [0, 40_000, 69_999], [5, 69_999, 1]
+    cells = coo_array(([1.0, 2.0, 3.0], (rows, columns)), shape=shape)
+    fitted = FederatedMatrixImputer(1, family="poisson", penalty=10.0).fit([cells])
+    observed = _matrix.observed_cells(fitted, [cells, cells])
+    assert_array_equal(observed.rows, rows)
+    assert_array_equal(observed.columns, columns)
+    assert_array_equal(observed.values, [1, 2, 3])
 
 
 def test_every_form_of_the_data_gives_the_same_picture(pyplot, imputer):
@@ -689,8 +737,13 @@ def test_a_moving_mean_does_not_run_across_a_gap(pyplot):
         ([1, 2, 4, 8, 16, 32], [6]),  # at irregular distances: no gaps
         (np.arange("2024-01-01", "2024-01-31", dtype="datetime64[D]")[:5], [5]),
         ([day for day in range(30) if day % 7 < 5], [22]),  # weekends
+        ([day for day in range(28) if day % 7 < 5 and day != 11], [19]),  # and a holiday
         ([12 * year + month for year in range(4) for month in range(4)], [16]),  # seasons
+        ([0, 2, 4, 6, 9, 11], [6]),  # one and a half of the usual step
+        ([0, 2, 4, 6, 10, 11, 13], [4, 3]),  # a gap, and half of the usual step
+        ([0, 2, 4, 6, 10, 10.9, 12.9], [7]),  # and less than half
         ([1, 2, 4, 5, 6, 7, 8, 9, 12, 13], [2, 6, 2]),  # two that have nothing in common
+        ([1, 2, 3, 5, 6, 8, 9, 10, 11, 12, 13, 15, 16], [3, 2, 6, 2]),  # nor have three
         (["a", "b", "c"], [3]),
     ],
 )
@@ -705,6 +758,10 @@ def test_cells_of_columns_with_gaps():
     np.testing.assert_array_equal(edges, [0.5, 1.5, 2.5, 4.5, 5.5, 6.5, 7.5])
     gap = np.nan
     np.testing.assert_array_equal(values, [[0, 1, gap, 2, 3, 4], [5, 6, gap, 7, 8, 9]])
+    days = 30.0 * np.array([0, 1, 2, 3, 6, 9, 10, 11])
+    edges, _ = _columns.in_cells(days, np.arange(8))
+    # One column alone is as wide as the others.
+    np.testing.assert_array_equal(edges, [-15, 15, 45, 75, 105, 165, 195, 255, 285, 315, 345])
     edges, values = _columns.in_cells(np.array([1.0, 2.0, 4.0]), np.arange(3))
     np.testing.assert_array_equal(edges, [0.5, 1.5, 3.0, 5.0])
     np.testing.assert_array_equal(values, np.arange(3))
@@ -888,8 +945,9 @@ def test_rows_and_columns_have_whole_ticks(pyplot):
         assert [text for text in texts if text in map(str, labels)] == list(map(str, labels))
 
 
-def test_equal_values_have_one_color(pyplot):
-    fitted = np.array([[7.0, 7 + 4e-15]])
+@pytest.mark.parametrize("rounding", [4e-15, 4e-12])
+def test_equal_values_have_one_color(pyplot, rounding):
+    fitted = np.array([[7.0, 7 + rounding]])
     display = ImputationDisplay(trend=fitted[0], fitted=fitted, n_rows=1, family="gaussian")
     image = display.plot(kind="heatmap").images_[0]
     display.figure_.canvas.draw()
@@ -1034,6 +1092,7 @@ def test_times_are_those_of_the_clock_where_they_are(pyplot, imputer, zone):
         ([f"item {k}" for k in range(SHAPE[1])], np.arange(SHAPE[1])),
         (["2000-13"] * SHAPE[1], np.arange(SHAPE[1])),
         (COLUMNS[::-1], np.arange(SHAPE[1])),
+        (np.append(np.arange(SHAPE[1] - 1.0), np.inf), np.arange(SHAPE[1])),
         (None, np.arange(SHAPE[1])),
     ],
 )
@@ -1045,6 +1104,11 @@ def test_other_column_labels(pyplot, imputer, labels, expected):
         shown = [text.get_text() for text in display.ax_.get_xticklabels()]
         assert labels[0] in shown
         assert set(shown) <= {*labels, ""}
+
+
+def test_one_column_without_a_date_has_a_name():
+    columns = _columns.place(np.array(["NaT"], dtype="M8[D]"))
+    assert (columns.positions.tolist(), columns.kind, columns.names) == ([0], "names", ["NaT"])
 
 
 def test_dates_that_do_not_increase_are_written_without_midnight(pyplot, imputer):
@@ -1071,6 +1135,9 @@ def test_pipelines_transform_the_data_on_the_way(pyplot):
     pipeline = make_pipeline(FunctionTransformer(np.log1p), FederatedMatrixImputer(1))
     display = ImputationDisplay.from_estimator(pipeline.fit(pooled), pooled, row_order="given")
     np.testing.assert_allclose(display.observed, np.log1p(pooled), **ROUNDING)
+    pipeline = make_pipeline(FederatedMatrixImputer(1)).fit(pooled)
+    display = ImputationDisplay.from_estimator(pipeline, pooled, row_order="given")
+    np.testing.assert_allclose(display.observed, pooled, **ROUNDING)
 
 
 def test_a_pipeline_keeps_names_of_columns_that_are_text(pyplot):
@@ -1262,7 +1329,8 @@ def test_ticks_and_legends_do_not_collide(paper, options, n_rows):
 
 
 @pytest.mark.parametrize(
-    ("name", "width"), [("column", 6.4), ("a long name of column", 5), ("wide" * 50, 6.4)]
+    ("name", "width"),
+    [("column", 6.4), ("a month and", 6.4), ("a long name of column", 5), ("wide" * 50, 6.4)],
 )
 @pytest.mark.parametrize("options", [{}, {"kind": "heatmap"}])
 def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(paper, name, options, width):
@@ -1280,6 +1348,7 @@ def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(paper, name,
         assert len(labels) >= 4
         for label in labels:
             text, whole = label.get_text(), names[round(label.get_position()[0])]
+            assert (text == whole) == (len(whole) <= 13)
             assert len(text) <= 13
             assert text == whole or (text[:6], text[6], text[7:]) == (whole[:6], "…", whole[-6:])
         places = axis.transData.transform([(label.get_position()[0], 0) for label in labels])
@@ -1609,7 +1678,11 @@ def test_one_long_table_of_triplets_is_shown_as_a_list_is(pyplot, imputer):
     listed = clone(imputer).fit(triplets, shape=SHAPE)
     long = clone(imputer).fit(table, clients=owners, shape=SHAPE)
     want = ImputationDisplay.from_estimator(listed, triplets)
+    pandas = pytest.importorskip("pandas")
+    names = ["site", "month", "count"]  # of the columns of triplets, not of the matrix
+    frames = [pandas.DataFrame(own, columns=names) for own in triplets]
     for got in (
+        ImputationDisplay.from_estimator(listed, frames),
         ImputationDisplay.from_estimator(long, table),
         ImputationDisplay.from_estimator(long, triplets),
     ):

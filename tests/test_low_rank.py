@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 
 import literal_imputation as oracle
 from skfedem._federation import Federation, offsets_of
@@ -11,7 +12,7 @@ from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models.families import FAMILIES
 from skfedem.models.low_rank_start import low_rank_model, start_run
 from skfedem.models.low_rank_theta import Cells, LowRank, at, low_rank_at, squared_distance
-from skfedem.models.main_effects import Effects, Margins, Support, fit_effects
+from skfedem.models.main_effects import Effects, Margins, Support, _column_factor, fit_effects
 from skfedem.models.thresholding import threshold_singular_values
 from skfedem.solvers import fedem, vr_fedem
 from skfedem.solvers._base import Problem
@@ -375,9 +376,10 @@ def test_effects_solve_their_likelihood_equations():
     expected = support.margins(support.counts * np.exp(theta))
     assert_allclose(expected.rows + 1e-7 * effects.rows, margins.rows, rtol=1e-4)
     # From means that are far too small Newton's first step would be (y - μ) / μ, beyond all floats.
-    far = start._replace(intercept=-12.0)
-    found = fit_effects(support, margins, low_rank, far, "both", 0.0, FAMILIES["poisson"])
-    assert_allclose(found[1], theta, atol=1e-4)
+    for intercept in (-12.0, -800.0):  # of the latter there is no curvature either
+        far = start._replace(intercept=intercept)
+        found = fit_effects(support, margins, low_rank, far, "both", 0.0, FAMILIES["poisson"])
+        assert_allclose(found[1], theta, atol=1e-4)
     assert_allclose(expected.columns + 1e-7 * effects.columns, margins.columns, rtol=1e-4)
     assert abs(effects.rows.mean()) + abs(effects.columns.mean()) < 1e-12
 
@@ -455,6 +457,14 @@ def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
     # Means of rows are their best means.
     excess = np.exp(effects.intercept + effects.rows) / counts.mean(axis=1) - 1
     assert 6 * counts.mean(axis=1) @ (excess - np.log1p(excess)) < 0.01
+
+
+def test_where_rounding_spoils_the_normal_equations_curvatures_alone_speed_them_up():
+    # One row and one column: whatever one gains the other loses, and the least ridge, 1e-7, is
+    # rounded away.
+    curvature = np.array([4e12]) + 1e-7
+    factor = _column_factor(csr_array([[4e12]]), curvature, curvature)
+    assert_array_equal(factor**2, [curvature])
 
 
 def test_effects_of_rows_without_a_bird_stay_finite():

@@ -1,5 +1,6 @@
 """Many clients, many rows, rows in files, several workers."""
 
+import mmap
 import subprocess
 import sys
 import tracemalloc
@@ -17,6 +18,7 @@ from skfedem import FederatedGaussianMixture, _parallel
 from skfedem._federation import Federation
 from skfedem._input import clients as input_clients
 from skfedem._input.clients import check_clients
+from skfedem._input.tables import is_mapped
 from skfedem._parallel import Workers, n_workers
 from skfedem._rows import JoinedRows, ReorderedRows
 from skfedem.models import mixture_assignment
@@ -69,14 +71,17 @@ def peak_memory(function, *arguments, **keywords):
 
 def a_view(name):
     """A view of some rows, and the same rows as one array."""
-    whole = np.concatenate(tables())
-    if name == "joined":
-        return JoinedRows(tables()), whole
+    parts = tables()
+    if name == "joined of both precisions":
+        parts[0] = parts[0].astype(np.float32)
+    whole = np.concatenate(parts)
+    if name != "reordered":
+        return JoinedRows(parts), whole
     order = np.random.default_rng(1).permutation(len(whole))
     return ReorderedRows(whole, order), whole[order]
 
 
-@pytest.mark.parametrize("name", ["joined", "reordered"])
+@pytest.mark.parametrize("name", ["joined", "joined of both precisions", "reordered"])
 def test_rows_read_where_they_lie_are_those_of_an_array(name):
     view, whole = a_view(name)
     assert (len(view), view.shape, view.dtype) == (len(whole), whole.shape, whole.dtype)
@@ -114,6 +119,22 @@ def test_a_labelled_file_gives_the_fit_of_a_labelled_array(tmp_path, fit, shuffl
     assert_same_fit(
         fitted(mapped(tmp_path, X), labels, **FITS[fit]), fitted(X, labels, **FITS[fit])
     )
+
+
+@pytest.mark.parametrize("n_rows", [127, 128, 129, 255, 256, 257, 2**15, 2**15 + 1])
+def test_rows_of_a_file_are_found_however_many_they_are(tmp_path, n_rows):
+    X = np.arange(float(n_rows))[:, None]
+    rows = check_clients(BaseEstimator(), mapped(tmp_path, X), np.arange(n_rows)[::-1]).rows
+    assert isinstance(rows, ReorderedRows)
+    assert_array_equal(rows[:n_rows], X[::-1])
+
+
+def test_an_array_in_a_file_is_known_without_numpys_class_for_it(tmp_path):
+    (tmp_path / "rows").write_bytes(np.arange(6.0).tobytes())
+    with open(tmp_path / "rows", "rb") as file:
+        in_file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    assert is_mapped(np.ndarray((3, 2), buffer=in_file)[1:])
+    assert not is_mapped(np.arange(6.0).reshape(3, 2)[1:])
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -433,6 +433,7 @@ def test_automatic_steps_shrink_with_noise(batch_size, lasting_noise):
     for noisy in (
         [first(omega=omega) for omega in (0.5, 2.0, 8.0)],
         [first(omega=1.0, participation=p) for p in (1.0, 0.5, 0.1)],
+        [first(participation=p) for p in (1.0, 0.5, 0.1)],
         [first(omega=4.0, n_clients=n) for n in (3, 2, 1)],
     ):
         assert 1 >= noisy[0] > noisy[1] > noisy[2] > 0

@@ -247,6 +247,11 @@ BAD_TABLES = {
         ValueError,
         ["contains NaN", "row 1, column 1 of client 1", "Drop or impute"],
     ),
+    "masked objects": (
+        [CLIENTS[0], np.ma.masked_less(np.ma.array([[7.0, 1.0], [2.0, 0.0]], dtype=object), 1.0)],
+        ValueError,
+        ["contains NaN", "row 1, column 1 of client 1", "Drop or impute"],
+    ),
     "complex numbers": ([CLIENTS[0], CLIENTS[1] + 1j], ValueError, ["[Cc]omplex", "client 1"]),
     "uneven rows": (
         [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]]],
@@ -542,6 +547,16 @@ def test_the_first_bad_number_is_named_for_every_client():
             check_refused(ValueError, says, tables)
 
 
+def test_a_bad_number_is_found_among_many():
+    # As many numbers as are checked at once, and some more.
+    rows = np.zeros((2**18 + 5, 2))
+    rows[[2**17 + 1, 2**18 + 3], 1] = np.nan
+    check_refused(ValueError, ["row 131073, column 1\\."], rows)
+    rows[2**17 + 1, 1] = 1e150  # which is not too large
+    rows[2**17 + 2, 0] = 1.1e150
+    check_refused(ValueError, [r"at most 1e\+150", "row 131074, column 0:"], rows)
+
+
 def test_fewer_rows_than_components():
     says = ["n_samples >= n_components", "28", "29", "fewer components or more rows"]
     check_refused(ValueError, says, CLIENTS, n_components=29)
@@ -823,6 +838,10 @@ BAD_STARTS = {
     "a singular fixed covariance": (
         {"fixed_covariance": np.ones((2, 2)), "covariance_type": "tied"},
         ["fixed_covariance", "positive definite"],
+    ),
+    "a fixed covariance with a variance of 0": (
+        {"fixed_covariance": np.diag([0.0, 1.0]), "covariance_type": "tied"},
+        ["fixed_covariance", "positive definite", "eigenvalue 0 with"],
     ),
     "a fixed covariance in small units that is not symmetric": (
         {"fixed_covariance": [[1e-10, 9e-11], [0, 1e-10]], "covariance_type": "tied"},

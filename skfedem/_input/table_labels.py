@@ -33,7 +33,7 @@ def fit_labels(X, rows):
     """
     tables = X if is_cell_list(X) else [X]
     of_rows, of_columns = zip(*map(table_labels, tables), strict=True)
-    if rows == "shared" or len(tables) == 1:
+    if rows == "shared":
         return of_rows[0], of_columns[0]
     if any(labels is None for labels in of_rows):
         return None, of_columns[0]

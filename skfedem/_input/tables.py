@@ -30,7 +30,7 @@ def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
     """
     if not isinstance(X, list | tuple):
         return False
-    return not X or any(n_dimensions(table) != 1 for table in X if n_dimensions(table) > 0)
+    return not X or any(n_dimensions(table) > 1 for table in X)
 
 
 def n_dimensions(table):

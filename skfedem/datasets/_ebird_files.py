@@ -252,10 +252,9 @@ def _check_end(path, names):
     if not others:  # longer than the tail, or the header
         return
     n_fields = len(last.split(b"\t"))
-    n_needed = max(place for place, name in enumerate(names, start=1) if name)
-    if last.strip() and n_fields < n_needed:
+    if last.strip() and n_fields < len(names):
         raise ValueError(
-            f"Expected {n_needed} fields in the last line of {path}, got {n_fields}: the file is "
+            f"Expected {len(names)} fields in the last line of {path}, got {n_fields}: the file is "
             "cut off. Download it again."
         )
 

@@ -158,7 +158,7 @@ def _check_path(path):
     if not (isinstance(path, str) or hasattr(path, "__fspath__")):
         raise TypeError(f"Expected checkpoint to be a path or None, got {path!r}.")
     # These functions of os.path return False where those of Path may raise.
-    if not os.path.isdir(Path(path).absolute().parent):
+    if not os.path.isdir(Path(path).parent):
         raise ValueError(
             f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
         )
