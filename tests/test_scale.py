@@ -134,6 +134,8 @@ def test_an_array_in_a_file_is_known_without_numpys_class_for_it(tmp_path):
     with open(tmp_path / "rows", "rb") as file:
         in_file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     assert is_mapped(np.ndarray((3, 2), buffer=in_file)[1:])
+    assert is_mapped(np.frombuffer(in_file).reshape(3, 2))
+    assert not is_mapped(np.frombuffer(np.arange(6.0).tobytes()))
     assert not is_mapped(np.arange(6.0).reshape(3, 2)[1:])
 
 

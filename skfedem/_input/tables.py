@@ -46,7 +46,7 @@ def is_mapped(X):
         if isinstance(X, np.memmap):
             return True
         X = X.base
-    return isinstance(X, mmap)
+    return isinstance(getattr(X, "obj", X), mmap)  # numpy.frombuffer has a view of it
 
 
 def unmasked(table):
