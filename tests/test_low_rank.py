@@ -406,6 +406,23 @@ def test_effects_of_rare_presences_solve_their_likelihood_equations(seed):
     assert_allclose(expected.columns + 1e-4 * effects.columns, margins.columns, atol=3e-3)
 
 
+@pytest.mark.parametrize("scale", [1e4, 1e8, 1e11])
+def test_effects_of_huge_counts_have_their_totals_without_a_penalty(scale):
+    family = FAMILIES["poisson"]
+    rows, columns = np.divmod(np.arange(48), 6)
+    everywhere = Margins(np.ones(8, dtype=bool), np.ones(6, dtype=bool))
+    support = Support(rows, columns, np.ones(48), np.arange(9) * 6, everywhere, (8, 6))
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        counts = rng.poisson(scale * np.exp(0.3 * rng.normal(size=(8, 1))), (8, 6)).ravel()
+        start = Effects(np.log(counts.mean()), np.zeros(8), np.zeros(6))
+        margins = support.margins(counts)
+        _, theta, _ = fit_effects(support, margins, np.zeros(48), start, "both", 0.0, family)
+        # Newton's method ends at 1e-12 of the objective, and the root of that is the totals'.
+        for got, want in zip(support.margins(family.mean(theta)), margins, strict=True):
+            assert_allclose(got, want, rtol=3e-6)
+
+
 def test_effects_that_are_held_back_one_by_one_still_lead_down():
     # From means that are far too small, Newton's step of the intercept goes up by 1e8 and those of
     # most other effects down by 5e5 each. Held back, up is 18 and down is 13 + 13.

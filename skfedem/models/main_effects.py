@@ -41,6 +41,9 @@ _LONGEST = 4.0
 # gradients; it is renewed when these take more than _SLOW steps.
 _MOST_DENSE = 2000
 _SLOW = 8
+# Rows up and columns down alike move no θ, so that the ridge alone determines how far they go. In a
+# direction it is at least this share of the curvature, beside whose rounding it would be nothing.
+_LEAST_SHARE = 1e-12
 
 
 class Margins(NamedTuple):
@@ -227,6 +230,7 @@ def _newton_direction(support, slopes, weights, kind, penalty, factor):
     """
     curvature = support.margins(weights)
     intercept = slopes.intercept / (curvature.rows.sum() + LEAST_PENALTY)
+    penalty = max(penalty, _LEAST_SHARE * float(curvature.rows.max()))
     by_row, by_column = curvature.rows + penalty, curvature.columns + penalty
     rows = slopes.rows - intercept * curvature.rows
     columns = slopes.columns - intercept * curvature.columns
