@@ -80,7 +80,7 @@ def low_rank_model(
     shares = scale * shares
     counts = cells.counts * np.repeat(shares, lengths)
     numbers, positions = np.unique(
-        cells.rows * np.int64(n_columns) + cells.columns, return_inverse=True
+        cells.rows.astype(np.int64) * n_columns + cells.columns, return_inverse=True
     )
     rows = (numbers // n_columns).astype(np.int32)
     columns = (numbers % n_columns).astype(np.int32)
