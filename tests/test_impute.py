@@ -953,6 +953,21 @@ def test_sites_in_another_order_are_not_filled_with_other_sites_means(named):
     assert named.transform(FRAMES[1][::-1]).shape == SHAPE
 
 
+@pytest.mark.parametrize("nothing", [NAN, pd.NA, None])
+def test_labels_that_are_missing_differ_from_others_alone(nothing):
+    tables = [pd.DataFrame(client) for client in CLIENTS[:2]]
+    for table in tables:
+        table.index = pd.Index([nothing, *range(1, N_ROWS)], dtype=object)
+    FederatedMatrixImputer(**QUICK).fit(tables)
+    for order, says in (
+        ([0, 2, 1], "1 for row 1, got 2"),
+        ([1, 0, 2], f"{nothing} for row 0, got 1"),
+    ):
+        turned = tables[1].iloc[[*order, *range(3, N_ROWS)]]
+        with pytest.raises(ValueError, match=f"that order: {says} for client 1"):
+            FederatedMatrixImputer(**QUICK).fit([tables[0], turned])
+
+
 WORDS = np.full(SHAPE, "many", dtype=object)
 
 

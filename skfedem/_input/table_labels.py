@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .matrices import is_cell_list
+from .tables import is_missing
 
 
 def is_frame(table):
@@ -100,10 +101,9 @@ def check_labels(axis, want, got, what_to_do):
 
 
 def _differ(one, other):
-    try:
-        return one is not other and bool(one != other)
-    except TypeError:  # pandas.NA beside a label
-        return True
+    if is_missing(one) or is_missing(other):
+        return is_missing(one) != is_missing(other)
+    return bool(one != other)
 
 
 def label_text(label):
