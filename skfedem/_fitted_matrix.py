@@ -68,6 +68,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
             if not in_list:
                 return answer(X)
+            # What set_output asks for is made table by table; tried together first, it warns twice.
             if self._has_sites or not gives_arrays(self):
                 return _each_client(X, answer)
             return together(X, answer, _each_client)

@@ -44,6 +44,8 @@ from .models.families import FAMILIES
 from .models.main_effects import EFFECTS
 from .solvers._options import check_federated_parameters
 
+_HOW_MANY = "how many there are, or a list"
+
 
 class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """FederatedMatrixImputer whose rank and penalties are chosen by cross-validation.
@@ -431,8 +433,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             hint = "The smallest penalty is eps times the largest; or give them as an array."
             check_number("eps", self.eps, low=0, low_open=True, high=1, high_open=True, hint=hint)
         else:
-            _checked_penalties("penalties", self.penalties, "how many there are, or a list")
-        _checked_penalties("effects_penalties", self.effects_penalties, "a list")
+            _checked_penalties("penalties", self.penalties, _HOW_MANY)
+        _checked_penalties("effects_penalties", self.effects_penalties)
         check_number("n_splits", self.n_splits, kind=Integral, low=2)
         if self.patience is not None:
             hint = "None follows every path to its end."
@@ -443,12 +445,13 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
     def _ridges(self):
         """Penalties on the effects, each once."""
-        ridges = list(dict.fromkeys(np.asarray(self.effects_penalties, dtype=float).tolist()))
+        ridges = _checked_penalties("effects_penalties", self.effects_penalties)
+        ridges = list(dict.fromkeys(ridges.tolist()))
         return ridges[:1] if self.effects == "none" else ridges
 
     def _path(self, penalty_max):
         if not isinstance(self.penalties, Real):
-            return np.unique(np.asarray(self.penalties, dtype=float))[::-1]
+            return np.unique(_checked_penalties("penalties", self.penalties, _HOW_MANY))[::-1]
         if not penalty_max:
             return np.zeros(1)
         return np.geomspace(penalty_max, self.eps * penalty_max, self.penalties)
@@ -531,8 +534,8 @@ def _checked_ranks(ranks, shape=None):
     return [python_number(rank) for rank in ranks]
 
 
-def _checked_penalties(name, penalties, what):
-    """Raise unless these are finite numbers >= 0, one or more."""
+def _checked_penalties(name, penalties, what="a list"):
+    """Penalties as an array; ``what`` is expected, for the message."""
     expected = f"Expected {name} to be {what} of finite numbers >= 0"
     try:
         array = np.asarray(penalties, dtype=np.float64)
@@ -544,3 +547,4 @@ def _checked_penalties(name, penalties, what):
         raise ValueError(f"{expected}, got {penalties!r}.{hint}")
     if not len(array):
         raise ValueError(f"{expected}, got none. Give at least one.")
+    return array

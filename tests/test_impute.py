@@ -1939,6 +1939,7 @@ def test_the_observations_of_a_small_client_may_weigh_too_much():
     alone = np.full((150, 100), NAN)
     alone[3, 4] = 0.5
     imputer = FederatedMatrixImputer(1, penalty=5.0, client_weights="uniform", random_state=0)
+    # The one observation counts as all 15,000 of the other client.
     with pytest.warns(UserWarning, match="row 3, column 4 weigh some 15,001 .*='n_samples'"):
         imputer.fit([rng.normal(size=alone.shape), alone])
 
