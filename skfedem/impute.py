@@ -150,21 +150,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         of a cell as there are observed cells.
     tol : float, default=1e-6
         With exact rounds, the fit stops when the relative change of the objective was less than
-        ``tol`` times the step size five times in a row. The objective may then still be some ten to
-        a hundred times ``tol`` above its minimum, a thousand times without column effects or where
-        the rank binds, and a few thousand times where counts in the thousands differ in a way that
-        effects do not explain. Missing cells far from the observed ones of their row settle last,
-        and may still be off by half of the means' spread: compare with a fit of a smaller ``tol``.
-        Without momentum, in rounds that are not exact or with a number as ``step_size``, it may be
-        ten times as much. The constant ``log(2 π) / 2`` of Gaussian cells is left out
-        here, so that their unit does not matter as long as they spread by 1e-4 or more. With a
-        smaller spread, fits stop sooner, and at 1e-8 or less after a few rounds, converged or not:
-        multiply such cells, and ``penalty``, by a power of ten.
-        With other rounds, the fit stops when the M-step's objective gains less than half of that
-        over each of three sweeps in a row, where a sweep is the rounds whose step sizes add up to
-        1, at least ten, in which at least as many messages came as there are clients. With
-        VR-FedEM's minibatches a pass over all cells has to confirm it: a new outer loop begins for
-        this.
+        ``tol`` times the step size five times in a row. With other rounds, it stops when the
+        M-step's objective gains less than half of that over each of three sweeps in a row, where a
+        sweep is the rounds whose step sizes add up to 1, at least ten, in which at least as many
+        messages came as there are clients. With VR-FedEM's minibatches a pass over all cells has to
+        confirm it: a new outer loop begins for this. The Notes say how far the optimum may be then.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
         ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no
@@ -248,6 +238,19 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     -----
     With a bound on the rank that is below what the penalty leaves, the objective is not convex: it
     has several optima, and runs that differ in noise or in their start may end in different ones.
+
+    When a fit with exact rounds stops, its objective may still be ten to a hundred times ``tol``
+    above the minimum, relatively; a thousand times without column effects or where the rank binds,
+    and a few thousand times where counts in the thousands differ in a way that effects do not
+    explain. Without momentum, that is in rounds that are not exact or with a number as
+    ``step_size``, it may be ten times as much. Missing cells far from the observed ones of their
+    row settle last, and may still be off by half of the means' spread: to see whether they have
+    settled, compare with a fit of a smaller ``tol``.
+
+    For ``tol``, the constant ``log(2 π) / 2`` of Gaussian cells is left out of the objective, so
+    that the unit of the cells does not matter as long as they spread by 1e-4 or more. With a
+    smaller spread, fits stop sooner, and at 1e-8 or less after a few rounds, converged or not:
+    multiply such cells, and ``penalty``, by a power of ten.
 
     References
     ----------
