@@ -256,8 +256,9 @@ print(
 # as exact EM: their held-out log-likelihoods, -7.07 nats per patient, differ by 0.006 at most.
 # What differs is the cost. The cheapest, :math:`\gamma = 0.3` and :math:`p = 0.5` with
 # :math:`\omega = 1` or 4, which cost alike, send somewhat less than half of what exact EM sends; it
-# cannot be much less, as all hospitals send the messages before the first round in full. Half of the hospitals with uncompressed messages cost more than
-# exact EM, as smaller steps take more rounds.
+# cannot be much less, as all hospitals send the messages before the first round in full. Half of
+# the hospitals with uncompressed messages cost more than exact EM, as smaller steps take more
+# rounds.
 #
 # With ``--full`` the limits show. With a quarter of the hospitals, most fits with steps of 0.5, and
 # from :math:`\omega = 4` on those with steps of 0.3, end nowhere: a hospital that was not asked is

@@ -207,7 +207,8 @@ class FittedMixture(
         of_rows = getattr(self._pooled(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
         blocks = [rows[first : first + size] for first in range(0, len(rows), size)]
-        answer = np.concatenate([of_rows(block - shift) for block in blocks])
+        with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
+            answer = np.concatenate([of_rows(block - shift) for block in blocks])
         if method == "predict_proba":
             # For a row far from all components, rounding loses the sum that these were divided by.
             answer /= answer.sum(axis=1, keepdims=True)

@@ -197,7 +197,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     checkpoint : path-like, default=None
         File in which the run is saved regularly, so that ``fit(..., resume_from=path)`` can go on
         from it. The previous save is kept beside it, with ``.previous`` appended to its name. A
-        file holds one run: in a search, that of the fit that was the last to save.
+        file holds one run: in a search, that of the fit that was the last to save; with
+        ``warm_start``, that of the fit before until the next one saves for the first time.
     checkpoint_every : int, default=100
         Rounds between two saves. The last round is saved as well, unless the fit is stopped from
         the keyboard: the file then holds the last regular save, if there was one.
@@ -473,10 +474,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Each call is a round of FedEM on its rows, which are read once: the online case of
         assumption A7 of the paper. With ``batch_size``, a call is several rounds, each on the next
         ``batch_size`` rows of each client. The first call finds the standard units and a start from
-        its rows, as ``fit`` does; give it enough of them. A call after ``fit`` goes on from the
-        fit. A call of ``fit`` begins anew, unless ``warm_start=True``; for a client that joins
-        a finished fit, whose rows and those of the others can still be read, ``fit`` all of them
-        with that: a call with the newcomer's rows alone moves the fit by more than their share.
+        its rows, as ``fit`` does; give it enough of them, and more than there are features: with
+        fewer, "full" covariances may be far too large for tens of calls. A call after ``fit`` goes
+        on from the fit. A call of ``fit`` begins anew, unless ``warm_start=True``; for a client
+        that joins a finished fit, whose rows and those of the others can still be read, ``fit`` all
+        of them with that: a call with the newcomer's rows alone moves the fit by more than their
+        share.
 
         Parameters
         ----------
@@ -510,9 +513,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         in which they vary. "tied" covariances, unless one is given as ``fixed_covariance``, need
         the scatter of the rows about the means, which clients send in every round, uncompressed.
 
-        A stream gives no warnings: look at ``safeguarded``, ``step_size`` and ``weights`` in
-        ``history_``. The rows of the first call count twice, as the start has seen them too. If the
-        weights of all rows in a call are equal, each row counts 1.
+        A stream warns of a ``Compressor`` that is not used or coarser than ``omega``, but not of
+        how the fit goes: look at ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
+        The rows of the first call count twice, as the start has seen them too. If the weights of
+        all rows in a call are equal, each row counts 1.
 
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not

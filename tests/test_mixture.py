@@ -292,6 +292,16 @@ def test_predictions_agree_with_each_other(fitted):
     assert adjusted_rand_score(COMPONENTS, fitted.predict(X)) == 1
 
 
+def test_a_component_of_weight_zero_has_no_share_of_any_row():
+    # A start that is not moved, and whose other component is the standard normal distribution.
+    start = {"weights_init": [0, 1], "means_init": [[1, 1], [0, 0]], "precisions_init": np.eye(2)}
+    gm = FederatedGaussianMixture(2, covariance_type="tied", **start, max_iter=0).fit(CLIENTS)
+    assert_array_equal(gm.predict_proba(X), np.tile([0.0, 1.0], (N_SAMPLES, 1)))
+    assert_array_equal(gm.predict(X), 1)
+    squared = (X**2).sum(axis=1)
+    assert_allclose(gm.score_samples(X), -np.log(2 * np.pi) - squared / 2, rtol=1e-9)
+
+
 def test_score_is_the_mean_over_rows_not_over_clients(fitted):
     by_row = fitted.score_samples(X)
     by_client = [fitted.score(client) for client in CLIENTS]
