@@ -12,7 +12,14 @@ from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models.families import FAMILIES
 from skfedem.models.low_rank_start import low_rank_model, start_run
 from skfedem.models.low_rank_theta import Cells, LowRank, at, low_rank_at, squared_distance
-from skfedem.models.main_effects import Effects, Margins, Support, _column_factor, fit_effects
+from skfedem.models.main_effects import (
+    Effects,
+    Margins,
+    Pooled,
+    Support,
+    _column_factor,
+    fit_effects,
+)
 from skfedem.models.thresholding import threshold_singular_values
 from skfedem.solvers import fedem, vr_fedem
 from skfedem.solvers._base import Problem
@@ -102,6 +109,11 @@ def problem_of(
         model, federation, compressor, omega, participation, 1 / (1 + omega), batch_size,
         True, n_inner, seed,
     )  # fmt: skip
+
+
+def pooled_of(support, margins, family, effects="both", effects_penalty=0.0):
+    """What effects beside a given low-rank part are fitted to."""
+    return Pooled(support, margins, FAMILIES[family], 0, 0.0, effects, effects_penalty)
 
 
 def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0, n_jobs=None):
@@ -242,15 +254,8 @@ def test_a_large_ridge_leaves_the_intercept_free():
     values = 1000 + np.random.default_rng(0).standard_normal(20)
     start = Effects(0.0, np.zeros(5), np.zeros(4))
     for ridge in (0.0, 1.0, 1e6):
-        effects, _, _ = fit_effects(
-            support,
-            support.margins(values),
-            np.zeros(20),
-            start,
-            "both",
-            ridge,
-            FAMILIES["gaussian"],
-        )
+        pooled = pooled_of(support, support.margins(values), "gaussian", effects_penalty=ridge)
+        effects, _, _ = fit_effects(pooled, np.zeros(20), start)
         # Balanced: the mean, to the last decrease of 1e-5 nats that 20 observations notice.
         assert_allclose(effects.intercept, values.mean(), atol=1e-3)
 
@@ -370,15 +375,13 @@ def test_effects_solve_their_likelihood_equations():
     support, margins = model.pooled.support, model.pooled.margins
     low_rank = 0.3 * np.random.default_rng(0).standard_normal(len(support.counts))
     start = Effects(0.0, np.zeros(SHAPE[0]), np.zeros(SHAPE[1]))
-    effects, theta, _ = fit_effects(
-        support, margins, low_rank, start, "both", 0.0, FAMILIES["poisson"]
-    )
+    effects, theta, _ = fit_effects(model.pooled, low_rank, start)
     expected = support.margins(support.counts * np.exp(theta))
     assert_allclose(expected.rows + 1e-7 * effects.rows, margins.rows, rtol=1e-4)
     # From means that are far too small Newton's first step would be (y - μ) / μ, beyond all floats.
     for intercept in (-12.0, -800.0):  # of the latter there is no curvature either
         far = start._replace(intercept=intercept)
-        found = fit_effects(support, margins, low_rank, far, "both", 0.0, FAMILIES["poisson"])
+        found = fit_effects(model.pooled, low_rank, far)
         assert_allclose(found[1], theta, atol=1e-4)
     assert_allclose(expected.columns + 1e-7 * effects.columns, margins.columns, rtol=1e-4)
     assert abs(effects.rows.mean()) + abs(effects.columns.mean()) < 1e-12
@@ -400,7 +403,8 @@ def test_effects_of_rare_presences_solve_their_likelihood_equations(seed):
     )
     margins = support.margins(presences)
     start = Effects(-4.0, np.zeros(20), np.zeros(6))
-    effects, theta, _ = fit_effects(support, margins, low_rank, start, "both", 1e-4, family)
+    pooled = pooled_of(support, margins, "bernoulli", effects_penalty=1e-4)
+    effects, theta, _ = fit_effects(pooled, low_rank, start)
     expected = support.margins(family.mean(theta))
     assert_allclose(expected.rows + 1e-4 * effects.rows, margins.rows, atol=3e-3)
     assert_allclose(expected.columns + 1e-4 * effects.columns, margins.columns, atol=3e-3)
@@ -417,7 +421,7 @@ def test_effects_of_huge_counts_have_their_totals_without_a_penalty(scale):
         counts = rng.poisson(scale * np.exp(0.3 * rng.normal(size=(8, 1))), (8, 6)).ravel()
         start = Effects(np.log(counts.mean()), np.zeros(8), np.zeros(6))
         margins = support.margins(counts)
-        _, theta, _ = fit_effects(support, margins, np.zeros(48), start, "both", 0.0, family)
+        _, theta, _ = fit_effects(pooled_of(support, margins, "poisson"), np.zeros(48), start)
         # Newton's method ends at 1e-12 of the objective, and the root of that is the totals'.
         for got, want in zip(support.margins(family.mean(theta)), margins, strict=True):
             assert_allclose(got, want, rtol=3e-6)
@@ -440,15 +444,8 @@ def test_effects_that_are_held_back_one_by_one_still_lead_down():
         counts.shape,
     )
     start = Effects(-14.0, np.zeros(size), np.zeros(size))
-    _, theta, _ = fit_effects(
-        support,
-        support.margins(counts.ravel()),
-        np.zeros(size**2),
-        start,
-        "both",
-        0.0,
-        family,
-    )
+    pooled = pooled_of(support, support.margins(counts.ravel()), "poisson")
+    _, theta, _ = fit_effects(pooled, np.zeros(size**2), start)
     expected = support.margins(family.mean(theta))
     assert_allclose(expected.rows, counts.sum(axis=1), rtol=1e-6)
     assert_allclose(expected.columns, counts.sum(axis=0), rtol=1e-6)
@@ -457,7 +454,7 @@ def test_effects_that_are_held_back_one_by_one_still_lead_down():
 @pytest.mark.parametrize("seed", [3, 6, 9])
 def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
     # Without the observations' constants, which leave some 600 nats, the objective is -1e14.
-    rng, size, family = np.random.default_rng(seed), 8, FAMILIES["poisson"]
+    rng, size = np.random.default_rng(seed), 8
     counts = rng.poisson(1e10 * np.exp(2 * rng.normal(size=(size, 1))), (size, 6)).astype(float)
     rows, columns = np.divmod(np.arange(counts.size), 6)
     support = Support(
@@ -470,7 +467,8 @@ def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
     )
     start = Effects(float(np.log(counts.mean())), np.zeros(size), np.zeros(6))
     margins, none = support.margins(counts.ravel()), np.zeros(counts.size)
-    effects, _, _ = fit_effects(support, margins, none, start, "rows", 0.0, family)
+    pooled = pooled_of(support, margins, "poisson", effects="rows")
+    effects, _, _ = fit_effects(pooled, none, start)
     # Means of rows are their best means.
     excess = np.exp(effects.intercept + effects.rows) / counts.mean(axis=1) - 1
     assert 6 * counts.mean(axis=1) @ (excess - np.log1p(excess)) < 0.01
@@ -498,9 +496,8 @@ def test_effects_of_rows_without_a_bird_stay_finite():
     margins = support.margins(values)
     assert isinstance(margins, Margins)
     start = Effects(0.0, np.zeros(3), np.zeros(4))
-    effects, theta, _ = fit_effects(
-        support, margins, np.zeros(12), start, "both", 0.0, FAMILIES["poisson"]
-    )
+    pooled = pooled_of(support, margins, "poisson")
+    effects, theta, _ = fit_effects(pooled, np.zeros(12), start)
     assert np.isfinite(theta).all()
     assert effects.rows[1] < -5
     assert_allclose(np.exp(theta[rows != 1]), 5.0, rtol=1e-3)

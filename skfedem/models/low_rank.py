@@ -294,7 +294,7 @@ class LowRankModel(Model):
         theta = parameters.natural
         log_likelihood = self.scale * mean_log_likelihood + self.log_base_measure
         penalty = self.pooled.penalty * float(theta.low_rank.singular_values.sum())
-        penalty += ridge(theta.effects, self.pooled.effects_penalty)
+        penalty += ridge(self.pooled, theta.effects)
         return penalty - float(log_likelihood)
 
     def change(self, now, before):

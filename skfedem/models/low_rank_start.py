@@ -12,8 +12,8 @@ from .._federation import Federation, offsets_of, weights_of_clients
 from ._base import Start
 from .low_rank import LowRankModel, Point
 from .low_rank_theta import Cells, low_rank_at, zero_low_rank
-from .main_effects import Effects, Margins, Support
-from .proximal import Pooled, largest_curvature, with_effects
+from .main_effects import Effects, Margins, Pooled, Support
+from .proximal import largest_curvature, with_effects
 
 # Poisson cells have no largest curvature; an adaptive step starts from this many times the
 # largest one at the start, as halving it is cheap.

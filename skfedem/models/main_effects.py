@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
 from .._compat import conjugate_gradients
-from .families import safe_share
+from .families import Family, safe_share
 
 EFFECTS = ("both", "rows", "columns", "none")
 
@@ -100,28 +100,53 @@ class Effects(NamedTuple):
         return self.intercept + self.rows[rows] + self.columns[columns]
 
 
-def ridge(effects, penalty):
+class Pooled(NamedTuple):
+    """What the server was told once, and what it is to fit.
+
+    Attributes
+    ----------
+    support : Support
+    margins : Margins
+        Sums of the observations over rows and over columns.
+    family : Family
+    rank : int
+        Largest rank of the low-rank part.
+    penalty : float
+        λ.
+    effects : {"both", "rows", "columns", "none"}
+    effects_penalty : float
+        Ridge on the effects.
+    """
+
+    support: Support
+    margins: Margins
+    family: Family
+    rank: int
+    penalty: float
+    effects: str
+    effects_penalty: float
+
+    @property
+    def ridge_penalty(self):
+        """Ridge on the effects as it is used: never 0."""
+        return max(self.effects_penalty, LEAST_PENALTY)
+
+
+def ridge(pooled, effects):
     """The effects' share of the objective; nats."""
     squares = effects.rows @ effects.rows + effects.columns @ effects.columns
-    return 0.5 * max(penalty, LEAST_PENALTY) * float(squares)
+    return 0.5 * pooled.ridge_penalty * float(squares)
 
 
-def fit_effects(support, margins, low_rank_values, start, kind, penalty, family, factor=None):
+def fit_effects(pooled, low_rank_values, start, factor=None):
     """Minimise the objective over the effects, by Newton's method with step halving.
 
     Parameters
     ----------
-    support : Support
-    margins : Margins
-        Sums of the observations.
+    pooled : Pooled
     low_rank_values : ndarray of shape (n_cells,)
         Low-rank part in the observed cells.
     start : Effects
-    kind : {"both", "rows", "columns", "none"}
-        Which effects there are; "none" has no intercept either.
-    penalty : float
-        Ridge on the effects.
-    family : Family
     factor : ndarray or None
         From the last call, for speed.
 
@@ -133,19 +158,19 @@ def fit_effects(support, margins, low_rank_values, start, kind, penalty, family,
     factor : ndarray or None
         For the next call.
     """
+    support, family = pooled.support, pooled.family
     cells = support.rows, support.columns
-    if kind == "none":
+    if pooled.effects == "none":
         return start, low_rank_values + start.at(*cells), None
-    penalty = max(penalty, LEAST_PENALTY)
 
     def evaluated(effects):
         theta = low_rank_values + effects.at(*cells)
-        return theta, _objective(support, margins, effects, theta, penalty, family)
+        return theta, _objective(pooled, effects, theta)
 
     effects, (theta, value) = start, evaluated(start)
     for _ in range(_MAX_NEWTON_STEPS):
-        slopes, weights = _derivatives(support, margins, effects, theta, penalty, family)
-        direction, factor = _newton_direction(support, slopes, weights, kind, penalty, factor)
+        slopes, weights = _derivatives(pooled, effects, theta)
+        direction, factor = _newton_direction(pooled, slopes, weights, factor)
         # A safe share for each effect by itself: with a common one, a row far down the logistic
         # curve would hold all others back, or go as far up while these gain. If the intercept is
         # held back more than the effects that were to correct it, the safe direction may lead
@@ -204,42 +229,44 @@ def _line_search(evaluated, support, effects, direction, value, decrease):
     return None
 
 
-def _objective(support, margins, effects, theta, penalty, family):
+def _objective(pooled, effects, theta):
     """What depends on the effects: ``Σ N ψ(θ) - Σ y (effects) + ridge``."""
-    loss = support.counts @ family.log_partition(theta)
+    margins = pooled.margins
+    loss = pooled.support.counts @ pooled.family.log_partition(theta)
     linear = effects.intercept * margins.rows.sum()
     linear += effects.rows @ margins.rows + effects.columns @ margins.columns
-    return float(loss - linear) + ridge(effects, penalty)
+    return float(loss - linear) + ridge(pooled, effects)
 
 
-def _derivatives(support, margins, effects, theta, penalty, family):
+def _derivatives(pooled, effects, theta):
     """Slopes of descent (minus the gradient), and the weights ``N ψ''(θ)`` of the curvature."""
+    support, margins, family = pooled.support, pooled.margins, pooled.family
     expected = support.margins(support.counts * family.mean(theta))
     slopes = Effects(
         margins.rows.sum() - expected.rows.sum(),
-        margins.rows - expected.rows - penalty * effects.rows,
-        margins.columns - expected.columns - penalty * effects.columns,
+        margins.rows - expected.rows - pooled.ridge_penalty * effects.rows,
+        margins.columns - expected.columns - pooled.ridge_penalty * effects.columns,
     )
     return slopes, support.counts * family.variance(theta)
 
 
-def _newton_direction(support, slopes, weights, kind, penalty, factor):
+def _newton_direction(pooled, slopes, weights, factor):
     """Newton's direction in the intercept, then in the effects given that (Gauss-Seidel).
 
     The effects alone could move the intercept, by centring, but a large ridge would hold them back.
     """
-    curvature = support.margins(weights)
+    curvature = pooled.support.margins(weights)
     intercept = slopes.intercept / (curvature.rows.sum() + LEAST_PENALTY)
-    penalty = max(penalty, _LEAST_SHARE * float(curvature.rows.max()))
-    by_row, by_column = curvature.rows + penalty, curvature.columns + penalty
+    least = max(pooled.ridge_penalty, _LEAST_SHARE * float(curvature.rows.max()))
+    by_row, by_column = curvature.rows + least, curvature.columns + least
     rows = slopes.rows - intercept * curvature.rows
     columns = slopes.columns - intercept * curvature.columns
-    if kind == "rows":
+    if pooled.effects == "rows":
         return Effects(intercept, rows / by_row, np.zeros_like(columns)), None
-    if kind == "columns":
+    if pooled.effects == "columns":
         return Effects(intercept, np.zeros_like(rows), columns / by_column), None
     # Eliminate the rows: (C - Wᵀ R⁻¹ W) c = g_c - Wᵀ R⁻¹ g_r, then r = R⁻¹ (g_r - W c).
-    matrix = support.matrix(weights)
+    matrix = pooled.support.matrix(weights)
     transposed = matrix.T
     right = columns - transposed @ (rows / by_row)
 

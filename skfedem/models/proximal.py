@@ -11,41 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .families import Family
 from .low_rank_theta import LowRank, low_rank_at, squared_distance
-from .main_effects import Effects, Margins, Support, fit_effects, ridge
+from .main_effects import Effects, fit_effects, ridge
 from .thresholding import threshold_singular_values
 
 MAX_HALVINGS = 60
 # For changes of θ below this, ψ is a parabola up to rounding.
 _SMALL_CHANGE = 1e-4
-
-
-class Pooled(NamedTuple):
-    """What the server was told once, and what it is to fit.
-
-    Attributes
-    ----------
-    support : Support
-    margins : Margins
-        Sums of the observations over rows and over columns.
-    family : Family
-    rank : int
-        Largest rank of the low-rank part.
-    penalty : float
-        λ.
-    effects : {"both", "rows", "columns", "none"}
-    effects_penalty : float
-        Ridge on the effects.
-    """
-
-    support: Support
-    margins: Margins
-    family: Family
-    rank: int
-    penalty: float
-    effects: str
-    effects_penalty: float
 
 
 class Iterate(NamedTuple):
@@ -100,16 +72,7 @@ def with_effects(pooled, low_rank, low_rank_values, effects, factor=None):
 
     ``effects`` is where the search for them begins, ``factor`` that of an earlier one.
     """
-    effects, theta, factor = fit_effects(
-        pooled.support,
-        pooled.margins,
-        low_rank_values,
-        effects,
-        pooled.effects,
-        pooled.effects_penalty,
-        pooled.family,
-        factor,
-    )
+    effects, theta, factor = fit_effects(pooled, low_rank_values, effects, factor)
     return Iterate(low_rank, low_rank_values, effects, theta, factor)
 
 
@@ -118,7 +81,7 @@ def objective(pooled, iterate, sums):
     loss = pooled.support.counts @ pooled.family.log_partition(iterate.theta)
     linear = sums @ iterate.theta
     penalty = pooled.penalty * iterate.low_rank.singular_values.sum()
-    return float(loss - linear + penalty) + ridge(iterate.effects, pooled.effects_penalty)
+    return float(loss - linear + penalty) + ridge(pooled, iterate.effects)
 
 
 def extrapolate(pooled, iterate, previous, momentum):
