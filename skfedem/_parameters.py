@@ -108,14 +108,13 @@ def check_shape(name, value, shape):
 
 
 def check_rank(name, rank, shape):
-    """Return a rank; raise for one that a matrix of this shape cannot have."""
+    """Raise for a rank that a matrix of this shape cannot have; None has no bound."""
     if rank is not None and rank > min(shape):
         raise ValueError(
             f"Expected {name} <= min(n_rows, n_columns), got {rank} for a matrix of shape {shape} "
             f"(n_samples = {shape[0]}, n_features = {shape[1]}). Use a smaller rank, or None for "
             "no bound."
         )
-    return rank
 
 
 def is_auto(value):

@@ -14,7 +14,7 @@ from .models.low_rank_theta import zero_low_rank
 from .models.thresholding import threshold_singular_values
 
 
-def largest_penalty(cells, family, effects, effects_penalty, client_weights):
+def largest_penalty(imputer, cells):
     """Smallest penalty whose low-rank part is 0: the largest singular value of the residuals.
 
     The residuals are those of the effects alone, summed over the clients, who each send theirs once
@@ -22,29 +22,18 @@ def largest_penalty(cells, family, effects, effects_penalty, client_weights):
 
     Parameters
     ----------
+    imputer : FederatedMatrixImputer
+        Its ``family``, ``effects``, ``effects_penalty`` and ``client_weights`` are read.
     cells : CellData
-    family : Family
-    effects : {"both", "rows", "columns", "none"}
-    effects_penalty : float
-    client_weights : {"n_samples", "uniform"}
 
     Returns
     -------
     penalty : float
     """
     observers = np.flatnonzero(np.diff(cells.offsets))
-    federation = cell_federation(cells, observers, client_weights)
-    model = low_rank_model(
-        federation,
-        cells.shape,
-        cells.log_base_measure[observers],
-        family,
-        rank=1,
-        penalty=0.0,
-        effects=effects,
-        effects_penalty=effects_penalty,
-        adaptive=True,
-    )
+    federation = cell_federation(cells, observers, imputer.client_weights)
+    base_measures = cells.log_base_measure[observers]
+    model = low_rank_model(imputer, federation, cells.shape, base_measures)
     every = np.arange(federation.n_clients)
     theta = start_run(model, federation).parameters.natural
     residuals = model.all_rows(federation, theta, every).statistics

@@ -424,18 +424,18 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             count is so large or it was observed so often.
         """
         self._check_parameters()
-        checked, settings, family = clone(self), in_python_numbers(self), FAMILIES[self.family]
+        checked, settings = clone(self), in_python_numbers(self)
         data = check_cells(
             checked,
             X,
             clients,
             shape=shape,
-            family=family,
+            family=FAMILIES[self.family],
             missing_values=self.missing_values,
             rows=self.rows,
             has_intercept=self.effects != "none",
         )
-        rank = check_rank("rank", settings.rank, data.shape) or min(data.shape)
+        check_rank("rank", self.rank, data.shape)
         observers = np.flatnonzero(np.diff(data.offsets))
         federation = cell_federation(data, observers, self.client_weights)
         check_minibatches(settings, federation.lengths, data.ids[observers], "observed cells")
@@ -446,17 +446,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         seed = seed_of(self, seed, resume_from)
         task = FitTask(self, X, y, settings.max_iter)
         with Workers(self.n_jobs) as workers:
-            model = low_rank_model(
-                federation,
-                data.shape,
-                data.log_base_measure[observers],
-                family,
-                rank,
-                settings.penalty,
-                settings.effects,
-                settings.effects_penalty,
-                adaptive=is_auto(self.step_size),
-            )
+            base_measures = data.log_base_measure[observers]
+            model = low_rank_model(settings, federation, data.shape, base_measures)
             problem = federated_problem(settings, model, federation, seed)
             if memory and same_rows(memory, federation, data.ids[observers]):
                 start = start_again(model, federation, memory.model, memory.server, theta)

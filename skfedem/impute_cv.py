@@ -332,18 +332,12 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             folds = deal_cells(np.diff(cells.offsets), self.n_splits, seed)
             check_folds(folds, self.n_splits)
             self._check_minibatches(cells, folds)
+            imputer = self._imputer(seed)
             largest = {
-                effects_penalty: largest_penalty(
-                    cells,
-                    FAMILIES[self.family],
-                    self.effects,
-                    effects_penalty,
-                    self.client_weights,
-                )
-                for effects_penalty in self._ridges()
+                ridge: largest_penalty(clone(imputer).set_params(effects_penalty=ridge), cells)
+                for ridge in self._ridges()
             }
             paths = {ridge: self._path(penalty_max) for ridge, penalty_max in largest.items()}
-            imputer = self._imputer(seed)
             trials = self._search(imputer, cells, folds, ranks, paths)
             results = tabulated(trials)
             best_index = int(np.argmax(results["mean_test_score"]))

@@ -299,17 +299,8 @@ def low_rank_case(family):
     def reordered(order):
         federation = stack_cells([clients[k] for k in order], WEIGHTS[order])
         base = [FAMILIES[family].log_base_measure(clients[k].values).sum() for k in order]
-        model = low_rank_model(
-            federation,
-            LOW_RANK_SHAPE,
-            np.array(base),
-            FAMILIES[family],
-            rank=3,
-            penalty=penalty,
-            effects="both",
-            effects_penalty=0.0,
-            adaptive=True,
-        )
+        imputer = FederatedMatrixImputer(3, family=family, penalty=penalty, effects_penalty=0.0)
+        model = low_rank_model(imputer, federation, LOW_RANK_SHAPE, np.array(base))
         return model, federation
 
     def criterion(parameters):

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 import literal_imputation as oracle
+from skfedem import FederatedMatrixImputer
 from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
@@ -87,17 +88,15 @@ def problem_of(
     federation = federate(*data, client_weights)
     lengths = np.bincount(data[3])
     base = np.bincount(data[3], FAMILIES[family].log_base_measure(data[2]))[lengths > 0]
-    model = low_rank_model(
-        federation,
-        SHAPE,
-        base,
-        FAMILIES[family],
-        min(SHAPE) if rank is None else rank,
-        PENALTIES[family] if penalty is None else penalty,
-        effects,
-        0.0,
-        adaptive,
+    imputer = FederatedMatrixImputer(
+        rank,
+        family=family,
+        penalty=PENALTIES[family] if penalty is None else penalty,
+        effects=effects,
+        effects_penalty=0.0,
+        step_size="auto" if adaptive else 1.0,
     )
+    model = low_rank_model(imputer, federation, SHAPE, base)
     compressor = Identity() if compressor is None else compressor
     lengths = model.vectors(federation).distinct_lengths
     omega = float(np.max(compressor.omega_for(lengths)))
@@ -541,9 +540,8 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
     rows, columns = np.divmod(np.arange(40), 4)
     cells = Cells(rows, columns, (np.arange(40) % 40 == 0) * 1.0, np.full(40, 3.0))
     federation = Federation(cells, offsets_of([40]), np.ones(1))
-    model = low_rank_model(
-        federation, (10, 4), np.zeros(1), FAMILIES[family], 1, 0.1, "both", 0.1, adaptive=False
-    )
+    imputer = FederatedMatrixImputer(1, family=family, penalty=0.1, step_size=1.0)
+    model = low_rank_model(imputer, federation, (10, 4), np.zeros(1))
     step = start_run(model, federation).statistics.natural_step
     # Observations are divided by their mean number.
     assert_allclose(1 / step, largest_variance * model.pooled.support.counts.max(), rtol=1e-12)

@@ -101,7 +101,7 @@ class LowRankModel(Model):
         of cells, where clients count by their observations.
     log_base_measure : float
         Weighted sum of ``log ρ(y)`` over all observations; nats.
-    adaptive : bool, default=True
+    adaptive : bool
         Whether η follows the curvature, with momentum in exact rounds, and singular vectors are
         carried over from round to round. Otherwise η is ``1 / max(N ψ'')``, steps have no momentum,
         and singular value decompositions are iterated to convergence.
@@ -111,7 +111,7 @@ class LowRankModel(Model):
     criterion = "objective"
     n_quiet = 5
 
-    def __init__(self, pooled, positions, scale, log_base_measure, adaptive=True):
+    def __init__(self, pooled, positions, scale, log_base_measure, adaptive):
         self.pooled = pooled
         self.positions = positions
         self.scale = scale

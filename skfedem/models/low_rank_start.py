@@ -9,7 +9,9 @@ import numpy as np
 
 from .._bits import FLOAT_BITS
 from .._federation import Federation, offsets_of, weights_of_clients
+from .._parameters import is_auto
 from ._base import Start
+from .families import FAMILIES
 from .low_rank import LowRankModel, Point
 from .low_rank_theta import Cells, low_rank_at, zero_low_rank
 from .main_effects import Effects, Margins, Pooled, Support
@@ -37,17 +39,7 @@ def cell_federation(data, observers, client_weights):
     return Federation(cells, offsets, weights)
 
 
-def low_rank_model(
-    federation,
-    shape,
-    log_base_measures,
-    family,
-    rank,
-    penalty,
-    effects,
-    effects_penalty,
-    adaptive,
-):
+def low_rank_model(estimator, federation, shape, log_base_measures):
     """Model of some clients' cells, from what they tell the server before the first round.
 
     They tell it which cells they observed and how often, and the sums over rows and over columns of
@@ -55,18 +47,15 @@ def low_rank_model(
 
     Parameters
     ----------
+    estimator : FederatedMatrixImputer
+        Its ``family``, ``rank``, ``penalty``, ``effects``, ``effects_penalty`` and ``step_size``
+        are read.
     federation : Federation
         Its rows are ``Cells``.
     shape : tuple of two int
         Shape of the matrix.
     log_base_measures : ndarray of shape (n_clients,)
         Sum of ``log ρ(y)`` over each client's observations; nats.
-    family : Family
-    rank : int
-    penalty : float
-    effects : {"both", "rows", "columns", "none"}
-    effects_penalty : float
-    adaptive : bool
 
     Returns
     -------
@@ -97,8 +86,17 @@ def low_rank_model(
         shape=shape,
     )
     margins = support.margins(np.bincount(positions, counts * cells.values))
-    pooled = Pooled(support, margins, family, rank, penalty, effects, effects_penalty)
-    return LowRankModel(pooled, positions, scale, float(shares @ log_base_measures), adaptive)
+    pooled = Pooled(
+        support,
+        margins,
+        family=FAMILIES[estimator.family],
+        rank=estimator.rank or min(shape),
+        penalty=estimator.penalty,
+        effects=estimator.effects,
+        effects_penalty=estimator.effects_penalty,
+    )
+    log_base_measure = float(shares @ log_base_measures)
+    return LowRankModel(pooled, positions, scale, log_base_measure, is_auto(estimator.step_size))
 
 
 def start_run(model, federation, theta=None):
