@@ -82,24 +82,25 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     trace : list
     """
     memory = in_setting(memory, problem, "stream")
-    server, model, totals = memory.server, memory.model, memory.totals.astype(np.float64)
-    controls, mass, n_samples = memory.states.controls[at], totals.sum(), memory.n_samples
-    history, trace, n_rows = History(), [], problem.federation.n_samples
+    server, model, n_samples = memory.server, memory.model, memory.n_samples
+    # Of all known clients, by their positions in the memory.
+    controls, totals = memory.states.controls.copy(), memory.totals.astype(np.float64)
+    mass, epoch_rows = totals.sum(), problem.federation.n_samples
+    history, trace = History(), []
     for clients, batch in batches(problem.federation, problem.batch_size):
-        own, here = batch.totals, at[clients]
+        here, own = at[clients], batch.totals
         totals[here] += own
         if client_weights == "uniform":
             weights = np.full(len(here), 1 / len(totals))
         else:
             # Σ_i w_i V_i with weights that have changed.
-            control = mass * server.control + own @ controls[clients]
+            control = mass * server.control + own @ controls[here]
             mass += own.sum()
             server = server._replace(control=control / mass)
             weights = totals[here] / mass
-        federation = batch._replace(weights=weights)
         now = problem._replace(
             model=model,
-            federation=federation,
+            federation=batch._replace(weights=weights),
             batch_size=None,
             lasting_noise=True,
             presence=1.0 if len(here) == len(totals) else float(weights.sum()),
@@ -109,20 +110,18 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         else:
             step_size = schedule(server.round_index + 1)
         n_samples += batch.n_samples
-        states = fedem.ClientStates(controls[clients])
-        server, model, row = _round(now, server, states, step_size, n_rows, workers)
-        controls[clients] = states.controls
+        states = fedem.ClientStates(controls[here])
+        server, model, row = _round(now, server, states, step_size, epoch_rows, workers)
+        controls[here] = states.controls
         history.append(**row)
         trace.append(model.trace(server.parameters))
-    every = memory.states.controls.copy()
-    every[at] = controls
     memory = memory._replace(
         totals=totals,
         weights=weights_of_clients(totals, client_weights),
         n_samples=n_samples,
         model=model,
         server=server,
-        states=fedem.ClientStates(every),
+        states=fedem.ClientStates(controls),
     )
     return memory, history, trace
 
