@@ -11,19 +11,14 @@ from .._federation import offsets_of, runs
 from .._messages import plural
 from .._parameters import check_choice
 from .cell_values import check_values
-from .matrices import GIVE_MATRICES, client_table, holds_clients, is_cell_list
+from .matrices import GIVE_MATRICES, holds_clients, is_cell_list
 from .observations import (
-    Observations,
-    check_fits_shape,
-    from_triplets,
     marker,
     observations_of_list,
     observations_of_table,
     observations_of_triplets,
-    observed,
-    one_table,
+    triplets_of_one_client,
 )
-from .table_labels import is_frame
 from .tables import n_dimensions, refuse_lazy
 
 # Observations sorted at once, so that little memory is needed beyond input and result.
@@ -129,7 +124,7 @@ def check_cells(
     elif shape is not None:
         observations = observations_of_triplets(estimator, X, clients, shape, missing, rows)
     else:
-        observations = observations_of_table(estimator, X, clients, missing)
+        observations = observations_of_table(estimator, X, clients, missing, reset=True)
     check_values(observations, family, missing)
     if not len(observations.codes):
         raise ValueError(
@@ -161,10 +156,9 @@ def check_matrix(estimator, X, missing_values, family, origin=0.0):
     if is_cell_list(X):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
     missing = marker(missing_values)
-    table = one_table(estimator, X, reset=False)
-    codes, values = observed(table, missing)
-    given = X if is_frame(X) else table
-    return _table_cells(codes, values, table.shape, given, missing, family, origin)
+    observations = observations_of_table(estimator, X, None, missing, reset=False)
+    check_values(observations, family, missing)
+    return _merged(observations, family, origin)
 
 
 def refuse_triplets_alone(X, n_columns):
@@ -202,20 +196,12 @@ def check_triplets(X, shape, missing_values, family, origin=0.0):
             f"{type(X).__name__} with {plural(n_dimensions(X), 'dimension')}. Give an array of "
             "shape (n, 3)."
         )
-    table = client_table(X, "")
-    check_fits_shape(table, shape, "")
-    ((codes, values),) = from_triplets([table], shape, missing, whose="")
-    return _table_cells(codes, values, shape, None, missing, family, origin)
-
-
-def _table_cells(codes, values, shape, given, missing, family, origin):
-    """Cells of the observations of one table."""
-    observations = Observations(codes, values, np.array([0, len(codes)]), shape, given=given)
+    observations = triplets_of_one_client(X, shape, missing)
     check_values(observations, family, missing)
-    return _merged(observations, family, origin, keep_observations=False)
+    return _merged(observations, family, origin)
 
 
-def _merged(observations, family, origin, keep_observations):
+def _merged(observations, family, origin, keep_observations=False):
     """Sort each client's observations by cell, and merge those of the same cell."""
     codes, offsets = observations.codes, observations.offsets
     n_rows, n_columns = observations.shape

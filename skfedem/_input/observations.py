@@ -61,9 +61,9 @@ def observations_of_list(estimator, X, shape, missing, rows):
     row_offsets = None
     if shape is not None:
         for k, table in enumerate(tables):
-            check_fits_shape(table, shape, f" of client {k}")
+            _check_fits_shape(table, shape, f" of client {k}")
         _set_features(estimator, np.empty((1, shape[1])))
-        pieces = from_triplets(tables, shape, missing)
+        pieces = _from_triplets(tables, shape, missing, " of client {}")
         given = [None if _is_triplets(table) else table for table in tables]
     else:
         _check_alike(tables, rows)
@@ -71,7 +71,7 @@ def observations_of_list(estimator, X, shape, missing, rows):
         shape, given = tables[0].shape[-2:], X
         unnamed = column_names(X[0], 0) is None
         _set_features(estimator, np.empty((1, shape[1])) if unnamed else X[0])
-        pieces = [observed(table, missing) for table in tables]
+        pieces = [_observed(table, missing) for table in tables]
         if rows == "disjoint":
             row_offsets = offsets_of([table.shape[-2] for table in tables])
             shape = (int(row_offsets[-1]), shape[1])
@@ -84,12 +84,16 @@ def observations_of_list(estimator, X, shape, missing, rows):
     )
 
 
-def observations_of_table(estimator, X, clients, missing):
-    table = one_table(estimator, X, reset=True)
-    codes, values = observed(table, missing)
+def observations_of_table(estimator, X, clients, missing, *, reset):
+    """A table of one client, or of several with a label for each row.
+
+    With ``reset`` the estimator keeps the features; otherwise they are compared with those kept.
+    """
+    table = _one_table(estimator, X, reset)
+    codes, values = _observed(table, missing)
     given = X if is_frame(X) else table
     if clients is None:
-        return Observations(codes, values, np.array([0, len(codes)]), table.shape, given=given)
+        return _of_one_client(codes, values, table.shape, given)
     ids, row_owners = client_codes(clients, table.shape[0])
     # Cells are sorted by client, the rows of the matrix stay where they are.
     owners = row_owners[codes // table.shape[1]]
@@ -105,14 +109,23 @@ def observations_of_triplets(estimator, X, clients, shape, missing, rows):
             "Expected triplets (site, month, value) with `shape`, got a sparse matrix, which has "
             "a shape of its own. Fit without `shape`."
         )
-    table = client_table(X, "")
-    check_fits_shape(table, shape, "")
     _set_features(estimator, np.empty((1, shape[1])))
-    ((codes, values),) = from_triplets([table], shape, missing, whose="")
+    triplets = triplets_of_one_client(X, shape, missing)
     if clients is None:
-        return Observations(codes, values, np.array([0, len(codes)]), shape)
-    ids, owners = client_codes(clients, len(table))
-    return _by_client(codes, values, shape, ids, owners)
+        return triplets
+    ids, owners = client_codes(clients, len(triplets.codes))
+    return _by_client(triplets.codes, triplets.values, shape, ids, owners)
+
+
+def triplets_of_one_client(X, shape, missing):
+    table = client_table(X, "")
+    _check_fits_shape(table, shape, "")
+    ((codes, values),) = _from_triplets([table], shape, missing, "")
+    return _of_one_client(codes, values, shape)
+
+
+def _of_one_client(codes, values, shape, given=None):
+    return Observations(codes, values, np.array([0, len(codes)]), shape, given=given)
 
 
 def _by_client(codes, values, shape, ids, owners, given=None):
@@ -190,7 +203,7 @@ def _check_alike(tables, rows):
             )
 
 
-def check_fits_shape(table, shape, whose):
+def _check_fits_shape(table, shape, whose):
     """Raise unless a table is triplets or has the shape."""
     if not _is_triplets(table):
         if table.shape[-2:] != shape:
@@ -210,9 +223,9 @@ def _is_triplets(table):
     return not issparse(table) and table.ndim == 2
 
 
-def from_triplets(tables, shape, missing, whose=" of client {}"):
+def _from_triplets(tables, shape, missing, whose):
     """Codes and values of each client, who has triplets or else a matrix of the shape."""
-    pieces = [None if _is_triplets(table) else observed(table, missing) for table in tables]
+    pieces = [None if _is_triplets(table) else _observed(table, missing) for table in tables]
     clients = [k for k, piece in enumerate(pieces) if piece is None]
     lengths = np.array([len(tables[k]) for k in clients], dtype=np.int64)
     for run in runs(offsets_of(lengths), _BLOCK):
@@ -237,7 +250,7 @@ def from_triplets(tables, shape, missing, whose=" of client {}"):
     return pieces
 
 
-def one_table(estimator, X, reset):
+def _one_table(estimator, X, reset):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
     if reset:
         refuse_series(X)
@@ -284,7 +297,7 @@ def _missing_cells(table, missing):
     return is_marker
 
 
-def observed(table, missing):
+def _observed(table, missing):
     """Codes and values of the observations in a sparse matrix, or in one with missing cells."""
     n_rows, n_columns = table.shape[-2:]
     if issparse(table):
