@@ -70,8 +70,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 return answer(X)
             # What set_output asks for is made table by table; tried together first, it warns twice.
             if self._has_sites or not gives_arrays(self):
-                return _each_client(X, answer)
-            return together(X, answer, _each_client)
+                return _each_matrix(X, answer)
+            return together(X, answer, _each_matrix)
         cells = self._cells(X)
         if self._rows_are_sites:
             filled = self._site_means.copy()
@@ -249,7 +249,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 return np.sum([scored(rows) for rows, _ in stacks(X)], axis=0)
             except (TypeError, ValueError):
                 pass  # one by one, errors name the client
-        return np.sum(_each_client(X, scored), axis=0)
+        return np.sum(_each_matrix(X, scored), axis=0)
 
 
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
@@ -261,7 +261,7 @@ def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
     return tags
 
 
-def _each_client(X, answer):
+def _each_matrix(X, answer):
     """Answers for the tables of a list, or of the observers of a 3-D array."""
     if not len(X):
         raise ValueError("Expected at least one client, got an empty list.")

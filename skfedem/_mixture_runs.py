@@ -14,7 +14,7 @@ from .models.mixture_start import (
     start_again,
     start_run,
 )
-from .solvers._memory import go_on, positions
+from .solvers._memory import find_labels, go_on
 from .solvers._options import SOLVERS, federated_problem, run_solver
 from .solvers._resume import seed_of
 
@@ -63,7 +63,7 @@ def next_run(settings, federation, given, memory, ids):
     """
     before, server = memory.model, memory.server
     model, (uplink, downlink) = standardised_again(settings, before, federation, given)
-    n_new = np.count_nonzero(positions(memory.ids, ids) < 0)
+    n_new = np.count_nonzero(find_labels(memory.ids, ids) < 0)
     cost = uplink, downlink + bits_of_units(model, n_new)
 
     def start(problem):

@@ -45,7 +45,7 @@ def known_labels(estimator, X):
     return estimator._column_labels
 
 
-def check_labels(labels, n_columns):
+def checked_labels(labels, n_columns):
     """Labels of the columns as an array; positions where there are none.
 
     Periods become the times at which they begin; times with a zone become local clock times.

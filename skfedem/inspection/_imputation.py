@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from .._parameters import check_choice, check_number, check_switch
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from ..models.families import FAMILIES
-from ._columns import check_labels, furnish, known_labels, place
+from ._columns import checked_labels, furnish, known_labels, place
 from ._common import check_matplotlib, check_text, last_step, lay_out, one_or_all
 from ._maps import draw_maps
 from ._matrix import band_edges, fitted_bands, observed_bands, observed_cells, totals
@@ -132,7 +132,7 @@ class ImputationDisplay:
         self.unobserved_columns = _array(unobserved_columns)
         check_choice("family", family, tuple(FAMILIES))
         self.family = family
-        self.column_labels = check_labels(column_labels, len(self.trend))
+        self.column_labels = checked_labels(column_labels, len(self.trend))
         check_choice("row_order", row_order, _ORDERS)
         self.row_order = row_order
 

@@ -80,7 +80,7 @@ class Minibatch(NamedTuple):
     """Drawn cells, and where they are in the clients' vectors."""
 
     cells: Cells
-    positions: np.ndarray
+    places: np.ndarray
     n_numbers: int
     batch_size: int
 
@@ -148,20 +148,19 @@ class LowRankModel(Model):
         """Draw cells."""
         lengths = federation.lengths_of(clients)
         drawn = batches + federation.offsets[clients][:, None]
-        positions = batches + (np.cumsum(lengths) - lengths)[:, None]
+        places = batches + (np.cumsum(lengths) - lengths)[:, None]
         cells = _take(federation.rows, drawn.ravel())
-        return Minibatch(cells, positions.ravel(), int(lengths.sum()), batches.shape[1])
+        return Minibatch(cells, places.ravel(), int(lengths.sum()), batches.shape[1])
 
     def minibatch_mean(self, natural, minibatch):
         """Residuals in the drawn cells, over the number drawn; 0 in the client's other cells."""
-        cells, positions, n_numbers, batch_size = minibatch
+        cells, places, n_numbers, batch_size = minibatch
         if isinstance(natural, Theta):
             theta = at(natural, cells.rows, cells.columns)
         else:
-            theta = natural[positions]
-        return (
-            np.bincount(positions, self._residuals(cells, theta), minlength=n_numbers) / batch_size
-        )
+            theta = natural[places]
+        sums = np.bincount(places, self._residuals(cells, theta), minlength=n_numbers)
+        return sums / batch_size
 
     def kept_natural(self, federation, natural, clients):
         """θ in the cells that the clients observed."""

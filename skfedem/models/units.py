@@ -185,7 +185,7 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
     """
     rotates = covariance_type in MATRICES
     variances = np.diagonal(second_moment) if rotates else second_moment
-    variances = np.where(variances > _no_variance(center), variances, 0.0)
+    variances = np.where(variances > _seeming_variance(center), variances, 0.0)
     if covariance_type == "spherical":
         variances = np.full(len(variances), variances.mean())
     scale = np.sqrt(np.where(variances > 0, variances, 1.0))
@@ -226,7 +226,7 @@ def with_new_axes(units, second_moment, covariance_type):
     center, scale, rotation, varies = units
     fixed = ~varies
     if rotation is None:
-        new = fixed & (second_moment > _no_variance(center))
+        new = fixed & (second_moment > _seeming_variance(center))
         if covariance_type == "diag":
             scale = np.where(new, np.sqrt(second_moment), scale)
     else:
@@ -242,7 +242,7 @@ def with_new_axes(units, second_moment, covariance_type):
     return Units(center, scale, rotation, _unless_all(varies | new)) if new.any() else units
 
 
-def _no_variance(center):
+def _seeming_variance(center):
     """Largest variance that a constant feature may seem to have, as its mean is rounded."""
     return np.maximum((ROUNDING * center) ** 2, _LEAST_VARIANCE)
 

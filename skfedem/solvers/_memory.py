@@ -148,7 +148,7 @@ def go_on(memory, solver, problem, start, ids):
         states.controls[:] = memory.states.controls
     else:
         _check_kinds(memory.ids, ids)
-        at = positions(memory.ids, ids)
+        at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
     if not (unchanged and np.array_equal(memory.weights, federation.weights)):
         server = server._replace(control=mean_control(problem, states.controls))
@@ -189,7 +189,7 @@ def join(memory, ids, client_weights):
     """
     known, n_known = memory.ids, len(memory.ids)
     _check_kinds(known, ids)
-    at = positions(known, ids)
+    at = find_labels(known, ids)
     new = np.flatnonzero(at < 0)
     controls, server = memory.states.controls, memory.server
     if len(new):
@@ -237,7 +237,7 @@ def _together(known, new):
     return labels if (labels == exact).all() else exact
 
 
-def positions(known, ids):
+def find_labels(known, ids):
     """Position of each client among the known ones, -1 where it is new.
 
     Parameters
