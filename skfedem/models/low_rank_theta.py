@@ -31,13 +31,16 @@ class Cells(NamedTuple):
 
 
 class LowRank(NamedTuple):
-    """``left @ diag(singular_values) @ right.T``, with orthonormal columns in both factors.
+    """``left @ diag(singular_values) @ right.T``.
+
+    That of a fit, or of a proximal step, has orthonormal columns in both factors. An extrapolated
+    one, or that of rows solved for later, need not.
 
     Attributes
     ----------
     left : ndarray of shape (n_rows, rank)
     singular_values : ndarray of shape (rank,)
-        Positive, decreasing.
+        Positive and decreasing where the factors are orthonormal.
     right : ndarray of shape (n_columns, rank)
     """
 

@@ -35,7 +35,7 @@ class Memory(NamedTuple):
         With the units of Ŝ and V.
     server : ServerState
     states : NamedTuple
-        Clients' states; their arrays have one row a client.
+        Clients' states, as ``_base`` describes them.
     setting : tuple
         What made the rounds noisy: the limit of automatic steps belongs to it.
     """
