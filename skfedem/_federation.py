@@ -19,6 +19,8 @@ from ._typing import IntArray
 
 # Number of clients whose first and last rows make the fingerprint of a table.
 _FINGERPRINTED = 1000
+# Largest number of clients in a run.
+MOST_CLIENTS = 1024
 # Number of rows that a digest of all rows reads at once.
 _DIGESTED = 2**14
 
@@ -182,7 +184,7 @@ def _pieces(federation):
             yield reading.sample_weight
 
 
-def runs(offsets, n_rows, n_clients=1024):
+def runs(offsets, n_rows, n_clients=MOST_CLIENTS):
     """Cut a sequence of clients into runs with at most so many rows and clients.
 
     A client with more than ``n_rows`` rows is a run by itself. The cut depends on their numbers

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import issparse
 
-from .._federation import offsets_of, runs
+from .._federation import MOST_CLIENTS, offsets_of, runs
 from .._messages import plural
 from .._parameters import check_choice
 from .cell_values import check_values
@@ -209,7 +209,7 @@ def _merged(observations, family, origin, keep_observations=False):
     lengths = np.diff(offsets)
     pieces, own_cells, base_measures, kept = [], [], [], []
     # Clients of one run are told apart by multiples of n_cells, which have to stay within int64.
-    for run in runs(offsets, _BLOCK, min(1024, (2**63 - 1) // n_cells)):
+    for run in runs(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
         own, part = lengths[run], slice(offsets[run.start], offsets[run.stop])
         keys = np.repeat(np.arange(len(own)) * n_cells, own) + codes[part]
         sorted_values = observations.values[part]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import clone
 
+from .._federation import owners_of
 from .._input.cells import check_cells
 from .._input.matrices import holds_clients
 from .._input.table_labels import check_labels, fit_labels
@@ -133,7 +134,7 @@ def observed_bands(observed, order, edges, n_columns):
     """
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    band = np.searchsorted(edges, place[observed.rows], side="right") - 1
+    band = owners_of(edges, place[observed.rows])
     code = band * n_columns + observed.columns
     size = (len(edges) - 1) * n_columns
     count = np.bincount(code, minlength=size)

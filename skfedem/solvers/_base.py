@@ -281,13 +281,11 @@ def server_half(
         step_limit = min(step_limit, _CAUTION * step_size)
     elif step.noisy and problem.lasting_noise:
         step_limit = min(step_limit, _PATIENCE * step_size)
-    server = ServerState(
+    server = server._replace(
         round_index=server.round_index + 1,
         statistics=step.statistics,
         parameters=model.learned(step.step_taken).maximization(step.statistics),
         control=server.control + problem.control_step * received.message_sum,
         step_limit=step_limit,
-        n_restarts=server.n_restarts,
-        rest_until=server.rest_until,
     )
     return server, RoundInfo(field, step.field_sq_norm, step.safeguarded, step.step_taken)
