@@ -310,25 +310,20 @@ def _draw_cells(homes, who, home_range, month_ends, truth, family, random_state)
     cells = np.empty((len(who), 3))
     for start in range(0, len(who), _BLOCK):
         block = slice(start, start + _BLOCK)
-        _fill(cells[block], homes[who[block]], home_range, month_ends, truth, family, random_state)
+        size = len(who[block])
+        # Beyond 1e12 sites, doubles do not tell one from the next.
+        distances = np.rint(random_state.laplace(0, min(home_range, 1e12), size))
+        sites = ((homes[who[block]] + distances) % len(truth.row_effects)).astype(np.intp)
+        # Draws lie in [0, 1); where the product rounds up to the last end, the last month is meant.
+        draws = random_state.random_sample(size) * month_ends[-1]
+        months = np.searchsorted(month_ends[:-1], draws, side="right")
+        natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]
+        natural += np.einsum("ij,ij->i", truth.row_factors[sites], truth.column_factors[months])
+        if family == "poisson":
+            counts = random_state.poisson(np.exp(natural))
+        elif family == "bernoulli":
+            counts = random_state.random_sample(size) < _mean(natural, family)
+        else:
+            counts = natural + random_state.standard_normal(size)
+        cells[block] = np.column_stack([sites, months, counts])
     return cells
-
-
-def _fill(cells, homes, home_range, month_ends, truth, family, random_state):
-    """Fill a block of rows of (site, month, count)."""
-    size = len(cells)
-    # Beyond 1e12 sites, doubles do not tell one from the next.
-    distances = np.rint(random_state.laplace(0, min(home_range, 1e12), size))
-    sites = ((homes + distances) % len(truth.row_effects)).astype(np.intp)
-    # Draws lie in [0, 1); where the product rounds up to the last end, the last month is meant.
-    draws = random_state.random_sample(size) * month_ends[-1]
-    months = np.searchsorted(month_ends[:-1], draws, side="right")
-    natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]
-    natural += np.einsum("ij,ij->i", truth.row_factors[sites], truth.column_factors[months])
-    cells[:, 0], cells[:, 1] = sites, months
-    if family == "poisson":
-        cells[:, 2] = random_state.poisson(np.exp(natural))
-    elif family == "bernoulli":
-        cells[:, 2] = random_state.random_sample(size) < _mean(natural, family)
-    else:
-        cells[:, 2] = natural + random_state.standard_normal(size)
