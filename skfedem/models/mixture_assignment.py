@@ -37,36 +37,34 @@ class Assignment(NamedTuple):
     downlink_bits: int
 
 
-def assign(model, federation, init_params, seed):
+def assign(model, federation, init_params, means, seed):
     """First assignment of rows to components.
 
     Parameters
     ----------
     model : GaussianMixtureModel
     federation : Federation
-    init_params : str or ndarray of shape (n_components, n_features)
-        How centres are found ("kmeans", "k-means++", "random_from_data"); each row then goes to the
-        nearest one. Or "random", for random posterior probabilities; or the centres themselves, in
-        the rows' units.
+    init_params : {"kmeans", "k-means++", "random_from_data", "random"}
+        How centres are found; each row then goes to the nearest one. Or "random", for random
+        posterior probabilities.
+    means : ndarray of shape (n_components, n_features) or None
+        The centres themselves, in standard units, where they are known.
     seed : int
 
     Returns
     -------
     assignment : Assignment
     """
-    n, d, size = federation.n_clients, model.n_features, model.n_components
-    uplink = FLOAT_BITS * n * model.n_statistics
-    if isinstance(init_params, str) and init_params == "random":
+    uplink, downlink = FLOAT_BITS * federation.n_clients * model.n_statistics, 0
+    if means is None and init_params == "random":
         statistics = _random_statistics(model, federation, seed)
-        return Assignment(_without_empty(model, statistics), uplink, 0)
-    if isinstance(init_params, str):
-        centers, bits = _CENTERS[init_params](model, federation, seed)
     else:
-        centers, bits = init_params, 0
-    nearest = partial(model.nearest, model.units.means_to_standard(centers))
-    statistics = pooled_statistics(model, federation, nearest)
-    downlink = FLOAT_BITS * n * size * d
-    return Assignment(_without_empty(model, statistics), uplink + bits, downlink)
+        if means is None:
+            centers, bits = _CENTERS[init_params](model, federation, seed)
+            means, uplink = model.units.means_to_standard(centers), uplink + bits
+        statistics = pooled_statistics(model, federation, partial(model.nearest, means))
+        downlink = FLOAT_BITS * federation.n_clients * means.size
+    return Assignment(_without_empty(model, statistics), uplink, downlink)
 
 
 def pooled_statistics(model, federation, sums):

@@ -99,15 +99,15 @@ def _inverses_of_precisions(estimator, d):
         return 1 / precisions
 
 
-def check_distance(model, name, means):
-    """Raise for means, in the rows' units, so far away that doubles cannot tell the rows apart."""
+def check_distance(model, means):
+    """Raise for ``means_init`` so far away that doubles cannot tell the rows apart."""
     if means is None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
         far = ~(np.abs(model.units.means_to_standard(means)).max(axis=1) <= _FARTHEST)
     if far.any():
         raise ValueError(
-            f"Expected {name} within {_FARTHEST:g} standard deviations of the rows, got "
+            f"Expected means_init within {_FARTHEST:g} standard deviations of the rows, got "
             f"{means[np.argmax(far)].tolist()} for component {np.argmax(far)}. Give it in the "
             "units of the rows."
         )

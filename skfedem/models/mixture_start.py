@@ -68,7 +68,7 @@ def standardise(estimator, federation, given):
         units=units,
         second_moment=units.moment_to_standard(second) if covariance_type == "tied" else None,
     )
-    check_distance(model, "means_init", given.means)
+    check_distance(model, given.means)
     check_spread(model, "precisions_init", given.covariances)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
     bits = bits_of_units(model, federation.n_clients)
@@ -193,8 +193,7 @@ def start_run(model, federation, init_params, given, seed, cost):
         covariances = model.fixed_covariance
     uplink, downlink = cost
     if weights is None or means is None or covariances is None:
-        how = init_params if given.means is None else given.means
-        first = assign(model, federation, how, seed)
+        first = assign(model, federation, init_params, means, seed)
         uplink, downlink = uplink + first.uplink_bits, downlink + first.downlink_bits
         parameters = model.maximization(first.statistics)
         if given.weights is None and given.means is None and given.covariances is None:
