@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._federation import offsets_of
 from .._messages import warn
-from .families import safe_share
+from .families import Family, safe_share
 from .low_rank_theta import products
 
 # Number of cells whose regressions are solved together. A Hessian counts as many cells as it has
@@ -38,12 +38,20 @@ class _Regressions(NamedTuple):
 
     Attributes
     ----------
+    design : ndarray of shape (n_columns, n_coefficients)
+        What the coefficients of a row are multiplied by in each column.
+    penalties : ndarray of shape (n_coefficients,)
+        Penalties on the squares of the coefficients.
+    family : Family
     starts : ndarray of int, shape (n_rows + 1,)
         Row ``j`` has the cells ``starts[j]:starts[j + 1]``.
     columns, values, counts : ndarray of shape (n_cells,)
     theta : ndarray of shape (n_cells,)
     """
 
+    design: np.ndarray
+    penalties: np.ndarray
+    family: Family
     starts: np.ndarray
     columns: np.ndarray
     values: np.ndarray
@@ -69,9 +77,14 @@ class _Regressions(NamedTuple):
 
     def select(self, kept):
         """The rows marked by a boolean array."""
-        sizes, cells = np.diff(self.starts), self.to_cells(kept)
-        starts = offsets_of(sizes[kept])
-        return _Regressions(starts, *(of_cells[cells] for of_cells in self[1:]))
+        cells = self.to_cells(kept)
+        return self._replace(
+            starts=offsets_of(np.diff(self.starts)[kept]),
+            columns=self.columns[cells],
+            values=self.values[cells],
+            counts=self.counts[cells],
+            theta=self.theta[cells],
+        )
 
 
 def fit_rows(
@@ -138,10 +151,9 @@ def fit_rows(
     coefficients = np.zeros((n_rows, len(penalties)))
     n_left = 0
     if len(penalties) > 0:
-        for rows, regressions in _blocks(cells, n_rows, offset_columns, len(penalties)):
-            coefficients[rows], n_here = _minimise(
-                regressions, design, penalties, family, tol, max_iter
-            )
+        blocks = _blocks(cells, n_rows, offset_columns, design, penalties, family)
+        for rows, regressions in blocks:
+            coefficients[rows], n_here = _minimise(regressions, tol, max_iter)
             n_left += n_here
     if n_left:
         warn(
@@ -164,14 +176,14 @@ def _design(column_factors, penalty, row_effects, ridge):
     return np.column_stack([np.ones(n_columns), column_factors]), np.append(ridge, penalties)
 
 
-def _blocks(cells, n_rows, offset_columns, n_coefficients):
+def _blocks(cells, n_rows, offset_columns, design, penalties, family):
     """Yield the observed rows, some at a time, with their regressions at coefficients 0."""
     order = np.argsort(cells.rows, kind="stable")
     sizes = np.bincount(cells.rows, minlength=n_rows)
     observed = np.flatnonzero(sizes)
     sizes = sizes[observed]
     starts = offsets_of(sizes)
-    block_of_row = np.cumsum(sizes + n_coefficients**2) // _BLOCK
+    block_of_row = np.cumsum(sizes + len(penalties) ** 2) // _BLOCK
     edges = np.flatnonzero(np.diff(block_of_row)) + 1
     for rows in np.split(np.arange(len(observed)), edges):
         if len(rows) == 0:
@@ -182,6 +194,9 @@ def _blocks(cells, n_rows, offset_columns, n_coefficients):
         yield (
             observed[rows],
             _Regressions(
+                design,
+                penalties,
+                family,
                 offsets_of(sizes[rows]),
                 columns,
                 cells.values[chosen],
@@ -191,33 +206,26 @@ def _blocks(cells, n_rows, offset_columns, n_coefficients):
         )
 
 
-def _minimise(regressions, design, penalties, family, tol, max_iter):
+def _minimise(regressions, tol, max_iter):
     """Coefficients of the rows, by Newton's method, and how many rows were not done.
 
     Rows that are done drop out.
     """
-    coefficients = np.zeros((regressions.n_rows, len(penalties)))
+    coefficients = np.zeros((regressions.n_rows, len(regressions.penalties)))
     active = np.arange(regressions.n_rows)
     weights = regressions.counts * (1 + np.abs(regressions.values))
-    tolerance = tol * regressions.column_sums(weights, np.abs(design))
-    gradient = _gradient(regressions, coefficients, design, penalties, family)
+    tolerance = tol * regressions.column_sums(weights, np.abs(regressions.design))
+    gradient = _gradient(regressions, coefficients)
     for _ in range(max_iter):
-        hessian = _hessian(regressions, design, penalties, family)
+        hessian = _hessian(regressions)
         direction = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
         decrease = -np.einsum("jk,jk->j", gradient, direction)
-        rounding = _rounding(regressions, family)
-        lengths, theta = _line_search(
-            regressions,
-            direction,
-            _penalty_along(coefficients[active], direction, penalties),
-            decrease,
-            rounding,
-            design,
-            family,
-        )
+        rounding = _rounding(regressions)
+        along = _penalty_along(coefficients[active], direction, regressions.penalties)
+        lengths, theta = _line_search(regressions, direction, along, decrease, rounding)
         coefficients[active] += lengths[:, None] * direction
         regressions = regressions._replace(theta=theta)
-        gradient = _gradient(regressions, coefficients[active], design, penalties, family)
+        gradient = _gradient(regressions, coefficients[active])
         # After a step that promised no more than rounding, none makes sense.
         going_on = (np.abs(gradient) > tolerance).any(axis=1) & (decrease > rounding)
         going_on &= lengths > 0
@@ -229,21 +237,23 @@ def _minimise(regressions, design, penalties, family, tol, max_iter):
     return coefficients, len(active)
 
 
-def _gradient(regressions, coefficients, design, penalties, family):
+def _gradient(regressions, coefficients):
     """Gradient of each row's objective, shape (n_rows, n_coefficients)."""
-    residuals = regressions.counts * (family.mean(regressions.theta) - regressions.values)
-    return regressions.column_sums(residuals, design) + penalties * coefficients
+    means = regressions.family.mean(regressions.theta)
+    residuals = regressions.counts * (means - regressions.values)
+    sums = regressions.column_sums(residuals, regressions.design)
+    return sums + regressions.penalties * coefficients
 
 
-def _hessian(regressions, design, penalties, family):
+def _hessian(regressions):
     """Hessian of each row's objective, its diagonal raised to make it positive definite.
 
     It is linear in the columns' outer products ``x_l x_lᵀ``, which the rows share.
     """
-    n_coefficients = len(penalties)
+    design, n_coefficients = regressions.design, len(regressions.penalties)
     first, second = np.triu_indices(n_coefficients)
     outer_products = design[:, first] * design[:, second]
-    weights = regressions.counts * family.variance(regressions.theta)
+    weights = regressions.counts * regressions.family.variance(regressions.theta)
     triangles = regressions.column_sums(weights, outer_products)
     hessian = np.empty((regressions.n_rows, n_coefficients, n_coefficients))
     hessian[:, first, second] = hessian[:, second, first] = triangles
@@ -253,14 +263,14 @@ def _hessian(regressions, design, penalties, family):
     squares = np.where(squares > 0, squares, 1.0)
     diagonal = np.arange(n_coefficients)
     curvature = hessian[:, diagonal, diagonal]
-    hessian[:, diagonal, diagonal] += penalties + _FLOOR * (curvature + squares)
+    hessian[:, diagonal, diagonal] += regressions.penalties + _FLOOR * (curvature + squares)
     return hessian
 
 
-def _rounding(regressions, family):
+def _rounding(regressions):
     """Rounding of each row's objective: a share of the sum of its terms' sizes."""
     theta = regressions.theta
-    terms = np.abs(family.log_partition(theta)) + np.abs(regressions.values * theta)
+    terms = np.abs(regressions.family.log_partition(theta)) + np.abs(regressions.values * theta)
     return _ROUNDING * regressions.sums(regressions.counts * terms)
 
 
@@ -271,7 +281,7 @@ def _penalty_along(coefficients, direction, penalties):
     return np.array([slope, square])
 
 
-def _line_search(regressions, direction, penalty_along, decrease, rounding, design, family):
+def _line_search(regressions, direction, penalty_along, decrease, rounding):
     """Share of Newton's step that each row takes.
 
     Each row begins with a safe share, see `safe_share`. A step is doubled while that helps, and one
@@ -284,8 +294,9 @@ def _line_search(regressions, direction, penalty_along, decrease, rounding, desi
     theta : ndarray of shape (n_cells,)
         θ afterwards.
     """
+    family, columns = regressions.family, regressions.columns
     rows_of_cells = regressions.to_cells(np.arange(regressions.n_rows))
-    change_of_theta = products(direction, design, rows_of_cells, regressions.columns)
+    change_of_theta = products(direction, regressions.design, rows_of_cells, columns)
     reach = np.maximum.reduceat(np.abs(change_of_theta), regressions.starts[:-1])
     first = safe_share(family, reach)
     lengths, best = np.zeros(regressions.n_rows), np.full(regressions.n_rows, np.inf)
