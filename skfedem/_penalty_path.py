@@ -9,6 +9,7 @@ from scipy.stats import rankdata
 from sklearn.base import clone
 
 from ._client_vectors import weighted_sum
+from ._messages import naming
 from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
 from .models.thresholding import threshold_singular_values
@@ -95,11 +96,9 @@ def path_trials(imputer, splits, penalties, patience):
     for penalty in penalties.tolist():
         scores = []
         for fold, (training, held_out) in enumerate(splits):
-            try:
+            with naming(f"Without the cells of fold {fold}"):
                 _fit_step(imputers[fold], penalty, training)
                 scores.append(imputers[fold].score(held_out))
-            except ValueError as error:
-                raise ValueError(f"Without the cells of fold {fold}: {error}") from error
         trial = Trial(
             imputer.rank,
             imputer.effects_penalty,
