@@ -56,13 +56,14 @@ def warn_of_means(theta, largest):
         )
 
 
-def warn_of_spread(model, theta, known, *, exact, converged, client_weights):
+def warn_of_spread(problem, result, known, client_weights):
     """Warn if a cell weighs so much that its steps are too short for the others.
 
     Counts do so where they are large, and any cell that was observed very often.
     """
+    model, theta = problem.model, result.server.statistics.iterate.theta
     support, family = model.pooled.support, model.pooled.family
-    is_bounded, has_momentum = family.max_variance is not None, exact and model.adaptive
+    is_bounded, has_momentum = family.max_variance is not None, problem.exact and model.adaptive
     counts = support.counts
     variances = np.ones(len(theta)) if is_bounded else np.maximum(family.variance(theta), 1.0)
     curvatures = counts * variances
@@ -71,28 +72,7 @@ def warn_of_spread(model, theta, known, *, exact, converged, client_weights):
     is_slow = not (has_momentum or (model.adaptive and is_bounded))
     if spread <= (_LARGEST_SPREAD_OF_SLOW_ROUNDS if is_slow else _LARGEST_SPREAD):
         return
-    row, column, offsets = int(support.rows[top]), int(support.columns[top]), known["row_offsets_"]
-    own_row, whose = row, ""
-    if offsets is not None:
-        client = int(owners_of(offsets, row))
-        own_row = row - int(offsets[client])
-        whose = f" of client {shown(known['client_ids_'][client])}"
-    if not has_momentum:
-        danger, remedy = (
-            "far from the optimum, converged or not",
-            'Raise max_iter, not tol, or fit in exact rounds with step_size="auto", whose momentum '
-            "helps. ",
-        )
-    elif converged:
-        danger, remedy = "short of the optimum", "Compare with a fit of a smaller tol. "
-    else:
-        # Beside one huge count among 80 cells, 500 rounds ended 5 nats above the optimum at a
-        # spread of 60,000, and 280 at 200,000.
-        danger, remedy = "far from the optimum", "Raise max_iter, not tol. "
-    where = (
-        f"in row {own_row}{_name(known['_row_labels'], row)}, column {column}"
-        f"{_name(known['_column_labels'], column)}{whose}"
-    )
+    where = _where(known, int(support.rows[top]), int(support.columns[top]))
     by_count, by_mean = (of_cells[top] / np.median(of_cells) for of_cells in (counts, variances))
     if by_count > by_mean:
         what = (
@@ -112,12 +92,39 @@ def warn_of_spread(model, theta, known, *, exact, converged, client_weights):
             "Check the counts of this row and column, or impute log1p of the counts with "
             "family='gaussian'."
         )
+    danger, remedy = _danger(has_momentum, result.converged)
     warn(
         f"{what} of other cells. Steps are as short as it needs, in which the others hardly move: "
-        f"the fit may be {danger}. {remedy}{check}",
+        f"the fit may be {danger}. {remedy} {check}",
         UserWarning,
     )
 
 
+def _where(known, row, column):
+    """A cell as the user finds it in the data."""
+    offsets, own_row, whose = known["row_offsets_"], row, ""
+    if offsets is not None:
+        client = int(owners_of(offsets, row))
+        own_row = row - int(offsets[client])
+        whose = f" of client {shown(known['client_ids_'][client])}"
+    of_row, of_column = _name(known["_row_labels"], row), _name(known["_column_labels"], column)
+    return f"in row {own_row}{of_row}, column {column}{of_column}{whose}"
+
+
 def _name(labels, place):
     return "" if labels is None else f" ({label_text(labels[place])})"
+
+
+def _danger(has_momentum, converged):
+    """What a fit may be that a cell held back, and what to do about it."""
+    if not has_momentum:
+        return (
+            "far from the optimum, converged or not",
+            'Raise max_iter, not tol, or fit in exact rounds with step_size="auto", whose momentum '
+            "helps.",
+        )
+    if converged:
+        return "short of the optimum", "Compare with a fit of a smaller tol."
+    # Beside one huge count among 80 cells, 500 rounds ended 5 nats above the optimum at a spread of
+    # 60,000, and 280 at 200,000.
+    return "far from the optimum", "Raise max_iter, not tol."

@@ -572,17 +572,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 f"nothing: {names}{', ...' if n_silent > len(silent) else ''}.",
                 UserWarning,
             )
-        model, theta = problem.model, result.server.statistics.iterate.theta
         if self.family == "poisson":
-            warn_of_guard(theta)
-        warn_of_spread(
-            model,
-            theta,
-            known,
-            exact=problem.exact,
-            converged=result.converged,
-            client_weights=self.client_weights,
-        )
+            warn_of_guard(result.server.statistics.iterate.theta)
+        warn_of_spread(problem, result, known, self.client_weights)
         automatic = is_auto(self.step_size)
         begun = result.history["objective"][0]
         rise = problem.model.change(self.objective_, begun) if self.objective_ > begun else 0.0
