@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import ExitStack
+from functools import cache
 from queue import SimpleQueue
 from time import perf_counter
 
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 # Seconds. In shorter calls, threads lose more by waiting for each other's Python than they gain.
 _WORTH_SHARING = 0.005
@@ -41,7 +42,7 @@ class Workers:
 
     def __enter__(self):
         self._stack = ExitStack()
-        self._stack.enter_context(threadpool_limits(limits=1))
+        self._stack.enter_context(_libraries().limit(limits=1))
         self._n_workers = n_workers(self.n_jobs)
         return self
 
@@ -133,6 +134,12 @@ class Workers:
         return errands
 
 
+@cache
+def _libraries():
+    """Libraries with threads of their own, which takes milliseconds to find."""
+    return ThreadpoolController()
+
+
 def _run(errands):
     """Run what comes until None comes."""
     for errand in iter(errands.get, None):
@@ -148,4 +155,5 @@ def n_workers(n_jobs):
     backend, _ = get_active_backend()
     if backend.nesting_level:
         return 1
-    return min(effective_n_jobs(n_jobs), cpu_count())
+    wanted = effective_n_jobs(n_jobs)
+    return min(wanted, cpu_count()) if wanted > 1 else wanted
