@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Iterable, Iterator, MappingView
 from contextlib import contextmanager
 from copy import copy
-from itertools import product
+from itertools import chain, product
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
+from joblib import Parallel, delayed
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.exceptions import ConvergenceWarning
@@ -22,6 +23,7 @@ from ._held_out import check_folds, deal_cells, split_cells
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, take_features
 from ._messages import naming, warn
+from ._parallel import n_workers
 from ._parameters import check_choice, check_number, check_rank, python_number
 from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
 from ._random import seeds_of_runs
@@ -126,7 +128,9 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same folds and fits every time.
     n_jobs : int, default=None
-        Number of threads that simulate clients, as in joblib. No result depends on it.
+        Number of jobs, as in joblib. The paths of the search, one for each rank and each penalty on
+        the effects, are followed in so many processes, and clients are simulated in so many threads
+        where there is a single path, and for the fit to all cells. No result depends on it.
     verbose : int, default=0
         1 prints the score of each rank and penalties, 2 the rounds of the last fit as well.
 
@@ -470,17 +474,18 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         splits = [split_cells(cells, folds == fold) for fold in range(self.n_splits)]
         # Sites are shared by then, and nobody will look at the histories.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
-        trials = []
-        for rank, (effects_penalty, path) in product(ranks, paths.items()):
-            imputer.set_params(rank=rank, effects_penalty=effects_penalty)
-            for trial in path_trials(imputer, splits, path, self.patience):
-                trials.append(trial)
-                if self.verbose:
-                    print(
-                        f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
-                        f"{effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
-                    )
-        return trials
+        tasks = [
+            delayed(_follow)(
+                clone(imputer).set_params(rank=rank, effects_penalty=effects_penalty),
+                splits,
+                path,
+                self.patience,
+                self.verbose,
+            )
+            for rank, (effects_penalty, path) in product(ranks, paths.items())
+        ]
+        n_jobs = min(n_workers(self.n_jobs), len(tasks))
+        return list(chain.from_iterable(Parallel(n_jobs=n_jobs)(tasks)))
 
     def _warn(self, trials, imputer):
         if imputer._stopped_by == "keyboard":
@@ -499,6 +504,20 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
                 f'see cv_results_["n_converged"]. Increase {longer if self.tol else "tol"}.',
                 ConvergenceWarning,
             )
+
+
+def _follow(imputer, splits, path, patience, verbose):
+    """Trials of one path; a task of joblib's."""
+    trials = []
+    with _muted():
+        for trial in path_trials(imputer, splits, path, patience):
+            trials.append(trial)
+            if verbose:
+                print(
+                    f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
+                    f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
+                )
+    return trials
 
 
 @contextmanager
