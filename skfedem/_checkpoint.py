@@ -150,7 +150,7 @@ def _arrays_of(path):
         )
     with path.open("rb") as handle:
         start = handle.read(len(_ZIP))
-    if start and not _ZIP.startswith(start):
+    if not _ZIP.startswith(start):
         raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
     if start != _ZIP:
         raise _damaged(path, f"it ends after {len(start)} bytes")

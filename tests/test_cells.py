@@ -440,6 +440,13 @@ BAD = {
         ValueError,
         ["row labels", "<NA> for row 0", "got 'dune' for client 1", "Reindex", "disjoint"],
     ),
+    "other years": (
+        frames_of(MATRICES[:1], SITES, [2001, 2002, 2003])
+        + frames_of(MATRICES[1:2], SITES, [2001, 2002, 2004]),
+        {},
+        ValueError,
+        ["column labels", "2003 for column 2", "got 2004 for client 1", "Reindex"],
+    ),
     "other months": (
         frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], SITES, ["may", "june", "june"]),
         {"rows": "disjoint"},
@@ -619,6 +626,12 @@ if BAD["a sparse vector"][0][0].ndim == 2:
 @pytest.mark.parametrize(("X", "options", "error", "says"), BAD.values(), ids=list(BAD))
 def test_refused(X, options, error, says):
     check_refused(error, says, X, **options)
+
+
+def test_the_largest_numbers_are_allowed():
+    assert_array_equal(cells_of([[1e150, -1e150]], family=GAUSSIAN).values, [1e150, -1e150])
+    says = [r"at most 1e\+150 in size, got 1.01e\+150"]
+    check_refused(ValueError, says, [[1.0, 1.01e150]], family=GAUSSIAN)
 
 
 def test_words_of_polars_are_refused():

@@ -327,6 +327,8 @@ def test_damaged_members_are_refused(tmp_path):
         _checkpoint.identity_of(path)
     del arrays["digest"]
     np.savez(path, **arrays)
+    with pytest.raises(ValueError, match="its digest differs"):
+        _checkpoint.identity_of(path)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("digest", "a text, no array")
     with pytest.raises(ValueError, match="its digest differs"):
@@ -355,12 +357,13 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
         with pytest.raises(FileNotFoundError, match="no such file"):
             clone(estimator).fit(matrices(), resume_from=tmp_path / name)
     identity, arrays = _checkpoint._read(path)
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(_checkpoint, "_VERSION", 3)
-    _checkpoint.save(foreign, identity, {"a": np.arange(3)})
-    monkey.undo()
-    with pytest.raises(ValueError, match="version 2 at .*, got version 3"):
-        clone(estimator).fit(matrices(), resume_from=foreign)
+    for version in (1, 3):
+        monkey = pytest.MonkeyPatch()
+        monkey.setattr(_checkpoint, "_VERSION", version)
+        _checkpoint.save(foreign, identity, {"a": np.arange(3)})
+        monkey.undo()
+        with pytest.raises(ValueError, match=f"version 2 at .*, got version {version}"):
+            clone(estimator).fit(matrices(), resume_from=foreign)
     assert "state.server.control" in arrays
 
 
@@ -416,6 +419,41 @@ def test_the_same_cells_of_which_clients_have_other_shares(tmp_path):
         clone(imputer).set_params(checkpoint=path).fit(share(4))
     with pytest.raises(ValueError, match="lengths of clients"):
         imputer.fit(share(2), resume_from=path)
+
+
+def test_what_is_none_in_a_save_is_none_again(tmp_path):
+    path = tmp_path / "run.npz"
+    _checkpoint.save(path, {}, {"factor": None, "round": 3})
+    assert _checkpoint.load(path, {}, {"factor": np.eye(2), "round": 0}) == {
+        "factor": None,
+        "round": 3,
+    }
+
+
+def test_columns_of_a_save_are_known_by_their_whole_names(tmp_path):
+    path = tmp_path / "run.npz"
+    _checkpoint.save(path, {}, {"trace": {"weights": 1.5}, "traces": 2})
+    assert _checkpoint.load(path, {}, {"trace": {}, "traces": 0}) == {
+        "trace": {"weights": 1.5},
+        "traces": 2,
+    }
+
+
+def test_names_types_shapes_and_numbers_make_a_digest():
+    numbers = np.arange(4)
+    unlike = [
+        {"a": numbers},
+        {"b": numbers},
+        {"a": numbers + 1},
+        {"a": numbers.astype(np.uint64)},
+        {"a": numbers.reshape(2, 2)},
+        {"a": numbers[:0]},
+        {"a": numbers[:0].reshape(3, 0)},
+    ]
+    assert len(set(map(_checkpoint._digest, unlike))) == len(unlike)
+    both = _checkpoint._digest({"a": numbers, "b": numbers + 1})
+    assert _checkpoint._digest({"b": numbers + 1, "a": numbers}) == both
+    assert _checkpoint._digest({"b": numbers, "a": numbers + 1}) != both
 
 
 def test_a_save_with_a_setting_that_this_fit_does_not_know(tmp_path):

@@ -388,6 +388,8 @@ def test_simulated_rows_have_the_parameters_moments(covariance_type):
         assert_allclose(np.cov(drawn.T), covariance, atol=covariance_error)
         eigenvalues = np.linalg.eigvalsh(covariance)
         assert np.all((eigenvalues > 0.5 - 1e-12) & (eigenvalues < 1.5 + 1e-12))
+        # Equal variances would be no likelier than any others.
+        assert (np.ptp(eigenvalues) > 0.01) == (covariance_type != "spherical")
 
 
 @pytest.mark.parametrize("n_components, n_features", [(2, 1), (3, 2), (10, 2), (10, 20)])
@@ -606,6 +608,7 @@ def test_one_component_needs_no_separation():
         (dict(weights="abc"), ValueError, "Expected weights to be 3 numbers or None, got 'abc'"),
         (dict(weights={}), TypeError, "Expected weights to be 3 numbers or None, got {}"),
         (dict(weights=[0.5, 0.4, 0.4]), ValueError, "divide them by their sum"),
+        (dict(weights=[0.5, 0.3, 0.201]), ValueError, "divide them by their sum"),
         (dict(weights=[1.5, -0.25, -0.25]), ValueError, "weights >= 0"),
         (dict(weights=np.ma.masked_less([0.2, 0.3, 0.5], 0.25)), ValueError, "got .*nan"),
         (dict(heterogeneity="label"), ValueError, "'one_component', got 'label'. .* or a number"),

@@ -377,6 +377,12 @@ def test_encodings_ends_of_lines_and_compression(tmp_path, encoding, end):
     assert set(identifiers) == {row["GLOBAL UNIQUE IDENTIFIER"] for row in rows}
 
 
+def test_names_of_columns_may_have_spaces_around_them(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1", "3")])
+    ebd.write_text(ebd.read_text().replace("\tOBSERVATION COUNT\t", "\t OBSERVATION COUNT \t"))
+    assert read_ebird(ebd).clients[0][:, 2].tolist() == [3]
+
+
 def test_lines_with_a_tab_too_many(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "3"), seen("S2", "4")])
     ebd.write_text(ebd.read_text().replace("#1\t\n", "#1\tand a tab\there\n"))

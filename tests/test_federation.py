@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import binom, kstest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from problems import ragged_clients, stack
 from skfedem import _parallel, _random
@@ -314,6 +316,41 @@ def test_workers_go_on_after_an_error(fails_in_caller, monkeypatch):
             workers.map(fails_once, range(50), "kind")
         assert len(done) < 49
         assert workers.map(str, range(50), "kind") == [str(k) for k in range(50)]
+
+
+def test_a_helper_that_is_told_to_exit_tells_the_caller(monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    met = threading.Barrier(2, timeout=60)
+
+    def exits_in_helper(group):
+        met.wait()
+        if threading.current_thread() is not caller:
+            sys.exit(group)
+
+    def call():
+        with Workers(2) as workers:
+            monkeypatch.setattr(workers, "_n_workers", 2)
+            workers._seconds["kind"] = inf
+            with pytest.raises(SystemExit):
+                workers.map(exits_in_helper, range(2), "kind")
+        told.append(True)
+
+    told = []
+    caller = threading.Thread(target=call, daemon=True)  # so that waiting for ever would be seen
+    caller.start()
+    caller.join(60)
+    assert told
+
+
+def test_libraries_have_one_thread_beside_workers():
+    def n_threads():
+        return [library["num_threads"] for library in threadpool_info()]
+
+    with threadpool_limits(limits=2):
+        before = n_threads()
+        with Workers(1):
+            assert set(n_threads()) == {1}
+        assert n_threads() == before
 
 
 @pytest.fixture

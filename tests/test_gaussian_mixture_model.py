@@ -26,6 +26,7 @@ from skfedem.models import gaussian_mixture
 from skfedem.models.covariances import whiten
 from skfedem.models.mixture_domain import in_domain, keeps
 from skfedem.models.mixture_parameters import in_row_units, in_standard_units
+from skfedem.models.units import ROUNDING
 
 every_covariance_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 
@@ -258,6 +259,15 @@ def test_negative_variances_are_outside(covariance_type):
     assert not in_domain(model, outside.ravel())
 
 
+def test_variances_that_are_negative_by_rounding_alone_are_inside():
+    model, statistics = at_rows("diag")
+    mass, total, square = table(model, statistics)[0, [0, 1, 4]]
+    for below, is_inside in ((0.5, True), (2.0, False)):
+        there = table(model, statistics.copy())
+        there[0, 4] -= square - total**2 / mass + below * ROUNDING
+        assert in_domain(model, there.ravel()) == is_inside
+
+
 def test_a_step_does_not_carry_means_beyond_the_rows_of_a_known_covariance():
     model, statistics = at_rows("tied", fixed=np.eye(3))
     # Up to where the means take up all the second moment along an axis; then no data are there.
@@ -329,6 +339,26 @@ def test_a_step_to_nowhere_is_not_taken():
     far = table(model, statistics.copy())
     far[:, 4:] = np.inf  # second moments
     assert not keeps(model, far.ravel(), statistics, 0.0, 1.0)
+
+
+@every_covariance_type
+def test_a_step_keeps_more_than_the_share_of_a_mass(covariance_type):
+    model, statistics = at_rows(covariance_type)
+    for share in (0.0, 0.5):
+        for rest, is_kept in ((share, False), (share + 0.01, True)):
+            assert keeps(model, rest * statistics, statistics, share, 1.0) == is_kept
+
+
+def test_half_of_the_regularisation_counts_as_scatter_at_both_ends_of_a_step():
+    model, statistics = at_rows("diag", reg_covar=0.5)
+    added = standard_reg_covar(model)
+    variances = model.maximization(statistics).covariances - added  # of the rows
+    # Of v + r / 2, half is kept where v' > v / 2 - r / 4.
+    for less, is_kept in ((0.24, True), (0.26, False)):
+        proposal = table(model, statistics.copy())
+        lost = 0.5 * variances[0, 0] + less * added[0]
+        proposal[0, 4] -= proposal[0, 0] * lost
+        assert keeps(model, proposal.ravel(), statistics, 0.5, 1.0) == is_kept
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -12,6 +12,7 @@ import sklearn
 from joblib import parallel_config
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from scipy.optimize import brentq
 from scipy.sparse import coo_array, csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -458,6 +459,7 @@ def test_fitted_mean_of_some_cells(fitted):
     assert means.shape == SHAPE
     assert_allclose(fitted.fitted_mean([3, 1, 3]), means[[3, 1, 3]], rtol=1e-12)
     assert_allclose(fitted.fitted_mean(columns=[0, -1]), means[:, [0, -1]], rtol=1e-12)
+    assert_allclose(fitted.fitted_mean([-N_ROWS], [-N_COLUMNS]), means[:1, :1], rtol=1e-12)
     assert_allclose(
         fitted.fitted_mean(np.array([2, -1]), (0, 5)), means[np.ix_([2, -1], [0, 5])], rtol=1e-12
     )
@@ -1551,6 +1553,20 @@ def test_sites_without_a_bird():
     assert imputer.fitted_mean([2]).max() < 0.03
     assert imputer.transform(X)[0][2].max() < 0.03
     assert imputer.transform(np.where(np.isnan(X[0][2:3]), NAN, 0)).max() < 0.03
+
+
+def test_another_site_without_a_bird_has_the_least_ridge():
+    counts = np.random.default_rng(0).poisson(3.0, size=(12, 4)).astype(float)
+    imputer = FederatedMatrixImputer(
+        1, family="poisson", penalty=1e6, effects_penalty=0.0, tol=1e-10, max_iter=500
+    ).fit([counts])
+    assert not len(imputer.singular_values_)
+    means = np.exp(imputer.intercept_ + imputer.column_effects_)
+    # Minus the slope of Σ_l μ_l e^r + 1e-7 r² / 2.
+    effect = brentq(lambda r: means[:3].sum() * np.exp(r) + 1e-7 * r, -100, 0, xtol=1e-12)
+    # Newton's method ends before the last digits of a sum of 1e-6 count.
+    got = imputer.transform(np.array([[0.0, 0, 0, NAN]]))[0, 3]
+    assert_allclose(got, means[3] * np.exp(effect), rtol=1e-4)
 
 
 def test_sums_over_cells_that_few_connect_do_not_explode():

@@ -1,6 +1,7 @@
 """Rank and penalty by held-out cells: the path, the split, the scores, and real counts."""
 
 import os
+import warnings
 from copy import copy
 from pathlib import Path
 
@@ -196,6 +197,34 @@ def test_patience(n_effects_alone):
     assert tabulated([nothing])["std_test_score"] == [0]
 
 
+def test_of_a_penalty_that_is_too_large_for_one_fold_the_others_count():
+    class Stub(FederatedMatrixImputer):
+        n_iter_, converged_, _stopped_by = 1, True, None
+        history_ = {"uplink_bits": np.zeros(1)}
+
+        def fit(self, X):
+            self.singular_values_ = np.ones(int(self.penalty < X))
+            return self
+
+        def score(self, X):
+            return self.penalty + X
+
+    # The fold whose largest penalty is 3 has effects alone throughout.
+    penalties = np.array([9.0, 8, 7, 6, 5, 4])
+    trials = list(path_trials(Stub(), [(3.0, 0.0), (7.5, 0.0), (3.0, 12.0)], penalties, 2))
+    assert [trial.score for trial in trials] == [13.0, 12.0, 11.0, 10.0]
+    assert [trial.n_factors.tolist() for trial in trials] == [[0] * 3, [0] * 3, *[[0, 1, 0]] * 2]
+
+
+def test_an_error_names_the_fold_that_raised_it():
+    class Stub(FederatedMatrixImputer):
+        def fit(self, X):
+            raise ValueError("the message of a fit")
+
+    with pytest.raises(ValueError, match="^Without the cells of fold 0: the message of a fit$"):
+        next(path_trials(Stub(), [([], [])], np.ones(1), None))
+
+
 def test_penalties_above_the_largest_of_all_do_not_end_the_path():
     rng = np.random.default_rng(0)
     counts = rng.poisson(np.exp(1 + 0.7 * rng.normal(size=(30, 2)) @ rng.normal(size=(2, 12))))
@@ -363,6 +392,17 @@ def test_the_best_estimator_is_fitted_to_all_cells(family):
     assert search.score(clients) == search.best_estimator_.score(clients)
 
 
+def test_the_last_fit_comes_down_the_path_to_the_best_penalty(recorded):
+    penalties = [16.0, 8.0, 4.0, 2.0, 1.0]
+    search = FederatedMatrixImputerCV(
+        penalties=penalties, effects_penalties=[0.1], n_splits=2, patience=None, random_state=0
+    ).fit(clients_of())
+    best = search.best_params_["penalty"]
+    assert 16.0 > best > 1.0
+    of_all_cells = [fit["penalty"] for fit in recorded[2 * 5 :]]
+    assert of_all_cells == penalties[: penalties.index(best) + 1]
+
+
 def test_names_of_columns_are_those_of_the_last_search():
     frames = [pd.DataFrame(client, columns=list("abcdefghi")) for client in clients_of()]
     search = FederatedMatrixImputerCV(penalties=1, n_splits=2, tol=0.1)
@@ -470,6 +510,19 @@ def searched():
     return FederatedMatrixImputerCV(penalties=2, n_splits=2, random_state=0).fit(clients_of())
 
 
+def test_warnings_that_the_last_fit_does_not_repeat_are_given(recorded, monkeypatch):
+    fit = Recorder.fit
+
+    def warns(self, *args, **kwargs):
+        if not Recorder.fits:
+            warnings.warn("of a library", RuntimeWarning, stacklevel=1)
+        return fit(self, *args, **kwargs)
+
+    monkeypatch.setattr(Recorder, "fit", warns)
+    with pytest.warns(RuntimeWarning, match="of a library"):
+        FederatedMatrixImputerCV(penalties=1, n_splits=2, tol=0.1).fit(clients_of())
+
+
 def test_it_warns_once():
     clients = [*clients_of(), np.full(SHAPE, np.nan)]
     with pytest.warns(UserWarning) as caught:
@@ -527,10 +580,15 @@ def test_which_messages_are_counted():
         ({"ranks": 3}, TypeError, "Expected ranks to be a list .* got 3. Give"),
         ({"ranks": ()}, ValueError, "Expected ranks .* got none"),
         ({"ranks": (2, 0)}, ValueError, "Expected each of ranks to be an integer >= 1, got 0"),
-        ({"ranks": (2, 10)}, ValueError, r"got 10 for a matrix of shape \(14, 9\)"),
+        (
+            {"ranks": (2, 10)},
+            ValueError,
+            r"^Expected ranks .* got 10 for a matrix of shape \(14, 9\)",
+        ),
         ({"ranks": np.array(2)}, TypeError, "Expected ranks to be a list .* got array"),
         ({"effects_penalties": "auto"}, TypeError, "^Expected effects_penalties to be a list of f"),
         ({"effects_penalties": 1.0}, ValueError, r"list of .* got 1.0. Give \[1.0\] for a single"),
+        ({"effects_penalties": 0}, ValueError, r"list of .* got 0. Give \[0\] for a single"),
         ({"effects_penalties": [-1]}, ValueError, r">= 0, got \[-1\]\.$"),
         ({"effects_penalties": ()}, ValueError, "got none. Give at least one"),
         ({"penalties": 0}, ValueError, "Expected penalties to be an integer >= 1, got 0"),

@@ -189,8 +189,15 @@ def test_labels_have_units_and_symbols(pyplot, mixtures, imputer):
 
 @pytest.mark.parametrize(
     "bits",
-    [[1000, 50, 60, 50], [1868800960, 4000, 4000, 4100], [10**9, 1, 0, 0], [0, 1], [10, 10**7]],
-    ids=["few", "most in the set-up", "next to none", "one", "decades"],
+    [
+        [1000, 50, 60, 50],
+        [1868800960, 4000, 4000, 4100],
+        [10**9, 5000, 5000, 5000],
+        [10**9, 1, 0, 0],
+        [0, 1],
+        [10, 10**7],
+    ],
+    ids=["few", "most in the set-up", "in the seventh digit", "next to none", "one", "decades"],
 )
 @pytest.mark.parametrize("xscale", ["linear", "log"])
 def test_labels_of_bits_are_apart(paper, bits, xscale):
@@ -230,6 +237,9 @@ def test_a_logarithmic_axis_leaves_out_what_it_cannot_show(pyplot):
     zeros = {**made_history([0, 1], [1.0, 2.0]), "field_sq_norm": np.zeros(2)}
     display = ConvergenceDisplay(zeros, y="field_sq_norm").plot()
     assert display.ax_.get_yscale() == "linear"
+    some = {**made_history([0, 1], [1.0, 2.0]), "field_sq_norm": np.array([0.0, 1.0])}
+    display = ConvergenceDisplay([zeros, some], y="field_sq_norm", labels=["a", "b"]).plot()
+    assert display.ax_.get_yscale() == "log"
     with pytest.raises(ValueError, match="Expected positive values of 'loss' for yscale='log'"):
         ConvergenceDisplay(made_history([0, 1], [-1.0, 0.0]), y="loss").plot(yscale="log")
 
@@ -538,6 +548,8 @@ def test_bad_options_draw_nothing(pyplot, mixtures):
         ({"yscale": ["log"]}, "one for each of the 2 series, got 1"),
         ({"xscale": "auto"}, "xscale to be one of 'linear', 'log'"),
         ({"quantiles": (0.9, 0.1)}, "quantiles to be two numbers"),
+        ({"quantiles": (-0.1, 0.9)}, "quantiles to be two numbers"),
+        ({"quantiles": (0.1, 1.1)}, "quantiles to be two numbers"),
         ({"quantiles": 0.9}, "quantiles to be two numbers"),
         ({"quantiles": np.array([0.9, 0.1])}, "quantiles to be two numbers"),
     ):
@@ -1198,10 +1210,14 @@ def test_a_level_trend_is_within_its_axes(pyplot):
 def test_logarithmic_trend(pyplot, imputer):
     display = ImputationDisplay.from_estimator(imputer, yscale="log")
     assert display.ax_.get_yscale() == "log"
-    flat = ImputationDisplay(trend=[-1.0, 2.0], fitted=[[-1.0, 2.0]], n_rows=1, family="gaussian")
-    with pytest.raises(ValueError, match="positive sums over rows for yscale='log', got -1"):
-        flat.plot(yscale="log")
-    flat.plot()
+    for least in (-1, 0):
+        flat = ImputationDisplay(
+            trend=[least, 2.0], fitted=[[least, 2.0]], n_rows=1, family="gaussian"
+        )
+        message = f"positive sums over rows for yscale='log', got {least}"
+        with pytest.raises(ValueError, match=message):
+            flat.plot(yscale="log")
+        flat.plot()
 
 
 def test_other_data_than_those_of_the_fit_are_refused(pyplot, imputer):

@@ -12,7 +12,14 @@ from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models.families import FAMILIES
 from skfedem.models.low_rank_start import low_rank_model, start_run
-from skfedem.models.low_rank_theta import Cells, LowRank, at, low_rank_at, squared_distance
+from skfedem.models.low_rank_theta import (
+    Cells,
+    LowRank,
+    at,
+    low_rank_at,
+    squared_distance,
+    zero_low_rank,
+)
 from skfedem.models.main_effects import (
     Effects,
     Margins,
@@ -21,7 +28,14 @@ from skfedem.models.main_effects import (
     _column_factor,
     fit_effects,
 )
-from skfedem.models.thresholding import threshold_singular_values
+from skfedem.models.proximal import (
+    Iterate,
+    _above_tangent,
+    largest_curvature,
+    objective,
+    proximal_step,
+)
+from skfedem.models.thresholding import orthonormal, threshold_singular_values
 from skfedem.solvers import fedem, vr_fedem
 from skfedem.solvers._base import Problem
 from skfedem.solvers._loop import Options, run
@@ -521,6 +535,55 @@ def test_thresholding_is_that_of_the_dense_matrix():
         assert_allclose(found.left * found.singular_values @ found.right.T, want, atol=1e-10)
 
 
+def test_a_singular_value_at_the_threshold_is_left_out():
+    none = zero_low_rank((3, 3))
+    found, _ = threshold_singular_values(none, csr_array(np.diag([4.0, 2, 1])), 2.0, 3, np.eye(3))
+    assert_array_equal(found.singular_values, [2.0])
+
+
+@pytest.mark.parametrize("block", [None, np.eye(4, 2)])
+def test_zeros_have_no_directions_to_go_on_from(block):
+    found, after = threshold_singular_values(
+        zero_low_rank((5, 4)), csr_array((5, 4), dtype=float), 0.0, 1, block
+    )
+    assert not len(found.singular_values)
+    assert after is block
+
+
+def test_singular_values_whose_squares_underflow_are_thresholded():
+    # ARPACK, which iterates on squares, gives up.
+    rows, columns = np.arange(20), 7 * np.arange(20) % 20
+    sizes = 1e-170 * 0.9 ** np.arange(20)
+    matrix = csr_array((sizes, (rows, columns)), shape=(30, 20))
+    found, _ = threshold_singular_values(zero_low_rank((30, 20)), matrix, 0.1e-170, 2)
+    assert_allclose(found.singular_values, [0.9e-170, 0.8e-170], rtol=1e-6)
+
+
+@pytest.mark.parametrize("block", [None, np.eye(12, 6)], ids=["begun", "given"])
+def test_power_iteration_finds_what_has_become_dominant_elsewhere(block):
+    # Cells that share neither rows nor columns, so that without the stirring no direction would
+    # ever enter. The least of twelve, beyond the rank and all spare columns, becomes the largest.
+    none, sizes = zero_low_rank((12, 12)), np.arange(12.0, 0, -1)
+    found, block = threshold_singular_values(none, csr_array(np.diag(sizes)), 0.5, 1, block)
+    assert_allclose(found.singular_values, [11.5], rtol=1e-12)
+    for _ in range(20):
+        found, block = threshold_singular_values(
+            none, csr_array(np.diag(sizes[::-1])), 0.5, 1, block
+        )
+    assert_allclose(found.singular_values, [11.5], rtol=1e-12)
+
+
+def test_bases_of_vectors_that_are_nearly_dependent_are_orthonormal():
+    generator = np.random.default_rng(0)
+    for n_digits in np.tile(range(17), 20):
+        # At 9 to 16 digits, factors of some of them exist and are far from right.
+        vectors = generator.standard_normal((40, 6)) * np.geomspace(1, 10.0**-n_digits, 6)
+        vectors = vectors @ generator.standard_normal((6, 6))
+        basis = orthonormal(vectors)
+        assert_allclose(basis.T @ basis, np.eye(6), atol=1e-12)
+        assert_allclose(basis @ (basis.T @ vectors), vectors, atol=1e-13)
+
+
 def test_distances_of_low_rank_matrices_do_not_cancel():
     generator = np.random.default_rng(0)
     left, _ = np.linalg.qr(generator.standard_normal((30, 2)))
@@ -545,3 +608,72 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
     step = start_run(model, federation).statistics.natural_step
     # Observations are divided by their mean number.
     assert_allclose(1 / step, largest_variance * model.pooled.support.counts.max(), rtol=1e-12)
+
+
+def pooled_everywhere(counts, family, penalty=0.0):
+    """What the server knows of a matrix of which every cell was observed, so many times."""
+    n_rows, n_columns = counts.shape
+    rows, columns = np.divmod(np.arange(counts.size), n_columns)
+    support = Support(
+        rows,
+        columns,
+        counts.ravel().astype(float),
+        np.arange(n_rows + 1) * n_columns,
+        Margins(np.ones(n_rows, bool), np.ones(n_columns, bool)),
+        counts.shape,
+    )
+    none = Margins(np.zeros(n_rows), np.zeros(n_columns))
+    rank = min(counts.shape)
+    return Pooled(support, none, FAMILIES[family], rank, penalty, "none", 0.0)
+
+
+def at_zero(shape):
+    n_rows, n_columns = shape
+    none = np.zeros(n_rows * n_columns)
+    effects = Effects(0.0, np.zeros(n_rows), np.zeros(n_columns))
+    return Iterate(zero_low_rank(shape), none, effects, none, None)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_step_of_the_largest_length_is_not_lost_to_rounding(seed):
+    # With one observation in every cell, the loss lies above its tangent by just ‖Θ⁺ - Θ‖² / 2.
+    sums = np.random.default_rng(seed).standard_normal(20)
+    pooled, origin = pooled_everywhere(np.ones((5, 4)), "gaussian", 0.3), at_zero((5, 4))
+    move = proximal_step(pooled, origin, sums, 1.0, 1.0, None)
+    assert (move.natural_step, move.halvings) == (1.0, 0)
+    move = proximal_step(pooled, origin, sums, 1.0, 2.0**40, None)
+    assert (move.natural_step, move.halvings) == (1.0, 40)
+
+
+def test_the_objective_has_all_its_terms():
+    pooled = pooled_everywhere(np.array([[1.0, 2.0], [3.0, 1.0]]), "poisson", 0.5)
+    pooled = pooled._replace(effects="both", effects_penalty=0.2)
+    effects = Effects(0.1, np.array([1.0, -1.0]), np.array([-2.0, 2.0]))
+    low_rank = LowRank(np.eye(2), np.array([3.0, 1.0]), np.eye(2))
+    theta = np.log([2.0, 1.0, 4.0, 3.0])
+    iterate = Iterate(low_rank, None, effects, theta, None)
+    # N·μ is 2 + 2 + 12 + 3; the nuclear norm is 4, and the effects' squares add up to 10.
+    linear = 5 * np.log(2) + 7 * np.log(4) + 2 * np.log(3)
+    want = 19 - linear + 0.5 * 4 + 0.5 * 0.2 * 10
+    assert_allclose(objective(pooled, iterate, np.array([5.0, 9, 7, 2])), want, rtol=1e-14)
+
+
+def test_steps_whose_square_underflows_have_no_norm():
+    pooled, origin = pooled_everywhere(np.ones((5, 4)), "gaussian"), at_zero((5, 4))
+    move = proximal_step(pooled, origin, np.arange(20.0), 1e-200, 1.0, None)
+    assert np.isnan(move.sq_norm)
+
+
+def test_small_changes_of_means_do_not_cancel():
+    pooled = pooled_everywhere(np.array([[3.0, 5.0]]), "poisson")
+    theta, change = np.array([10.0, 2.0]), np.array([1e-7, -2e-8])
+    mean = np.exp(theta)
+    found = _above_tangent(pooled, theta, mean, mean, change)
+    # N e^θ (e^c - 1 - c), of which the next term of the series is a third of c.
+    assert_allclose(found, [3.0, 5.0] @ (mean * change**2 / 2), rtol=1e-7)
+
+
+def test_where_nothing_is_curved_a_step_is_finite():
+    pooled = pooled_everywhere(np.ones((2, 2)), "poisson")
+    assert 0 < 1 / largest_curvature(pooled, np.full(4, -800.0)) < np.inf
+    assert largest_curvature(pooled, np.log([1.0, 2.0, 7.0, 3.0])) == pytest.approx(7.0, rel=1e-15)

@@ -8,13 +8,16 @@ import pandas as pd
 import pytest
 import sklearn
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from problems import quiet_fit as fit
+from problems import stack
 from skfedem import FederatedGaussianMixture, _parallel
 from skfedem.compression import Dithering
+from skfedem.solvers._stream import batches
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0], [0.0, 6.0]])
@@ -116,6 +119,25 @@ def test_a_stream_is_online_em():
         assert len(labels) == 100
 
 
+def test_in_a_batch_are_those_who_have_rows_left():
+    federation = stack(np.split(np.arange(22.0).reshape(11, 2), [5, 7]))
+    seen = list(batches(federation, 2))
+    for (clients, batch), here, rows in zip(
+        seen,
+        ([0, 1, 2], [0, 2], [0]),
+        ([[0, 1], [5, 6], [7, 8]], [[2, 3], [9, 10]], [[4]]),
+        strict=True,
+    ):
+        assert_array_equal(clients, here)
+        assert_array_equal(batch.lengths, [len(own) for own in rows])
+        assert_array_equal(batch.rows[:, 0], 2.0 * np.concatenate(rows))
+        assert_array_equal(batch.weights, federation.weights[here])
+    for size in (None, 5):
+        ((clients, batch),) = batches(federation, size)
+        assert_array_equal(clients, [0, 1, 2])
+        assert_array_equal(batch.rows, federation.rows)
+
+
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_a_batch_size_cuts_a_call_into_rounds(covariance_type):
     gm = FederatedGaussianMixture(**GIVEN, covariance_type=covariance_type)
@@ -183,6 +205,15 @@ def test_memory_is_the_mean_of_the_clients(parameters, client_weights):
     if client_weights == "uniform":
         expected = np.full(gm.n_clients_, 1 / gm.n_clients_)
     assert_allclose(gm._memory.weights, expected, rtol=1e-14)
+
+
+def test_those_who_are_away_count_as_much_as_before():
+    parameters = {**GIVEN, "client_weights": "uniform", "step_size": 0.1, "control_step": 0.5}
+    gm = FederatedGaussianMixture(**parameters).partial_fit(CLIENTS)
+    before = gm.client_drift_.copy()
+    gm.partial_fit(CLIENTS[:1])
+    assert_array_equal(gm.client_drift_ != before, [True, False, False, False, False])
+    assert memory_error(gm) < 1e-14
 
 
 def test_new_clients_join_and_absent_ones_keep_what_they_have():
@@ -497,6 +528,33 @@ def test_every_start(init_params, n_init):
     assert_array_equal(gm.means_, again.means_)
 
 
+def test_what_is_not_seen_before_the_first_round_are_its_rows():
+    precisions = np.stack([np.eye(2)] * 3)
+    gm = FederatedGaussianMixture(
+        **GIVEN, weights_init=[0.5, 0.3, 0.2], precisions_init=precisions, batch_size=30
+    ).partial_fit(CLIENTS)
+    first = np.concatenate([rows[:30] for rows in CLIENTS])
+    densities = [
+        weight * multivariate_normal(mean, np.eye(2)).pdf(first)
+        for weight, mean in zip([0.5, 0.3, 0.2], GIVEN["means_init"], strict=True)
+    ]
+    want = np.log(np.sum(densities, axis=0)).mean()
+    assert_allclose(gm.history_["log_likelihood"][0], want, rtol=1e-10)
+
+
+def test_a_stream_begins_at_the_best_of_its_starts():
+    def start(n_init, random_state):
+        gm = FederatedGaussianMixture(
+            3, init_params="random_from_data", n_init=n_init, random_state=random_state
+        )
+        return gm.partial_fit(CLIENTS).history_["log_likelihood"][0]
+
+    one_by_one = np.random.RandomState(0)  # draws the same seeds as they are drawn together
+    alone = [start(1, one_by_one) for _ in range(6)]
+    assert_allclose(start(6, 0), max(alone), rtol=1e-12)
+    assert max(alone) > max(alone[0], alone[-1])
+
+
 def test_fit_begins_anew_and_a_stream_goes_on_from_a_fit():
     gm = streamed(FederatedGaussianMixture(**GIVEN), 100)
     assert_same(gm.fit(CLIENTS), FederatedGaussianMixture(**GIVEN).fit(CLIENTS), rtol=0)
@@ -643,10 +701,12 @@ def test_features_are_those_of_the_first_call():
 
 def test_what_was_copied_before_a_call_is_left_alone():
     gm = streamed(FederatedGaussianMixture(**GIVEN), 200)
-    before = gm._memory.states.controls
-    kept = before.copy()
+    memory = gm._memory
+    before = memory.states.controls, memory.totals, memory.weights
+    kept = [array.copy() for array in before]
     gm.partial_fit(CLIENTS)
-    assert_array_equal(before, kept)
+    for array, was in zip(before, kept, strict=True):
+        assert_array_equal(array, was)
 
 
 # ---- features that begin to vary
@@ -656,6 +716,20 @@ VARYING = {
     "constant": lambda rows: np.column_stack([rows[:, 0], np.full(len(rows), 7.0), rows[:, 1]]),
     "dependent": lambda rows: np.column_stack([rows[:, 0], rows.sum(axis=1), rows[:, 1]]),
 }
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_a_feature_begins_to_vary_by_the_share_of_those_who_vary(covariance_type):
+    rng = np.random.default_rng(3)
+    first = VARYING["constant"](rng.normal(size=(60, 2)))
+    then = rng.normal([0.0, 9.0, 0.0], [1.0, 2.0, 3.0], size=(400, 3))
+    # Steps by which nothing is learnt from the rows, but what clients tell of the new axis.
+    gm = FederatedGaussianMixture(covariance_type=covariance_type, step_size=1e-15)
+    gm.partial_fit(first, clients=np.arange(60) % 5).partial_fit(then, clients=np.arange(400) % 5)
+    variance = np.reshape(gm.covariances_, -1)[4 if covariance_type == "full" else 1]
+    # The rows of the first call, none of which varied, count twice.
+    square = np.mean((then[:, 1] - 7.0) ** 2)
+    assert_allclose(variance, 400 / (2 * 60 + 400) * square + 1e-6, rtol=1e-9)
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)

@@ -174,6 +174,9 @@ def test_fewer_rows_than_features(n_samples):
     n_varying = min(n_samples - 1, N_FEATURES)  # the last axis of fewer rows is any
     varying = slice(None, n_varying)
     assert_allclose(got.components_[varying], want.components_[varying], atol=1e-10)
+    # What is left is shared by as many axes as rows can have.
+    got, want = FederatedPCA(1).fit(rows), PCA(1, svd_solver="full").fit(rows)
+    assert_allclose(got.noise_variance_, want.noise_variance_, atol=1e-10)
 
 
 def test_signs_are_such_that_the_largest_entry_is_positive():
@@ -973,6 +976,7 @@ def test_numbers_that_cannot_be_squared(bad):
         (FederatedPCA(whiten=None), TypeError, "whiten to be True or False"),
         (FederatedPCA(6), ValueError, r"min\(n_samples, n_features\) = 5, got 6"),
         (FederatedPCA(0), ValueError, "n_components to be an integer >= 1, got 0"),
+        (FederatedPCA(0.0), ValueError, "between 0 and 1, got 0.0"),
         (FederatedPCA(1.0), ValueError, "between 0 and 1, got 1.0"),
         (FederatedPCA(True), TypeError, "n_components to be an integer >= 1, got True"),
         (FederatedPCA(np.nan), ValueError, "between 0 and 1, got nan"),

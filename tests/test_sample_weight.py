@@ -21,6 +21,7 @@ from skfedem._federation import (
     sample_weight_of,
 )
 from skfedem._input.clients import check_clients, federation_of
+from skfedem._input.sample_weight import check_weights
 from skfedem.models import mixture_assignment, mixture_start
 from skfedem.models.mixture_given import Given
 
@@ -368,6 +369,14 @@ def test_bad_weights_of_a_table(weight, says):
     with pytest.raises(ValueError, match=says):
         gm.fit(X, clients=np.array(list("abcd"))[OWNERS], sample_weight=weight)
     assert not hasattr(gm, "means_")
+
+
+def test_the_largest_and_the_smallest_weights_are_allowed():
+    for weight in (1e150, 1e-150):
+        check_weights(np.array([0.0, weight]))
+    for weight in (1.01e150, 0.99e-150):
+        with pytest.raises(ValueError, match="^Expected .*sample_weight"):
+            check_weights(np.array([0.0, weight]))
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,15 @@ def test_large_parameters_of_presences_do_not_overflow():
     assert_array_equal(cells_of(data)[2], 0)
 
 
+def test_the_largest_means_are_the_largest_whole_numbers():
+    level = dict(site_deviation=0, seasonality=0, trend=0, rank=0, random_state=0)
+    largest = 53 * np.log(2)
+    data = make_site_counts(3, 2, 1, observed=6, intercept=largest - 1e-9, **level)
+    assert_allclose(data.trend, 3 * 2.0**53, rtol=2e-9)
+    with pytest.raises(ValueError, match=r"means up to 2\*\*53"):
+        make_site_counts(3, 2, 1, observed=6, intercept=largest + 1e-9, **level)
+
+
 @pytest.mark.parametrize(
     "kwargs, error, message",
     [

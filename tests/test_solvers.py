@@ -458,6 +458,13 @@ def test_few_clients_step_as_theorem_4_has_it(p):
     assert_allclose(first_step_size(problem), expected, rtol=1e-14)
 
 
+def test_clients_who_count_unlike_are_as_many_as_average_their_messages_as_well():
+    # Of 3 and of 1 rows in 4, the mean is as noisy as that of 1 / (9 / 16 + 1 / 16) clients.
+    federation = stack(ragged_clients((30, 10)))
+    problem = make_problem(mixture_model(federation, "diag"), federation, omega=4.0)
+    assert_allclose(first_step_size(problem), 0.5 * sqrt(1.6) / (5 * sqrt(4)), rtol=1e-14)
+
+
 @pytest.mark.parametrize(
     ("covariance_type", "known", "factor"),
     [("diag", False, 1), ("tied", False, 5), ("tied", True, 1)],
@@ -514,6 +521,9 @@ def test_only_noise_that_stays_makes_the_step_decrease():
     steps = np.array([schedule(k) for k in range(1, 200001)])
     assert (np.diff(steps) <= 0).all()
     assert steps[-1] < 0.5 * steps[0]
+    # They are held until their sum is 10.
+    rounds = steps[0] * np.arange(1, 200001) / 10
+    assert_allclose(steps / steps[0], np.where(rounds < 1, 1.0, rounds**-0.7), rtol=1e-12)
     # Robbins and Monro: their sum diverges, that of their squares does not. Over a factor of 4 in
     # the rounds, a power -0.7 gives the sum a factor 4^0.3 in the tail, and steps one of 4^-0.7.
     assert_allclose(steps[-1] / steps[len(steps) // 4 - 1], 4**-0.7, rtol=1e-3)
@@ -804,6 +814,19 @@ def test_a_step_is_noisy_if_many_like_it_would_leave_the_domain():
         field[0] = -taken / step_size * statistics.reshape(2, -1)[0]
         step = model.server_step(statistics, field.ravel(), step_size, exact=False)
         assert (step.noisy, step.safeguarded, step.step_taken) == (noisy, 0, step_size)
+
+
+def test_a_step_that_only_rare_components_cannot_stand_is_not_noisy():
+    federation = stack(ragged_clients((30, 20)))
+    model = mixture_model(federation, "diag", 2)
+    _, means, covariances = mixture_parameters(model)[:3]
+    for weight, noisy in ((9e-4, False), (1.1e-3, True)):
+        parameters = model.parameters(np.array([weight, 1 - weight]), means, covariances)
+        statistics = model.statistics_of(parameters)
+        # At most γ + 0.6 √(2 γ) of a mass may be lost, here 0.0086.
+        field = np.where(np.arange(len(statistics)) < model.n_functions, -100.0, 0.0) * statistics
+        step = model.server_step(statistics, field, 1e-4, exact=False)
+        assert (step.noisy, step.safeguarded, step.step_taken) == (noisy, 0, 1e-4)
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)

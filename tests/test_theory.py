@@ -186,6 +186,8 @@ def test_vr_batch_size_is_exact_where_the_formula_gives_an_integer():
         assert theory.vr_batch_size(10 * length, omega) == 10
         assert theory.vr_batch_size(10 * length + 1, omega) == 11
     assert theory.vr_batch_size(49, 0.4) == 25
+    # What is over is more than rounding: a quarter of a row of 1e12.
+    assert theory.vr_batch_size(4 * 10**12 + 1, 1.0) == 10**12 + 1
     assert theory.vr_batch_size(20, 1e200) == 1
 
 
@@ -290,11 +292,17 @@ TINY = {"v_min": 1.0, "gradient_lipschitz": 5e-324, "field_lipschitz": 5e-324}
     [
         (theory.vr_n_inner, {"n_samples": 200, "omega": 1e200}, r"vr_n_inner of 200, 1e\+200 is"),
         (theory.max_step_size, {"n_clients": 3, "omega": 1.0, "participation": 1.0} | TINY, "of 3"),
+        # A product in a denominator underflows.
+        (theory.max_step_size, {"n_clients": 3, "omega": 1e-20} | TINY, "of 3"),
     ],
 )
 def test_what_leaves_the_range_of_a_double_is_a_value_error(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         function(**arguments)
+
+
+def test_a_loop_has_a_round_however_few_the_rows():
+    assert theory.vr_n_inner(5e-324, 0.0) == 1
 
 
 @pytest.mark.parametrize(("function", "name"), ARGUMENTS)

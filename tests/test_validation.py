@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem._input.clients import stacks
+from skfedem._input.clients import check_clients, stacks
+from skfedem._input.tables import shorten
 from skfedem.compression import RandK
 from skfedem.preprocessing import FederatedStandardScaler
 
@@ -1111,3 +1112,24 @@ def test_other_tables_are_not_stacked(other):
         next(stacks([FRAME, other]))
     with pytest.raises((ValueError, TypeError), match="expected"):
         next(stacks([np.ones((2, 2)), np.ones((2, 2), np.float32)]))
+
+
+@pytest.mark.parametrize("single", [(0, 1, 2), (0, 2), ()])
+def test_rows_are_single_where_all_clients_are(single):
+    tables = [
+        client.astype(np.float32 if k in single else np.float64) for k, client in enumerate(CLIENTS)
+    ]
+    rows = check_clients(BaseEstimator(), tables).rows
+    assert rows.dtype == (np.float32 if len(single) == 3 else np.float64)
+    assert_array_equal(rows, np.concatenate(tables))
+
+
+def test_columns_without_names_may_have_one_number():
+    clients = [pd.DataFrame(client, columns=[0, 0]) for client in CLIENTS]
+    got = FederatedGaussianMixture(**GOOD).fit(clients)
+    assert_array_equal(got.means_, FITTED.means_)
+
+
+def test_of_many_names_eight_are_told():
+    assert shorten(list("abcdefgh")) == "['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']"
+    assert shorten(list("abcdefghi")) == "['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', ...]"

@@ -34,7 +34,7 @@ def dealer(heterogeneity, n_clients, n_components):
         )
     _check_enough_clients(heterogeneity, n_clients, n_components)
     return lambda components, random_state: _one_component_labels(
-        components, n_components, n_clients, random_state
+        components, n_clients, random_state
     )
 
 
@@ -50,7 +50,7 @@ def mixing_dealer(heterogeneity, n_clients, n_components):
         labels = client_labels(components, n_clients, random_state=random_state)
         if heterogeneity == 0:
             return labels
-        sorted_labels = _one_component_labels(components, n_components, n_clients, random_state)
+        sorted_labels = _one_component_labels(components, n_clients, random_state)
         moved = random_state.random_sample(len(components)) < heterogeneity
         return fill_up(np.where(moved, sorted_labels, labels), n_clients, 1, random_state)
 
@@ -70,9 +70,9 @@ def _check_enough_clients(heterogeneity, n_clients, n_components):
         )
 
 
-def _one_component_labels(components, n_components, n_clients, random_state):
+def _one_component_labels(components, n_clients, random_state):
     """Give each component whole clients; the next one goes where clients have the most rows."""
-    n_rows = np.bincount(components, minlength=n_components)
+    n_rows = np.bincount(components)
     n_holders = (n_rows > 0).astype(int)
     for _ in range(n_clients - n_holders.sum()):
         n_holders[np.argmax(n_rows / np.maximum(n_holders, 1))] += 1
