@@ -42,7 +42,7 @@ class Workers:
 
     def __enter__(self):
         self._stack = ExitStack()
-        self._stack.enter_context(_libraries().limit(limits=1))
+        self._stack.enter_context(single_threaded_libraries())
         self._n_workers = n_workers(self.n_jobs)
         return self
 
@@ -134,6 +134,15 @@ class Workers:
         return errands
 
 
+def single_threaded_libraries():
+    """Context in which libraries have one thread, on which the rounding of linear algebra depends.
+
+    Where contexts overlap in threads, one has to be around them all: the end of each restores what
+    was at its beginning.
+    """
+    return _libraries().limit(limits=1)
+
+
 @cache
 def _libraries():
     """Libraries with threads of their own, which takes milliseconds to find."""
@@ -147,7 +156,7 @@ def _run(errands):
 
 
 def n_workers(n_jobs):
-    """Number of threads that a fit may use here.
+    """Number of workers that a fit or a search may use here.
 
     As many as joblib makes of ``n_jobs``, but no more than there are processors. One inside a
     worker of another ``Parallel``, such as a grid search's, as the processors are taken then.

@@ -129,8 +129,8 @@ def check_switch(name, value):
 
 
 def check_n_jobs(value):
-    """Raise if a number of threads is not one that joblib accepts."""
-    hint = "Give a number of threads, -1 for all processors, or None."
+    """Raise if a number of jobs is not one that joblib accepts."""
+    hint = "Give a number of jobs, -1 for all processors, or None."
     if value is not None:
         check_number("n_jobs", value, kind=Integral, hint=hint)
         if value == 0:

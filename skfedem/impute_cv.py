@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, MappingView
 from contextlib import contextmanager
 from copy import copy
-from itertools import chain, product
+from itertools import chain, product, starmap
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -23,7 +23,7 @@ from ._held_out import check_folds, deal_cells, split_cells
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, take_features
 from ._messages import naming, warn
-from ._parallel import n_workers
+from ._parallel import n_workers, single_threaded_libraries
 from ._parameters import check_choice, check_number, check_rank, python_number
 from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
 from ._random import seeds_of_runs
@@ -130,7 +130,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     n_jobs : int, default=None
         Number of jobs, as in joblib. The paths of the search, one for each rank and each penalty on
         the effects, are followed in so many processes, and clients are simulated in so many threads
-        where there is a single path, and for the fit to all cells. No result depends on it.
+        where there is a single path, and for the fit to all cells. No result depends on it. A
+        callable ``step_size`` and a ``Compressor`` have to be picklable to reach the processes.
     verbose : int, default=0
         1 prints the score of each rank and penalties, 2 the rounds of the last fit as well.
 
@@ -471,21 +472,33 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
                 check_minibatches(self, lengths[seen], cells.ids[seen], "observed cells")
 
     def _search(self, imputer, cells, folds, ranks, paths):
-        splits = [split_cells(cells, folds == fold) for fold in range(self.n_splits)]
         # Sites are shared by then, and nobody will look at the histories.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
-        tasks = [
-            delayed(_follow)(
+        plans = [
+            (
                 clone(imputer).set_params(rank=rank, effects_penalty=effects_penalty),
-                splits,
+                cells,
+                folds,
                 path,
                 self.patience,
-                self.verbose,
             )
             for rank, (effects_penalty, path) in product(ranks, paths.items())
         ]
-        n_jobs = min(n_workers(self.n_jobs), len(tasks))
-        return list(chain.from_iterable(Parallel(n_jobs=n_jobs)(tasks)))
+        trials, n_jobs = [], min(n_workers(self.n_jobs), len(plans))
+        # Around all paths: in threads, the end of one would free the libraries of the others.
+        with single_threaded_libraries():
+            if n_jobs > 1:
+                found = Parallel(n_jobs, verbose=self.verbose)(delayed(_work)(*p) for p in plans)
+            else:
+                found = starmap(_trials, plans)
+            for trial in chain.from_iterable(found):
+                trials.append(trial)
+                if self.verbose:
+                    print(
+                        f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
+                        f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
+                    )
+        return trials
 
     def _warn(self, trials, imputer):
         if imputer._stopped_by == "keyboard":
@@ -506,18 +519,16 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             )
 
 
-def _follow(imputer, splits, path, patience, verbose):
-    """Trials of one path; a task of joblib's."""
-    trials = []
-    with _muted():
-        for trial in path_trials(imputer, splits, path, patience):
-            trials.append(trial)
-            if verbose:
-                print(
-                    f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
-                    f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
-                )
-    return trials
+def _trials(imputer, cells, folds, path, patience):
+    """Yield the trials of a path."""
+    splits = [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
+    yield from path_trials(imputer, splits, path, patience)
+
+
+def _work(*plan):
+    """Trials of a path, in a process that may have other filters and numbers of threads."""
+    with _muted(), single_threaded_libraries():
+        return list(_trials(*plan))
 
 
 @contextmanager

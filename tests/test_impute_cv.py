@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from joblib import parallel_config
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import coo_array
 from scipy.stats import bernoulli, norm, poisson
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, impute_cv
 from skfedem._held_out import deal_cells, split_cells
@@ -470,6 +472,30 @@ def test_the_same_search_every_time():
     assert other.best_score_ != searches[0].best_score_
 
 
+@pytest.mark.parametrize(
+    "config", [{"backend": "loky", "inner_max_num_threads": 2}, {"backend": "threading"}]
+)
+def test_a_search_in_parallel_is_that_of_one_job_and_leaves_libraries_as_they_were(config):
+    # Large enough for the libraries to use their threads.
+    rng = np.random.default_rng(0)
+    clients = [rng.poisson(2.0, size=(200, 150)).astype(float) for _ in range(2)]
+    search = FederatedMatrixImputerCV(
+        (3,), penalties=2, family="poisson", n_splits=2, max_iter=9, tol=1.0, random_state=0
+    )
+
+    def n_threads():
+        return [library["num_threads"] for library in threadpool_info()]
+
+    with threadpool_limits(limits=2):
+        before = n_threads()
+        alone = clone(search).fit(clients).cv_results_
+        with parallel_config(**config, n_jobs=2):
+            together = search.fit(clients).cv_results_
+        assert n_threads() == before
+    for name, column in alone.items():
+        assert_array_equal(column, together[name], err_msg=name)
+
+
 def test_every_form_of_data_gives_the_same_search():
     clients = clients_of("poisson")
     seen = [np.nonzero(~np.isnan(table)) for table in clients]
@@ -552,8 +578,10 @@ def test_it_says_how_many_fits_did_not_converge():
         assert_array_equal(search.cv_results_["n_converged"], [0] * 4)
 
 
-def test_it_prints_what_it_tried(capsys):
-    FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, verbose=1).fit(clients_of())
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_it_prints_what_it_tried(n_jobs, capsys):
+    options = {"penalties": [9.0, 1.0], "n_splits": 2, "verbose": 1}
+    FederatedMatrixImputerCV(**options, n_jobs=n_jobs).fit(clients_of())
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("  Rank None, penalty 9, effects_penalty 0.1: held-out log-likeliho")
