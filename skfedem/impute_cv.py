@@ -488,7 +488,9 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         # Around all paths: in threads, the end of one would free the libraries of the others.
         with single_threaded_libraries():
             if n_jobs > 1:
-                found = Parallel(n_jobs, verbose=self.verbose)(delayed(_work)(*p) for p in plans)
+                found = Parallel(n_jobs, verbose=self.verbose)(
+                    delayed(_trials_in_worker)(*p) for p in plans
+                )
             else:
                 found = starmap(_trials, plans)
             for trial in chain.from_iterable(found):
@@ -525,7 +527,7 @@ def _trials(imputer, cells, folds, path, patience):
     yield from path_trials(imputer, splits, path, patience)
 
 
-def _work(*plan):
+def _trials_in_worker(*plan):
     """Trials of a path, in a process that may have other filters and numbers of threads."""
     with _muted(), single_threaded_libraries():
         return list(_trials(*plan))
