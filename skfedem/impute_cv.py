@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, MappingView
 from contextlib import contextmanager
 from copy import copy
-from itertools import chain, product, starmap
+from itertools import chain, product
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -475,24 +475,22 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         # Sites are shared by then, and nobody will look at the histories.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
         plans = [
-            (
-                clone(imputer).set_params(rank=rank, effects_penalty=effects_penalty),
-                cells,
-                folds,
-                path,
-                self.patience,
-            )
-            for rank, (effects_penalty, path) in product(ranks, paths.items())
+            (clone(imputer).set_params(rank=rank, effects_penalty=ridge), path)
+            for rank, (ridge, path) in product(ranks, paths.items())
         ]
         trials, n_jobs = [], min(n_workers(self.n_jobs), len(plans))
         # Around all paths: in threads, the end of one would free the libraries of the others.
         with single_threaded_libraries():
             if n_jobs > 1:
                 found = Parallel(n_jobs, verbose=self.verbose)(
-                    delayed(_trials_in_worker)(*p) for p in plans
+                    delayed(_trials_in_worker)(imputer, cells, folds, path, self.patience)
+                    for imputer, path in plans
                 )
             else:
-                found = starmap(_trials, plans)
+                splits = _splits(cells, folds)
+                found = (
+                    path_trials(imputer, splits, path, self.patience) for imputer, path in plans
+                )
             for trial in chain.from_iterable(found):
                 trials.append(trial)
                 if self.verbose:
@@ -521,16 +519,16 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             )
 
 
-def _trials(imputer, cells, folds, path, patience):
-    """Yield the trials of a path."""
-    splits = [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
-    yield from path_trials(imputer, splits, path, patience)
+def _splits(cells, folds):
+    """Clients without the cells of each fold, and with these alone."""
+    return [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
 
 
-def _trials_in_worker(*plan):
+def _trials_in_worker(imputer, cells, folds, path, patience):
     """Trials of a path, in a process that may have other filters and numbers of threads."""
     with _muted(), single_threaded_libraries():
-        return list(_trials(*plan))
+        # Split here: cells are sent once, where the splits have each of them once a fold.
+        return list(path_trials(imputer, _splits(cells, folds), path, patience))
 
 
 @contextmanager

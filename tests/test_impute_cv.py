@@ -458,10 +458,8 @@ def test_noise_changes_the_choice_little():
 
 
 def test_the_same_search_every_time():
-    options = {
-        "penalties": 2, "n_splits": 2, "omega": 0.5, "tol": 0.1, "random_state": 3,
-        "step_size": lambda round_number: 0.5 + 0.5 / round_number,  # travels to the processes
-    }  # fmt: skip
+    options = {"penalties": 2, "n_splits": 2, "omega": 0.5, "tol": 0.1, "random_state": 3}
+    options["step_size"] = lambda k: 0.5 + 0.5 / k  # travels to the processes
     searches = [
         FederatedMatrixImputerCV(**options, n_jobs=n_jobs).fit(clients_of()) for n_jobs in (1, 2)
     ]
