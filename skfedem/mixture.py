@@ -178,9 +178,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         epoch. None: no evaluation for ``history_``, not even at the start and the end. Evaluations
         serve the experimenter: they count neither as bits nor as epochs.
     random_state : int, RandomState instance or None, default=None
-        Pass an int for the same fit every time. What a client draws depends only on the seed, the
-        round and its position among the clients. So reordering the clients changes the fit, except
-        (up to rounding) in exact rounds from a given start.
+        Pass an int for the same fit every time, and on other machines up to rounding. What a client
+        draws depends only on the seed, the round and its position among the clients. So reordering
+        the clients changes the fit, except (up to rounding) in exact rounds from a given start.
     warm_start : bool, default=False
         Go on from the last fit: from its statistics Ŝ, its parameters and, for clients that are
         known by their label (by their position in a list), their control variates V_i, in its

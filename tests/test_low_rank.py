@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import ArpackError
+from scipy.stats import ortho_group
 
 import literal_imputation as oracle
 from skfedem import FederatedMatrixImputer
@@ -576,6 +577,17 @@ def test_power_iteration_finds_what_has_become_dominant_elsewhere(block):
             none, csr_array(np.diag(sizes[::-1])), 0.5, 1, block
         )
     assert_allclose(found.singular_values, [11.5], rtol=1e-12)
+
+
+def test_lapack_has_no_say_in_the_directions_that_are_stirred():
+    generator = np.random.default_rng(0)
+    block = orthonormal(generator.standard_normal((40, 5)))
+    stirred = orthonormal(thresholding._with_spares_stirred(block, rank=2))
+    for turn in (np.diag([1.0, -1, 1]), ortho_group.rvs(3, random_state=0)):
+        other = np.hstack([-block[:, :2], block[:, 2:] @ turn])
+        again = orthonormal(thresholding._with_spares_stirred(other, rank=2))
+        assert_allclose(again @ again.T, stirred @ stirred.T, atol=1e-13)
+    assert np.abs(stirred @ stirred.T - block @ block.T).max() > 1e-4
 
 
 def test_bases_of_vectors_that_are_nearly_dependent_are_orthonormal():

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
+from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
@@ -1744,6 +1745,26 @@ def test_rounds_that_are_not_evaluated_are_printed_without(capsys):
     assert "nan" not in "".join(lines)
     assert "log-likelihood" in lines[6]
     assert "log-likelihood" not in lines[5]
+
+
+# ------------------------------------------------------------------ rounding
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_rounding_of_whitened_rows_does_not_change_a_run(covariance_type):
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(center, 1, size=(100, 4)) for center in (-3, 0, 3)])
+    rows = PCA(whiten=True).fit_transform(rows)
+    start = {"covariance_type": covariance_type, "means_init": rows[[0, 100, 200]]}
+    gm = FederatedGaussianMixture(
+        3, **start, omega=1.0, participation=0.5, batch_size=5, random_state=0, tol=0, max_iter=30
+    )
+    fits = []
+    for size in (0, 1e-15):
+        nudged = rows * (1 + size * rng.normal(size=rows.shape))
+        fits.append(fit_unconverged(clone(gm), nudged, clients=np.arange(300) % 6).means_)
+    # Messages are rounded at random, by the same draws; 30 rounds add roundings up, and no more.
+    assert_allclose(*fits, rtol=0, atol=1e-12)
 
 
 # ------------------------------------------------------------------ rows far apart

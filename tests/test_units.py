@@ -1,14 +1,13 @@
 """Standard units: unit second moments, there and back, and what is left of constant directions."""
 
-import itertools
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import ortho_group
 
 from problems import COVARIANCE_TYPES, standard_rows
 from skfedem import FederatedGaussianMixture
-from skfedem.models.units import standard_units, with_new_axes, with_signs
+from skfedem.models.units import _whitening, standard_units, with_new_axes
 
 
 class Of:
@@ -70,28 +69,54 @@ def test_there_and_back(covariance_type):
     assert_allclose(units.log_volume, (after - before) / 2, rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "axes",
-    [
-        np.array([[1.0, 1.0], [1.0, -1.0]]),
-        np.linalg.qr(correlated_rows()[:3])[0],
-        np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0],
-    ],
-    ids=["of equal entries", "of correlated rows", "any"],
-)
-def test_signs_of_axes_are_not_lapacks(axes):
-    kept = axes.copy()
-    want = with_signs(axes)
-    for signs in itertools.product([-1.0, 1.0], repeat=axes.shape[1]):
-        # Rounding may part entries of one size, either way.
-        for nudge in (1 - 1e-15, 1 + 1e-15):
-            got = with_signs(axes * signs * np.where(np.arange(len(axes)) == 0, nudge, 1)[:, None])
-            assert_allclose(got, want, rtol=1e-14)
-    assert_array_equal(axes, kept)
-    assert_array_equal(np.abs(want), np.abs(axes))
-    for axis in want.T:
-        large = np.abs(axis) > 0.5 * np.abs(axis).max()
-        assert axis[large][0] > 0
+# Shares of variance along six axes: all alike, as a PCA with whitening leaves them; in pairs; less
+# than a thousandth apart; some without variance; and all apart.
+SHARES = {
+    "alike": [1.0, 1, 1, 1, 1, 1],
+    "pairs": [0.5, 0.5, 1, 1, 3, 3],
+    "nearly alike": [1.0, 1.0005, 2, 2.001, 2.002, 5],
+    "without variance": [0.0, 0, 0, 1, 1, 4],
+    "apart": [0.1, 0.2, 0.4, 0.8, 1.6, 3.2],
+}
+
+
+@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES.keys())
+@pytest.mark.parametrize("turned", [False, True])
+def test_rounding_does_not_choose_the_axes(shares, turned):
+    axes = ortho_group.rvs(6, random_state=0) if turned else np.eye(6)
+    second_moment = axes * shares @ axes.T
+    rotation, varies = _whitening(second_moment)
+    assert np.count_nonzero(varies) == np.count_nonzero(shares)
+    assert_allclose(rotation.T @ second_moment @ rotation, np.diag(varies * 1.0), atol=1e-12)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        # LAPACK turns axes whose shares are alike by as much as it likes.
+        nudge = 1e-15 * rng.normal(size=(6, 6))
+        again, still = _whitening(second_moment + nudge + nudge.T)
+        assert_array_equal(still, varies)
+        # Those of other shares are turned by the nudge over the gap, 1e-3 here.
+        assert_allclose(again, rotation, atol=1e-10)
+
+
+def test_axes_with_alike_variances_are_the_features_own():
+    rotation, _ = _whitening(np.diag([2.0, 2.0, 2.0]))
+    assert_allclose(rotation, np.eye(3) / np.sqrt(2), atol=1e-15)
+    # Of the plane across (1, 1, 1), the two axes nearest to the first two features.
+    rotation, varies = _whitening(np.eye(3) - np.ones((3, 3)) / 3)
+    assert_array_equal(varies, [False, True, True])
+    plane = rotation[:, 1:]
+    assert_allclose(plane[:2], plane[:2].T, atol=1e-15)
+    assert (np.linalg.eigvalsh(plane[:2]) > 0).all()
+
+
+def test_axes_point_along_the_first_feature_that_has_a_part_in_them():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        factor = rng.normal(size=(5, 5))
+        rotation, _ = _whitening(factor @ factor.T)
+        axes = rotation / np.linalg.norm(rotation, axis=0)
+        first = np.argmax(axes**2 > 0.3 / 5, axis=0)
+        assert (axes[first, np.arange(5)] > 0).all()
 
 
 def test_directions_without_variance_keep_their_units():

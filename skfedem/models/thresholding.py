@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import orthogonal_procrustes, solve_triangular
 from scipy.sparse.linalg import ArpackError, LinearOperator
 
 from .._compat import dominant_eigenvectors
@@ -70,7 +70,9 @@ def _with_spares_stirred(block, rank):
     """
     spare = block[:, rank:]
     noise = np.random.default_rng(0).standard_normal(spare.shape)
-    return np.hstack([block[:, :rank], spare + _STIRRED / np.sqrt(len(block)) * noise])
+    # LAPACK chooses signs, and axes among alike ones, which must not decide what is spanned.
+    turn, _ = orthogonal_procrustes(spare, noise)
+    return np.hstack([block[:, :rank], spare @ turn + _STIRRED / np.sqrt(len(block)) * noise])
 
 
 def _dominant_directions(matrix, size):

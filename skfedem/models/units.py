@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import orthogonal_procrustes
 
 from .._federation import read
 from .covariances import MATRICES
@@ -22,6 +23,12 @@ ROUNDING = 64 * np.finfo(np.float64).eps
 _NO_VARIANCE = ROUNDING
 # Nor does a smaller variance than this count as one: reg_covar over it would overflow.
 _LEAST_VARIANCE = 1e-290
+# Shares of variance that differ less than this count as equal: rounding turns axes that are further
+# apart by parts in 1e13 at most.
+_ALIKE = 1e-3
+# A projection of a feature is long if its squared length is above this over n_features: below 1, so
+# that one always is, and no simple fraction, which the lengths of alike features may be.
+_LONG = 0.3
 
 
 class Units(NamedTuple):
@@ -195,14 +202,68 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
     # On axes common to all features, those that vary less than reg_covar would be lost in its
     # rounding.
     common = np.flatnonzero((variances == 0) | (variances >= reg_covar))
-    shares, axes = np.ones(len(center)), np.eye(len(center))
+    rotation, varies = np.eye(len(center)), np.ones(len(center), dtype=bool)
     if len(common):
-        shares[common], axes[np.ix_(common, common)] = np.linalg.eigh(
+        rotation[np.ix_(common, common)], varies[common] = _whitening(
             correlations[np.ix_(common, common)]
         )
-    varies = shares > max(_NO_VARIANCE * shares.max(), _LEAST_VARIANCE)
+    return Units(center, scale, rotation, _unless_all(varies))
+
+
+def _whitening(second_moment, least=0.0):
+    """Whitening map along principal axes that rounding has no say in.
+
+    Axes with equal shares of the variance, as a PCA with whitening leaves them, are any axes of the
+    space that they span: which ones LAPACK gives is a matter of rounding, and would change the run
+    of a seed from one machine to the next. These are the nearest to the features' own.
+
+    Parameters
+    ----------
+    second_moment : ndarray of shape (n_features, n_features)
+        In units in which features vary alike.
+    least : float, default=0.0
+        Variance that is rounding; so is a small share of the largest along an axis.
+
+    Returns
+    -------
+    rotation : ndarray of shape (n_features, n_features)
+        Axes over the standard deviations along them.
+    varies : ndarray of bool, shape (n_features,)
+        Along which axes rows vary; the others are of length 1.
+    """
+    shares, axes = np.linalg.eigh(second_moment)
+    varies = shares > max(least, _NO_VARIANCE * shares.max(), _LEAST_VARIANCE)
     shares = np.where(varies, shares, 1.0)
-    return Units(center, scale, with_signs(axes) / np.sqrt(shares), _unless_all(varies))
+    apart = (np.diff(shares) > _ALIKE * shares[1:]) | np.diff(varies)
+    rotation = np.empty_like(axes)
+    for alike in np.split(np.arange(len(axes)), np.flatnonzero(apart) + 1):
+        own = axes[:, alike]
+        turn, _ = orthogonal_procrustes(own[_spanning(own)], np.eye(len(alike)))
+        rotation[:, alike] = own / np.sqrt(shares[alike]) @ turn
+    return rotation, varies
+
+
+def _spanning(axes):
+    """Features whose projections on the span of orthonormal axes are a basis of it; the first ones.
+
+    Parameters
+    ----------
+    axes : ndarray of shape (n_features, n_axes)
+
+    Returns
+    -------
+    chosen : list of int
+        Increasing; as many as there are axes.
+    """
+    chosen, left = [], axes.copy()
+    for _ in range(axes.shape[1]):
+        # Squared lengths add up to the number of axes still to be spanned: some feature is long.
+        lengths = np.linalg.norm(left, axis=1)
+        feature = int(np.argmax(lengths**2 > _LONG / len(axes)))
+        direction = left[feature] / lengths[feature]
+        left -= np.outer(left @ direction, direction)
+        chosen.append(feature)
+    return chosen
 
 
 def with_new_axes(units, second_moment, covariance_type):
@@ -230,15 +291,11 @@ def with_new_axes(units, second_moment, covariance_type):
         if covariance_type == "diag":
             scale = np.where(new, np.sqrt(second_moment), scale)
     else:
-        spread = units.matrices_to_standard(second_moment)
-        known = np.diagonal(spread)[varies] / np.square(rotation[:, varies]).sum(axis=0)
-        shares, axes = np.linalg.eigh(spread[fixed][:, fixed])
-        least = _NO_VARIANCE * max(shares.max(), known.max(initial=0))
-        is_new = shares > max(least, _LEAST_VARIANCE)
+        spread = units.matrices_to_standard(second_moment)[fixed][:, fixed]
+        largest = np.linalg.eigvalsh(second_moment / np.outer(scale, scale)).max()
         new, rotation = np.zeros_like(varies), rotation.copy()
-        new[fixed] = is_new
-        axes = with_signs(rotation[:, fixed] @ axes)
-        rotation[:, fixed] = axes / np.sqrt(np.where(is_new, shares, 1.0))
+        axes, new[fixed] = _whitening(spread, least=_NO_VARIANCE * largest)
+        rotation[:, fixed] = rotation[:, fixed] @ axes
     return Units(center, scale, rotation, _unless_all(varies | new)) if new.any() else units
 
 
@@ -249,12 +306,3 @@ def _seeming_variance(center):
 
 def _unless_all(varies):
     return None if varies.all() else varies
-
-
-def with_signs(axes):
-    """Choose signs such that the first large entry of each column is positive."""
-    # LAPACK leaves the signs open, so that another release of it would change the run of a seed.
-    # The largest entry would not settle them: with two features, both are of one size.
-    sizes = np.abs(axes)
-    first = np.argmax(sizes > 0.5 * sizes.max(axis=0), axis=0)
-    return axes * np.sign(axes[first, np.arange(axes.shape[1])])
