@@ -69,6 +69,8 @@ def _with_spares_stirred(block, rank):
     rows nor columns, it would never find what has become dominant in another part.
     """
     spare = block[:, rank:]
+    if not spare.size:
+        return block
     noise = np.random.default_rng(0).standard_normal(spare.shape)
     # LAPACK chooses signs, and axes among alike ones, which must not decide what is spanned.
     turn, _ = orthogonal_procrustes(spare, noise)
