@@ -588,6 +588,7 @@ def test_lapack_has_no_say_in_the_directions_that_are_stirred():
         again = orthonormal(thresholding._with_spares_stirred(other, rank=2))
         assert_allclose(again @ again.T, stirred @ stirred.T, atol=1e-13)
     assert np.abs(stirred @ stirred.T - block @ block.T).max() > 1e-4
+    assert thresholding._with_spares_stirred(block, rank=5) is block  # none beyond the rank
 
 
 def test_bases_of_vectors_that_are_nearly_dependent_are_orthonormal():
