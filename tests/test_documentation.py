@@ -39,8 +39,8 @@ from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted((ROOT / "doc").glob("*.rst")), ROOT / "README.md"]
-# Allows numbers to be off by a fifth: when a noisy run stops hangs on the last digits of its
-# arithmetic, which are not the same for every release of numpy and scikit-learn.
+# Allows numbers to be off by a fifth: when a noisy run stops hangs on its start, and k-means is not
+# the same in every release of scikit-learn.
 ROUGHLY = doctest.register_optionflag("ROUGHLY")
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 NUMBER = re.compile(r"-?\b\d+(?:\.\d+)?\b")

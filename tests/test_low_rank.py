@@ -591,6 +591,20 @@ def test_lapack_has_no_say_in_the_directions_that_are_stirred():
     assert thresholding._with_spares_stirred(block, rank=5) is block  # none beyond the rank
 
 
+@pytest.mark.parametrize("n_found", [2, 4, 6])
+def test_directions_of_singular_values_of_0_are_not_followed(n_found):
+    generator = np.random.default_rng(0)
+    left, right = generator.normal(size=(60, n_found)), generator.normal(size=(40, n_found))
+    matrix, none = left @ right.T, zero_low_rank((60, 40))
+    spans = []
+    for size in (0, 1e-15):
+        nudged = csr_array(matrix * (1 + size * generator.normal(size=matrix.shape)))
+        _, block = threshold_singular_values(none, nudged, 0.1, 4)
+        basis = orthonormal(block)
+        spans.append(basis @ basis.T)
+    assert_allclose(*spans, rtol=0, atol=1e-12)
+
+
 def test_bases_of_vectors_that_are_nearly_dependent_are_orthonormal():
     generator = np.random.default_rng(0)
     for n_digits in np.tile(range(17), 20):

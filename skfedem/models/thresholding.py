@@ -59,7 +59,9 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     shrunk = singular_values[:rank] - threshold
     kept = np.flatnonzero(shrunk > 0)
     thresholded = LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept])
-    return thresholded, _with_spares_stirred(block, rank)
+    # LAPACK makes up the vectors of singular values that are 0: noise takes their place.
+    found = singular_values > _ROUNDING * singular_values[0]
+    return thresholded, _with_spares_stirred(block * found, min(rank, np.count_nonzero(found)))
 
 
 def _with_spares_stirred(block, rank):

@@ -24,11 +24,11 @@ _NO_VARIANCE = ROUNDING
 # Nor does a smaller variance than this count as one: reg_covar over it would overflow.
 _LEAST_VARIANCE = 1e-290
 # Shares of variance that differ less than this count as equal: rounding turns axes that are further
-# apart by parts in 1e13 at most.
+# apart by parts in 1e13 at most, where their shares are not small themselves.
 _ALIKE = 1e-3
-# A projection of a feature is long if its squared length is above this over n_features: below 1, so
-# that one always is, and no simple fraction, which the lengths of alike features may be.
-_LONG = 0.3
+# Share of the largest squared length at which another counts as long; no simple fraction, as the
+# lengths of alike features may be.
+_LONG = 1 / np.pi
 
 
 class Units(NamedTuple):
@@ -38,8 +38,9 @@ class Units(NamedTuple):
     ----------
     center, scale : ndarray of shape (n_features,)
     rotation : ndarray of shape (n_features, n_features) or None
-        Principal axes of the scaled rows over the standard deviations along them; None where
-        covariances keep to the axes of the rows.
+        Principal axes of the scaled rows, those of alike variances turned to the features' own,
+        over the standard deviations along them; None where covariances keep to the axes of the
+        rows.
     varies : ndarray of bool, shape (n_features,), or None
         Along which axes rows vary at all; None for all of them. What is left along the others is
         rounding, set to 0: precisions are largest there and would amplify it, and statistics that
@@ -205,23 +206,23 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
     rotation, varies = np.eye(len(center)), np.ones(len(center), dtype=bool)
     if len(common):
         rotation[np.ix_(common, common)], varies[common] = _whitening(
-            correlations[np.ix_(common, common)]
+            correlations[np.ix_(common, common)], least=_NO_VARIANCE
         )
     return Units(center, scale, rotation, _unless_all(varies))
 
 
-def _whitening(second_moment, least=0.0):
+def _whitening(second_moment, least):
     """Whitening map along principal axes that rounding has no say in.
 
-    Axes with equal shares of the variance, as a PCA with whitening leaves them, are any axes of the
-    space that they span: which ones LAPACK gives is a matter of rounding, and would change the run
-    of a seed from one machine to the next. These are the nearest to the features' own.
+    Axes with equal shares of the variance, as a PCA leaves them in units of the features' standard
+    deviations, are any axes of the space that they span: which ones LAPACK gives is a matter of
+    rounding, and would change the run of a seed from one machine to the next. These are the nearest
+    to the features' own.
 
     Parameters
     ----------
     second_moment : ndarray of shape (n_features, n_features)
-        In units in which features vary alike.
-    least : float, default=0.0
+    least : float
         Variance that is rounding; so is a small share of the largest along an axis.
 
     Returns
@@ -244,7 +245,10 @@ def _whitening(second_moment, least=0.0):
 
 
 def _spanning(axes):
-    """Features whose projections on the span of orthonormal axes are a basis of it; the first ones.
+    """Features whose projections on the span of orthonormal axes are a basis of it.
+
+    The next one is the first whose projection is long beside the longest, without its parts along
+    those before it.
 
     Parameters
     ----------
@@ -257,13 +261,12 @@ def _spanning(axes):
     """
     chosen, left = [], axes.copy()
     for _ in range(axes.shape[1]):
-        # Squared lengths add up to the number of axes still to be spanned: some feature is long.
-        lengths = np.linalg.norm(left, axis=1)
-        feature = int(np.argmax(lengths**2 > _LONG / len(axes)))
-        direction = left[feature] / lengths[feature]
+        squares = np.square(left).sum(axis=1)
+        feature = int(np.argmax(squares > _LONG * squares.max()))
+        direction = left[feature] / np.sqrt(squares[feature])
         left -= np.outer(left @ direction, direction)
         chosen.append(feature)
-    return chosen
+    return sorted(chosen)
 
 
 def with_new_axes(units, second_moment, covariance_type):
