@@ -18,6 +18,9 @@ from .solvers._memory import find_labels, go_on
 from .solvers._options import SOLVERS, federated_problem, run_solver
 from .solvers._resume import seed_of
 
+# Differences of likelihoods, relative to their size, that may be rounding.
+_ROUNDING = 1e-9
+
 
 def new_runs(settings, federation, given):
     """Problem of runs that begin anew, in the units of these rows.
@@ -105,8 +108,13 @@ def best_run(settings, problem, start, seeds, workers, resume_from, rounds_of_st
             if best is None:
                 raise
             return best._replace(stopped_by="keyboard")
-        if best is None or result.criteria[-1] > best.criteria[-1]:
+        if best is None or _is_better(result.criteria[-1], best.criteria[-1]):
             best = result
         if result.stopped_by == "keyboard":
             return best._replace(stopped_by="keyboard")
     return best
+
+
+def _is_better(likelihood, best):
+    """Whether it is larger by more than rounding, which must not choose among like optima."""
+    return likelihood > best + _ROUNDING * max(1.0, abs(best))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import rankdata
 from sklearn.base import clone
 
 from ._client_vectors import weighted_sum
@@ -13,6 +12,9 @@ from ._messages import naming
 from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
 from .models.thresholding import threshold_singular_values
+
+# Differences of scores, relative to their size, that may be rounding.
+_ROUNDING = 1e-9
 
 
 def largest_penalty(imputer, cells):
@@ -146,12 +148,19 @@ def tabulated(trials):
         **{f"split{fold}_test_score": column for fold, column in enumerate(scores.T)},
         "mean_test_score": mean_scores,
         "std_test_score": _deviations(scores),
-        "rank_test_score": rankdata(-mean_scores, method="min").astype(np.int32),
+        "rank_test_score": _places(mean_scores),
         "mean_n_iter": np.array([trial.n_iter.mean() for trial in trials]),
         "mean_n_factors": np.array([trial.n_factors.mean() for trial in trials]),
         "n_converged": np.array([trial.converged.sum() for trial in trials]),
         "uplink_bits": np.array([trial.uplink_bits.sum() for trial in trials]),
     }
+
+
+def _places(scores):
+    """1 for the best scores, and so on; those that only rounding tells apart share a place."""
+    better_by = scores - scores[:, None]
+    is_better = better_by > _ROUNDING * np.abs(scores)[:, None]
+    return (1 + is_better.sum(axis=1)).astype(np.int32)
 
 
 def _deviations(scores):

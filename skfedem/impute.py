@@ -160,7 +160,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no
         evaluation.
     random_state : int, RandomState instance or None, default=None
-        Pass an int for the same fit every time, and on other machines up to rounding.
+        Pass an int for the same fit every time, and on other machines up to rounding. With
+        compression and a rank that binds, rounding may grow from round to round.
     warm_start : bool, default=False
         Go on from the last fit. If that fit had ``warm_start=True`` and the same observations,
         clients keep their control variates, and the run goes on as if it had never ended, unless

@@ -345,7 +345,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             paths = {ridge: self._path(penalty_max) for ridge, penalty_max in largest.items()}
             trials = self._search(imputer, cells, folds, ranks, paths)
             results = tabulated(trials)
-            best_index = int(np.argmax(results["mean_test_score"]))
+            best_index = int(np.argmin(results["rank_test_score"]))
             best = trials[best_index]
             imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
             path = paths[best.effects_penalty]

@@ -592,6 +592,8 @@ def test_steps_are_compared_at_the_rounds_they_were_taken(tmp_path):
     steps = np.concatenate([np.full(7, np.nan), 1 / np.arange(7, 13)])
     resumed = rough_mixture(step_size=lambda k: steps[k])
     assert resumed.fit(make_clients(), resume_from=path).n_iter_ == 6
+    steps *= 1 + 1e-15  # as another release of NumPy may round them
+    assert resumed.fit(make_clients(), resume_from=path).n_iter_ == 6
     steps[9] = 0.2
     with pytest.raises(ValueError, match=r"step_size\(9\)=0\.1\d* where .* step_size\(9\)=0\.2\."):
         resumed.fit(make_clients(), resume_from=path)

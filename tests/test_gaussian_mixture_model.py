@@ -126,6 +126,33 @@ def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
     assert_allclose(model.units.means_to_rows(means), expected, rtol=1e-12)
 
 
+@every_covariance_type
+def test_rounding_does_not_choose_between_centres_that_are_equally_near(covariance_type):
+    model, _ = small_model(covariance_type, n_components=2)
+    one, other = centers = np.array([[1.0, 2.0, 3.0], [3.0, 1.0, 3.0]])
+    across = np.array([[1.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
+    rng = np.random.default_rng(0)
+    halfway = (one + other) / 2 + rng.normal(size=(50, 2)) @ across
+    features = model.features(halfway * (1 + 1e-15 * rng.normal(size=halfway.shape)))
+    sums = model.nearest(standard_rows(model, centers), features, np.array([50]))
+    assert_array_equal(table(model, sums)[:, 0], [50, 0])
+
+
+@every_covariance_type
+def test_rounding_does_not_change_the_constants(covariance_type):
+    # Seconds since 1970, of one day; and a feature that is another's but for a millionth.
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([1.7e9 + rng.uniform(0, 86400, 100), rng.normal(size=100)])
+    rows = np.column_stack([rows, rows[:, 1] + 1e-6 * rng.normal(size=100)])
+
+    def constants(rows):
+        return mixture_model(stack([rows]), covariance_type).constants()
+
+    first = constants(rows)
+    assert_array_equal(constants(rows * (1 + 1e-15 * rng.normal(size=rows.shape))), first)
+    assert not np.array_equal(constants(1.001 * rows), first)
+
+
 def test_large_clients_are_read_in_pieces(monkeypatch):
     monkeypatch.setattr(gaussian_mixture, "_CACHE_SIZE", 1)
     federation = stack(ragged_clients((300, 64, 65, 10)))

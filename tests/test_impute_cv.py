@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, impute_cv
 from skfedem._held_out import deal_cells, split_cells
 from skfedem._input.cells import check_cells
-from skfedem._penalty_path import largest_penalty, path_trials, tabulated
+from skfedem._penalty_path import _places, largest_penalty, path_trials, tabulated
 from skfedem.models.families import FAMILIES
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
@@ -340,7 +340,7 @@ def test_results_are_those_of_the_folds():
     scores = np.array([results[f"split{fold}_test_score"] for fold in range(3)])
     assert_allclose(results["mean_test_score"], scores.mean(axis=0))
     assert_allclose(results["std_test_score"], scores.std(axis=0))
-    assert search.best_index_ == np.argmax(results["mean_test_score"])
+    assert search.best_index_ == np.argmin(results["rank_test_score"])
     assert results["rank_test_score"][search.best_index_] == 1
     assert search.best_score_ == results["mean_test_score"].max()
     assert search.best_params_ == results["params"][search.best_index_]
@@ -350,6 +350,16 @@ def test_results_are_those_of_the_folds():
     best = search.best_estimator_
     assert search.best_params_ == {name: getattr(best, name) for name in search.best_params_}
     assert not best.warm_start
+
+
+def test_rounding_does_not_choose_among_alike_trials():
+    scores = np.array([-1.2, -1.0 - 1e-14, -1.0, -1.0 - 1e-6, -1.0 + 1e-14, -1e300])
+    assert_array_equal(_places(scores), [5, 1, 1, 4, 1, 6])
+    # Penalties leave fewer factors than any of these ranks allows: the first one is as good.
+    search = FederatedMatrixImputerCV((8, 9, None), 3, n_splits=3, random_state=0)
+    search.fit(clients_of())
+    assert (search.cv_results_["mean_n_factors"] < 8).all()
+    assert search.best_params_["rank"] == 8
 
 
 @pytest.mark.parametrize(("spread", "best"), [(0.1, 100.0), (2.0, 1.0)])

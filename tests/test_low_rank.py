@@ -542,6 +542,10 @@ def test_a_singular_value_at_the_threshold_is_left_out():
     none = zero_low_rank((3, 3))
     found, _ = threshold_singular_values(none, csr_array(np.diag([4.0, 2, 1])), 2.0, 3, np.eye(3))
     assert_array_equal(found.singular_values, [2.0])
+    # Nor does rounding make a factor of it.
+    below = 2.0 - 1e-15
+    found, _ = threshold_singular_values(none, csr_array(np.diag([4.0, 2, 1])), below, 3, np.eye(3))
+    assert_allclose(found.singular_values, [2.0])
 
 
 @pytest.mark.parametrize("block", [None, np.eye(4, 2)])

@@ -895,6 +895,20 @@ def test_warm_start_is_one_start(capsys):
     assert capsys.readouterr().out.count("Start") == 1
 
 
+@pytest.mark.parametrize("seed", [0, 5, 7])
+def test_n_init_keeps_the_first_of_starts_that_end_alike(seed):
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(center, 1, size=(50, 2)) for center in CENTERS])
+    first, best = (
+        FederatedGaussianMixture(3, n_init=n_init, random_state=seed, tol=1e-12, max_iter=500).fit(
+            rows
+        )
+        for n_init in (1, 10)
+    )
+    # All starts end in one optimum, up to rounding, with the components in another order.
+    assert_array_equal(best.means_, first.means_)
+
+
 def test_n_init_keeps_the_best_start(capsys):
     parameters = {"n_components": 3, "init_params": "random_from_data", "random_state": 0}
     n_init = 6

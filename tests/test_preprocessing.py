@@ -217,6 +217,18 @@ def test_rows_far_from_the_origin_lose_no_digits(offset):
     assert_array_equal(got.inverse_transform(got.transform(far)), far)
 
 
+def test_components_without_variance_are_0_for_rows_of_the_fit():
+    rng = np.random.default_rng(0)
+    plane = rng.normal(size=(200, 2)) @ rng.normal(size=(2, 4))
+    pca = FederatedPCA().fit(np.array_split(plane, 3))
+    new = pca.transform(plane)
+    assert_array_equal(new[:, 2:], 0.0)
+    assert_allclose(new, PCA().fit(plane).transform(plane), atol=1e-12)
+    # Another row may be off the plane.
+    beyond = pca.transform(plane[:1] + pca.components_[3])
+    assert_allclose(beyond - new[:1], [[0, 0, 0, 1]], atol=1e-12)
+
+
 def test_whitened_components_without_variance_are_0():
     rng = np.random.default_rng(0)
     # The variance of the rates is lost beside that of incomes.

@@ -250,7 +250,10 @@ class GaussianMixtureModel(RowModel):
         coefficients = np.zeros((self.n_components, self.n_functions))
         coefficients[:, 0] = -0.5 * np.square(centers @ mixing).sum(axis=1)
         coefficients[:, 1 : 1 + self.n_features] = centers @ mixing @ mixing.T
-        closest = (coefficients @ features).argmax(axis=0)
+        likeness = coefficients @ features
+        # Of centres that are equally near up to rounding, the first.
+        rounding = ROUNDING * (np.abs(coefficients) @ np.abs(features)).max(axis=0)
+        closest = (likeness >= likeness.max(axis=0) - rounding).argmax(axis=0)
         posterior = np.equal(closest, np.arange(self.n_components)[:, None]).astype(float)
         return self.assigned(posterior, features, lengths, sample_weight)
 
@@ -473,10 +476,13 @@ class GaussianMixtureModel(RowModel):
         return table.ravel()
 
     def constants(self):
-        """The units, to six digits: rounding differs from one machine to the next."""
-        center, scale, rotation, _ = self.units
-        axes = np.empty(0) if rotation is None else rotation.ravel()
-        return np.concatenate([center / scale, np.log(scale), axes]).round(6) + 0.0
+        """Centre and scale to six digits: rounding differs from one machine to the next.
+
+        The axes, which follow from the rows, may be known to fewer.
+        """
+        places = self.units.center / self.units.scale
+        sizes = 10 ** np.ceil(np.log10(np.maximum(np.abs(places), 1.0)))
+        return np.concatenate([places / sizes, np.log(self.units.scale)]).round(6) + 0.0
 
     def trace(self, parameters):
         """Component weights."""

@@ -57,7 +57,7 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     left = orthonormal(times(block))
     block, singular_values, turned = np.linalg.svd(transposed_times(left), full_matrices=False)
     shrunk = singular_values[:rank] - threshold
-    kept = np.flatnonzero(shrunk > 0)
+    kept = np.flatnonzero(shrunk > _ROUNDING * singular_values[0])
     thresholded = LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept])
     # LAPACK makes up the vectors of singular values that are 0: noise takes their place.
     found = singular_values > _ROUNDING * singular_values[0]

@@ -22,6 +22,8 @@ from ._moments import pooled_moments
 
 _EPS = np.finfo(np.float64).eps
 _TIE = 1e-8
+# Size of a component, relative to the row, that may be rounding.
+_ROUNDING = 1e-10
 
 
 class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -208,7 +210,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if is_client_list(X):
             return together(X, self.transform)
         rows = check_rows(self, X)
-        new = self._centered(rows) @ self.components_.T
+        centered = self._centered(rows)
+        new = centered @ self.components_.T
+        # Along axes without variance the rows of the fit have rounding, which is no feature.
+        sizes = np.linalg.norm(centered, axis=1, keepdims=True)
+        new[(self.explained_variance_ == 0) & (np.abs(new) <= _ROUNDING * sizes)] = 0.0
         if self.whiten:
             scales = np.sqrt(self.explained_variance_)
             # 0 along axes without variance, where there is nothing but rounding.
