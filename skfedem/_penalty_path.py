@@ -13,8 +13,9 @@ from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
 from .models.thresholding import threshold_singular_values
 
-# Differences of scores, relative to their size, that may be rounding.
+# Shares that may be rounding: of what the scores of trials differ in, and of the scores themselves.
 _ROUNDING = 1e-9
+_EPS = 64 * np.finfo(np.float64).eps
 
 
 def largest_penalty(imputer, cells):
@@ -158,8 +159,11 @@ def tabulated(trials):
 
 def _places(scores):
     """1 for the best scores, and so on; those that only rounding tells apart share a place."""
-    better_by = scores - scores[:, None]
-    is_better = better_by > _ROUNDING * np.abs(scores)[:, None]
+    sizes = np.abs(scores)
+    # Of small cells a score is mostly the constant of the density, which is that of all trials.
+    differing = np.minimum(sizes, scores.max() - scores.min())
+    rounding = np.maximum(_ROUNDING * differing, _EPS * sizes)
+    is_better = scores - scores[:, None] > rounding[:, None]
     return (1 + is_better.sum(axis=1)).astype(np.int32)
 
 

@@ -352,9 +352,19 @@ def test_results_are_those_of_the_folds():
     assert not best.warm_start
 
 
+@pytest.mark.parametrize("unit", [1e3, 1e-4])
+def test_the_best_trial_does_not_depend_on_the_unit_of_the_cells(unit):
+    clients = clients_of()
+    search = FederatedMatrixImputerCV((2, 4), 4, n_splits=3, random_state=0, tol=1e-3)
+    best = clone(search).fit(clients).best_index_
+    assert search.fit([unit * client for client in clients]).best_index_ == best
+
+
 def test_rounding_does_not_choose_among_alike_trials():
     scores = np.array([-1.2, -1.0 - 1e-14, -1.0, -1.0 - 1e-6, -1.0 + 1e-14, -1e300])
     assert_array_equal(_places(scores), [5, 1, 1, 4, 1, 6])
+    # A likelihood of small numbers is a constant but for their squares.
+    assert_array_equal(_places(-0.9 - 1e-10 * np.array([2.0, 1.0, 3.0, 1.0 + 1e-6])), [3, 1, 4, 1])
     # Penalties leave fewer factors than any of these ranks allows: the first one is as good.
     search = FederatedMatrixImputerCV((8, 9, None), 3, n_splits=3, random_state=0)
     search.fit(clients_of())

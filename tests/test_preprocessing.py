@@ -224,6 +224,11 @@ def test_components_without_variance_are_0_for_rows_of_the_fit():
     new = pca.transform(plane)
     assert_array_equal(new[:, 2:], 0.0)
     assert_allclose(new, PCA().fit(plane).transform(plane), atol=1e-12)
+    # Rows have the digits of their size and precision.
+    far = FederatedPCA().fit(np.array_split(plane + 1e8, 3))
+    assert_array_equal(far.transform(plane + 1e8)[:, 2:], 0.0)
+    single = plane.astype(np.float32)
+    assert_array_equal(FederatedPCA().fit(np.array_split(single, 3)).transform(single)[:, 2:], 0.0)
     # Another row may be off the plane.
     beyond = pca.transform(plane[:1] + pca.components_[3])
     assert_allclose(beyond - new[:1], [[0, 0, 0, 1]], atol=1e-12)

@@ -480,9 +480,9 @@ class GaussianMixtureModel(RowModel):
 
         The axes, which follow from the rows, may be known to fewer.
         """
-        places = self.units.center / self.units.scale
-        sizes = 10 ** np.ceil(np.log10(np.maximum(np.abs(places), 1.0)))
-        return np.concatenate([places / sizes, np.log(self.units.scale)]).round(6) + 0.0
+        center, scale, _, _ = self.units
+        # arcsinh is a logarithm of what is large, of either sign.
+        return np.concatenate([np.arcsinh(center / scale), np.log(scale)]).round(6) + 0.0
 
     def trace(self, parameters):
         """Component weights."""

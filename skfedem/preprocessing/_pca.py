@@ -212,9 +212,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         rows = check_rows(self, X)
         centered = self._centered(rows)
         new = centered @ self.components_.T
-        # Along axes without variance the rows of the fit have rounding, which is no feature.
+        # Along axes without variance the rows of the fit have rounding, which is no feature: that
+        # of the sum, and that of the numbers in the rows.
         sizes = np.linalg.norm(centered, axis=1, keepdims=True)
-        new[(self.explained_variance_ == 0) & (np.abs(new) <= _ROUNDING * sizes)] = 0.0
+        digits = 4 * np.finfo(rows.dtype).eps * (sizes + np.linalg.norm(self.mean_))
+        rounding = np.maximum(_ROUNDING * sizes, digits)
+        new[(self.explained_variance_ == 0) & (np.abs(new) <= rounding)] = 0.0
         if self.whiten:
             scales = np.sqrt(self.explained_variance_)
             # 0 along axes without variance, where there is nothing but rounding.
