@@ -144,7 +144,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     best_score_ : float
         Mean log-likelihood per held-out observation of ``best_params_``, in nats.
     best_index_ : int
-        Index of ``best_params_`` in ``cv_results_``.
+        Index of ``best_params_`` in ``cv_results_``; of trials that only rounding tells apart, the
+        first.
     cv_results_ : dict of ndarray
         One entry for each rank and penalties that were tried, in the order of ``ranks``, then of
         ``effects_penalties``, and down the path: ``param_rank``, ``param_effects_penalty``,
