@@ -340,7 +340,7 @@ def test_results_are_those_of_the_folds():
     scores = np.array([results[f"split{fold}_test_score"] for fold in range(3)])
     assert_allclose(results["mean_test_score"], scores.mean(axis=0))
     assert_allclose(results["std_test_score"], scores.std(axis=0))
-    assert search.best_index_ == np.argmin(results["rank_test_score"])
+    assert search.best_index_ == np.argmax(results["mean_test_score"])
     assert results["rank_test_score"][search.best_index_] == 1
     assert search.best_score_ == results["mean_test_score"].max()
     assert search.best_params_ == results["params"][search.best_index_]
