@@ -14,7 +14,7 @@ import shutil
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from time import time
+from time import sleep, time
 
 import numpy as np
 
@@ -24,6 +24,8 @@ _HEADER, _DIGEST = "header", "digest"
 _PREVIOUS = ".previous"
 # Seconds after which a file that is still being written is not.
 _LEFT_BEHIND = 3600
+# Seconds to wait before each attempt to rename a file that is in use.
+_WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
 # How an npz file begins.
 _ZIP = b"PK\x03\x04"
 
@@ -50,7 +52,7 @@ def save(path, identity, state):
         _write(temporary, arrays)
         if path.exists():
             _keep(path)
-        os.replace(temporary, path)
+        _rename(temporary, path)
     _sync_directory(path.parent)
 
 
@@ -248,7 +250,19 @@ def _keep(path):
             shutil.copy2(path, temporary)
         # If these are two names of the same file, both stay: an earlier save was killed after this
         # line, or another process has kept the file.
-        os.replace(temporary, path.with_name(path.name + _PREVIOUS))
+        _rename(temporary, path.with_name(path.name + _PREVIOUS))
+
+
+def _rename(path, name):
+    """Give a file a name; Windows refuses while anybody has the file of that name open."""
+    for seconds in _WAITS:
+        try:
+            os.replace(path, name)
+        except PermissionError:
+            sleep(seconds)
+        else:
+            return
+    os.replace(path, name)
 
 
 def _sync_directory(directory):

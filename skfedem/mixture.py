@@ -103,9 +103,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         is a tenth of it, as a client has new rows each time. With 0 and ``control_init="zeros"``
         there are no control variates: this is naive FedEM.
     control_init : {"field", "zeros"}, default="field"
-        Control variates before the first round: each client's field h_i(Ŝ_0), which takes one pass
-        over all rows and one uncompressed message per client; or zero. Exact rounds with α = 1 need
-        neither. Streams begin with zeros.
+        Control variates before the first round: each client's field h_i(Ŝ_0) (at the parameters
+        that were given, if any), which takes one pass over all rows and one uncompressed message
+        per client; or zero. Exact rounds with α = 1 need neither. Streams begin with zeros.
     batch_size : int, default=None
         Number b of rows that an active client reads in a round; None for all of its rows.
     replacement : bool, default=True
@@ -229,12 +229,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         What happened, row 0 being the start and row r the state after round r: ``round``,
         ``epoch``, ``log_likelihood`` (nats per row, weighted as ``lower_bound_``),
         ``field_sq_norm`` (||H||², the server's estimate of the field in this round),
-        ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size`` (γ as taken, after the safeguard),
-        ``n_active``, ``uplink_bits``, ``downlink_bits`` (of this round, all clients together),
-        ``safeguarded`` (how often the step was halved, or rare components were left as they were,
-        to stay in the domain of the M-step), and ``weights`` of shape (n_rows, n_components). NaN
-        where not evaluated. Squared norms are those of statistics in standard units (rows whitened,
-        or scaled, by the moments of all rows).
+        ``mean_field_sq_norm`` (||h(Ŝ)||²; in row 0, at the parameters that were given, if any),
+        ``step_size`` (γ as taken, after the safeguard), ``n_active``, ``uplink_bits``,
+        ``downlink_bits`` (of this round, all clients together), ``safeguarded`` (how often the step
+        was halved, or rare components were left as they were, to stay in the domain of the M-step),
+        and ``weights`` of shape (n_rows, n_components). NaN where not evaluated. Squared norms are
+        those of statistics in standard units (rows whitened, or scaled, by the moments of all
+        rows).
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)

@@ -367,6 +367,7 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
     assert "state.server.control" in arrays
 
 
+@pytest.mark.skipif(os.name == "nt", reason="folders cannot be synced on Windows")
 def test_a_file_is_on_the_disk_before_it_takes_the_name(tmp_path, monkeypatch):
     path, calls = tmp_path / "run.npz", []
     fsync, replace = os.fsync, os.replace
@@ -388,6 +389,35 @@ def test_a_file_is_on_the_disk_before_it_takes_the_name(tmp_path, monkeypatch):
         named = calls.index(("name", file, str(path)))
         assert calls.index(("sync", file)) < named < calls.index(("sync", folder))
     assert path.with_name("run.npz.previous").exists()
+
+
+def test_a_file_that_is_open_elsewhere_is_waited_for(tmp_path, monkeypatch):
+    path, refusals = tmp_path / "run.npz", []
+    replace = os.replace
+
+    def refused_at_first(source, target):  # what Windows does while a virus scanner reads
+        refusals.append(target)
+        if len(refusals) in (1, 3, 4):
+            raise PermissionError(13, "in use", target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refused_at_first)
+    for value in range(2):
+        _checkpoint.save(path, {}, {"a": np.full(3, value)})
+    assert len(refusals) == 6
+    for name, value in ((path, 1), (path.with_name("run.npz.previous"), 0)):
+        assert_array_equal(_checkpoint._read(name)[1]["state.a"], value)
+
+
+def test_a_file_that_stays_open_elsewhere_is_an_error(tmp_path, monkeypatch):
+    def refused(source, target):
+        raise PermissionError(13, "in use", target)
+
+    monkeypatch.setattr(os, "replace", refused)
+    monkeypatch.setattr(_checkpoint, "_WAITS", (0.0,))
+    with pytest.raises(PermissionError, match="in use"):
+        _checkpoint.save(tmp_path / "run.npz", {}, {"a": np.zeros(3)})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -647,6 +677,7 @@ for resume_from in sys.stdin:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked, which needs POSIX")
 def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_been(tmp_path):
     path, script = tmp_path / "run.npz", tmp_path / "run.pickle"
     clients = make_clients(20)

@@ -379,13 +379,18 @@ def test_encodings_ends_of_lines_and_compression(tmp_path, encoding, end):
 
 def test_names_of_columns_may_have_spaces_around_them(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "3")])
-    ebd.write_text(ebd.read_text().replace("\tOBSERVATION COUNT\t", "\t OBSERVATION COUNT \t"))
+    ebd.write_text(
+        ebd.read_text(encoding="utf-8").replace("\tOBSERVATION COUNT\t", "\t OBSERVATION COUNT \t"),
+        encoding="utf-8",
+    )
     assert read_ebird(ebd).clients[0][:, 2].tolist() == [3]
 
 
 def test_lines_with_a_tab_too_many(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "3"), seen("S2", "4")])
-    ebd.write_text(ebd.read_text().replace("#1\t\n", "#1\tand a tab\there\n"))
+    ebd.write_text(
+        ebd.read_text(encoding="utf-8").replace("#1\t\n", "#1\tand a tab\there\n"), encoding="utf-8"
+    )
     assert_array_equal(read_ebird(ebd).clients[0], [[0, 0, 3], [0, 0, 4]])
 
 
@@ -517,16 +522,16 @@ def test_fields_that_cannot_be_read(tmp_path, change, message, chunk_rows):
 
 def test_a_file_that_breaks_off(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1"), seen("S2")])
-    whole = ebd.read_text()
+    whole = ebd.read_text(encoding="utf-8")
     for n_left in (whole.rindex("2020-01"), whole.rindex("S2"), whole.rindex("S2") + 1):
-        ebd.write_text(whole[:n_left])
+        ebd.write_text(whole[:n_left], encoding="utf-8")
         with pytest.raises(ValueError, match="in the last line of .*ebd.txt, got .* is cut off"):
             read_ebird(ebd)
     # In the last column nothing is lost; nor are blank lines at the end.
-    ebd.write_text(whole + "\n\n")
+    ebd.write_text(whole + "\n\n", encoding="utf-8")
     assert len(read_ebird(ebd).clients) == 1
     # A line may be longer than what is looked at.
-    ebd.write_text(whole.rstrip("\n") + "so many " * 20_000)
+    ebd.write_text(whole.rstrip("\n") + "so many " * 20_000, encoding="utf-8")
     assert len(read_ebird(ebd).clients) == 1
 
 
@@ -549,7 +554,7 @@ def test_missing_columns_and_files(tmp_path):
 @pytest.mark.parametrize("separator", [",", ";"])
 def test_other_separators_than_tabs_are_one_column(tmp_path, separator):
     path = write_ebd(tmp_path, [seen("S1")])
-    path.write_text(path.read_text().replace("\t", separator))
+    path.write_text(path.read_text(encoding="utf-8").replace("\t", separator), encoding="utf-8")
     joined = separator.join(EBD_COLUMNS[:2])
     with pytest.raises(ValueError, match=f"got '{joined}.*with a tab between two columns"):
         read_ebird(path)
@@ -557,9 +562,9 @@ def test_other_separators_than_tabs_are_one_column(tmp_path, separator):
 
 def test_empty_files(tmp_path):
     ebd, empty = write_ebd(tmp_path, [seen("S1")]), tmp_path / "empty.txt"
-    empty.write_text("")
+    empty.write_text("", encoding="utf-8")
     late = tmp_path / "late.txt"
-    late.write_text("\n" + ebd.read_text())
+    late.write_text("\n" + ebd.read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(ValueError, match="among the columns of .*late.txt, got an empty first"):
         read_ebird(late)
     for paths in ([empty], [ebd, empty]):
@@ -630,19 +635,21 @@ def test_an_open_file_is_no_path(tmp_path):
 def test_blank_lines_count_as_lines(tmp_path):
     rows = [seen("S1", "5"), seen("S2", "many")]
     path = write_ebd(tmp_path, rows)
-    header, *lines = path.read_text().splitlines(keepends=True)
-    path.write_text(header + lines[0] + "\n\n" + lines[1])
+    header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text(header + lines[0] + "\n\n" + lines[1], encoding="utf-8")
     for chunk_rows in (1, 2, 100):
         with pytest.raises(ValueError, match="got 'many' in line 5 of"):
             read_ebird(path, chunk_rows=chunk_rows)
-    path.write_text(header + "\n" + lines[0] + "   \n \t \n\n")
+    path.write_text(header + "\n" + lines[0] + "   \n \t \n\n", encoding="utf-8")
     for chunk_rows in (1, 100):
         assert_array_equal(read_ebird(path, chunk_rows=chunk_rows).clients[0], [[0, 0, 5]])
 
 
 def test_unused_columns_may_have_any_name(tmp_path):
     path = write_ebd(tmp_path, [seen("S1", "5")])
-    path.write_text(path.read_text().replace("HAS MEDIA", "HAS\xa0MEDIA"), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("HAS MEDIA", "HAS\xa0MEDIA"), encoding="utf-8"
+    )
     assert_array_equal(read_ebird(path).clients[0], [[0, 0, 5]])
 
 
@@ -657,8 +664,8 @@ def test_rows_that_are_repeated_count_once(tmp_path, chunk_rows):
     once = read_ebird(ebd, sampling, chunk_rows=chunk_rows)
     assert_array_equal(once.clients[0], [[0, 0, 0], [0, 0, 0], [0, 0, 7], [0, 2, 4], [1, 0, 0]])
     # As two downloads joined, with the line of names in the middle.
-    ebd.write_text(2 * ebd.read_text())
-    sampling.write_text(2 * sampling.read_text())
+    ebd.write_text(2 * ebd.read_text(encoding="utf-8"), encoding="utf-8")
+    sampling.write_text(2 * sampling.read_text(encoding="utf-8"), encoding="utf-8")
     for species in ("Mallard", None):
         twice = read_ebird(ebd, sampling, species=species, chunk_rows=chunk_rows)
         assert_array_equal(twice.clients[0], once.clients[0])

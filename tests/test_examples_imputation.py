@@ -100,7 +100,7 @@ def test_plot_of_an_ebird_file(run_plot, tmp_path):
         fields = ["Mallard", "Anas platyrhynchos", str(rng.poisson(4) + 1), f"L{site}"]
         fields += [f"{year}-{month:02d}-01", f"obsr{observer}", f"S{k}", ""]
         lines.append("\t".join(fields))
-    (tmp_path / "ebd.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "ebd.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     printed = run_plot("--ebd", "ebd.txt", "--species", "mallard", "--clients", "4")
     assert "200 observations by 4 clients" in printed
     assert "truth" not in printed

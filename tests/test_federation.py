@@ -361,6 +361,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="os.kill ends the process on Windows")
 def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch, interruptible):
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
     helped, done = threading.Event(), []

@@ -159,6 +159,43 @@ def test_noisy_runs_end_where_pooled_em_ends(covariance_type, solver):
     assert gap < {"fedem": 0.004, "vr_fedem": 0.001}[solver]
 
 
+@pytest.fixture(scope="module")
+def noise_at_rest():
+    """How large H is, squared, at a fixed point of EM, where steps are next to nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, 2))
+    X[:, 0] += 3 * rng.integers(2, size=1000)
+    clients = np.repeat(np.arange(10), 100)
+    known = FederatedGaussianMixture(
+        2, covariance_type="tied", fixed_covariance=np.eye(2), tol=1e-12, max_iter=3000,
+        compressor="rand_k", random_state=0,
+    )  # fmt: skip
+    known.fit(X, clients=clients)
+    known.set_params(
+        weights_init=known.weights_, means_init=known.means_, step_size=1e-12, batch_size=20,
+        tol=0, max_iter=2000, eval_every=None,
+    )  # fmt: skip
+
+    def noise(**settings):
+        gm = clone(known).set_params(**settings).fit(X, clients=clients)
+        return gm.history_["field_sq_norm"][200:].mean()
+
+    return noise
+
+
+@not_converged
+@pytest.mark.parametrize("control_step", ["auto", 0.05])
+@pytest.mark.parametrize(("omega", "participation"), [(0.0, 0.25), (1.0, 0.5)])
+def test_memories_add_the_noise_that_they_hold(noise_at_rest, omega, participation, control_step):
+    # doc/theory.rst, below Theorem 4. The means of 1,800 rounds vary by some percent, as V_i does
+    # over 20 rounds; and ω = 1 is relative to norms in the units of the components.
+    omega_p = (1 + omega) / participation - 1
+    share = 1.0 if control_step == "auto" else control_step * (1 + omega)
+    wanted = 1 + 2 * omega_p / (2 - share)
+    settings = {"omega": omega, "participation": participation, "control_step": control_step}
+    assert_allclose(noise_at_rest(**settings) / noise_at_rest(), wanted, rtol=0.12)
+
+
 # ---- when exact rounds stop
 
 

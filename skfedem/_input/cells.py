@@ -211,7 +211,7 @@ def _merged(observations, family, origin, keep_observations=False):
     # Clients of one run are told apart by multiples of n_cells, which have to stay within int64.
     for run in runs(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
         own, part = lengths[run], slice(offsets[run.start], offsets[run.stop])
-        keys = np.repeat(np.arange(len(own)) * n_cells, own) + codes[part]
+        keys = np.repeat(np.arange(len(own), dtype=np.int64) * n_cells, own) + codes[part]
         sorted_values = observations.values[part]
         if (keys[1:] < keys[:-1]).any():
             order = np.argsort(keys, kind="stable")

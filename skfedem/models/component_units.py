@@ -4,8 +4,8 @@ Compression makes noise that is alike in all directions of a vector. In standard
 rows together, this noise is large compared with the moments of a narrow or rare component. In the
 units of a component, its rows ``z`` have mean 0 and covariance I, and 1, ``z_j``, ``z_j z_l`` and
 ``(z_j² - 1) / √2`` are uncorrelated with mean square 1. Divided by the root of the component's
-weight, they are so in the mean over all rows. In these units, compression has the same effect as
-having fewer rows, and no component and no direction loses more than another.
+weight, they are so in the mean over all rows. In these units, the noise of compression is in
+proportion to that of the rows: no component and no direction loses more than another.
 
 A "tied" covariance may be what the means leave of a known moment. Then it is moved by the noise of
 all components, and moved far by the noise of those far from the centre. There the units are finer

@@ -185,7 +185,7 @@ def _start_bits(federation, shape, effects):
     cells = federation.rows
     bits = federation.n_samples * (n_rows * n_columns - 1).bit_length()
     bits += 8 * int(np.ceil(np.log2(cells.counts + 1) / 7).sum())
-    owners = np.repeat(np.arange(federation.n_clients), federation.lengths)
+    owners = np.repeat(np.arange(federation.n_clients, dtype=np.int64), federation.lengths)
     if effects in ("both", "rows"):
         bits += FLOAT_BITS * _n_distinct(owners * n_rows + cells.rows)
     if effects in ("both", "columns"):
