@@ -160,17 +160,19 @@ curves = {
 }
 
 print(f"bits until within {WITHIN} nats, as a share of uncompressed federated EM's")
-print(f"{'operator':10} {'γ':>5}  " + "  ".join(f"{f'ω = {omega:g}':>8}" for omega in OMEGAS))
+print(
+    f"{'operator':10} {'gamma':>5}  " + "  ".join(f"{f'omega = {omega:g}':>11}" for omega in OMEGAS)
+)
 for operator in OPERATORS:
     for step_size in STEP_SIZES:
         shares = [curves[operator, omega, step_size][2] / unit for omega in OMEGAS]
-        listed = "  ".join(f"{'-' if np.isinf(x) else f'{x:.3f}':>8}" for x in shares)
+        listed = "  ".join(f"{'-' if np.isinf(x) else f'{x:.3f}':>11}" for x in shares)
         print(f"{operator:10} {step_size!s:>5}  {listed}")
 print("log-likelihood in nats per row by bits sent, mean of the runs")
 for key, (bits, log_likelihood, _) in curves.items():
     shown = np.linspace(0, n_rounds, 6).astype(int)
     pairs = " ".join(f"{bits[k] / 8e6:.3f} MB {log_likelihood[k]:.4f} " for k in shown)
-    print(f"{key[0]:10} ω = {key[1]:<3g} γ = {key[2]!s:5}: {pairs}")
+    print(f"{key[0]:10} omega = {key[1]:<3g} gamma = {key[2]!s:5}: {pairs}")
 
 # %%
 # *What is seen*, on the digits. *The operators* differ in what a number costs: dithering needs two

@@ -236,11 +236,11 @@ results = search.cv_results_
 held_out, sent = results["mean_test_log_likelihood"], -results["mean_test_sent"]
 settings = [(s[STEP], s[OMEGA], s[PARTICIPATION]) for s in results["params"]]
 reference = settings.index(("auto", 0.0, 1.0))
-print("    γ     ω     p  held-out log-likelihood  against exact EM  sent (kB)")
+print("gamma  omega     p  held-out log-likelihood  against exact EM  sent (kB)")
 for k in np.argsort(-held_out):
     step_size, omega, participation = settings[k]
     print(
-        f"{step_size!s:>5}  {omega:4g}  {participation:4g}  {held_out[k]:23.4f}  "
+        f"{step_size!s:>5}  {omega:5g}  {participation:4g}  {held_out[k]:23.4f}  "
         f"{held_out[k] - held_out[reference]:+16.4f}  {sent[k]:9.1f}"
         + ("  <- chosen" if k == search.best_index_ else "")
     )

@@ -128,8 +128,8 @@ no_compression = noise_factor(n_clients, 0.0, PARTICIPATION)
 for omega, (epochs, values) in curves.items():
     below = np.append(epochs[values < 1e-3], np.nan)[0]
     print(
-        f"ω = {omega:.0f}: ||h||² < 1e-3 after {below:3.0f} epochs; floor {floors[omega]:.1e}, "
-        f"{floors[omega] / floors[0.0]:.1f} times that of ω = 0 (bound of Theorem 4: "
+        f"omega = {omega:.0f}: ||h||² < 1e-3 after {below:3.0f} epochs; floor {floors[omega]:.1e}, "
+        f"{floors[omega] / floors[0.0]:.1f} times that of omega = 0 (bound of Theorem 4: "
         f"{noise_factor(n_clients, omega, PARTICIPATION) / no_compression:.1f} times)"
     )
 

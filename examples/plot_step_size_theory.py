@@ -240,14 +240,14 @@ for (name, swept), steps in measured.items():
     print(f"{name}, against {swept}")
     for setting, step, bound in zip(SWEEPS[swept], steps, bounds[name, swept], strict=True):
         print(
-            "  n = {:2}, ω = {:2.0f}, p = {:4.2f}, ".format(*setting)
+            "  n = {:2}, omega = {:2.0f}, p = {:4.2f}, ".format(*setting)
             + f"L = {field_lipschitz(setting[0]):.1f}: measured {step:.3f}, bound {bound:.4f}, "
             f"{step / bound:3.0f} times"
         )
     x = VALUES[swept]
     if name == "FedEM":
         ratios = steps / [clients_per_noise(*setting) for setting in SWEEPS[swept]]
-        print(f"  over n / ω_p (at most 2): {np.round(ratios, 2)}")
+        print(f"  over n / omega_p (at most 2): {np.round(ratios, 2)}")
     print(
         f"  as a power of {swept}: measured {exponent(x, steps):.2f}, "
         f"bound {exponent(x, bounds[name, swept]):.2f}"
