@@ -163,8 +163,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """θ of some rows and columns, as a matrix."""
         effects, low_rank = theta
         scaled = low_rank.left[rows] * low_rank.singular_values
-        sums = effects.rows[rows][:, None] + effects.columns[columns]
-        return effects.intercept + sums + scaled @ low_rank.right[columns].T
+        natural = effects.rows[rows][:, None] + effects.columns[columns]
+        natural += effects.intercept
+        natural += scaled @ low_rank.right[columns].T
+        return natural
 
     def _for_tables(self):
         """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them.

@@ -18,10 +18,12 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ._federation import offsets_of
 from ._input.clients import check_rows, together
 from ._input.sample_weight import check_row_weights
 from ._input.tables import is_client_list
 from ._parameters import check_number
+from ._rows import in_blocks
 from ._typing import (
     ByClient,
     ClientsLike,
@@ -180,13 +182,14 @@ class FittedMixture(
         check_is_fitted(self)
         check_number("n_samples", n_samples, kind=Integral, low=1)
         rng = check_random_state(self.random_state)
-        y = np.repeat(np.arange(len(self.weights_)), rng.multinomial(n_samples, self.weights_))
+        counts = rng.multinomial(n_samples, self.weights_)
+        y, offsets = np.repeat(np.arange(len(counts)), counts), offsets_of(counts)
         rows = rng.standard_normal((n_samples, self.n_features_in_))
         # From the roots of the precisions: with features in unlike units, covariances may be
         # singular up to rounding.
         roots = self.precisions_cholesky_
         for component, mean in enumerate(self.means_):
-            own = y == component
+            own = slice(offsets[component], offsets[component + 1])
             root = roots if self._fitted_type == "tied" else roots[component]
             if self._fitted_type in MATRICES:
                 rows[own] = solve_triangular(root, rows[own].T, trans="T").T
@@ -206,9 +209,8 @@ class FittedMixture(
         shift = self.weights_ @ self.means_
         of_rows = getattr(self._pooled(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
-        blocks = [rows[first : first + size] for first in range(0, len(rows), size)]
         with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
-            answer = np.concatenate([of_rows(block - shift) for block in blocks])
+            answer = in_blocks(rows, size, lambda block: of_rows(block - shift))
         if method == "predict_proba":
             # For a row far from all components, rounding loses the sum that these were divided by.
             answer /= answer.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Rows that stay where they are, and stand for the array of a federation's rows."""
+"""Rows that stay where they are, and stand for the array of a federation's rows; rows in blocks."""
 
 from __future__ import annotations
 
@@ -89,6 +89,17 @@ class ReorderedRows:
     def take(self, positions, axis=0):
         """Copy of rows by their numbers."""
         return take_rows(self.table, self.order[positions])
+
+
+def in_blocks(rows, n_rows, answer):
+    """Answer to rows, some at a time: a function that gives a row, or a number, for each row."""
+    blocks = (rows[first : first + n_rows] for first in range(0, len(rows), n_rows))
+    return np.concatenate([answer(block) for block in blocks])
+
+
+def precision_of(rows):
+    """Type of what is computed of checked rows: theirs, or float64 of integers in a file."""
+    return rows.dtype if rows.dtype == np.float32 else np.dtype(np.float64)
 
 
 def take_rows(rows, positions):

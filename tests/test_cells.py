@@ -676,6 +676,18 @@ def test_what_a_marker_is_in_single_precision_may_be_data(marker, datum):
     assert_array_equal(data.values, [datum, 1.0, 2.0])
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_marker_is_rounded_as_the_cells_are(dtype):
+    table = np.array([[3.0, -999.9], [4.0, 5.0]], dtype=dtype)
+    for X in (table, [table]):
+        assert_array_equal(cells_of(X, missing_values=-999.9).values, [3.0, 4.0, 5.0])
+
+
+def test_what_is_no_table_is_refused_as_it_is():
+    check_refused(ValueError, ["Expected numbers in the table of client 1"], [MATRICES[0], len])
+    check_refused(TypeError, ["must be a string or a real number"], len)
+
+
 def test_what_a_marker_would_be_among_integers_is_data():
     given = np.array([[255, 1], [2, 3]], dtype=np.uint8)
     data = cells_of([given], missing_values=-1)

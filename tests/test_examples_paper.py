@@ -78,7 +78,7 @@ def test_participation_raises_the_floor_and_nothing_else(script, small):
 
 def test_compression_raises_the_floor_and_nothing_else(script, small):
     names, printed = script("plot_slides_compression.py", "--epochs", "4", "--runs", "1")
-    assert printed.count("times that of ω = 0") == len(names["OMEGAS"])
+    assert printed.count("times that of omega = 0") == len(names["OMEGAS"])
     floors = {}
     for omega in (0.0, 8.0):
         epochs, values = names["mean_over_runs"](small["iid"], omega, 300, n_runs=2)

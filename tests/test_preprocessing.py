@@ -30,7 +30,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedem import FederatedGaussianMixture
-from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
+from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient, _pca
 from skfedem.preprocessing._pca import _principal_axes
 
 LENGTHS = (40, 1, 33, 2, 64)
@@ -1007,6 +1007,18 @@ def test_bad_parameters(estimator, error, message):
     assert not hasattr(estimator, "n_features_in_")
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_rows_are_projected_in_blocks(monkeypatch, whiten, dtype):
+    rows = X.astype(dtype)
+    pca = FederatedPCA(2, whiten=whiten).fit(rows)
+    want, scores = pca.transform(rows), pca.score_samples(rows)
+    monkeypatch.setattr(_pca, "NUMBERS_AT_ONCE", 7 * X.shape[1])
+    assert pca.transform(rows).dtype == dtype
+    assert_allclose(pca.transform(rows), want, rtol=1e-5 if dtype == np.float32 else 1e-12)
+    assert_allclose(pca.score_samples(rows), scores, rtol=1e-12)
+
+
 def test_one_row_has_no_variance():
     with pytest.raises(
         ValueError, match="at least 2 rows of all clients together, got n_samples=1"
@@ -1021,6 +1033,13 @@ def test_sparse_tables_go_to_those_who_take_them():
         warnings.simplefilter("error")
         got = PerClient(MaxAbsScaler()).fit([csr_array(rows) for rows in CLIENTS])
     assert_allclose(got.transform(X), MaxAbsScaler().fit_transform(X), rtol=1e-15)
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "dia", "lil"])
+def test_rows_of_any_sparse_table_may_have_labels(format):
+    rows = csr_array(np.diag(np.arange(1.0, 5.0)) + np.eye(4, k=1)).asformat(format)
+    got = PerClient(MaxAbsScaler()).fit(rows, clients=[0, 1, 1, 0])
+    assert_array_equal(got.transformer_.max_abs_, [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("transformer", [StandardScaler(), FunctionTransformer()])

@@ -361,7 +361,8 @@ def bad(position, value):
             r"hold numbers, got other values \(could not convert .* 'much'\)\. Give one number",
         ),
         (np.ma.masked_equal(bad(33, 9e9), 9e9), "sample_weight without masked entries, got 1"),
-        (WEIGHT + 1j, r"hold numbers, got other values \(complex numbers\)"),
+        (WEIGHT + 1j, r"hold numbers, got other values \(dtype complex128\)"),
+        (np.datetime64("2020-01-01") + np.arange(len(WEIGHT)), r"other values \(dtype datetime64"),
     ],
 )
 def test_bad_weights_of_a_table(weight, says):

@@ -23,7 +23,7 @@ from skfedem._parallel import Workers, n_workers
 from skfedem._rows import JoinedRows, ReorderedRows
 from skfedem.models import mixture_assignment
 from skfedem.models.units import mean_of_rows, second_moment
-from skfedem.preprocessing import FederatedStandardScaler
+from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -182,6 +182,20 @@ def test_no_file_is_read_into_memory(tmp_path, given):
     # Blocks of 4 MB; to sort labels takes 16 bytes a row. The table as doubles,
     # which is what the fit computes with, would take 26 MB.
     assert peak < 8 * 2**20 + (16 * n_rows if given == "shuffled labels" else 2 * n_rows)
+
+
+def test_answers_about_a_file_take_no_more_memory_than_they_are(tmp_path):
+    X = np.random.default_rng(0).integers(100, size=(400_000, 8), dtype=np.int16)
+    file = mapped(tmp_path, X)
+    start = {"weights_init": [0.5, 0.5], "means_init": np.tile([[30], [70]], 8)}
+    pca = FederatedPCA(2).fit(X[:1000])
+    gm = fitted(X[:1000], **start, covariance_type="diag", max_iter=2)
+    # As doubles, the table would take 26 MB. An answer is held twice while its blocks are joined;
+    # the mixture's take 8 MB of rows, and as much again for each step of an E-step.
+    for answer, n_numbers, blocks in ((gm.predict, 1, 2**25), (pca.transform, 2, 2**23)):
+        assert peak_memory(answer, file) < 2 * 8 * n_numbers * len(X) + blocks
+        assert_array_equal(answer(file[:50]), answer(X[:50]))
+    assert FederatedStandardScaler().fit(file).transform(file[:5]).dtype == np.float64
 
 
 def test_numbers_in_files_that_do_not_fit_are_named(tmp_path):

@@ -1,4 +1,5 @@
 import copy
+import datetime
 import re
 import warnings
 from collections import UserList, deque
@@ -10,16 +11,18 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.preprocessing import MinMaxScaler
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._input.clients import check_clients, stacks
 from skfedem._input.tables import shorten
 from skfedem.compression import RandK
-from skfedem.preprocessing import FederatedStandardScaler
+from skfedem.datasets import split_clients
+from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
 
 RNG = np.random.default_rng(0)
 CLIENTS = [RNG.normal(g, 1, size=(rows, 2)) for g, rows in enumerate((9, 12, 7))]
@@ -376,6 +379,67 @@ def test_lazy_frames_are_to_be_collected(which, estimator):
         fitted = clone(estimator).fit(frame)
         with pytest.raises(TypeError, match="got a LazyFrame, .*collect"):
             getattr(fitted, "predict", fitted.transform)(X[which])
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        FederatedGaussianMixture(),
+        FederatedMatrixImputer(1),
+        FederatedStandardScaler(),
+        PerClient(MinMaxScaler()),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_tables_of_pyarrow_are_to_be_converted(estimator, as_list):
+    pyarrow = pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]})
+    table = pyarrow.Table.from_pandas(frame)
+    X, of_whom = ([frame, table], " (of|for) client 1") if as_list else (table, "")
+    says = f"pandas or polars{of_whom}, got a pyarrow Table. .*to_pandas"
+    with pytest.raises(TypeError, match=says):
+        clone(estimator).fit(X)
+    with pytest.raises(TypeError, match="got a pyarrow Table. .*to_pandas"):
+        clone(estimator).fit(frame).transform(X)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
+    frame = pd.DataFrame({"a": [1.0, 2.0], "when": [datetime.date(2020, 1, day) for day in (1, 2)]})
+    with pytest.raises(ValueError, match="Expected numbers.* 'datetime.date' in column 'when'"):
+        clone(estimator).fit(frame)
+
+
+def test_masked_rows_of_a_list_are_those_of_a_masked_array():
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    masked = np.ma.masked_greater(rows, 1)
+    assert masked.mask.any()
+    as_rows = [np.ma.masked_greater(row, 1) for row in rows]
+    for X, want in ((as_rows, masked), ([as_rows, rows], [masked, rows])):
+        got = FederatedStandardScaler().fit(X)
+        assert_array_equal(got.mean_, FederatedStandardScaler().fit(want).mean_)
+        got, want = (FederatedMatrixImputer(1).fit(each).intercept_ for each in (X, want))
+        assert got == want
+        with pytest.raises(ValueError, match="contains NaN"):
+            FederatedGaussianMixture().fit(X)
+    whole = np.concatenate(split_clients(as_rows, 2, random_state=0))
+    assert np.isnan(whole).sum() == masked.mask.sum()
+
+
+def test_text_of_variable_length_is_no_number():
+    string_dtype = getattr(np.dtypes, "StringDType", None)
+    if string_dtype is None:
+        pytest.skip("NumPy < 2.0 has no such dtype")
+    X = np.array([["1", "2"], ["3", "5"]], dtype=string_dtype())
+    for estimator in (FederatedGaussianMixture(), FederatedMatrixImputer(1)):
+        for texts in (X, [X, X]):
+            with pytest.raises(ValueError, match="got dtype StringDType"):
+                clone(estimator).fit(texts)
 
 
 def test_a_generator_is_refused_as_it_is():
@@ -1098,20 +1162,56 @@ def test_frames_of_one_kind_are_stacked():
     "other",
     [
         FRAME[["b", "a"]],
-        FRAME.astype({"b": int}),
+        FRAME.astype({"b": np.float32}),
+        FRAME.astype({"b": np.int16}),
+        FRAME.astype({"b": "Int64"}),
         FRAME[:0],
         FRAME.to_numpy(),
         FRAME["a"],
         sparse.csr_array(FRAME),
         [[1.0, 2.0]],
     ],
-    ids=["order", "types", "empty", "array", "series", "sparse", "list"],
+    ids=["order", "single", "short", "nullable", "empty", "array", "series", "sparse", "list"],
 )
 def test_other_tables_are_not_stacked(other):
     with pytest.raises(ValueError, match="expected"):
         next(stacks([FRAME, other]))
     with pytest.raises((ValueError, TypeError), match="expected"):
         next(stacks([np.ones((2, 2)), np.ones((2, 2), np.float32)]))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32])
+def test_integers_are_stacked_with_doubles(dtype):
+    counts = np.array([[1, 2], [3, 4]], dtype=dtype)
+    for tables in (
+        [FRAME, pd.DataFrame(counts, columns=["a", "b"]), FRAME.astype({"b": dtype})],
+        [FRAME.to_numpy(), counts],
+    ):
+        ((rows, lengths),) = stacks(tables)
+        assert lengths == [2] * len(tables)
+        assert_array_equal(rows, np.concatenate(tables))
+    tables = [client[:4] for client in CLIENTS] + [np.arange(8, dtype=dtype).reshape(4, 2)]
+    for estimator in (FITTED, FederatedStandardScaler().fit(CLIENTS), FederatedPCA().fit(CLIENTS)):
+        for got, table in zip(estimator.transform(tables), tables, strict=True):
+            assert got.dtype == np.float64
+            assert_allclose(got, estimator.transform(table), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("format", ["coo", "csr", "csc", "lil", "dok"])
+def test_sparse_tables_are_stacked_entry_for_entry(format):
+    # An explicit zero is an observation.
+    entries = [([1.0, 0.0], ([0, 1], [1, 2])), ([5.0], ([1], [0]))]
+    tables = [sparse.coo_array(each, (2, 3)).asformat(format) for each in entries]
+    ((rows, lengths),) = stacks(tables)
+    assert lengths == [2, 2]
+    assert rows.nnz == sum(table.nnz for table in tables)
+    assert_array_equal(rows.toarray(), np.concatenate([table.toarray() for table in tables]))
+
+
+@pytest.mark.parametrize("format", ["bsr", "dia"])
+def test_sparse_tables_with_padding_are_not_stacked(format):
+    with pytest.raises(ValueError, match="expected"):
+        next(stacks([sparse.csr_array(np.eye(2)).asformat(format)] * 2))
 
 
 @pytest.mark.parametrize("single", [(0, 1, 2), (0, 2), ()])

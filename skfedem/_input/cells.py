@@ -19,7 +19,7 @@ from .observations import (
     observations_of_triplets,
     triplets_of_one_client,
 )
-from .tables import n_dimensions, refuse_lazy
+from .tables import n_dimensions, refuse_other_frames
 
 # Observations sorted at once, so that little memory is needed beyond input and result.
 _BLOCK = 2**20
@@ -189,7 +189,7 @@ def check_triplets(X, shape, missing_values, family, origin=0.0):
         Of a single client; there may be none.
     """
     missing = marker(missing_values)
-    refuse_lazy(X)
+    refuse_other_frames(X)
     if n_dimensions(X) != 2:
         raise ValueError(
             "Expected an array of triplets (site, month, value), as `fit` was given, got a "

@@ -6,6 +6,7 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import issparse, vstack
 from sklearn.utils.validation import validate_data
 
 from .._federation import (
@@ -23,6 +24,7 @@ from .sample_weight import check_weights, weights_of_list, weights_of_table
 from .table_labels import is_frame
 from .tables import (
     GIVE_TABLES,
+    NO_NUMBERS,
     check_finite,
     client_rows,
     column_names,
@@ -41,6 +43,8 @@ from .tables import (
 _LARGEST_COPY = 2**28
 # Numbers of small tables that are answered together: what a processor's cache holds.
 _TOGETHER = 2**17
+# Sparse formats that store single entries.
+_ENTRIES = ("coo", "csr", "csc", "lil", "dok")
 
 
 class ClientData(NamedTuple):
@@ -94,18 +98,16 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         raise ValueError(
             f"Expected a table with at least one feature, got a {type(X).__name__} without columns."
         )
-    if isinstance(X, np.ndarray) and X.dtype.kind in "USmM":
+    if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:
         raise ValueError(
             f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
             "numbers."
         )
     refuse_dates(X)
     X = unmasked(X)
-    # Mapped integers become floats when they are read, not here, all at once.
-    dtype = "numeric" if is_mapped(X) else [np.float64, np.float32]
     try:
-        rows = validate_data(estimator, X, dtype=dtype, ensure_all_finite=False)
-    except ValueError:
+        rows = validate_data(estimator, X, dtype=_dtype_to_ask(X), ensure_all_finite=False)
+    except (TypeError, ValueError):
         refuse_text(X)
         raise
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
@@ -113,6 +115,11 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         check_finite(rows, allow_nan=allow_nan)
         return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
     return _from_labels(rows, clients, weights, allow_nan)
+
+
+def _dtype_to_ask(X):
+    """Dtypes of rows; mapped integers become floats when they are read, not all at once."""
+    return "numeric" if is_mapped(X) else [np.float64, np.float32]
 
 
 def refuse_labels_of_a_list(clients):
@@ -229,11 +236,11 @@ def check_rows(estimator, X, *, allow_nan=False):
         rows = validate_data(
             estimator,
             unmasked(X),
-            dtype=[np.float64, np.float32],
+            dtype=_dtype_to_ask(X),
             reset=False,
             ensure_all_finite="allow-nan" if allow_nan else True,
         )
-    except ValueError:
+    except (TypeError, ValueError):
         refuse_text(X)
         raise
     check_finite(rows, allow_nan=allow_nan)
@@ -304,14 +311,17 @@ def together(X, answer, one_by_one=each_client):
 def stacks(X):
     """Rows of the tables of a list, small ones stacked, and how many each of them has.
 
-    A large table is not copied. ValueError if they are not all plain arrays, or DataFrames of one
-    library, with the same columns and types.
+    A large table is not copied. ValueError if they are not all plain arrays, sparse matrices, or
+    DataFrames of one library, with the same columns and types; integers may be beside doubles.
     """
     if len({_kind(table) for table in X}) != 1:
-        raise ValueError("expected arrays or DataFrames with the same columns and types")
-    lengths, width = [len(table) for table in X], X[0].shape[1]
-    concatenate = np.concatenate
-    if type(X[0]) is not np.ndarray:
+        raise ValueError("expected tables of one kind with the same columns and types")
+    lengths, width = [table.shape[0] for table in X], X[0].shape[1]
+    if issparse(X[0]):
+        concatenate = vstack
+    elif type(X[0]) is np.ndarray:
+        concatenate = np.concatenate
+    else:
         concatenate = sys.modules[_library(X[0])].concat
     for run in runs(offsets_of(lengths), max(1, _TOGETHER // max(1, width))):
         tables = X[run]
@@ -321,10 +331,18 @@ def stacks(X):
 def _kind(table):
     """What tables that can be stacked have in common; ValueError for any other table."""
     if type(table) is np.ndarray and table.ndim == 2 and len(table):
-        return table.dtype, table.shape[1]
+        return _read_as(table.dtype), table.shape[1]
+    if issparse(table) and table.format in _ENTRIES and table.ndim == 2 and table.shape[0]:
+        return type(table), table.dtype, table.shape[1]
     if _library(table) in ("pandas", "polars") and is_frame(table) and len(table):
-        return type(table), tuple(table.columns), tuple(table.dtypes)
-    raise ValueError("expected a 2-D array or a DataFrame of pandas or polars, with rows")
+        return type(table), tuple(table.columns), tuple(map(_read_as, table.dtypes))
+    raise ValueError("expected a table with two dimensions and with rows")
+
+
+def _read_as(dtype):
+    """Dtype that integers get beside doubles; short ones would not get it beside float32."""
+    is_integer = isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype.itemsize >= 4
+    return np.dtype(np.float64) if is_integer else dtype
 
 
 def _library(table):

@@ -6,7 +6,14 @@ import numpy as np
 from scipy.sparse import issparse
 
 from .._messages import plural
-from .tables import check_dimensions, is_client_list, is_missing, refuse_odd_entries
+from .tables import (
+    NO_NUMBERS,
+    check_dimensions,
+    is_client_list,
+    is_missing,
+    refuse_odd_entries,
+    unmasked,
+)
 
 GIVE_MATRICES = (
     "Give a list with one sites x months matrix for each client (an array or DataFrame with "
@@ -73,22 +80,20 @@ def as_coo(matrix, where=""):
 
 def as_numbers(table):
     """Array with any number of dimensions; None, pandas.NA and masked entries become NaN."""
-    if isinstance(table, np.ma.MaskedArray):
-        table = np.ma.filled(table.astype(np.float64), np.nan)
-    array = np.asarray(table)
+    array = np.asarray(unmasked(table))
     if array.dtype != object:
         return array
     try:
         return array.astype(np.float64)
     except TypeError:
-        missing = np.frompyfunc(is_missing, 1, 1)(array).astype(bool)
+        missing = np.asarray(np.frompyfunc(is_missing, 1, 1)(array), dtype=bool)
         if not missing.any():
             raise
         return np.where(missing, np.nan, array).astype(np.float64)
 
 
 def refuse_no_numbers(array, where=""):
-    if array.dtype.kind in "USmM":
+    if array.dtype.kind in NO_NUMBERS:
         raise ValueError(f"Expected numbers{where}, got dtype {array.dtype}. {_HOW_NUMBERS}")
 
 

@@ -261,7 +261,9 @@ def _one_table(estimator, X, reset):
     else:
         try:
             table = as_numbers(X)
-        except ValueError as error:  # scikit-learn's checks want NumPy's own TypeError
+        except (TypeError, ValueError) as error:
+            if isinstance(error, TypeError) and not is_frame(X):
+                raise  # scikit-learn's checks want NumPy's own
             raise ValueError(no_numbers(X, error)) from error
     if not table.ndim:
         raise TypeError(
@@ -272,7 +274,7 @@ def _one_table(estimator, X, reset):
     table = check_array(
         table,
         accept_sparse=True,
-        dtype=[np.float64, np.float32],
+        dtype=[np.float64, np.float32, np.float16],  # markers of missing cells are of this dtype
         ensure_all_finite=False,  # check_values names the cell
         estimator=estimator,
         input_name="X",

@@ -48,8 +48,9 @@ def weights_of_table(sample_weight, n_rows, whose=""):
     """Weights of a table's rows as float64."""
     refuse_masked(f"sample_weight{whose}", sample_weight)
     try:
-        if getattr(getattr(sample_weight, "dtype", None), "kind", "f") == "c":
-            raise TypeError("complex numbers")
+        dtype = getattr(sample_weight, "dtype", None)
+        if getattr(dtype, "kind", "f") in "cmM":
+            raise TypeError(f"dtype {dtype}")
         weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(

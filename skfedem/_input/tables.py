@@ -16,6 +16,8 @@ GIVE_TABLES = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
     "(a client label for each row), or one 2-D array alone for a single client."
 )
+# Kinds of NumPy's dtypes for text and for times.
+NO_NUMBERS = "USTmM"
 _OF_GROUPS = "[table for _, table in X] of what groupby gives"
 # Squares of larger numbers, and quotients by them in EM, would leave the range of a double.
 LARGEST = 1e150
@@ -50,7 +52,12 @@ def is_mapped(X):
 
 
 def unmasked(table):
-    """A table; what the mask of a masked array hides becomes NaN, where NumPy would read it."""
+    """A table; what the mask of a masked array hides becomes NaN, where NumPy would read it.
+
+    So does what is hidden in masked rows of a list.
+    """
+    if isinstance(table, list | tuple) and any(map(_is_masked, table)):
+        table = np.ma.array(table)
     if _is_masked(table) and table.dtype.kind in "biufO":
         return np.ma.filled(table.astype(np.float64), np.nan)
     return table
@@ -70,9 +77,14 @@ def refuse_masked(name, values):
         )
 
 
-def refuse_lazy(table, where=""):
-    """Raise for a lazy table, which has no rows as yet."""
+def refuse_other_frames(table, where=""):
+    """Raise for a lazy table, which has no rows as yet, and for one of pyarrow."""
     kind = type(table)
+    if kind.__module__.startswith("pyarrow."):  # its `columns` are no names
+        raise TypeError(
+            f"Expected an array or a DataFrame of pandas or polars{where}, got a pyarrow "
+            f"{kind.__name__}. Give what its method to_pandas returns."
+        )
     if hasattr(kind, "collect_schema") and not hasattr(kind, "__array__"):
         raise TypeError(
             f"Expected a table{where}, got a {kind.__name__}, which has no rows as yet. Call its "
@@ -96,7 +108,6 @@ def refuse_dates(table, where=""):
 
 def client_rows(table, k):
     """One client's rows as a 2-D array of float32 or float64."""
-    table = unmasked(table)
     if issparse(table) or hasattr(table, "sparse"):  # the accessor of pandas' sparse tables
         dense = ".toarray()" if issparse(table) else ".sparse.to_dense()"
         raise TypeError(
@@ -105,6 +116,7 @@ def client_rows(table, k):
         )
     refuse_odd_entries(table, f" of client {k}", "")
     try:
+        table = unmasked(table)
         array = np.asarray(table)
     except (TypeError, ValueError) as error:
         raise ValueError(
@@ -134,7 +146,7 @@ def refuse_odd_entries(table, whose, or_else):
 
     ``or_else`` is what else to do where entries are tables, for the message.
     """
-    refuse_lazy(table, whose)
+    refuse_other_frames(table, whose)
     refuse_dates(table, f" in the table{whose}")
     if holds_tables(table):
         raise ValueError(
@@ -157,7 +169,7 @@ def check_dimensions(table, array, allowed, expected, advice):
 def _as_numbers(table, array, whose):
     """A table's array as float64; mapped integers are left as they are until they are read."""
     try:
-        if array.dtype.kind in "USmM":
+        if array.dtype.kind in NO_NUMBERS:
             raise ValueError(f"dtype {array.dtype}")
         if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
             return table.to_numpy(np.float64, na_value=np.nan)
@@ -188,7 +200,7 @@ def refuse_what_is_no_table(X):
     kind = type(X).__name__
     if issparse(X):
         return  # scikit-learn says it
-    refuse_lazy(X)
+    refuse_other_frames(X)
     if isinstance(X, Mapping):
         raise TypeError(
             f"Expected a table or a list of tables, got a {kind}. Give list(X.values()) if it "
@@ -202,7 +214,7 @@ def refuse_what_is_no_table(X):
         )
     if isinstance(X, list | tuple):
         if len(X):
-            refuse_lazy(X[0], " of client 0")
+            refuse_other_frames(X[0], " of client 0")
         if len(X) and holds_tables(X[0]):
             raise TypeError(
                 f"Expected a table or a list of tables, got a {kind} of what holds tables. Give "

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
 
+from .._input.tables import unmasked
 from .._parameters import check_choice, check_number
 from .._typing import IntArray, Seed
 
@@ -202,7 +203,7 @@ def split_clients(
 
 def _check_rows(X):
     try:
-        X = X if hasattr(X, "shape") else np.asarray(X)
+        X = X if hasattr(X, "shape") else np.asarray(unmasked(X))
     except ValueError as error:
         raise ValueError(
             "Expected X to be one array or DataFrame, got a sequence of unequal parts: if these "

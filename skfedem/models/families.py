@@ -110,7 +110,8 @@ def _poisson_log_partition(theta):
 
 
 def _poisson_mean(theta):
-    return np.exp(np.minimum(theta, MAX_LOG_MEAN))
+    capped = np.minimum(theta, MAX_LOG_MEAN)
+    return np.exp(capped, out=capped if np.ndim(capped) else None)
 
 
 def _poisson_log_base_measure(values):

@@ -9,7 +9,8 @@ import numpy as np
 from .._bits import FLOAT_BITS
 from .._federation import read
 
-_NUMBERS_AT_ONCE = 2**18
+# What a processor's cache holds.
+NUMBERS_AT_ONCE = 2**18
 
 
 class Moments(NamedTuple):
@@ -106,7 +107,9 @@ def _sums_about(federation, center, scatter):
     incomplete = np.zeros(federation.n_clients, dtype=bool)
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
     moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
-    for run, rows, lengths, _ in _blocks(federation):
+    # Products of d features are d² numbers, so that d rows at once take no more memory.
+    n_rows = max(d if scatter == "products" else 64, NUMBERS_AT_ONCE // d)
+    for run, rows, lengths, _ in read(federation, np.arange(federation.n_clients), n_rows):
         y = rows - center
         counts += len(y)
         own = y.sum(axis=0)
@@ -124,9 +127,3 @@ def _sums_about(federation, center, scatter):
         elif scatter == "squares":
             moment += np.einsum("ij,ij->j", y, y)
     return counts, sums, moment, federation.n_clients + int(incomplete.sum()) * (d - 1)
-
-
-def _blocks(federation):
-    """All rows, as many at once as a processor's cache holds."""
-    n_rows = max(64, _NUMBERS_AT_ONCE // federation.rows.shape[1])
-    return read(federation, np.arange(federation.n_clients), n_rows)

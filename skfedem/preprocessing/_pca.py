@@ -16,9 +16,10 @@ from .._bits import FLOAT_BITS
 from .._input.clients import check_rows, together
 from .._input.tables import is_client_list
 from .._parameters import check_number, check_switch
+from .._rows import in_blocks, precision_of
 from .._typing import ByClient, ClientsLike, FloatArray, Transformed
 from ._fitted import check_transformed, read_clients, store
-from ._moments import pooled_moments
+from ._moments import NUMBERS_AT_ONCE, pooled_moments
 
 _EPS = np.finfo(np.float64).eps
 _TIE = 1e-8
@@ -209,20 +210,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         if is_client_list(X):
             return together(X, self.transform)
-        rows = check_rows(self, X)
-        centered = self._centered(rows)
-        new = centered @ self.components_.T
-        # Along axes without variance the rows of the fit have rounding, which is no feature: that
-        # of the sum, and that of the numbers in the rows.
-        sizes = np.linalg.norm(centered, axis=1, keepdims=True)
-        digits = 4 * np.finfo(rows.dtype).eps * (sizes + np.linalg.norm(self.mean_))
-        rounding = np.maximum(_ROUNDING * sizes, digits)
-        new[(self.explained_variance_ == 0) & (np.abs(new) <= rounding)] = 0.0
-        if self.whiten:
-            scales = np.sqrt(self.explained_variance_)
-            # 0 along axes without variance, where there is nothing but rounding.
-            new = np.divide(new, scales, out=np.zeros_like(new), where=scales > 0)
-        return new.astype(rows.dtype, copy=False)
+        return in_blocks(check_rows(self, X), self._rows_at_once, self._projected)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Map X back: the rows in the plane of the components that ``transform`` maps to X.
@@ -273,8 +261,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._check_invertible()
         if is_client_list(X):
             return together(X, self.score_samples)
-        rows = check_rows(self, X)
-        return self._centered_pca().score_samples(self._centered(rows))
+        of_rows = self._centered_pca().score_samples
+        return in_blocks(
+            check_rows(self, X), self._rows_at_once, lambda rows: of_rows(self._centered(rows))
+        )
 
     def score(self, X: ClientsLike, y: object = None) -> float:
         """Mean log-likelihood per row under probabilistic PCA, in nats.
@@ -328,6 +318,27 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
+
+    @property
+    def _rows_at_once(self) -> int:
+        return max(1, NUMBERS_AT_ONCE // self.n_features_in_)
+
+    def _projected(self, rows: NDArray[Any]) -> FloatArray:
+        """``transform`` of some rows."""
+        centered = self._centered(rows)
+        new = centered @ self.components_.T
+        precision = precision_of(rows)
+        # Along axes without variance the rows of the fit have rounding, which is no feature: that
+        # of the sum, and that of the numbers in the rows.
+        sizes = np.linalg.norm(centered, axis=1, keepdims=True)
+        digits = 4 * np.finfo(precision).eps * (sizes + np.linalg.norm(self.mean_))
+        rounding = np.maximum(_ROUNDING * sizes, digits)
+        new[(self.explained_variance_ == 0) & (np.abs(new) <= rounding)] = 0.0
+        if self.whiten:
+            scales = np.sqrt(self.explained_variance_)
+            # 0 along axes without variance, where there is nothing but rounding.
+            new = np.divide(new, scales, out=np.zeros_like(new), where=scales > 0)
+        return new.astype(precision, copy=False)
 
     def _centered(self, rows: NDArray[Any]) -> FloatArray:
         return (rows - self.mean_) - self._mean_rest

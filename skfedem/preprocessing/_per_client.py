@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import sklearn
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags, _safe_indexing, get_tags
@@ -21,6 +22,7 @@ from .._input.clients import check_columns, each_client, refuse_labels_of_a_list
 from .._input.tables import (
     GIVE_TABLES,
     is_client_list,
+    refuse_other_frames,
     refuse_series,
     refuse_uneven_rows,
     refuse_what_is_no_table,
@@ -320,11 +322,14 @@ def _tables(
     n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
     ids, order, offsets = grouped(clients, n_rows)
     rows = np.arange(n_rows) if order is None else order
+    if issparse(X):
+        X = X.tocsr()  # not every format has rows to take
     return [_safe_indexing(X, own) for own in np.split(rows, offsets[1:-1])], ids
 
 
 def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
     """Shape of a table; raise for what is no table, or has no rows."""
+    refuse_other_frames(table, whose)
     if isinstance(table, list | tuple):
         refuse_uneven_rows(table, f" of the table{whose}")
     shape = table.shape if hasattr(table, "shape") else np.asarray(table).shape

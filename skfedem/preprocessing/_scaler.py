@@ -15,6 +15,7 @@ from .._input.clients import check_rows, together
 from .._input.tables import is_client_list
 from .._messages import warn
 from .._parameters import check_switch
+from .._rows import precision_of
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
 from ._fitted import check_transformed, read_clients, store
 from ._moments import only_counts, pooled_moments
@@ -188,7 +189,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             new -= self._mean_rest
         if self.with_std:
             new /= self.scale_
-        return new.astype(rows.dtype, copy=False)
+        return new.astype(precision_of(rows), copy=False)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Undo ``transform``.
