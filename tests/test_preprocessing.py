@@ -30,7 +30,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedem import FederatedGaussianMixture
-from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient, _pca
+from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient, _moments
 from skfedem.preprocessing._pca import _principal_axes
 
 LENGTHS = (40, 1, 33, 2, 64)
@@ -1013,7 +1013,7 @@ def test_rows_are_projected_in_blocks(monkeypatch, whiten, dtype):
     rows = X.astype(dtype)
     pca = FederatedPCA(2, whiten=whiten).fit(rows)
     want, scores = pca.transform(rows), pca.score_samples(rows)
-    monkeypatch.setattr(_pca, "NUMBERS_AT_ONCE", 7 * X.shape[1])
+    monkeypatch.setattr(_moments, "_NUMBERS_AT_ONCE", 7 * X.shape[1])
     assert pca.transform(rows).dtype == dtype
     assert_allclose(pca.transform(rows), want, rtol=1e-5 if dtype == np.float32 else 1e-12)
     assert_allclose(pca.score_samples(rows), scores, rtol=1e-12)

@@ -10,7 +10,7 @@ from .._bits import FLOAT_BITS
 from .._federation import read
 
 # What a processor's cache holds.
-NUMBERS_AT_ONCE = 2**18
+_NUMBERS_AT_ONCE = 2**18
 
 
 class Moments(NamedTuple):
@@ -97,6 +97,11 @@ def only_counts(federation):
     return Moments(counts, zeros, zeros, None, FLOAT_BITS * n_counts, 0)
 
 
+def n_rows_for_products(n_features):
+    """How many rows to take at once where a matrix of all pairs of features is in memory anyway."""
+    return max(n_features, _NUMBERS_AT_ONCE // n_features)
+
+
 def _sums_about(federation, center, scatter):
     """Sums over all rows: of ones, of ``rows - center`` and of its squares or products.
 
@@ -107,8 +112,7 @@ def _sums_about(federation, center, scatter):
     incomplete = np.zeros(federation.n_clients, dtype=bool)
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
     moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
-    # Products of d features are d² numbers, so that d rows at once take no more memory.
-    n_rows = max(d if scatter == "products" else 64, NUMBERS_AT_ONCE // d)
+    n_rows = n_rows_for_products(d) if scatter == "products" else max(64, _NUMBERS_AT_ONCE // d)
     for run, rows, lengths, _ in read(federation, np.arange(federation.n_clients), n_rows):
         y = rows - center
         counts += len(y)

@@ -19,7 +19,7 @@ from .._parameters import check_number, check_switch
 from .._rows import in_blocks, precision_of
 from .._typing import ByClient, ClientsLike, FloatArray, Transformed
 from ._fitted import check_transformed, read_clients, store
-from ._moments import NUMBERS_AT_ONCE, pooled_moments
+from ._moments import n_rows_for_products, pooled_moments
 
 _EPS = np.finfo(np.float64).eps
 _TIE = 1e-8
@@ -210,7 +210,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         if is_client_list(X):
             return together(X, self.transform)
-        return in_blocks(check_rows(self, X), self._rows_at_once, self._projected)
+        rows = check_rows(self, X)
+        return in_blocks(rows, n_rows_for_products(rows.shape[1]), self._projected)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Map X back: the rows in the plane of the components that ``transform`` maps to X.
@@ -261,10 +262,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._check_invertible()
         if is_client_list(X):
             return together(X, self.score_samples)
-        of_rows = self._centered_pca().score_samples
-        return in_blocks(
-            check_rows(self, X), self._rows_at_once, lambda rows: of_rows(self._centered(rows))
-        )
+        rows, of_rows = check_rows(self, X), self._centered_pca().score_samples
+        n_rows = n_rows_for_products(rows.shape[1])
+        return in_blocks(rows, n_rows, lambda block: of_rows(self._centered(block)))
 
     def score(self, X: ClientsLike, y: object = None) -> float:
         """Mean log-likelihood per row under probabilistic PCA, in nats.
@@ -318,10 +318,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
-
-    @property
-    def _rows_at_once(self) -> int:
-        return max(1, NUMBERS_AT_ONCE // self.n_features_in_)
 
     def _projected(self, rows: NDArray[Any]) -> FloatArray:
         """``transform`` of some rows."""
