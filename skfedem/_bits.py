@@ -139,7 +139,12 @@ class Reader:
     """Reads a message from front to back; raises ValueError for what cannot be right."""
 
     def __init__(self, form, data):
-        data = bytes(data)
+        try:
+            data = bytes(memoryview(data))
+        except TypeError as error:
+            raise TypeError(
+                f"Expected bytes, got {type(data).__name__}. Give what encode returned."
+            ) from error
         if len(data) < 4:
             raise damaged("at least 4 bytes", len(data))
         expected, got = crc_hqx(data[:-2], 0xFFFF), int.from_bytes(data[-2:], "little")

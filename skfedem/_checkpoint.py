@@ -43,7 +43,7 @@ def save(path, identity, state):
     state : NamedTuple or dict
         Nested; its leaves are arrays, numbers, booleans and None.
     """
-    path = Path(path)
+    path = _real(path)
     arrays = dict(_leaves("state", state))
     header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
     arrays[_HEADER] = np.array(json.dumps(header))
@@ -61,7 +61,7 @@ def try_out(path):
 
     Nor are those that saves left when they were killed, long enough ago that none can be at work.
     """
-    path = Path(path)
+    path = _real(path)
     with _temporary(path) as temporary:
         temporary.open("xb").close()
     for left in path.parent.glob(f"{escape(path.name)}{'[0-9a-f]' * 8}.tmp"):
@@ -108,6 +108,11 @@ def check_identity(path, found, expected):
     """Raise ValueError if a checkpoint is of another run, naming the first thing that differs."""
     for name in [*expected, *(found.keys() - expected.keys())]:
         if found.get(name) != expected.get(name):
+            if name == "seed":
+                raise ValueError(
+                    f"Expected the random_state of the run at {path}, got another. Give that one, "
+                    "or random_state=None, which takes the run's seed from the file."
+                )
             raise ValueError(
                 f"Expected a checkpoint of this run at {path}, got one with {name}="
                 f"{found.get(name)!r} where this fit has {name}={expected.get(name)!r}. Resume "
@@ -251,6 +256,11 @@ def _keep(path):
         # If these are two names of the same file, both stay: an earlier save was killed after this
         # line, or another process has kept the file.
         _rename(temporary, path.with_name(path.name + _PREVIOUS))
+
+
+def _real(path):
+    """The file that a path leads to: a link is kept, and what it points to replaced."""
+    return Path(os.path.realpath(Path(path)))
 
 
 def _rename(path, name):

@@ -60,6 +60,9 @@ def warn_of_fit(settings, result, problem):
     result : Run
     problem : Problem
     """
+    log_likelihood = result.history["log_likelihood"]
+    evaluated = log_likelihood[np.isfinite(log_likelihood)]
+    fall = evaluated[0] - evaluated[-1] if len(evaluated) and not problem.exact else 0.0
     doubt = "check for degenerate data"
     if problem.lasting_noise:
         doubt = "use solver='vr_fedem', whose minibatches leave no noise"
@@ -72,9 +75,10 @@ def warn_of_fit(settings, result, problem):
         remedy=", or fewer components, or drop linearly dependent features",
         or_tol=True,
         otherwise=[doubt],
+        is_worse=fall > _LARGE_FALL,
     )
     if not problem.exact:
-        _warn_of_noise(calmer(settings), result, problem.federation.n_samples)
+        _warn_of_noise(calmer(settings), result, problem.federation.n_samples, fall)
     lost = lost_in_rounding(problem.model, result.server.parameters)
     if len(lost):
         warn(
@@ -86,7 +90,7 @@ def warn_of_fit(settings, result, problem):
         )
 
 
-def _warn_of_noise(ways, result, n_samples):
+def _warn_of_noise(ways, result, n_samples, fall):
     """Say what random rounds took from a fit, and in which ways they would be less random."""
     begun, ended = n_samples * result.trace[[0, -1]]
     # A component with a single row of its own has the weight 1, up to noise and ``tol``.
@@ -99,11 +103,9 @@ def _warn_of_noise(ways, result, n_samples):
             "lose them as well.",
             ConvergenceWarning,
         )
-    log_likelihood = result.history["log_likelihood"]
-    evaluated = log_likelihood[np.isfinite(log_likelihood)]
-    if len(evaluated) and evaluated[0] - evaluated[-1] > _LARGE_FALL:
+    if fall > _LARGE_FALL:
         warn(
-            f"The fit ended {evaluated[0] - evaluated[-1]:.3g} nats per row below its start: do "
+            f"The fit ended {fall:.3g} nats per row below its start: do "
             f"not use it. Use {either(['a smaller step_size', *ways])}, and look for outliers.",
             ConvergenceWarning,
         )

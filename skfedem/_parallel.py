@@ -79,6 +79,7 @@ class Workers:
         waiting = deque(enumerate(groups))
         results = [None] * len(groups)
         ends, interrupts = [], []
+        begun: list[None] = []
         bell: SimpleQueue = SimpleQueue()
 
         def work():
@@ -91,6 +92,7 @@ class Workers:
 
         def errand():
             error = None
+            begun.append(None)
             try:
                 work()
             except BaseException as raised:
@@ -107,7 +109,8 @@ class Workers:
             work()
         finally:
             waiting.clear()  # after an error, or an interrupt, nobody begins another
-            while len(ends) < n_sent:
+            # One whose sending was interrupted is not counted, and may have begun all the same.
+            while len(ends) < max(n_sent, len(begun)):
                 try:
                     bell.get()
                 except KeyboardInterrupt as interrupt:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from copy import copy
+from functools import wraps
 from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from sklearn.utils.validation import check_array
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 def check_number(
@@ -81,6 +87,18 @@ def python_number(value):
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
+
+
+def takes_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Give a function its arguments as ``python_number`` has them."""
+
+    @wraps(function)
+    def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        numbers: list[Any] = list(map(python_number, args))
+        named: dict[str, Any] = {name: python_number(value) for name, value in kwargs.items()}
+        return function(*numbers, **named)
+
+    return computed
 
 
 def in_python_numbers(estimator):

@@ -579,7 +579,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         automatic = is_auto(self.step_size)
         begun = result.history["objective"][0]
         rise = problem.model.change(self.objective_, begun) if self.objective_ > begun else 0.0
-        if not rise <= _LARGE_RISE:  # NaN, if the objective has overflowed
+        is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
+        if is_worse:
             ways = ["a smaller step_size", *calmer(self)]
             if not is_auto(self.control_step):
                 ways.append('control_step="auto"')
@@ -592,7 +593,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         if not automatic:
             otherwise = ["use step_size='auto'"]
         elif problem.lasting_noise:
-            otherwise = ["use solver='vr_fedem', whose minibatches leave no noise"]
+            otherwise = [
+                "use solver='vr_fedem': FedEM's minibatches leave noise, which may never let cells "
+                "settle"
+            ]
         warn_outcome(
             self,
             result,
@@ -602,6 +606,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             remedy="" if automatic else '; or use step_size="auto"',
             or_tol=False,  # it would end fits of counts short of the optimum, see its docstring
             otherwise=otherwise,
+            is_worse=is_worse,
         )
 
 

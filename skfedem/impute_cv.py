@@ -24,7 +24,7 @@ from ._input.cells import check_cells
 from ._input.clients import check_minibatches, take_features
 from ._messages import naming, warn
 from ._parallel import n_workers, single_threaded_libraries
-from ._parameters import check_choice, check_number, check_rank, python_number
+from ._parameters import check_choice, check_number, check_rank, is_auto, python_number
 from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
 from ._random import seeds_of_runs
 from ._typing import (
@@ -512,10 +512,15 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
         if n_failed:
             given = [name for name in ("max_iter", "max_epochs") if getattr(self, name) is not None]
-            longer = f"{' or '.join(given)}, or leave small penalties out"
+            ways = [f"increase {' or '.join(given)}", "leave small penalties out"]
+            if not is_auto(self.step_size):
+                ways.insert(0, "use step_size='auto'")
+            elif self.batch_size is not None and self.solver != "vr_fedem":
+                ways.insert(0, "use solver='vr_fedem', whose minibatches leave no noise")
+            advice = ", or ".join(ways) if self.tol else "increase tol"
             warn(
                 f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol}: "
-                f'see cv_results_["n_converged"]. Increase {longer if self.tol else "tol"}.',
+                f'see cv_results_["n_converged"]. {advice[0].upper()}{advice[1:]}.',
                 ConvergenceWarning,
             )
 
@@ -544,7 +549,8 @@ def _checked_ranks(ranks, shape=None):
     """Bounds of the rank as a list; with a shape, none is larger than the matrix."""
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
     if isinstance(ranks, str) or not np.iterable(ranks):
-        raise TypeError(f"{expected}, got {ranks!r}. Give [{ranks!r}] for a single one.")
+        hint = f" Give [{ranks!r}] for a single one." if isinstance(ranks, Integral) else ""
+        raise TypeError(f"{expected}, got {ranks!r}.{hint}")
     if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
         raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
     ranks = list(ranks)

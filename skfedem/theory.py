@@ -56,7 +56,7 @@ def _in_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arg
         named: dict[str, Any] = {name: python_number(value) for name, value in kwargs.items()}
         try:
             result = function(*numbers, **named)
-            if math.isinf(result):
+            if not math.isfinite(result):
                 raise OverflowError("a constant is infinite")
         except ArithmeticError as error:
             given = ", ".join(map(str, (*numbers, *named.values())))

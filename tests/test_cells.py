@@ -648,6 +648,14 @@ def test_a_sparse_cube_is_refused():
     check_refused(ValueError, ["2-D sparse matrix", r"got 3 dimensions\. "], cube)
 
 
+def test_infinity_is_left_out_where_nothing_can_be_marked():
+    for X, options in (
+        ([sparse_of(np.array([[1.0, np.inf]]))], {}),
+        ([np.array([[0, 0, np.inf]])], {"shape": (1, 2)}),
+    ):
+        check_refused(ValueError, ["infinity", "Correct it, or leave it out"], X, **options)
+
+
 def test_a_marker_is_offered_only_where_it_can_mark():
     def message(X, **options):
         with pytest.raises(ValueError, match="non-negative integers .* Correct it") as caught:

@@ -232,7 +232,7 @@ def run(tmp_path):
     ("parameters", "says"),
     [
         ({"rank": 1}, "rank=2 where this fit has rank=1"),
-        ({"random_state": 1}, "seed="),
+        ({"random_state": 1}, "Expected the random_state .* or random_state=None, which takes"),
         ({"omega": 2.0}, "omega=1.0 where this fit has omega=2.0"),
         ({"step_size": lambda k: 0.1}, "step_size='auto'"),
     ],
@@ -764,6 +764,26 @@ def test_a_folder_is_no_file(tmp_path):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path)
     with pytest.raises(TypeError, match="Expected resume_from to be a path or None, got True"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes have no name in a folder on Windows")
+def test_a_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="a device or a pipe, which would be replaced. Name a"):
+        FederatedMatrixImputer(checkpoint=tmp_path / "pipe", max_iter=3).fit(matrices())
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_a_link_is_kept_and_what_it_leads_to_is_written(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    link, target = tmp_path / "run.npz", tmp_path / "scratch" / "a.npz"
+    link.symlink_to(target)
+    for value in range(2):
+        _checkpoint.save(link, {}, {"a": np.full(3, value)})
+    assert link.is_symlink() and not target.is_symlink()
+    assert_array_equal(_checkpoint._read(link)[1]["state.a"], 1)
+    assert {path.name for path in target.parent.iterdir()} == {"a.npz", "a.npz.previous"}
 
 
 @pytest.mark.parametrize("name", ["a" * 250, "a" * 300, "run\0.npz"], ids=["long", "longer", "NUL"])

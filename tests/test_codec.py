@@ -265,6 +265,16 @@ def test_every_bit_flip_is_refused(code):
 
 
 @every_code
+def test_what_holds_no_bytes_is_refused(code):
+    for data in (5, 10**30, "abc", None, 3.0, [1, 2]):
+        with pytest.raises(TypeError, match=f"Expected bytes, got {type(data).__name__}. Give"):
+            code.decode(data)
+    data = code.encode(integers(40))
+    for same in (bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
+        np.testing.assert_array_equal(code.decode(same), code.decode(data))
+
+
+@every_code
 def test_forged_messages_are_refused_or_give_a_finite_vector(code):
     # Right checksum, damaged content: never another exception, never a huge array.
     rng = np.random.default_rng(0)

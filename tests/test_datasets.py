@@ -1,4 +1,5 @@
 import inspect
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -624,3 +625,24 @@ def test_one_component_needs_no_separation():
 def test_bad_simulations(kwargs, error, message):
     with pytest.raises(error, match=message):
         make_gaussian_mixture(**kwargs)
+
+
+@pytest.mark.parametrize("kind", [Fraction, np.longdouble, np.float32])
+def test_parameters_of_simulators_are_any_numbers(kind):
+    for make, parameters in (
+        (make_gaussian_mixture, {"separation": 2.5}),
+        (make_gaussian_mixture, {"heterogeneity": 0.5}),
+        (make_federated_mixture, {"heterogeneity": 0.5}),
+    ):
+        given = {name: kind(value) for name, value in parameters.items()}
+        want, got = (make(**each, random_state=0) for each in (parameters, given))
+        assert got.means.dtype == np.float64
+        for one, other in zip(got.clients, want.clients, strict=True):
+            assert_array_equal(one, other)
+    for scheme in ("dirichlet", "size"):
+        options = {"scheme": scheme, "y": np.arange(60) % 3, "random_state": 0}
+        want, got = (
+            client_labels(np.zeros((60, 1)), 4, alpha=alpha, **options)
+            for alpha in (0.5, kind(0.5))
+        )
+        assert_array_equal(got, want)

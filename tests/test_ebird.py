@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import os
 import subprocess
 import sys
 import tarfile
@@ -518,6 +519,13 @@ def test_fields_that_cannot_be_read(tmp_path, change, message, chunk_rows):
         sampling = write_sampling(tmp_path, [checklist("S1"), checklist("S2") | change])
         with pytest.raises(ValueError, match=message):
             read_ebird(ebd, sampling, chunk_rows=chunk_rows)
+
+
+def test_a_folder_is_no_file(tmp_path):
+    if os.name == "nt":
+        pytest.skip("Windows says that the permission is denied")
+    with pytest.raises(ValueError, match="Expected a file, got the folder .*Name the file in it"):
+        read_ebird(tmp_path)
 
 
 def test_a_file_that_breaks_off(tmp_path):

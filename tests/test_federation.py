@@ -384,6 +384,33 @@ def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch, interruptible)
         assert len(done) == 1
 
 
+def test_an_errand_that_was_sent_but_not_counted_is_waited_for(monkeypatch):
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    helped, done = threading.Event(), []
+
+    def group(number):
+        helped.set()
+        time.sleep(0.1)
+        done.append(number)
+
+    class Interrupted:
+        def __init__(self, errands):
+            self.errands = errands
+
+        def put(self, errand):
+            self.errands.put(errand)
+            helped.wait(60)
+            raise KeyboardInterrupt
+
+    with Workers(2) as workers:
+        monkeypatch.setattr(workers, "_n_workers", 2)
+        workers._seconds["kind"] = inf
+        workers._errands = Interrupted(workers._call_helpers())
+        with pytest.raises(KeyboardInterrupt):
+            workers.map(group, range(2), "kind")
+        assert done == [0]
+
+
 # ---- stopping rules
 
 

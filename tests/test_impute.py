@@ -1401,9 +1401,19 @@ def test_tol_is_relative_to_the_objective():
         ),
         (
             {"max_iter": 20, "batch_size": 5},
-            r"\d, or use solver='vr_fedem', whose minibatches leave no noise\.$",
+            r"\d, or use solver='vr_fedem': FedEM's minibatches leave noise, which may never let",
         ),
-        ({"max_iter": 5, "max_epochs": 9}, r"Increase max_iter or max_epochs\.$"),
+        ({"max_iter": 5, "max_epochs": 9}, r"Increase max_iter\.$"),
+        ({"max_iter": 9, "max_epochs": 5}, r"Increase max_epochs\.$"),
+        ({"max_iter": None, "max_epochs": 5}, r"Increase max_epochs\.$"),
+        (
+            {"max_iter": 20, "max_epochs": 10**6, "step_size": 0.05},
+            r"With this step set max_iter to about 1000, or",
+        ),
+        (
+            {"max_iter": 5000, "max_epochs": 20, "step_size": 0.05},
+            r"With this step set max_epochs to about 1000, or",
+        ),
     ],
 )
 @pytest.mark.parametrize("method", ["fit", "fit_transform"])

@@ -586,6 +586,11 @@ def test_it_says_how_many_fits_did_not_converge():
             "tol": 1e-9,
         },
         "Increase tol.": {"max_iter": 2, "tol": 0.0},
+        "Use step_size='auto', or increase max_iter, or": {"max_iter": 2, "step_size": 0.05},
+        "Use solver='vr_fedem', whose minibatches leave no noise, or increase max_iter, or leave": {
+            "max_iter": 2,
+            "batch_size": 2,
+        },
     }
     for says, parameters in advice.items():
         search = FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, **parameters)

@@ -1714,6 +1714,40 @@ def test_a_history_may_be_a_data_frame(pyplot):
     assert_array_equal(points(display.lines_["loss"][0])[1], [3, 2, 1])
 
 
+@pytest.mark.parametrize("x", ["round", "bits"])
+@pytest.mark.parametrize("kind", ["frames", "slices of frames", "lists"])
+def test_histories_may_be_data_frames_or_lists(pyplot, mixtures, kind, x):
+    pandas = pytest.importorskip("pandas")
+    plain = [{k: v for k, v in gm.history_.items() if k != "weights"} for gm in mixtures[:2]]
+    given = {
+        "frames": [pandas.DataFrame(history) for history in plain],
+        "slices of frames": [pandas.DataFrame(history, index=range(5, 5 + len(history["round"])))
+                             for history in plain],
+        "lists": [{name: column.tolist() for name, column in run.items()} for run in plain],
+    }[kind]  # fmt: skip
+    want, got = (
+        ConvergenceDisplay(runs, y="log_likelihood", x=x).plot() for runs in (plain, given)
+    )
+    assert_array_equal(
+        points(got.lines_["log_likelihood"][0]), points(want.lines_["log_likelihood"][0])
+    )
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, 3])
+def test_legends_take_no_room_from_the_users_axes(paper, mixtures, n_columns):
+    figure, axes = paper.subplots(1, n_columns, figsize=(3.2 * n_columns, 3), layout="constrained")
+    labels = ["uncompressed, every client takes part, step 0.5", "b"]
+    series = ["log_likelihood", "step_size", "n_active"][:n_columns]
+    options = {"y": series, "ax": axes}
+    ConvergenceDisplay.from_estimators(mixtures[:2], labels=labels, **options)
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        assert axis.get_window_extent().width / figure.dpi > 2
+        legend = axis.get_legend().get_window_extent()
+        assert axis.get_window_extent().x0 <= legend.x0
+        assert legend.x1 <= axis.get_window_extent().x1
+
+
 def test_what_to_draw_instead_can_be_drawn(pyplot):
     gm = FederatedGaussianMixture(2, max_iter=0, random_state=0).fit(rows_of_clients())
     with pytest.raises(ValueError, match="Draw one of 'round', 'epoch',") as caught:

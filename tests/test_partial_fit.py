@@ -268,7 +268,8 @@ def test_clients_are_known_by_large_integers(first, then):
     assert gm.new_client_ids_.tolist() == known[2:]
     gm.partial_fit(rows, clients=labels[2])
     assert gm.n_clients_ == 3 and len(gm.new_client_ids_) == 0
-    with pytest.raises(ValueError, match="labels like those of the calls before"):
+    says = "labels like those of the calls before.* call fit with warm_start=False, or partial_fit"
+    with pytest.raises(ValueError, match=says):
         gm.partial_fit(rows, clients=each.astype(str))
 
 

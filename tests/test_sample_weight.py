@@ -345,11 +345,11 @@ def bad(position, value):
 @pytest.mark.parametrize(
     ("weight", "says"),
     [
-        (bad(33, -1.0), "not negative and at most .*, got -1.0 in row 2 of client 'b'"),
-        (bad(33, 1e200), "at most 1e.150, got 1e.200 in row 2 of client 'b'"),
+        (bad(33, -1.0), "not negative and at most .*, got -1.0 in row 33 of client 'b'"),
+        (bad(33, 1e200), "at most 1e.150, got 1e.200 in row 33 of client 'b'"),
         (np.full(len(X), 1e-300), "all zero, or below 1e-150. Only their ratios matter: multiply"),
-        (bad(33, np.nan), "not negative and at most .*, got nan in row 2 of client 'b'"),
-        (bad(33, np.inf), "got inf in row 2 of client 'b'"),
+        (bad(33, np.nan), "not negative and at most .*, got nan in row 33 of client 'b'"),
+        (bad(33, np.inf), "got inf in row 33 of client 'b'"),
         (bad(slice(31, 43), 0.0), "every client, got weights that are all zero for client 'b'"),
         (np.zeros(len(X)), "weights that are all zero"),
         (WEIGHT[:-1], r"one number for each of the 108 rows, got shape \(107,\)"),

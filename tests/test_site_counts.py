@@ -1,4 +1,5 @@
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -263,6 +264,23 @@ def test_sizes_in_few_bits_are_those_numbers():
     expected = make_site_counts(300, 200, 10, observed=0.1, random_state=0)
     assert sum(map(len, data.clients)) == 6000
     assert_array_equal(np.concatenate(data.clients), np.concatenate(expected.clients))
+
+
+@pytest.mark.parametrize("kind", [Fraction, np.longdouble, np.float32])
+@pytest.mark.parametrize("family", ["poisson", "gaussian"])
+def test_parameters_are_any_numbers(kind, family):
+    names = ["intercept", "site_deviation", "seasonality", "trend", "interaction"]
+    names += ["home_range", "effort_tail", "effort_growth", "observed"]
+    sizes = {"n_sites": 9, "n_months": 6, "n_clients": 2, "family": family, "random_state": 0}
+    want = make_site_counts(**sizes, **dict.fromkeys(names, 0.5))
+    got = make_site_counts(**sizes, **dict.fromkeys(names, kind(0.5)))
+    for name, value in want.items():
+        ours = got[name]
+        if name not in ("clients", "observers"):  # which have arrays of unlike lengths
+            ours, value = [np.asarray(ours)], [np.asarray(value)]
+        for one, other in zip(ours, value, strict=True):
+            assert one.dtype == other.dtype
+            assert_array_equal(one, other)
 
 
 def test_extreme_observers_are_limits():

@@ -415,6 +415,23 @@ def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
         clone(estimator).fit(frame)
 
 
+def test_text_in_the_table_of_a_client_is_told_by_its_column():
+    frame = pd.DataFrame({"a": [1.0, 2.0], "site": ["dune", "bog"]})
+    says = "numbers in the table of client 1, got .*'dune' in column 'site'"
+    with pytest.raises(ValueError, match=says):
+        FederatedGaussianMixture().fit([frame.assign(site=0.0), frame])
+
+
+def test_rows_as_series_become_rows_as_it_is_advised():
+    polars = pytest.importorskip("polars")
+    for kind, table in ((pd, pd.DataFrame), (polars, np.array)):
+        rows = [kind.Series([1.0, float(k)]) for k in range(3)]
+        advice = "DataFrame(X)" if kind is pd else "numpy.array(X)"
+        with pytest.raises(TypeError, match=re.escape(f"{advice} if each is a row")):
+            FederatedGaussianMixture().fit(rows)
+        assert table(rows).shape == (3, 2)
+
+
 def test_masked_rows_of_a_list_are_those_of_a_masked_array():
     rows = np.random.default_rng(0).normal(size=(30, 2))
     masked = np.ma.masked_greater(rows, 1)
@@ -632,10 +649,12 @@ def test_minibatches_larger_than_a_client_without_replacement():
     large = {"batch_size": 8, "replacement": False, "solver": "vr_fedem"}
     says = ["batch_size=8", "replacement=False", "got 7 for client 2", "replacement=True"]
     check_refused(ValueError, says, CLIENTS, **large)
-    says = ["batch_size=8", "got 7 for client '?cedar", "smaller batch_size"]
+    says = ["batch_size=8", "got 7 for client '?cedar", "at most 7"]
     check_refused(ValueError, says, X, OWNERS, **large)
     large["batch_size"] = 10
-    check_refused(ValueError, ["got 9 for client 0 and 1 more"], CLIENTS, **large)
+    check_refused(
+        ValueError, ["got 9 for client 0 and 1 more", "batch_size of at most 7"], CLIENTS, **large
+    )
     FederatedGaussianMixture(**GOOD, batch_size=7, replacement=False, tol=10.0, max_iter=5000).fit(
         CLIENTS
     )

@@ -27,19 +27,20 @@ def check_values(observations, family, missing):
             f"in each observed cell, {got}. {marked}Leave missing cells out of sparse matrices and "
             "triplets: what is stored there is observed."
         )
+    _, table = _giver(observations, position)
+    is_matrix = table is not None and not issparse(table)
     if abs(value) == np.inf:
         raise ValueError(
-            f"Input X contains infinity: expected finite numbers, {got}. Correct it, or mark the "
-            "cell as missing."
+            f"Input X contains infinity: expected finite numbers, {got}. Correct it, or "
+            f"{'mark the cell as missing' if is_matrix else 'leave it out'}."
         )
     if abs(value) > LARGEST:
         raise ValueError(
             f"Expected numbers of at most {LARGEST:g} in size, {got}: their squares are too "
             "large for a double. Rescale the data."
         )
-    _, table = _giver(observations, position)
     what_to_do = "Correct it, or choose another family."
-    if table is not None and not issparse(table) and value.is_integer():
+    if is_matrix and value.is_integer():
         what_to_do = (
             "Correct it, choose another family, or give "
             f"missing_values={_bare(value)} if this marks missing cells."

@@ -86,7 +86,12 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     """
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
-        return _weighted(_from_list(estimator, X, allow_nan), weights_of_list(X, sample_weight))
+        data, weights = _from_list(estimator, X, allow_nan), weights_of_list(X, sample_weight)
+        if weights is not None:
+            check_weights(
+                weights, lambda row: f" of client {owners_of(data.offsets, row)}", data.offsets
+            )
+        return _weighted(data, weights)
     if getattr(X, "ndim", 2) == 3:
         raise ValueError(
             f"Expected 2-D data, got one array with 3 dimensions and shape {X.shape}. If its first "
@@ -113,6 +118,8 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
     if clients is None:
         check_finite(rows, allow_nan=allow_nan)
+        if weights is not None:
+            check_weights(weights)
         return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
     return _from_labels(rows, clients, weights, allow_nan)
 
@@ -140,6 +147,8 @@ def _from_labels(rows, clients, weights, allow_nan):
         return f" of client {shown(ids[owners_of(offsets, position)])}"
 
     check_finite(rows, of_whom, allow_nan=allow_nan)
+    if weights is not None:
+        check_weights(weights, of_whom)
     if order is None:
         return _weighted(ClientData(rows, offsets, ids), weights)
     weights = None if weights is None else weights[order]
@@ -158,14 +167,8 @@ def _weighted(data, weights):
     """Client data with weights of rows, without the rows of weight zero."""
     if weights is None:
         return data
-    starts = data.offsets[:-1]
-    check_weights(
-        weights,
-        lambda row: f" of client {shown(data.ids[owners_of(data.offsets, row)])}",
-        data.offsets,
-    )
     kept = weights > 0
-    counts = np.add.reduceat(kept, starts, dtype=np.intp)
+    counts = np.add.reduceat(kept, data.offsets[:-1], dtype=np.intp)
     if not counts.all():
         raise ValueError(
             "Expected a row with a positive sample_weight for every client, got weights that are "
@@ -389,6 +392,6 @@ def check_minibatches(estimator, lengths, ids, what, sample_weight=None):
         others = f" and {len(short) - 1} more with too few" if len(short) > 1 else ""
         raise ValueError(
             f"Expected batch_size={batch_size} {what} for every client with replacement=False, "
-            f"got {lengths[short[0]]} for client {shown(ids[short[0]])}{others}. Use a smaller "
-            "batch_size or replacement=True."
+            f"got {lengths[short[0]]} for client {shown(ids[short[0]])}{others}. Use "
+            f"replacement=True, or a batch_size of at most {lengths.min()}."
         )

@@ -175,13 +175,14 @@ def _as_numbers(table, array, whose):
             return table.to_numpy(np.float64, na_value=np.nan)
         return array if is_mapped(array) else array.astype(np.float64)
     except (TypeError, ValueError) as error:
+        refuse_text(table, f" in {whose}")
         raise ValueError(
             f"Expected numbers in {whose}, got {error}. Encode or drop the columns that are not "
             "numbers."
         ) from error
 
 
-def refuse_text(X):
+def refuse_text(X, where=""):
     """Raise for the first column of a DataFrame that does not hold numbers."""
     for name in getattr(X, "columns", ()):
         if getattr(X[name], "ndim", 1) != 1 or getattr(X[name].dtype, "kind", "O") in "biufc":
@@ -190,8 +191,8 @@ def refuse_text(X):
             np.asarray(X[name], dtype=np.float64)
         except (TypeError, ValueError) as reason:
             raise ValueError(
-                f"Expected numbers, got {reason} in column {name!r}. Encode or drop the columns "
-                "that are not numbers."
+                f"Expected numbers{where}, got {reason} in column {name!r}. Encode or drop the "
+                "columns that are not numbers."
             ) from reason
 
 
@@ -232,10 +233,12 @@ def refuse_series(X):
     """Raise if ``fit`` is given a list of Series, which may be rows or clients."""
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
     if hasattr(first, "to_frame") and n_dimensions(first) == 1:
+        # polars takes a list of Series for columns
+        of_rows = "DataFrame(X)" if hasattr(first, "index") else "numpy.array(X)"
         raise TypeError(
             f"Expected a table or a list of tables, got a {type(X).__name__} of "
             f"{type(first).__name__}. Give [series.to_frame() for series in X] if each is a "
-            "client's, DataFrame(X) if each is a row."
+            f"client's, {of_rows} if each is a row."
         )
 
 

@@ -155,6 +155,8 @@ class Compressor(ABC):
 
         Raises
         ------
+        TypeError
+            For what holds no bytes.
         ValueError
             For bytes that were damaged, or are from another class. A CRC-16 finds all damage but
             one heavily damaged message in 65,536; against forged messages it is no protection.

@@ -170,6 +170,10 @@ class EBirdFiles:
                 f"Expected a line with the names of the columns in {path}, got an empty file. Give "
                 "a file of the eBird Basic Dataset as it is shipped."
             ) from error
+        except IsADirectoryError as error:
+            raise ValueError(
+                f"Expected a file, got the folder {path}. Name the file in it, ebd_....txt."
+            ) from error
         except _UNREADABLE as error:
             raise ValueError(
                 f"Expected a whole text file, plain or .gz, in {path}, got one that cannot be read "

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch, check_random_state
 
-from .._parameters import check_choice, check_number
+from .._parameters import check_choice, check_number, takes_python_numbers
 from .._typing import CovarianceType, Seed
 from ._dealers import dealer, mixing_dealer
 from ._splits import split_by
@@ -18,6 +18,7 @@ _COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _N_MEANS_DRAWN = 20
 
 
+@takes_python_numbers
 def make_gaussian_mixture(
     n_clients: int = 10,
     n_samples: int = 100,
@@ -104,6 +105,7 @@ def make_gaussian_mixture(
     return _simulate(n_clients, n_samples, mixture, deal, random_state)
 
 
+@takes_python_numbers
 def make_federated_mixture(
     n_clients: int = 10,
     n_samples: int = 100,
@@ -194,6 +196,7 @@ def make_federated_mixture(
     return _simulate(n_clients, n_samples, mixture, deal, random_state)
 
 
+@takes_python_numbers
 def make_fedem_mixture(
     n_clients: int = 100,
     n_samples: int = 100,
@@ -344,7 +347,7 @@ def _simulate(n_clients, n_samples, mixture, deal, random_state):
     check_number("n_samples", n_samples, kind=Integral, low=1)
     weights, means, covariances, covariance_type = mixture
     n_components, n_features = means.shape
-    n_rows = int(n_clients) * int(n_samples)
+    n_rows = n_clients * n_samples
     components = random_state.choice(n_components, size=n_rows, p=weights)
     factors = _component_factors(covariances, covariance_type, n_components, n_features)
     rows = random_state.standard_normal((n_rows, n_features))

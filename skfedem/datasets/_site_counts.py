@@ -14,6 +14,7 @@ from .._parameters import (
     check_not_negative,
     check_number,
     check_positive,
+    takes_python_numbers,
 )
 from .._typing import FamilyName, Seed
 
@@ -28,6 +29,7 @@ _BLOCK = 1 << 18
 _LARGEST_LOG_MEAN = 53 * np.log(2)
 
 
+@takes_python_numbers
 def make_site_counts(
     n_sites: int = 300,
     n_months: int = 60,
@@ -161,7 +163,6 @@ def make_site_counts(
     ((50, 2), (24, 2), (24,))
     """
     check_counts(n_sites=n_sites, n_months=n_months, n_clients=n_clients)
-    n_sites, n_months, n_clients = int(n_sites), int(n_months), int(n_clients)
     hint = "At most min(n_sites, n_months) - 1; 0 is for none."
     check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1, hint=hint)
     check_choice("family", family, _FAMILIES)
@@ -218,7 +219,7 @@ def make_site_counts(
 def _n_observations(observed, n_cells):
     if isinstance(observed, Integral):
         check_number("observed", observed, kind=Integral, low=1)
-        return int(observed)
+        return observed
     hint = "An int is a number of observations, a float the observations per cell."
     check_number("observed", observed, low=0, low_open=True, hint=hint)
     return max(1, round(observed * n_cells))
@@ -234,7 +235,7 @@ def _check_observers(n_observers, n_samples, n_clients):
             f"got {n_clients} clients, {n_observers} observers and {n_samples} observations: lower "
             "n_clients or n_observers, or raise observed."
         )
-    return int(n_observers)
+    return n_observers
 
 
 def _centred(values):

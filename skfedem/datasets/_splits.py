@@ -13,12 +13,13 @@ from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
 
 from .._input.tables import unmasked
-from .._parameters import check_choice, check_number
+from .._parameters import check_choice, check_number, takes_python_numbers
 from .._typing import IntArray, Seed
 
 _SCHEMES = ("iid", "label", "dirichlet", "size")
 
 
+@takes_python_numbers
 def client_labels(
     X: ArrayLike,
     n_clients: int = 10,
@@ -107,7 +108,6 @@ def client_labels(
     check_choice("scheme", scheme, _SCHEMES)
     check_number("n_clients", n_clients, kind=Integral, low=1)
     check_number("min_rows", min_rows, kind=Integral, low=1)
-    n_clients, min_rows = int(n_clients), int(min_rows)
     n_samples = np.shape(_check_rows(X))[0]
     if n_samples < n_clients * min_rows:
         raise ValueError(

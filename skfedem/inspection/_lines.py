@@ -15,6 +15,7 @@ _FEW_POINTS = 30
 _MOST_LEGEND_ROWS = 8
 _MOST_LEGEND_ENTRIES = 24
 _LEGEND_SHARE = 0.36  # of the width of the axes, for a legend beside them
+_INSIDE_SHARE = 0.9  # likewise, for one inside
 _COMPONENTS = {"singular_values": "factor"}
 
 
@@ -85,6 +86,7 @@ def add_legends(axes, names, series, *, ours):
                 options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
                 fitting_legend(axis, _LEGEND_SHARE, handles, labels, thinned=True, **options)
         elif not ours:
-            axis.legend(loc="best")
+            legend = fitting_legend(axis, _INSIDE_SHARE, handles, labels, ncols=1, loc="best")
+            legend.set_in_layout(False)  # it lies on the data: no layout is to make room for it
         elif axis is axes[0] or series[0][0].per_component:  # else groups look the same everywhere
             legend_above(axis, ours=True, bbox_to_anchor=(0, 1.04), frameon=False)

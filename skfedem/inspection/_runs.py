@@ -52,7 +52,8 @@ def check_names(histories, y):
 
 def positions(history, x):
     """Where on the x axis the rows of a history are."""
-    return np.cumsum(history["uplink_bits"]) if x == "bits" else history[x]
+    column = np.asarray(history["uplink_bits" if x == "bits" else x])
+    return np.cumsum(column) if x == "bits" else column
 
 
 def evaluated(history, x, y, *, log_x=False):

@@ -214,7 +214,8 @@ def _check_kinds(known, ids):
         raise ValueError(
             f"Expected client labels like those of the calls before, of dtype {known.dtype}, got "
             f"dtype {ids.dtype}. Name clients by the same labels in every call (those of a list "
-            "are their positions; of one table alone, 0), or begin anew with warm_start=False."
+            "are their positions; of one table alone, 0), or begin anew: call fit with "
+            "warm_start=False, or partial_fit on a clone."
         )
 
 

@@ -27,8 +27,8 @@ from ._resume import checkpoint_of
 from .step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
 
 SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
-# An operator that was asked for an omega may exceed it by rounding.
-_ROUNDING = 1e-6
+# An operator may exceed the omega asked for by as much as the warning of it rounds.
+_ROUNDING = 0.005
 _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK}
 
 

@@ -12,8 +12,8 @@ from .._parameters import is_auto
 
 # If steps add up to less than this many whole steps, that is a likely reason for no convergence ...
 _FEW_STEPS = 10
-# ... and this many may well be needed.
-_ENOUGH_STEPS = 50
+# ... and this many may well be needed, up to rounding.
+_ENOUGH_STEPS = 50 * (1 - 1e-9)
 # No computer gets through so many rounds.
 _MOST_ROUNDS = 10**12
 # Automatic steps cut to less than this share of the first are worth a word.
@@ -40,7 +40,9 @@ def printer(estimator):
     return print_row
 
 
-def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, or_tol, otherwise):
+def warn_outcome(
+    estimator, result, schedule, *, iteration, left, remedy, or_tol, otherwise, is_worse
+):
     """Warn of interruption, of steps still shortened at the end or cut by much, of no convergence.
 
     Parameters
@@ -60,6 +62,8 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, or_tol
         Whether to advise a larger ``tol`` for a run that does not converge.
     otherwise : list of str
         What else to advise.
+    is_worse : bool
+        Whether the fit ended worse than it began, and more rounds would not help.
     """
     n_rounds = len(result.history["round"]) - 1
     if result.stopped_by == "callback":
@@ -82,7 +86,7 @@ def warn_outcome(estimator, result, schedule, *, iteration, left, remedy, or_tol
             )
         return
     _warn_of_steps(estimator, result, schedule, left, remedy)
-    if not result.converged:
+    if not (result.converged or is_worse):
         _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, otherwise)
 
 
@@ -131,8 +135,8 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
     """Warn that ``tol`` was not reached, and say what is likely to help."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
-    or_epochs = "" if estimator.max_epochs is None else " or max_epochs"
-    why, advice = "", f"Increase max_iter{or_epochs}"
+    bound = "max_iter" if n_rounds == estimator.max_iter else "max_epochs"
+    why, advice = "", f"Increase {bound}"
     if estimator.tol == 0:
         why, advice = ", as no fit does", "Increase tol, to see whether it converges"
     if travelled < min(_FEW_STEPS, n_rounds):
@@ -142,13 +146,13 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
         enough = _rounds_enough(
             estimator, n_rounds, travelled, last, lambda number: schedule(earlier + number)
         )
-        bounds = []
-        if estimator.max_iter is not None:
-            bounds.append(f"max_iter to about {enough}")
-        if estimator.max_epochs is not None:
-            first, last = result.history["epoch"][[0, -1]]
-            epochs = ceil(first + enough * (last - first) / n_rounds)
-            bounds.append(f"max_epochs to about {epochs}")
+        first, last = result.history["epoch"][[0, -1]]
+        epochs = ceil(first + enough * (last - first) / n_rounds)
+        bounds = [
+            f"{name} to about {wanted}"
+            for name, wanted in (("max_iter", enough), ("max_epochs", epochs))
+            if getattr(estimator, name) is not None and getattr(estimator, name) < wanted
+        ]
         advice = f"With this step set {' and '.join(bounds)}"
         if enough >= _MOST_ROUNDS:
             advice = "No number of rounds is enough with this step: use a larger step_size"
@@ -174,7 +178,7 @@ def _last_step(estimator, result, schedule):
 
 
 def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
-    """Rounds until the steps add up to what may well be needed, to two digits."""
+    """Rounds until the steps add up to what may well be needed, rounded up to two digits."""
     # The user's own function is not called for later rounds.
     follows = is_auto(estimator.step_size)
     unit = last_step / schedule(n_rounds) if follows else last_step
@@ -185,4 +189,5 @@ def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
         if some * step_size > missing:  # else the quotient may be infinite
             some = ceil(missing / step_size)
         travelled, n_rounds = travelled + some * step_size, n_rounds + some
-    return int(float(f"{n_rounds:.2g}"))
+    unit = 10 ** max(len(str(n_rounds)) - 2, 0)
+    return -(-n_rounds // unit) * unit
