@@ -26,7 +26,7 @@ from skfedem.compression import Identity
 from skfedem.datasets import make_fedem_mixture
 from skfedem.theory import noise_factor
 
-parser = argparse.ArgumentParser(description="Mean ||h||² over runs for several ω.")
+parser = argparse.ArgumentParser(description="Mean ||h||² over runs for several omega.")
 parser.add_argument("--runs", type=int, default=8)
 parser.add_argument("--epochs", type=int, default=200)
 parser.add_argument("--full", action="store_true", help="50 runs of 500 epochs")

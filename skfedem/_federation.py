@@ -101,7 +101,7 @@ class Federation(NamedTuple):
 
 def offsets_of(lengths):
     """Where the items of each begin, and where those of the last end, from how many each has."""
-    return np.concatenate([[0], np.cumsum(lengths)])
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def owners_of(offsets, positions):

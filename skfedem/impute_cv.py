@@ -549,7 +549,8 @@ def _checked_ranks(ranks, shape=None):
     """Bounds of the rank as a list; with a shape, none is larger than the matrix."""
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
     if isinstance(ranks, str) or not np.iterable(ranks):
-        hint = f" Give [{ranks!r}] for a single one." if isinstance(ranks, Integral) else ""
+        is_number = isinstance(ranks, Integral) and not isinstance(ranks, bool) and int(ranks) > 0
+        hint = f" Give [{ranks!r}] for a single one." if is_number or ranks is None else ""
         raise TypeError(f"{expected}, got {ranks!r}.{hint}")
     if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
         raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")

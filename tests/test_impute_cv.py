@@ -628,7 +628,11 @@ def test_which_messages_are_counted():
 @pytest.mark.parametrize(
     ("parameters", "error", "says"),
     [
-        ({"ranks": 3}, TypeError, "Expected ranks to be a list .* got 3. Give"),
+        ({"ranks": 3}, TypeError, r"Expected ranks to be a list .* got 3. Give \[3\] for"),
+        ({"ranks": None}, TypeError, r"got None. Give \[None\] for a single one\.$"),
+        ({"ranks": 0}, TypeError, r"got 0\.$"),
+        ({"ranks": True}, TypeError, r"got True\.$"),
+        ({"ranks": "auto"}, TypeError, r"got 'auto'\.$"),
         ({"ranks": ()}, ValueError, "Expected ranks .* got none"),
         ({"ranks": (2, 0)}, ValueError, "Expected each of ranks to be an integer >= 1, got 0"),
         (

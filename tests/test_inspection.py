@@ -1746,6 +1746,7 @@ def test_legends_take_no_room_from_the_users_axes(paper, mixtures, n_columns):
         legend = axis.get_legend().get_window_extent()
         assert axis.get_window_extent().x0 <= legend.x0
         assert legend.x1 <= axis.get_window_extent().x1
+        assert not axis.get_legend().get_in_layout()
 
 
 def test_what_to_draw_instead_can_be_drawn(pyplot):

@@ -372,6 +372,12 @@ def test_bad_weights_of_a_table(weight, says):
     assert not hasattr(gm, "means_")
 
 
+@pytest.mark.parametrize("value", [-1.0, np.nan])
+def test_bad_weights_of_a_table_alone(value):
+    with pytest.raises(ValueError, match=f"got {value} in row 33. Drop such rows"):
+        FederatedGaussianMixture(**GIVEN).fit(X, sample_weight=bad(33, value))
+
+
 def test_the_largest_and_the_smallest_weights_are_allowed():
     for weight in (1e150, 1e-150):
         check_weights(np.array([0.0, weight]))

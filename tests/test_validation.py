@@ -411,8 +411,22 @@ def test_tables_of_pyarrow_are_to_be_converted(estimator, as_list):
 )
 def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
     frame = pd.DataFrame({"a": [1.0, 2.0], "when": [datetime.date(2020, 1, day) for day in (1, 2)]})
-    with pytest.raises(ValueError, match="Expected numbers.* 'datetime.date' in column 'when'"):
+    says = "Expected numbers.* 'datetime.date' in column 'when'"
+    with pytest.raises(ValueError, match=says):
         clone(estimator).fit(frame)
+    with pytest.raises(ValueError, match=says):
+        clone(estimator).fit(frame.assign(when=[1.0, 2.0])).transform(frame)
+
+
+@pytest.mark.parametrize("dtype", ["U3", "datetime64[D]", "timedelta64[h]"])
+def test_text_and_times_are_no_numbers_for_a_fitted_estimator_either(dtype, tmp_path):
+    rows = np.arange(6).reshape(3, 2).astype("int64").astype(dtype)
+    mapped = np.memmap(tmp_path / "rows", dtype=rows.dtype, shape=rows.shape, mode="w+")
+    pca = FederatedPCA().fit(CLIENTS)
+    for answer in (FITTED.predict, FITTED.score, pca.transform, pca.inverse_transform):
+        for given_rows in (rows, mapped):
+            with pytest.raises(ValueError, match=f"Expected numbers, got dtype .*{dtype[:4]}"):
+                answer(given_rows)
 
 
 def test_text_in_the_table_of_a_client_is_told_by_its_column():
@@ -1231,6 +1245,12 @@ def test_sparse_tables_are_stacked_entry_for_entry(format):
 def test_sparse_tables_with_padding_are_not_stacked(format):
     with pytest.raises(ValueError, match="expected"):
         next(stacks([sparse.csr_array(np.eye(2)).asformat(format)] * 2))
+
+
+def test_sparse_tables_of_other_types_are_not_stacked():
+    table = sparse.csr_array(np.eye(2))
+    with pytest.raises(ValueError, match="expected"):
+        next(stacks([table, table.astype(np.float32)]))
 
 
 @pytest.mark.parametrize("single", [(0, 1, 2), (0, 2), ()])

@@ -24,13 +24,13 @@ from .sample_weight import check_weights, weights_of_list, weights_of_table
 from .table_labels import is_frame
 from .tables import (
     GIVE_TABLES,
-    NO_NUMBERS,
     check_finite,
     client_rows,
     column_names,
     is_client_list,
     is_mapped,
     refuse_dates,
+    refuse_dtype,
     refuse_series,
     refuse_text,
     refuse_what_is_no_table,
@@ -103,11 +103,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         raise ValueError(
             f"Expected a table with at least one feature, got a {type(X).__name__} without columns."
         )
-    if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:
-        raise ValueError(
-            f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
-            "numbers."
-        )
+    refuse_dtype(X)
     refuse_dates(X)
     X = unmasked(X)
     try:
@@ -234,6 +230,7 @@ def check_columns(estimator, X, shapes):
 def check_rows(estimator, X, *, allow_nan=False):
     """Validate one table against the fitted estimator."""
     refuse_what_is_no_table(X)
+    refuse_dtype(X)
     refuse_dates(X)
     try:
         rows = validate_data(

@@ -106,6 +106,15 @@ def refuse_dates(table, where=""):
             )
 
 
+def refuse_dtype(X):
+    """Raise for an array of text, dates or durations, which NumPy may take for numbers."""
+    if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:
+        raise ValueError(
+            f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
+            "numbers."
+        )
+
+
 def client_rows(table, k):
     """One client's rows as a 2-D array of float32 or float64."""
     if issparse(table) or hasattr(table, "sparse"):  # the accessor of pandas' sparse tables

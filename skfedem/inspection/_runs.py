@@ -53,7 +53,7 @@ def check_names(histories, y):
 def positions(history, x):
     """Where on the x axis the rows of a history are."""
     column = np.asarray(history["uplink_bits" if x == "bits" else x])
-    return np.cumsum(column) if x == "bits" else column
+    return np.cumsum(column, dtype=np.float64) if x == "bits" else column
 
 
 def evaluated(history, x, y, *, log_x=False):

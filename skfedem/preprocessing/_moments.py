@@ -98,7 +98,7 @@ def only_counts(federation):
 
 
 def n_rows_for_products(n_features):
-    """How many rows to take at once where a matrix of all pairs of features is in memory anyway."""
+    """How many rows to take at once, where memory for all pairs of features is no matter."""
     return max(n_features, _NUMBERS_AT_ONCE // n_features)
 
 

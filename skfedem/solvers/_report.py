@@ -135,7 +135,8 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
     """Warn that ``tol`` was not reached, and say what is likely to help."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
-    bound = "max_iter" if n_rounds == estimator.max_iter else "max_epochs"
+    rounds_left = estimator.max_iter is None or n_rounds < estimator.max_iter
+    bound = "max_epochs" if rounds_left else "max_iter"
     why, advice = "", f"Increase {bound}"
     if estimator.tol == 0:
         why, advice = ", as no fit does", "Increase tol, to see whether it converges"
