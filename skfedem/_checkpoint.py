@@ -173,10 +173,9 @@ def _arrays_of(path):
 
 def _damaged(path, why):
     """Error for a file that is no whole checkpoint."""
-    previous = f"{_real(path) if path.is_symlink() else path}{_PREVIOUS}"
     return ValueError(
         f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "
-        f"({why}). The one before it may be at {previous}."
+        f"({why}). The one before it may be at {_real(path)}{_PREVIOUS}."
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from ._federation import owners_of
 from ._input.table_labels import label_text
 from ._messages import shown, warn
+from ._parameters import is_auto
 from .models.families import MAX_LOG_MEAN
 
 # If the curvature of a cell is this many times that of the others, it leaves them behind. One flock
@@ -21,6 +22,15 @@ _LARGEST_SPREAD_OF_SLOW_ROUNDS = 500
 # counts of wading birds in the hundreds gave means of missing cells of 1e10; with the penalty that
 # cross-validation chose, the largest was that of an observed cell.
 _EXTRAPOLATED = 100
+
+
+def instead_of_more_rounds(estimator):
+    """What else may let a fit of cells converge, as a list."""
+    if not is_auto(estimator.step_size):
+        return ["use step_size='auto'"]
+    if estimator.batch_size is not None and estimator.solver != "vr_fedem":
+        return ["use solver='vr_fedem' (with FedEM's minibatches cells may never settle)"]
+    return []
 
 
 def warn_of_guard(theta):

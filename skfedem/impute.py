@@ -17,7 +17,7 @@ from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
-from ._matrix_warnings import warn_of_guard, warn_of_spread
+from ._matrix_warnings import instead_of_more_rounds, warn_of_guard, warn_of_spread
 from ._messages import either, shown, warn
 from ._parallel import Workers
 from ._parameters import (
@@ -576,7 +576,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         if self.family == "poisson":
             warn_of_guard(result.server.statistics.iterate.theta)
         warn_of_spread(problem, result, known, self.client_weights)
-        automatic = is_auto(self.step_size)
         begun = result.history["objective"][0]
         rise = problem.model.change(self.objective_, begun) if self.objective_ > begun else 0.0
         is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
@@ -589,23 +588,15 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 f"of its start: do not use it. Use {either(ways)}.",
                 ConvergenceWarning,
             )
-        otherwise = []
-        if not automatic:
-            otherwise = ["use step_size='auto'"]
-        elif problem.lasting_noise:
-            otherwise = [
-                "use solver='vr_fedem': FedEM's minibatches leave noise, which may never let cells "
-                "settle"
-            ]
         warn_outcome(
             self,
             result,
             step_schedule(in_python_numbers(self), problem),
             iteration="natural steps",
             left="were too long for the curvature",
-            remedy="" if automatic else '; or use step_size="auto"',
+            remedy="" if is_auto(self.step_size) else '; or use step_size="auto"',
             or_tol=False,  # it would end fits of counts short of the optimum, see its docstring
-            otherwise=otherwise,
+            otherwise=instead_of_more_rounds(self),
             is_worse=is_worse,
         )
 

@@ -22,9 +22,10 @@ from ._fitted_matrix import tags_of_matrices
 from ._held_out import check_folds, deal_cells, split_cells
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, take_features
+from ._matrix_warnings import instead_of_more_rounds
 from ._messages import naming, warn
 from ._parallel import n_workers, single_threaded_libraries
-from ._parameters import check_choice, check_number, check_rank, is_auto, python_number
+from ._parameters import check_choice, check_number, check_rank, python_number
 from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
 from ._random import seeds_of_runs
 from ._typing import (
@@ -512,11 +513,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
         if n_failed:
             given = [name for name in ("max_iter", "max_epochs") if getattr(self, name) is not None]
-            ways = [f"increase {' or '.join(given)}", "leave small penalties out"]
-            if not is_auto(self.step_size):
-                ways.insert(0, "use step_size='auto'")
-            elif self.batch_size is not None and self.solver != "vr_fedem":
-                ways.insert(0, "use solver='vr_fedem', whose minibatches leave no noise")
+            longer = f"increase {' or '.join(given)}"
+            ways = [*instead_of_more_rounds(self), longer, "leave small penalties out"]
             advice = ", or ".join(ways) if self.tol else "increase tol"
             warn(
                 f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol}: "
@@ -549,9 +547,7 @@ def _checked_ranks(ranks, shape=None):
     """Bounds of the rank as a list; with a shape, none is larger than the matrix."""
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
     if isinstance(ranks, str) or not np.iterable(ranks):
-        is_number = isinstance(ranks, Integral) and not isinstance(ranks, bool) and int(ranks) > 0
-        hint = f" Give [{ranks!r}] for a single one." if is_number or ranks is None else ""
-        raise TypeError(f"{expected}, got {ranks!r}.{hint}")
+        raise TypeError(f"{expected}, got {ranks!r}. Give [2] or [None], say, for a single one.")
     if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
         raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
     ranks = list(ranks)

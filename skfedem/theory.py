@@ -20,14 +20,14 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from ._parameters import (
     check_counts,
     check_not_negative,
     check_number,
     check_positive,
-    python_number,
+    takes_python_numbers,
 )
 
 __all__ = [
@@ -52,20 +52,18 @@ def _in_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arg
 
     @wraps(function)
     def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        numbers: list[Any] = list(map(python_number, args))
-        named: dict[str, Any] = {name: python_number(value) for name, value in kwargs.items()}
         try:
-            result = function(*numbers, **named)
+            result = function(*args, **kwargs)
             if not math.isfinite(result):
                 raise OverflowError("a constant is infinite")
         except ArithmeticError as error:
-            given = ", ".join(map(str, (*numbers, *named.values())))
+            given = ", ".join(map(str, (*args, *kwargs.values())))
             raise ValueError(
                 f"{function.__name__} of {given} is out of the range of a double."
             ) from error
         return result
 
-    return computed
+    return takes_python_numbers(computed)
 
 
 @_in_python_numbers

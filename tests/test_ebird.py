@@ -521,9 +521,8 @@ def test_fields_that_cannot_be_read(tmp_path, change, message, chunk_rows):
             read_ebird(ebd, sampling, chunk_rows=chunk_rows)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows says that the permission is denied")
 def test_a_folder_is_no_file(tmp_path):
-    if os.name == "nt":
-        pytest.skip("Windows says that the permission is denied")
     with pytest.raises(ValueError, match="Expected a file, got the folder .*Name the file in it"):
         read_ebird(tmp_path)
 

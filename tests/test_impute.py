@@ -1403,7 +1403,7 @@ def test_tol_is_relative_to_the_objective():
         ),
         (
             {"max_iter": 20, "batch_size": 5},
-            r"\d, or use solver='vr_fedem': FedEM's minibatches leave noise, which may never let",
+            r"\d, or use solver='vr_fedem' \(with FedEM's minibatches cells may never settle\)\.$",
         ),
         ({"max_iter": 5, "max_epochs": 9}, r"Increase max_iter\.$"),
         ({"max_iter": 9, "max_epochs": 5}, r"Increase max_epochs\.$"),

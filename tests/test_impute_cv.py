@@ -587,7 +587,7 @@ def test_it_says_how_many_fits_did_not_converge():
         },
         "Increase tol.": {"max_iter": 2, "tol": 0.0},
         "Use step_size='auto', or increase max_iter, or": {"max_iter": 2, "step_size": 0.05},
-        "Use solver='vr_fedem', whose minibatches leave no noise, or increase max_iter, or leave": {
+        "cells may never settle), or increase max_iter, or leave small penalties out.": {
             "max_iter": 2,
             "batch_size": 2,
         },
@@ -628,11 +628,9 @@ def test_which_messages_are_counted():
 @pytest.mark.parametrize(
     ("parameters", "error", "says"),
     [
-        ({"ranks": 3}, TypeError, r"Expected ranks to be a list .* got 3. Give \[3\] for"),
-        ({"ranks": None}, TypeError, r"got None. Give \[None\] for a single one\.$"),
-        ({"ranks": 0}, TypeError, r"got 0\.$"),
-        ({"ranks": True}, TypeError, r"got True\.$"),
-        ({"ranks": "auto"}, TypeError, r"got 'auto'\.$"),
+        ({"ranks": 3}, TypeError, r"Expected ranks to be a list .* got 3. Give \[2\] or"),
+        ({"ranks": None}, TypeError, r"got None. Give \[2\] or \[None\], say, for a single one\.$"),
+        ({"ranks": "auto"}, TypeError, r"got 'auto'. Give \[2\] or \[None\]"),
         ({"ranks": ()}, ValueError, "Expected ranks .* got none"),
         ({"ranks": (2, 0)}, ValueError, "Expected each of ranks to be an integer >= 1, got 0"),
         (

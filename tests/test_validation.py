@@ -427,6 +427,10 @@ def test_text_and_times_are_no_numbers_for_a_fitted_estimator_either(dtype, tmp_
         for given_rows in (rows, mapped):
             with pytest.raises(ValueError, match=f"Expected numbers, got dtype .*{dtype[:4]}"):
                 answer(given_rows)
+    frame = pd.DataFrame(np.arange(6).reshape(3, 2)).astype("datetime64[s]")
+    for answer in (FITTED.predict, pca.transform, pca.inverse_transform):
+        with pytest.raises(ValueError, match="Expected numbers, got dtype datetime64"):
+            answer(frame)
 
 
 def test_text_in_the_table_of_a_client_is_told_by_its_column():

@@ -29,8 +29,7 @@ from .tables import (
     column_names,
     is_client_list,
     is_mapped,
-    refuse_dates,
-    refuse_dtype,
+    refuse_odd_dtypes,
     refuse_series,
     refuse_text,
     refuse_what_is_no_table,
@@ -87,10 +86,9 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
         data, weights = _from_list(estimator, X, allow_nan), weights_of_list(X, sample_weight)
-        if weights is not None:
-            check_weights(
-                weights, lambda row: f" of client {owners_of(data.offsets, row)}", data.offsets
-            )
+        check_weights(
+            weights, lambda row: f" of client {owners_of(data.offsets, row)}", data.offsets
+        )
         return _weighted(data, weights)
     if getattr(X, "ndim", 2) == 3:
         raise ValueError(
@@ -103,8 +101,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         raise ValueError(
             f"Expected a table with at least one feature, got a {type(X).__name__} without columns."
         )
-    refuse_dtype(X)
-    refuse_dates(X)
+    refuse_odd_dtypes(X)
     X = unmasked(X)
     try:
         rows = validate_data(estimator, X, dtype=_dtype_to_ask(X), ensure_all_finite=False)
@@ -114,8 +111,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
     if clients is None:
         check_finite(rows, allow_nan=allow_nan)
-        if weights is not None:
-            check_weights(weights)
+        check_weights(weights)
         return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
     return _from_labels(rows, clients, weights, allow_nan)
 
@@ -143,8 +139,7 @@ def _from_labels(rows, clients, weights, allow_nan):
         return f" of client {shown(ids[owners_of(offsets, position)])}"
 
     check_finite(rows, of_whom, allow_nan=allow_nan)
-    if weights is not None:
-        check_weights(weights, of_whom)
+    check_weights(weights, of_whom)
     if order is None:
         return _weighted(ClientData(rows, offsets, ids), weights)
     weights = None if weights is None else weights[order]
@@ -230,8 +225,7 @@ def check_columns(estimator, X, shapes):
 def check_rows(estimator, X, *, allow_nan=False):
     """Validate one table against the fitted estimator."""
     refuse_what_is_no_table(X)
-    refuse_dtype(X)
-    refuse_dates(X)
+    refuse_odd_dtypes(X)
     try:
         rows = validate_data(
             estimator,

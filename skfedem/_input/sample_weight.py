@@ -67,10 +67,12 @@ def weights_of_table(sample_weight, n_rows, whose=""):
 
 
 def check_weights(weights, of_whom=lambda row: "", offsets=None):
-    """Raise for weights that are negative, missing, infinite, or all zero.
+    """Raise for weights that are negative, missing, infinite, or all zero; None is no weights.
 
     For a row, ``of_whom`` says whose it is; ``offsets`` are those of the clients' rows.
     """
+    if weights is None:
+        return
     bad = np.flatnonzero(~((weights >= 0) & (weights <= LARGEST)))
     if len(bad):
         row = bad[0]

@@ -106,8 +106,9 @@ def refuse_dates(table, where=""):
             )
 
 
-def refuse_dtype(X):
-    """Raise for an array of text, dates or durations, which NumPy may take for numbers."""
+def refuse_odd_dtypes(X):
+    """Raise for a table with text, dates or durations, which NumPy may take for numbers."""
+    refuse_dates(X)
     if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:
         raise ValueError(
             f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
 from .._input.clients import check_clients, features_of, federation_of
-from .._input.tables import refuse_dtype, refuse_what_is_no_table, unmasked
+from .._input.tables import refuse_odd_dtypes, refuse_what_is_no_table, unmasked
 
 
 def read_clients(estimator, X, clients, *, allow_nan=False):
@@ -38,7 +38,7 @@ def store(estimator, seen, **attributes):
 def check_transformed(X, n_columns, *, allow_nan=False):
     """Validate a table that ``inverse_transform`` is given."""
     refuse_what_is_no_table(X)
-    refuse_dtype(X)
+    refuse_odd_dtypes(X)
     rows = check_array(
         unmasked(X),
         dtype=[np.float64, np.float32],
