@@ -211,7 +211,7 @@ gm.set_params(tol=1e-2)
 gm = gm.fit(clients)
 gm.fit(table, clients=["here"] * 80).fit([[0.0, 1.0], [2.0, 3.0]]).fit((table, table.tolist()))
 weights: NDArray[np.float64] = gm.weights_[gm.predict(table)]
-largest: int = gm.fit_predict(table).max()
+largest = int(gm.fit_predict(table).max())
 likely: float = gm.predict_proba(table).max() + gm.score_samples(table).min() + gm.score(clients)
 for labels in gm.predict(clients):
     print(np.bincount(labels))
