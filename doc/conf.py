@@ -81,8 +81,10 @@ if _mathjax is not None:
 
 def unlink_inherited_references(app, what, name, obj, options, lines):
     """Turn references into scikit-learn's own pages, which inherited docstrings hold, into text."""
-    for number, line in enumerate(lines):
-        lines[number] = re.sub(r":(?:ref|term):`([^`<]+?)\s*(?:<[^`>]*>)?`", r"\1", line)
+    text = re.sub(
+        r"\n *and :ref:`sphx_glr_.*?` for an\n *example on how to use the API", "", "\n".join(lines)
+    )
+    lines[:] = re.sub(r":(?:ref|term):`([^`<]+?)\s*(?:<[^`>]*>)?`", r"\1", text).split("\n")
 
 
 def changelog_as_rst(app, docname, source):

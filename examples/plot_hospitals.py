@@ -262,7 +262,7 @@ print(
 #
 # With ``--full`` the limits show. With a quarter of the hospitals, most fits with steps of 0.5, and
 # from :math:`\omega = 4` on those with steps of 0.3, end nowhere: a hospital that was not asked is
-# far outside of what they fitted. (Messages are so short that :math:`\omega = 8` is no coarser than
+# far outside what they fitted. (Messages are so short that :math:`\omega = 8` is no coarser than
 # 4.) And short steps are best by 0.01 nats, as 400 rounds of 0.03 are twelve EM iterations:
 # stopping early helps a little with a hospital that was not asked. The setting that is chosen then,
 # with a quarter of the hospitals and the automatic step, is one of these; fitted to all hospitals,

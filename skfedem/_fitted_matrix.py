@@ -181,7 +181,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return imputer
 
     def _are_triplets_alone(self, X):
-        """Whether a table outside of a list holds triplets, as the one that `fit` was given did."""
+        """Whether a table outside a list holds triplets, as the one that `fit` was given did."""
         return self._has_triplets_alone and not self._rows_are_sites and not issparse(X)
 
     def _cells(self, X):

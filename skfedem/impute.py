@@ -85,6 +85,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     Clients are simulated on this machine. As the server knows the fitted values, an uncompressed
     residual gives the observation away: neither EM nor compression provides privacy.
 
+    Read more in :doc:`/imputation`.
+
     Parameters
     ----------
     rank : int or None, default=2

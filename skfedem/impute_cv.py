@@ -64,6 +64,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     All fits are federated as ``omega``, ``participation`` and the other parameters say. A path
     itself takes one uncompressed pass over the cells of all clients.
 
+    Read more in :doc:`/imputation`.
+
     Parameters
     ----------
     ranks : list of (int or None), default=(None,)

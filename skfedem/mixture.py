@@ -76,6 +76,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     sends that row. The estimator, and so a pickle of it, keeps the clients' control variates, which
     are statistics of each client.
 
+    Read more in :doc:`/user_guide`.
+
     Parameters
     ----------
     n_components : int, default=1
@@ -93,9 +95,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         γ of ``statistics += step_size * field``. A callable maps the round, counted from 1, to γ.
         "auto" is 1 where a round is exact (``omega=0``, ``participation=1``, all rows). Otherwise
         it follows from ``omega``, ``participation``, ``batch_size`` and the number of clients, by a
-        rule found by measurement (see "Automatic step sizes" in the documentation). With FedEM's
-        minibatches it decreases from round to round, and it is shortened if rounds prove too random
-        for it.
+        rule found by measurement (see :doc:`/step_sizes`). With FedEM's minibatches it decreases
+        from round to round, and it is shortened if rounds prove too random for it.
     control_step : float in [0, 1], or "auto", default="auto"
         Step α of the control variates; "auto" is 1 / (1 + ω), with the ω that the operator has for
         messages of this length, which is often less than the parameter ``omega``; it is the largest

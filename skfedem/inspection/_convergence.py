@@ -39,6 +39,8 @@ class ConvergenceDisplay:
     Use ``from_estimator`` or ``from_estimators`` to make one. A series is drawn where it was
     evaluated and nowhere else.
 
+    Read more in :doc:`/plots`.
+
     Parameters
     ----------
     histories : dict of ndarray, or list of them

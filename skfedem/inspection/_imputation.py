@@ -39,6 +39,8 @@ class ImputationDisplay:
     bands, the former are means over those rows of a band that were observed, the latter over all
     its rows: however good the fit, the two differ because not all rows were observed.
 
+    Read more in :doc:`/plots`.
+
     Parameters
     ----------
     trend : ndarray of shape (n_columns,)

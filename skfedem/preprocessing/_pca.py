@@ -38,6 +38,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     A client's message holds ``n_features * (n_features + 1) / 2`` second moments: with 1,000
     features that is 4 MB. Rows are read twice, for the sums and for the second moments.
 
+    Read more in :doc:`/preprocessing`.
+
     Parameters
     ----------
     n_components : int, float in (0, 1) or None, default=None

@@ -67,6 +67,8 @@ class PerClient(
     - A fitted transformer in a ``FrozenEstimator`` is used as it is.
     - Others need all rows at once, and raise TypeError.
 
+    Read more in :doc:`/preprocessing`.
+
     Parameters
     ----------
     transformer : estimator

@@ -32,6 +32,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
 
     Missing values (NaN) are left out of the sums and stay missing.
 
+    Read more in :doc:`/preprocessing`.
+
     Parameters
     ----------
     with_mean : bool, default=True
