@@ -53,16 +53,18 @@ class FitTask:
             "metadata": None if sample_weight is None else {"sample_weight": sample_weight},
         }
         self._max_rounds, self._n_starts = max_rounds, n_starts
+        # Tasks of scikit-learn: the fit, a start among several while it is open, and a round.
         self._root: Any = None
-        self._rounds: RoundTasks | None = None
+        self._start: Any = None
+        self._round: Any = None
         if hasattr(estimator, "_init_callback_context"):
             self._root = estimator._init_callback_context(
                 max_subtasks=max_rounds if n_starts == 1 else n_starts
             )
             self._root.call_on_fit_task_begin(**self._data)
 
-    def rounds(self, fitted):
-        """Tasks of the rounds of the next start; None if there are no callbacks.
+    def begin_start(self, fitted):
+        """Begin the next start; return this task, or None if there are no callbacks.
 
         Parameters
         ----------
@@ -71,45 +73,34 @@ class FitTask:
         """
         if not getattr(self._estimator, "_skl_callbacks", None):
             return None
-        parent = self._root
+        self._fitted = fitted
         if self._n_starts > 1:
-            parent = parent.subcontext(task_name="start", max_subtasks=self._max_rounds)
-            parent.call_on_fit_task_begin(**self._data)
-        self._rounds = RoundTasks(parent, parent is not self._root, self._data, fitted)
-        return self._rounds
+            self._start = self._root.subcontext(task_name="start", max_subtasks=self._max_rounds)
+            self._start.call_on_fit_task_begin(**self._data)
+        return self
+
+    def begin_round(self, progress):
+        """Begin a round from where the run stands."""
+        self._round = (self._start or self._root).subcontext(task_name="round")
+        self._round.call_on_fit_task_begin(
+            **self._data, reconstruction_attributes=lambda: self._fitted(progress)
+        )
+
+    def end_round(self, progress):
+        """End a round; return whether a callback wants it to be the last."""
+        return self._round.call_on_fit_task_end(
+            **self._data, reconstruction_attributes=lambda: self._fitted(progress)
+        )
+
+    def end_start(self, progress=None):
+        """End the start, where it is a task that has not ended yet."""
+        if self._start is not None:
+            start, self._start = self._start, None
+            attributes = {} if progress is None else self._fitted(progress)
+            start.call_on_fit_task_end(**self._data, reconstruction_attributes=attributes)
 
     def end(self):
         """End the task, when the estimator is fitted."""
-        if self._rounds is not None:
-            self._rounds.close()  # if a start was interrupted before its first round
+        self.end_start()  # if a start was interrupted before its first round
         if self._root is not None:
             self._root.call_on_fit_task_end(**self._data, reconstruction_attributes={})
-
-
-class RoundTasks:
-    """Tells callbacks about the rounds of a run; made by ``FitTask.rounds``."""
-
-    def __init__(self, parent, is_start, data, fitted):
-        self._parent, self._is_open_start = parent, is_start
-        self._data, self._fitted = data, fitted
-        self._task: Any = None
-
-    def begin(self, progress):
-        """Begin a round from where the run stands."""
-        self._task = self._parent.subcontext(task_name="round")
-        self._task.call_on_fit_task_begin(
-            **self._data, reconstruction_attributes=lambda: self._fitted(progress)
-        )
-
-    def end(self, progress):
-        """End a round; return whether a callback wants it to be the last."""
-        return self._task.call_on_fit_task_end(
-            **self._data, reconstruction_attributes=lambda: self._fitted(progress)
-        )
-
-    def close(self, progress=None):
-        """End the start, where it is a task that has not ended yet."""
-        if self._is_open_start:
-            self._is_open_start = False
-            attributes = {} if progress is None else self._fitted(progress)
-            self._parent.call_on_fit_task_end(**self._data, reconstruction_attributes=attributes)

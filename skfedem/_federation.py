@@ -17,8 +17,6 @@ import numpy as np
 from ._rows import take_rows
 from ._typing import IntArray
 
-# Number of clients whose first and last rows make the fingerprint of a table.
-_FINGERPRINTED = 1000
 # Largest number of clients in a run.
 MOST_CLIENTS = 1024
 # Number of rows that a digest of all rows reads at once.
@@ -155,23 +153,10 @@ def sample_weight_of(values, offsets):
     return SampleWeight(values, totals, cumulative)
 
 
-def fingerprint(federation, *, whole):
-    """Digest of rows, which tells other data of the same sizes apart.
-
-    With ``whole``, it is that of all rows and their weights; otherwise that of the first and last
-    rows of some clients, which takes no pass over the data.
-    """
-    rows, n_clients = federation.rows, federation.n_clients
-    digest = hashlib.sha256()
-    if isinstance(rows, tuple):
-        pieces = rows
-    elif whole:
-        pieces = _pieces(federation)
-    else:
-        some = np.linspace(0, n_clients - 1, min(n_clients, _FINGERPRINTED)).astype(np.intp)
-        ends = np.concatenate([federation.offsets[some], federation.offsets[some + 1] - 1])
-        pieces = (take_rows(rows, ends),)
-    for piece in pieces:
+def fingerprint(federation):
+    """Digest of all rows and their weights, which tells other data of the same sizes apart."""
+    rows, digest = federation.rows, hashlib.sha256()
+    for piece in rows if isinstance(rows, tuple) else _pieces(federation):
         digest.update(np.ascontiguousarray(piece).data)
     return digest.hexdigest()
 

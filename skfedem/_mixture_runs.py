@@ -76,7 +76,7 @@ def next_run(settings, federation, given, memory, ids):
     return federated_problem(settings, model, federation, seed=0), start
 
 
-def best_run(settings, problem, start, seeds, workers, resume_from, rounds_of_start):
+def best_run(settings, problem, start, seeds, workers, resume_from, begin_start):
     """Run from a start for each seed, and return the run with the largest likelihood.
 
     Parameters
@@ -88,8 +88,8 @@ def best_run(settings, problem, start, seeds, workers, resume_from, rounds_of_st
     seeds : list of int
     workers : Workers
     resume_from : path-like or None
-    rounds_of_start : callable
-        Tasks of the rounds of the next start, for callbacks.
+    begin_start : callable
+        Tells callbacks that the next start begins; the task of its rounds, or None.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def best_run(settings, problem, start, seeds, workers, resume_from, rounds_of_st
             print(f"Start {number}")
         seeded = problem._replace(seed=seed_of(settings, seed, resume_from))
         try:
-            begun, tasks = start(seeded), rounds_of_start()
+            begun, tasks = start(seeded), begin_start()
             result = run_solver(settings, seeded, begun, workers, resume_from, tasks)
         except KeyboardInterrupt:
             # Between the rounds of two starts: those that ended stand.

@@ -457,7 +457,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 start = go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
             else:
                 start = start_run(model, federation, theta)
-            tasks = task.rounds(
+            tasks = task.begin_start(
                 lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
             result = run_solver(settings, problem, start, workers, resume_from, tasks)

@@ -455,7 +455,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 return so_far_fitted(problem.model, run.server, run.n_rounds, checked)
 
             best = best_run(
-                settings, problem, start, seeds, workers, resume_from, lambda: task.rounds(so_far)
+                settings,
+                problem,
+                start,
+                seeds,
+                workers,
+                resume_from,
+                lambda: task.begin_start(so_far),
             )
         self._store(best, problem, data, checked)
         task.end()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -47,7 +46,7 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result", int, float)
 
 
-def _in_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+def _finite(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Compute in Python's numbers, and raise ValueError for results out of their range."""
 
     @wraps(function)
@@ -66,7 +65,7 @@ def _in_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arg
     return takes_python_numbers(computed)
 
 
-@_in_python_numbers
+@_finite
 def control_step(omega: float) -> float:
     """Step of the control variates, the largest one that the theorems allow.
 
@@ -101,7 +100,7 @@ def control_step(omega: float) -> float:
     return 1 / (1 + omega)
 
 
-@_in_python_numbers
+@_finite
 def participation_omega(omega: float, participation: float) -> float:
     """Relative variance of a message that is compressed and also lost with some probability.
 
@@ -141,7 +140,7 @@ def participation_omega(omega: float, participation: float) -> float:
     return omega + (1 - participation) * (1 + omega) / participation
 
 
-@_in_python_numbers
+@_finite
 def max_step_size(
     n_clients: int,
     omega: float,
@@ -224,7 +223,7 @@ def max_step_size(
     return min(curvature_bound, message_bound)
 
 
-@_in_python_numbers
+@_finite
 def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> float:
     """Factor by which the clients' sampling variance enters FedEM's limiting error.
 
@@ -268,7 +267,7 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     return (1 + 5 * participation_omega(omega, participation)) / n_clients
 
 
-@_in_python_numbers
+@_finite
 def optimal_step_size(
     n_clients: int,
     omega: float,
@@ -344,7 +343,7 @@ def optimal_step_size(
     return min(math.sqrt(initial_gap / (n_rounds * noise)), max_step)
 
 
-@_in_python_numbers
+@_finite
 def vr_batch_size(n_inner: int, omega: float) -> int:
     """Rows per client and inner round of VR-FedEM.
 
@@ -382,14 +381,11 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     """
     check_counts(n_inner=n_inner)
     check_not_negative(omega=omega)
-    # A fraction is exactly the ω that was written: 49 / 1.4² is 25, but a little more in doubles.
-    exact = n_inner / (1 + Fraction(str(omega))) ** 2
-    # And an ω such as sqrt(3) - 1, which doubles round down, must not add a row.
-    nearest = round(exact)
-    return nearest if 0 < exact - nearest < exact * 2**-50 else math.ceil(exact)
+    # 49 / 1.4² is 25, but a little more in doubles, which must not add a row.
+    return max(1, math.ceil(n_inner / (1 + omega) / (1 + omega) * (1 - 2**-50)))
 
 
-@_in_python_numbers
+@_finite
 def vr_step_size(
     n_clients: int,
     omega: float,
@@ -467,7 +463,7 @@ def vr_step_size(
     return (v_min / gradient_lipschitz) / (1 + message_term)
 
 
-@_in_python_numbers
+@_finite
 def vr_cost(
     n_clients: int, n_samples: float, batch_size: float, n_inner: int, n_outer: int
 ) -> float:
@@ -517,7 +513,7 @@ def vr_cost(
     return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
 
 
-@_in_python_numbers
+@_finite
 def vr_n_inner(n_samples: float, omega: float) -> int:
     """Inner rounds per outer loop with which VR-FedEM reaches an accuracy at the least cost.
 

@@ -33,7 +33,7 @@ def case(kind, varies=None):
         "spherical": COVARIANCES[:, 0, 0],
     }[covariance_type]
     rotation = np.eye(D) if covariance_type in ("full", "tied") else None
-    units = Units(np.zeros(D), np.ones(D), rotation, varies)
+    units = Units(np.zeros(D), np.ones(D), rotation, np.ones(D, bool) if varies is None else varies)
     moment = COVARIANCES[0] + (WEIGHTS * MEANS.T) @ MEANS
     model = GaussianMixtureModel(
         G, covariance_type, units, second_moment=moment, in_stream=kind != "rest"

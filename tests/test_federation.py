@@ -566,11 +566,11 @@ def test_clients_who_need_different_amounts_share_no_numbers():
     assert len(np.unique(drawn)) == 3000
 
 
-def test_fingerprints_without_a_pass_know_first_and_last_rows_of_clients():
+def test_fingerprints_know_the_rows_of_clients():
     clients = ragged_clients((4, 1, 3))
-    fingerprints = {fingerprint(stack(clients), whole=False)}
+    fingerprints = {fingerprint(stack(clients))}
     for client, row in [(0, 0), (0, -1), (1, 0), (2, -1)]:
         changed = [rows.copy() for rows in clients]
         changed[client][row, 1] += 1e-9
-        fingerprints.add(fingerprint(stack(changed), whole=False))
+        fingerprints.add(fingerprint(stack(changed)))
     assert len(fingerprints) == 5

@@ -630,6 +630,16 @@ def test_missing_numbers_of_labelled_rows_name_the_client():
     check_refused(ValueError, ["finite|infinity", "row 10", "column 1", "birch"], rows, OWNERS)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("method", ["predict", "transform", "score_samples"])
+def test_missing_numbers_after_the_fit_are_found_too(method, value):
+    where = f"got {value} in row 3, column 1"
+    with pytest.raises(ValueError, match=where):
+        getattr(FITTED, method)(with_value(value)[1])
+    with pytest.raises(ValueError, match=f"client 1.*{where}"):
+        getattr(FITTED, method)(with_value(value))
+
+
 def test_missing_numbers_are_found_whoever_owns_the_row():
     shuffled = np.random.default_rng(1).permutation(N_SAMPLES)
     rows, owners = X[shuffled], OWNERS[shuffled]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from .. import _codec, _vectors
 from .._typing import FloatArray
-from ._operator import Operator, check_omega
+from ._operator import Operator
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,6 @@ class Identity(Operator):
 
     def __post_init__(self) -> None:
         """There is nothing to check."""
-
-    def with_omega(self, omega: float) -> Self:
-        """The operator itself: its omega is below any wanted one."""
-        check_omega(omega)
-        return self
 
     def _level(self, q: int) -> None:
         return None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -71,22 +70,6 @@ class Operator(Compressor):
 
     def omega_for(self, length: ArrayLike) -> Any:
         return _vectors.for_each_length(lambda q: self._omega(q, self._level(q)), length)
-
-    def with_omega(self, omega: float) -> Self:
-        """Copy whose level follows a wanted relative variance.
-
-        Parameters
-        ----------
-        omega : float
-            > 0; each length of vectors gets the cheapest level that reaches it. An operator without
-            a level returns itself.
-
-        Returns
-        -------
-        operator of the same class
-        """
-        operator: Any = self  # a dataclass, as all concrete operators are
-        return replace(operator, **{self._level_name: None, "omega": omega})
 
     def compress(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None

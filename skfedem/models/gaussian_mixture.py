@@ -334,8 +334,7 @@ class GaussianMixtureModel(RowModel):
         elif self.covariance_type == "spherical":
             variance = covariances - regularization
             statistics[:, 1 + d] = weights * (d * variance + (means**2).sum(axis=1))
-        if self.units.varies is not None:
-            statistics *= self._functions_of_ones != 0
+        statistics *= self._functions_of_ones != 0
         return statistics.ravel()
 
     @cached_property
@@ -466,8 +465,7 @@ class GaussianMixtureModel(RowModel):
         """
         if self.covariance_type not in ("full", "diag"):
             return statistics
-        d, varies = self.n_features, self.units.varies
-        is_new = ~units_before.varies if varies is None else varies & ~units_before.varies
+        d, is_new = self.n_features, self.units.varies & ~units_before.varies
         squares = np.arange(d)
         if self.covariance_type == "full":
             squares = np.flatnonzero(np.eye(d)[upper(d)])

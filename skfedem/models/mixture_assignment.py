@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from sklearn.cluster import KMeans, kmeans_plusplus
@@ -29,14 +28,6 @@ _KMEANS_TOL = 1e-4
 _BLEND = 0.01
 
 
-class Assignment(NamedTuple):
-    """Statistics of a first assignment of rows to components, and what it cost in bits."""
-
-    statistics: np.ndarray
-    uplink_bits: int
-    downlink_bits: int
-
-
 def assign(model, federation, init_params, means, seed):
     """First assignment of rows to components.
 
@@ -53,7 +44,9 @@ def assign(model, federation, init_params, means, seed):
 
     Returns
     -------
-    assignment : Assignment
+    statistics : ndarray of shape (n_statistics,)
+    uplink_bits, downlink_bits : int
+        What it cost.
     """
     uplink, downlink = FLOAT_BITS * federation.n_clients * model.n_statistics, 0
     if means is None and init_params == "random":
@@ -64,7 +57,7 @@ def assign(model, federation, init_params, means, seed):
             means, uplink = model.units.means_to_standard(centers), uplink + bits
         statistics = pooled_statistics(model, federation, partial(model.nearest, means))
         downlink = FLOAT_BITS * federation.n_clients * means.size
-    return Assignment(_without_empty(model, statistics), uplink, downlink)
+    return _without_empty(model, statistics), uplink, downlink
 
 
 def pooled_statistics(model, federation, sums):

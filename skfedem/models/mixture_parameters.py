@@ -48,7 +48,7 @@ def lost_in_rounding(model, parameters):
     if model.reg_covar == 0 or model.fixed_covariance is not None:
         return np.empty(0, dtype=np.intp)  # no M-step, or one that refuses such variances
     _, means, covariances = parameters[:3]
-    varies = slice(None) if model.units.varies is None else model.units.varies
+    varies = model.units.varies
     rounding = ROUNDING * (1 + means[:, varies] ** 2)
     if model.covariance_type == "diag":
         variances = covariances[:, varies]

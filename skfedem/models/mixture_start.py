@@ -117,7 +117,7 @@ def with_axes_of(model, federation):
         Of the second moments along axes that did not count, which clients send and get back.
     """
     units = model.units
-    if units.varies is None:
+    if units.varies.all():
         return model, 0
     matrix = units.rotation is not None
     second = second_moment(federation, units.center, matrix=matrix)
@@ -193,11 +193,11 @@ def start_run(model, federation, init_params, given, seed, cost):
         covariances = model.fixed_covariance
     uplink, downlink = cost
     if weights is None or means is None or covariances is None:
-        first = assign(model, federation, init_params, means, seed)
-        uplink, downlink = uplink + first.uplink_bits, downlink + first.downlink_bits
-        parameters = model.maximization(first.statistics)
+        first, sent, told = assign(model, federation, init_params, means, seed)
+        uplink, downlink = uplink + sent, downlink + told
+        parameters = model.maximization(first)
         if given.weights is None and given.means is None and given.covariances is None:
-            return Start(first.statistics, parameters, uplink, downlink)
+            return Start(first, parameters, uplink, downlink)
         weights = parameters.weights if weights is None else weights
         means = parameters.means if means is None else means
         covariances = parameters.covariances if covariances is None else covariances

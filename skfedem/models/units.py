@@ -41,16 +41,16 @@ class Units(NamedTuple):
         Principal axes of the scaled rows, those of alike variances turned to the features' own,
         over the standard deviations along them; None where covariances keep to the axes of the
         rows.
-    varies : ndarray of bool, shape (n_features,), or None
-        Along which axes rows vary at all; None for all of them. What is left along the others is
-        rounding, set to 0: precisions are largest there and would amplify it, and statistics that
-        are exactly 0 have no compression noise.
+    varies : ndarray of bool, shape (n_features,)
+        Along which axes rows vary at all. What is left along the others is rounding, set to 0:
+        precisions are largest there and would amplify it, and statistics that are exactly 0 have
+        no compression noise.
     """
 
     center: np.ndarray
     scale: np.ndarray
-    rotation: np.ndarray | None = None
-    varies: np.ndarray | None = None
+    rotation: np.ndarray | None
+    varies: np.ndarray
 
     def standardize(self, rows, out=None):
         """Rows (n_rows, n_features) in standard units, as columns (n_features, n_rows)."""
@@ -61,8 +61,7 @@ class Units(NamedTuple):
             standard = np.multiply(y, 1 / self.scale[:, None], out=out)
         else:
             standard = np.matmul(self.unmixing.T, y, out=out)
-        if self.varies is not None:
-            standard[~self.varies] = 0.0
+        standard[~self.varies] = 0.0
         return standard
 
     def means_to_standard(self, means):
@@ -81,8 +80,7 @@ class Units(NamedTuple):
     def moment_to_standard(self, second_moment):
         """Second moment (n_features, n_features) of rows about the centre, in standard units."""
         standard = self.matrices_to_standard(second_moment)
-        if self.varies is not None:
-            standard[~self.varies] = standard[:, ~self.varies] = 0.0
+        standard[~self.varies] = standard[:, ~self.varies] = 0.0
         return standard
 
     def matrices_to_rows(self, matrices):
@@ -109,8 +107,7 @@ class Units(NamedTuple):
 
         Where one scale is that of all features, it is their root mean square deviation.
         """
-        along_axes = self.mixing if self.varies is None else self.mixing[self.varies]
-        return np.sqrt(np.square(along_axes).sum(axis=0))
+        return np.sqrt(np.square(self.mixing[self.varies]).sum(axis=0))
 
     @property
     def log_volume(self):
@@ -198,7 +195,7 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
         variances = np.full(len(variances), variances.mean())
     scale = np.sqrt(np.where(variances > 0, variances, 1.0))
     if not rotates:
-        return Units(center, scale, varies=_unless_all(variances > 0))
+        return Units(center, scale, None, variances > 0)
     correlations = second_moment / np.outer(scale, scale)
     # On axes common to all features, those that vary less than reg_covar would be lost in its
     # rounding.
@@ -208,7 +205,7 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
         rotation[np.ix_(common, common)], varies[common] = _whitening(
             correlations[np.ix_(common, common)], least=_NO_VARIANCE
         )
-    return Units(center, scale, rotation, _unless_all(varies))
+    return Units(center, scale, rotation, varies)
 
 
 def _whitening(second_moment, least):
@@ -299,13 +296,9 @@ def with_new_axes(units, second_moment, covariance_type):
         new, rotation = np.zeros_like(varies), rotation.copy()
         axes, new[fixed] = _whitening(spread, least=_NO_VARIANCE * largest)
         rotation[:, fixed] = rotation[:, fixed] @ axes
-    return Units(center, scale, rotation, _unless_all(varies | new)) if new.any() else units
+    return Units(center, scale, rotation, varies | new) if new.any() else units
 
 
 def _seeming_variance(center):
     """Largest variance that a constant feature may seem to have, as its mean is rounded."""
     return np.maximum((ROUNDING * center) ** 2, _LEAST_VARIANCE)
-
-
-def _unless_all(varies):
-    return None if varies.all() else varies

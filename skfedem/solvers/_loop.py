@@ -95,7 +95,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         ``criterion_before``, of the row before, which they yield.
     checkpoint : Checkpoint, default=None
         Where the run goes on from, and where it is saved from time to time.
-    tasks : RoundTasks, default=None
+    tasks : FitTask, default=None
         Is told when rounds begin and end, and may stop the run.
 
     Returns
@@ -108,13 +108,13 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     try:
         while not (stopped_by or progress.converged or _used_up(progress, options)):
             if tasks:
-                tasks.begin(progress)
+                tasks.begin_round(progress)
             standing = one_round(solver, problem, standing, options, workers)
             progress, row = standing.progress, history.row(-1)
             if problem.exact:
                 row = {**row, "criterion_before": standing.stopping[-1]}
             report(row)
-            if tasks and tasks.end(progress):
+            if tasks and tasks.end_round(progress):
                 stopped_by = "callback"
             if checkpoint:
                 over = stopped_by or progress.converged or _used_up(progress, options)
@@ -128,7 +128,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         history.keep(progress.n_rounds + 1)
         del trace[progress.n_rounds + 1 :]
     if tasks:
-        tasks.close(progress)
+        tasks.end_start(progress)
 
     criteria = _final_criteria(problem, standing, options, workers)
     return Run(

@@ -30,7 +30,7 @@ class Memory(NamedTuple):
     n_inner : int
         k_in.
     data : str
-        Fingerprint of the rows.
+        Fingerprint of the rows, where it matters.
     model : Model
         With the units of Ŝ and V.
     server : ServerState
@@ -76,11 +76,12 @@ def memory_of(ids, problem, server, states):
 
 
 def _fingerprint(federation, states):
-    """Fingerprint of the rows: of all of them if clients keep estimates that belong to these rows.
+    """Fingerprint of the rows, if what clients keep belongs to these: no others may take it over.
 
-    No other rows may take such estimates over.
+    A mixture's control variates do not: who keeps nothing else has the fingerprint "".
     """
-    return fingerprint(federation, whole=not isinstance(states, ClientStates))
+    of_these = isinstance(federation.rows, tuple) or not isinstance(states, ClientStates)
+    return fingerprint(federation) if of_these else ""
 
 
 def same_rows(memory, federation, ids):

@@ -182,7 +182,7 @@ def run_solver(estimator, problem, start, workers, resume_from, tasks):
     workers : Workers
     resume_from : path-like or None
         Checkpoint to go on from.
-    tasks : RoundTasks or None
+    tasks : FitTask or None
         For scikit-learn's callbacks.
 
     Returns

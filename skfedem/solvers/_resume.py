@@ -128,7 +128,7 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         "weights of rows": None
         if federation.sample_weight is None
         else _digest(federation.sample_weight.values),
-        "data": fingerprint(federation, whole=True),
+        "data": fingerprint(federation),
         "constants of the model": _digest(problem.model.constants()),
         **parameters,
         # Tells apart operators of which only the class is known.
