@@ -190,7 +190,8 @@ except ImportError:
 
 def smooth(values, years):
     """LOESS curve over the months, each time by the nearest fifth of them."""
-    return lowess(values, years, frac=0.2, return_sorted=False)
+    # Without iterations that would take the peaks of the season for outliers.
+    return lowess(values, years, frac=0.2, it=0, return_sorted=False)
 
 
 def draw(top, bottom, study, trend):

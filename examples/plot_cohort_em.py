@@ -7,7 +7,7 @@ component alone: think of hospitals with one ward each, or phones in one languag
 one client in ten answers. The obvious federated EM takes those who answered for everybody, and does
 an EM iteration on their rows. FedEM takes a smaller step and remembers what each client last said.
 
-The script takes about twenty seconds. ``--full`` repeats it with twenty federations::
+The script takes some ten seconds. ``--full`` repeats it with twenty federations::
 
     python examples/plot_cohort_em.py
     python examples/plot_cohort_em.py --full --output cohort_em.png

@@ -103,11 +103,12 @@ for name, of_name in runs.items():
 # below :math:`\lVert H \rVert^2`, which varies more. With VR-FedEM both go on falling together,
 # down to about :math:`10^{-20}`, the lowest label of the axis.
 #
-# *What ours shows.* The same. FedEM's floor lies between :math:`10^{-6}` and a few :math:`10^{-5}`,
-# and :math:`\lVert H \rVert^2` stays near :math:`2 \cdot 10^{-3}`: H is h plus the noise of one
-# round, and the steps average over :math:`1/\gamma = 100` of them. For VR-FedEM the two can hardly
-# be told apart, since its noise fades with the field. They are at :math:`10^{-16}` after 500
-# epochs, and from 950 on at :math:`5 \cdot 10^{-29}`, which is rounding.
+# *What ours shows.* The same. FedEM's floor lies mostly between :math:`10^{-6}` and a few
+# :math:`10^{-5}`, and :math:`\lVert H \rVert^2` stays near :math:`2 \cdot 10^{-3}`: H is h plus
+# the noise of one round, and the steps average over :math:`1/\gamma = 100` of them. For VR-FedEM
+# the two can hardly be told apart, since its noise fades with the field. They are at
+# :math:`10^{-16}` after 500 epochs, and from 950 on at :math:`5 \cdot 10^{-29}`, which is
+# rounding.
 #
 # *Where they differ.* Levels and slopes need not agree. How fast the field falls depends on how
 # much the components overlap, and so on parameters that the paper does not give: here it is by a
@@ -140,4 +141,5 @@ for axis, (name, of_name), line in zip(axes, runs.items(), ("-", "--"), strict=T
 axes[0].set(ylabel="squared norm (standard units)")
 if options.output:
     figure.savefig(options.output, dpi=120)
-plt.show()
+else:
+    plt.show()

@@ -147,4 +147,5 @@ axis.grid(alpha=0.3)
 axis.legend(frameon=False)
 if options.output:
     figure.savefig(options.output, dpi=120)
-plt.show()
+else:
+    plt.show()

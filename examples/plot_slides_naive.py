@@ -161,4 +161,5 @@ for axis in axes[:, 0]:
     axis.legend(frameon=False)
 if options.output:
     figure.savefig(options.output, dpi=120)
-plt.show()
+else:
+    plt.show()

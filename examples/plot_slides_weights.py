@@ -132,4 +132,5 @@ for axis in (left, right):
     axis.legend(frameon=False)
 if options.output:
     figure.savefig(options.output, dpi=120)
-plt.show()
+else:
+    plt.show()

@@ -302,4 +302,5 @@ axes[0].set(ylabel=r"largest stable step size $\gamma$")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
 if options.output:
     figure.savefig(options.output, dpi=120)
-plt.show()
+else:
+    plt.show()

@@ -56,9 +56,10 @@ for (label, gm), style in zip(runs.items(), ("k-", "C0-", "C2-", "C3-"), strict=
     gap = best - history["log_likelihood"]
     seen = gap > 1e-6  # NaN where it was not evaluated
     right.plot(sent[seen], gap[seen], style, label=label, linewidth=1.5)
-    # The last time that the gap was larger than 1e-3 nats.
-    above = np.flatnonzero(np.isfinite(gap) & (gap > 1e-3))[-1]
-    print(f"{label}: {best - gm.score(X):.1e} nats below; {sent[above]:.0f} kB until 1e-3")
+    evaluated = np.flatnonzero(np.isfinite(gap))
+    above = evaluated[gap[evaluated] > 1e-3][-1]  # the last time
+    arrived = f"{sent[above]:.0f} kB until 1e-3" if above < evaluated[-1] else "never within 1e-3"
+    print(f"{label}: {best - gm.score(X):.1e} nats below; {arrived}")
 right.set(yscale="log", xlim=(0, 200), ylim=(1e-6, 3e3))
 right.set(xlabel="sent by the clients (kB)", ylabel="nats per row below pooled EM")
 right.set_title("how good a fit, for how much traffic")

@@ -189,8 +189,10 @@ def _colorbar(image, axes, norm, label):
     bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
     bar.set_label(_along(label, bar.ax))
     if _is_logarithmic(norm):
-        powers = 10.0 ** np.arange(17)
-        bar.ax.yaxis.set_major_locator(FixedLocator([0, *powers[powers <= max(norm.vmax, 1)]]))
+        # Powers of ten alone would be two or three ticks where counts are small.
+        steps = (1, 2, 5) if norm.vmax < 100 else (1,)
+        ticks = np.outer(10.0 ** np.arange(17), steps).ravel()
+        bar.ax.yaxis.set_major_locator(FixedLocator([0, *ticks[ticks <= max(norm.vmax, 1)]]))
         bar.ax.yaxis.set_major_formatter("{x:,.0f}")
         bar.ax.minorticks_off()
     return bar

@@ -100,7 +100,7 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
     from matplotlib.lines import Line2D
 
     style: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
-    style |= {"linewidth": 0.8, "alpha": 0.6} if window else {"linewidth": 1.5}
+    style["linewidth"] = 0.8 if window else 1.5
     if len(positions) <= _FEW_COLUMNS:
         style["marker"] = "."
     lines = axis.plot(positions, trend, **with_options(style, line_kw, Line2D))
