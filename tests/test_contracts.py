@@ -238,7 +238,8 @@ def test_a_change_is_measured_in_the_units_of_tol(case):
         expected = better - worse
     else:
         constant = 0.0
-        if case.model.pooled.family.name == "gaussian":
+        pooled = getattr(case.model, "pooled", None)
+        if pooled is not None and pooled.family.name == "gaussian":
             constant = 0.5 * np.log(2 * np.pi) * case.federation.rows.counts.sum()
         expected = (worse - better) / (better - constant)
     assert_allclose(change(better, worse), expected, rtol=1e-12)
@@ -262,6 +263,8 @@ def test_server_step_always_leads_to_parameters(case, size):
             assert np.isfinite(criterion_at(case, parameters))
             assert np.isfinite(model.minorizer(statistics, parameters))
             assert 0 <= step.step_taken <= step_size
+            # Where it is too long, it is shortened, not refused.
+            assert step.step_taken > 0 or size > 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -272,6 +275,21 @@ def test_server_step_stays_where_a_field_is_not_finite(case, bad):
     step = case.model.server_step(statistics, field, 0.5, exact=False)
     assert_same(step.statistics, statistics)
     assert step.safeguarded > 0 == step.step_taken
+
+
+def test_message_units_are_linear_and_lose_nothing(case):
+    vectors, generator = case.model.vectors(case.federation), np.random.default_rng(0)
+    one, other = (generator.standard_normal(vectors.zeros().shape) for _ in range(2))
+    for parameters in case.parameters:
+        units = case.model.message_units(parameters)
+        if units is None:
+            continue
+        # Maps of a few numbers of order 1, there and back.
+        there = units.to_components(one)
+        assert_allclose(units.to_standard(there), one, rtol=0, atol=1e-11)
+        assert_allclose(units.to_components(units.to_standard(one)), one, rtol=0, atol=1e-11)
+        both = units.to_components(one + 3 * other)
+        assert_allclose(both, there + 3 * units.to_components(other), rtol=1e-11, atol=1e-11)
 
 
 def test_every_client_that_listens_is_counted_in_the_downlink(case):

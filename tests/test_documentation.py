@@ -18,6 +18,7 @@ from functools import partial
 from inspect import signature
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -32,9 +33,11 @@ from sklearn.exceptions import ConvergenceWarning
 import test_contracts as contracts
 from problems import LENGTHS, SETTINGS, WEIGHTS, model_case, row_model_case, stack
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem._parallel import Workers
 from skfedem._random import COMPRESSION, client_uniforms, seeds_of_runs
 from skfedem.compression import Dithering, RandK
-from skfedem.solvers import _options, vr_fedem
+from skfedem.models._base import Start
+from skfedem.solvers import _options, fedem, vr_fedem
 from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -376,6 +379,84 @@ def test_solvers_run_the_model_that_is_shown(shown_model_case, setting):
     case = shown_model_case
     contracts.test_the_servers_control_is_the_weighted_sum_of_the_clients(case, vr_fedem, setting)
     contracts.test_a_client_does_alone_what_it_does_in_a_group(case, vr_fedem, setting)
+
+
+@pytest.fixture
+def run_the_model_that_is_shown(shown):
+    """Run it, or a class derived from it, on rows of unlike clients; the problem and the run."""
+    shown_model = shown("poisson_mixture").PoissonMixtureModel
+    rng = np.random.default_rng(0)
+    federation = stack([rng.poisson(rates, size=(500, 2)) for rates in ([3, 1], [6, 4]) * 2])
+
+    def run(derive=lambda model: model, resume_from=None, **settings):
+        model = derive(shown_model)(n_components=2, n_features=2)
+        estimator = FederatedGaussianMixture(**settings)
+        problem = _options.federated_problem(estimator, model, federation, seed=0)
+        theta = model.parameters(np.array([0.5, 0.5]), np.array([[2.0, 2.0], [7.0, 7.0]]))
+        start = Start(model.statistics_of(theta), theta)
+        with Workers() as workers:
+            return problem, _options.run_solver(
+                estimator, problem, start, workers, resume_from, tasks=None
+            )
+
+    return run
+
+
+def sampled(model):
+    """The model with one draw of its component for each row, in place of the expectation."""
+
+    class Sampled(model):
+        is_random = True
+
+        def expectation(self, natural, features, lengths, sample_weight=None):
+            exact = super().expectation(natural, features, lengths, sample_weight)
+            joint = features @ natural.reshape(self.n_components, -1).T
+            # Numbers that follow from the parameters and the row.
+            seeds = np.frombuffer(natural.tobytes(), dtype=np.uint32)
+            uniforms = np.random.default_rng(seeds).gumbel(size=(len(features), 2))
+            drawn = (joint + uniforms).argmax(axis=1)[:, None] == np.arange(self.n_components)
+            of_rows = drawn[:, :, None] * features[:, None, :]
+            starts = np.cumsum(lengths) - lengths
+            statistics = np.add.reduceat(of_rows.reshape(len(features), -1), starts)
+            return exact._replace(statistics=statistics)
+
+    return Sampled
+
+
+@pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
+def test_a_model_whose_e_step_is_sampled_has_no_exact_rounds(run_the_model_that_is_shown, solver):
+    settings = {"solver": solver, "tol": 1e-6, "max_iter": 600}
+    _, em = run_the_model_that_is_shown(tol=1e-12, max_iter=5000)
+    problem, run = run_the_model_that_is_shown(sampled, **settings)
+    steps = run.history["step_size"][1:]
+    assert problem.lasting_noise and not problem.exact
+    assert (np.diff(steps) <= 0).all() and 0 < steps[-1] < 0.1 < steps[0]
+    # Up to the noise of some draws of 2,000 rows.
+    assert em.history["log_likelihood"][-1] - run.history["log_likelihood"][-1] < 1e-3
+
+
+def test_a_checkpoint_knows_the_model(run_the_model_that_is_shown, tmp_path):
+    path = tmp_path / "run.npz"
+    settings = {"checkpoint": path, "checkpoint_every": 5, "tol": 0, "max_iter": 5}
+    run_the_model_that_is_shown(**settings)
+    _, resumed = run_the_model_that_is_shown(resume_from=path, **settings | {"max_iter": 6})
+    assert resumed.history["round"][-1] == 6
+    with pytest.raises(ValueError, match="model"):
+        run_the_model_that_is_shown(sampled, resume_from=path, **settings | {"max_iter": 6})
+
+
+def test_a_solver_has_to_tell_the_log_likelihood_of_exact_rounds(
+    run_the_model_that_is_shown, monkeypatch
+):
+    def silent(*args):
+        message, states = fedem.client_half(*args)
+        return message._replace(log_likelihood=None), states
+
+    solver = SimpleNamespace(**vars(fedem) | {"client_half": silent, "__name__": "silent"})
+    monkeypatch.setitem(_options.SOLVERS, "fedem", solver)
+    with pytest.raises(ValueError, match="silent.client_half to give log_likelihood"):
+        run_the_model_that_is_shown()
+    run_the_model_that_is_shown(participation=0.5, max_iter=3)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

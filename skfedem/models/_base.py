@@ -130,6 +130,12 @@ class Model(ABC):
     n_quiet: int
     """How many changes of the criterion in a row have to be below ``tol`` on exact rounds."""
 
+    is_random: bool = False
+    """Whether ``all_rows`` is a random estimate, as where the E-step is sampled: then no round is
+    exact, and automatic steps decrease. It is a pure function all the same, whose random numbers
+    follow from φ(θ) and the rows; to draw anew in each round, sample in a solver, whose broadcast
+    has the round."""
+
     # ---- clients
 
     @property
@@ -196,7 +202,10 @@ class Model(ABC):
 
     @abstractmethod
     def change(self, now: float, before: float) -> float:
-        """Difference of two values of the criterion or of the minorizer, in units of ``tol``."""
+        """Difference of two values of the criterion or of the minorizer, in units of ``tol``.
+
+        Positive where ``now`` is better.
+        """
 
     @abstractmethod
     def averaging_bound(self, federation: Federation) -> float:
@@ -271,7 +280,11 @@ class Model(ABC):
         return None
 
     def constants(self) -> FloatArray:
-        """Numbers that a saved statistic depends on, as an array; none by default."""
+        """Numbers that a saved statistic depends on, as an array; none by default.
+
+        A checkpoint is refused where these, the model's class or the estimator's parameters differ.
+        Sizes and hyper-parameters of a model belong here unless the estimator has them.
+        """
         return np.empty(0)
 
     @abstractmethod

@@ -88,8 +88,9 @@ class Problem(NamedTuple):
     @property
     def exact(self) -> bool:
         """Whether the server's field is the mean field itself: nothing random in a round."""
-        certain = self.participation == 1 and self.presence == 1
-        return self.omega == 0 and certain and self.batch_size is None
+        everybody = self.participation == 1 and self.presence == 1
+        all_rows = self.batch_size is None and not self.model.is_random
+        return self.omega == 0 and everybody and all_rows
 
 
 class Broadcast(NamedTuple):

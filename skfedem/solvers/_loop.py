@@ -339,6 +339,11 @@ def client_round(solver, problem, server, states, active, workers):
         message, mine = solver.client_half(problem, broadcast, clients, mine)
         for kept, at, new in zip(states, where, mine, strict=True):
             kept[at] = new
+        if message.log_likelihood is None and problem.exact:
+            raise ValueError(
+                f"Expected {solver.__name__}.client_half to give log_likelihood where rounds are "
+                "exact, got None: convergence is judged by it. Give that of model.all_rows."
+            )
         weights = problem.federation.weights[clients]
         return Received(
             message_sum=vectors.weighted(weights, clients, message.quantized),

@@ -119,7 +119,8 @@ def federated_problem(estimator, model, federation, seed):
     if is_auto(control_step):
         control_step = 1 / (1 + omega)
     reads_batches = estimator.batch_size is not None
-    lasting_noise = reads_batches and not SOLVERS[estimator.solver].VARIANCE_REDUCED
+    reduced = SOLVERS[estimator.solver].VARIANCE_REDUCED
+    lasting_noise = model.is_random or (reads_batches and not reduced)
     if lasting_noise or not reads_batches:
         n_inner = 1
     elif is_auto(n_inner):
@@ -200,4 +201,5 @@ def run_solver(estimator, problem, start, workers, resume_from, tasks):
     )
     checkpoint = checkpoint_of(estimator, problem, options.step_size, resume_from)
     solver = SOLVERS[estimator.solver]
-    return run(solver, problem, start, options, workers, printer(estimator), checkpoint, tasks)
+    report = printer(estimator.verbose, problem.model.criterion)
+    return run(solver, problem, start, options, workers, report, checkpoint, tasks)

@@ -20,21 +20,22 @@ _MOST_ROUNDS = 10**12
 _SMALL_SHARE = 0.1
 
 
-def printer(estimator):
-    """Function that prints a row of the history as often as the estimator's ``verbose`` says."""
-    verbose = estimator.verbose
+def printer(verbose, criterion):
+    """Function that prints a row of the history as often as ``verbose`` says.
+
+    ``criterion`` is the name of the model's criterion, and of its column.
+    """
 
     def print_row(row):
         if verbose > 1 or (verbose and row["round"] % 10 == 0):
-            name = "log_likelihood" if "log_likelihood" in row else "objective"
-            when, value = "", row[name]
+            when, value = "", row[criterion]
             if "criterion_before" in row:
                 when, value = " before it", row["criterion_before"]
             is_evaluated = value == value
             print(
                 "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}, squared norm of "
                 "the field {field_sq_norm:.3g}".format(**row)
-                + (f", {name.replace('_', '-')}{when} {value:.6g}" if is_evaluated else "")
+                + (f", {criterion.replace('_', '-')}{when} {value:.6g}" if is_evaluated else "")
             )
 
     return print_row

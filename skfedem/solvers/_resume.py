@@ -129,6 +129,7 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         if federation.sample_weight is None
         else _digest(federation.sample_weight.values),
         "data": fingerprint(federation),
+        "model": type(problem.model).__name__,
         "constants of the model": _digest(problem.model.constants()),
         **parameters,
         # Tells apart operators of which only the class is known.
