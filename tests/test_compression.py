@@ -398,7 +398,7 @@ def test_round_trip(operator, vector):
 def test_levels_may_be_numpy_integers(kind):
     # as np.arange gives them to GridSearchCV
     theirs, ours = kind(np.int64(4)), kind(4)
-    assert theirs == ours and kind(omega=np.float64(1)) == kind(omega=1.0)
+    assert theirs == ours
     sent = theirs.compress(gaussian(3, 30), draws(3, 30))
     assert same_bits(sent, ours.compress(gaussian(3, 30), draws(3, 30)))
     assert same_bits(theirs.n_bytes(sent), ours.n_bytes(sent))

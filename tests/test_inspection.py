@@ -532,6 +532,16 @@ def test_what_is_no_fitted_estimator_is_refused(pyplot):
         ConvergenceDisplay.from_estimators([fitted, FederatedGaussianMixture()])
 
 
+def test_histories_of_other_methods_need_the_column_of_their_x_axis(pyplot):
+    own = {"uplink_bits": np.array([0, 10, 20]), "log_likelihood": np.array([-3.0, -2.0, -1.5])}
+    display = ConvergenceDisplay([own], x="bits").plot()
+    (line,) = display.lines_["log_likelihood"]
+    assert_array_equal(line.get_xdata(), [0, 10, 30])
+    for x in ("round", "epoch"):
+        with pytest.raises(ValueError, match=f"run 1 to have '{x}' for x='{x}', got 'uplink_bits'"):
+            ConvergenceDisplay([own | {x: np.arange(3)}, own], x=x)
+
+
 def test_a_series_that_was_never_evaluated_is_refused(pyplot):
     gm = FederatedGaussianMixture(2, eval_every=None, random_state=0).fit(rows_of_clients())
     with pytest.raises(ValueError, match="Draw one of 'round'.*or fit .* with eval_every='auto'"):

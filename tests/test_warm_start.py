@@ -325,8 +325,6 @@ def test_estimates_of_clients_begin_anew_with_other_weights_of_the_same_rows():
     rng = np.random.default_rng(0)
     clients = [rng.normal(size=(200, 1)) for _ in range(4)]
     weights = [np.where(rows[:, 0] > 0, 9.0, 1.0) for rows in clients]
-    for weight in weights:
-        weight[0], weight[-1] = 1, 1  # the first and last rows do not tell the two apart
     gm = fit(FederatedGaussianMixture(**SPIDER), clients, sample_weight=[w[::-1] for w in weights])
     fit(gm, clients, sample_weight=weights)
     mean = np.average(np.concatenate(clients)[:, 0], weights=np.concatenate(weights))
@@ -340,6 +338,18 @@ def test_estimates_of_clients_begin_anew_when_rows_change_hands():
     fit(gm, rows, clients=np.repeat([0, 1], [300, 100]))
     fit(gm, rows, clients=np.repeat([0, 1], [100, 300]))
     assert gm.history_["epoch"][-1] == 1  # all rows, not a minibatch
+
+
+def test_a_day_in_other_units_leaves_nothing_in_the_servers_control():
+    rng = np.random.default_rng(0)
+    gm = FederatedGaussianMixture(
+        2, covariance_type="diag", warm_start=True, tol=1e-6, max_iter=1000, random_state=0
+    )
+    for unit in (1, 1e7, 1, 1):
+        fit(gm, [unit * rng.normal(center, 1, size=(100, 2)) for center in (-3, 3, 0, 1)])
+    memory = gm._memory
+    # The day after still had the rounding of numbers of 1e14.
+    assert_allclose(memory.weights @ memory.states.controls, memory.server.control, atol=1e-12)
 
 
 def test_another_loop_length_begins_an_outer_loop():

@@ -127,7 +127,7 @@ class ConvergenceDisplay:
                 f"Expected y to name at least one series, got none. The history has "
                 f"{', '.join(map(repr, self.histories[0]))}."
             )
-        check_names(self.histories, self.y)
+        check_names(self.histories, x, self.y)
         self.labels = None if labels is None else [str(label) for label in as_list(labels)]
         if self.labels is not None and len(self.labels) != len(self.histories):
             raise ValueError(

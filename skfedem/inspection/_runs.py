@@ -38,21 +38,30 @@ class Curve(NamedTuple):
     per_component: bool
 
 
-def check_names(histories, y):
-    """Raise unless every history has a series of each name."""
+def check_names(histories, x, y):
+    """Raise unless every history has the column of the x axis, and a series of each name."""
     for number, history in enumerate(histories):
+        whose = "the history" if len(histories) == 1 else f"the history of run {number}"
+        if _column(x) not in history:
+            raise ValueError(
+                f"Expected {whose} to have {_column(x)!r} for x={x!r}, got "
+                f"{', '.join(map(repr, history))}. Add it, or choose another x."
+            )
         for name in y:
             if name not in history:
-                whose = "the history" if len(histories) == 1 else f"the history of run {number}"
                 raise ValueError(
                     f"Expected y to name series of {whose}, got {name!r}. It has "
                     f"{', '.join(map(repr, history))}."
                 )
 
 
+def _column(x):
+    return "uplink_bits" if x == "bits" else x
+
+
 def positions(history, x):
     """Where on the x axis the rows of a history are."""
-    column = np.asarray(history["uplink_bits" if x == "bits" else x])
+    column = np.asarray(history[_column(x)])
     return np.cumsum(column, dtype=np.float64) if x == "bits" else column
 
 

@@ -13,6 +13,9 @@ from ..models._base import Model
 from ._base import ServerState, mean_control
 from .fedem import ClientStates
 
+# Share of the largest number in the V_i that rounding moves V by, in the longest of runs.
+_ROUNDING = 1e-12
+
 
 class Memory(NamedTuple):
     """What server and clients keep after a run.
@@ -151,8 +154,11 @@ def go_on(memory, solver, problem, start, ids):
         _check_kinds(memory.ids, ids)
         at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
-    if not (unchanged and np.array_equal(memory.weights, federation.weights)):
-        server = server._replace(control=mean_control(problem, states.controls))
+    # V as it was, unless others are there or it keeps the rounding of V_i that were once large.
+    control = mean_control(problem, states.controls)
+    least = _ROUNDING * np.abs(states.controls).max(initial=0)
+    if not np.allclose(control, server.control, rtol=0, atol=least):
+        server = server._replace(control=control)
     server = server._replace(statistics=start.statistics, parameters=start.parameters)
     return start._replace(kept=Kept(server, states))
 
