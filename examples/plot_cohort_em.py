@@ -22,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from skfedem import FederatedGaussianMixture
-from skfedem.datasets import make_gaussian_mixture
+from skfedem.datasets import make_federated_mixture
 
 parser = argparse.ArgumentParser(description="Cohort EM against FedEM at 10% participation.")
 parser.add_argument("--full", action="store_true", help="twenty federations instead of three")
@@ -46,12 +46,12 @@ LOST = 1e-8
 
 def federation(seed):
     """Clients, their rows in one table, and the start that all runs share."""
-    data = make_gaussian_mixture(
+    data = make_federated_mixture(
         options.clients,
         n_samples=100,
         n_components=N_COMPONENTS,
         separation=4,
-        heterogeneity="one_component",
+        heterogeneity=1.0,
         random_state=seed,
     )
     first = FederatedGaussianMixture(N_COMPONENTS, max_iter=0, random_state=seed).fit(data.clients)

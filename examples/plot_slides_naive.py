@@ -43,7 +43,7 @@ warnings.simplefilter("ignore", ConvergenceWarning)
 # round, which leaves compression and absence as the only noise, and that steps are long enough to
 # see where this leads: :math:`\gamma = 0.1` and :math:`\alpha = 1/(1 + \omega)`.
 
-CLIENTS = {"homogeneous clients": "iid", "one-component clients": "one_component"}
+CLIENTS = {"homogeneous clients": 0.0, "one-component clients": 1.0}
 PARTICIPATION = 0.75
 READING = {
     "minibatches": {"batch_size": 20, "step_size": 1e-2, "control_step": 1e-2},
@@ -90,7 +90,7 @@ def several_runs(data, reading, algorithm, n_epochs, n_runs):
 
 
 data = {
-    name: make_fedem_mixture(heterogeneity=how, random_state=0) for name, how in CLIENTS.items()
+    name: make_fedem_mixture(heterogeneity=value, random_state=0) for name, value in CLIENTS.items()
 }
 pooled = {name: fit(of_name, max_iter=1000, tol=1e-12) for name, of_name in data.items()}
 runs = {

@@ -25,7 +25,7 @@ from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture
-from skfedem.datasets import make_gaussian_mixture
+from skfedem.datasets import make_federated_mixture
 from skfedem.theory import max_step_size, participation_omega, vr_batch_size, vr_step_size
 
 parser = argparse.ArgumentParser(description="Largest stable step size, measured and in theory.")
@@ -82,12 +82,12 @@ SOLVERS = {"FedEM": "fedem", "VR-FedEM": "vr_fedem"}
 @cache
 def federation(n_clients):
     """Clients of one component each, and the parameters that pooled EM finds."""
-    data = make_gaussian_mixture(
+    data = make_federated_mixture(
         n_clients,
         N_ROWS,
         N_FEATURES,
         N_COMPONENTS,
-        heterogeneity="one_component",
+        heterogeneity=1.0,
         random_state=0,
     )
     pooled = FederatedGaussianMixture(

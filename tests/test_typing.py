@@ -195,7 +195,7 @@ from numpy.typing import ArrayLike, NDArray
 import skfedem
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
 from skfedem.compression import Compressor, Dithering
-from skfedem.datasets import client_labels, make_gaussian_mixture, make_site_counts, split_clients
+from skfedem.datasets import client_labels, make_federated_mixture, make_site_counts, split_clients
 from skfedem.inspection import ConvergenceDisplay, ImputationDisplay
 from skfedem.participation import draw_active
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
@@ -289,7 +289,7 @@ FederatedPCA(n_components="mle")  # wrong
 pca.score_samples(table).shapes  # wrong
 FederatedStandardScaler(with_mean="no")  # wrong
 split_clients(table, 3, scheme="sorted")  # wrong
-make_gaussian_mixture(heterogeneity="some")  # wrong
+make_federated_mixture(heterogeneity="some")  # wrong
 max_step_size(10, 1.0, 0.5)  # wrong
 display.plot(xscale="square")  # wrong
 """

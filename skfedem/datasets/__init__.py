@@ -9,7 +9,7 @@ The caller's arrays are never changed; every client gets a copy of its rows.
 """
 
 from ._ebird import read_ebird
-from ._simulators import make_fedem_mixture, make_federated_mixture, make_gaussian_mixture
+from ._simulators import make_fedem_mixture, make_federated_mixture
 from ._site_counts import make_site_counts
 from ._splits import client_labels, split_clients
 
@@ -17,7 +17,6 @@ __all__ = [
     "client_labels",
     "make_fedem_mixture",
     "make_federated_mixture",
-    "make_gaussian_mixture",
     "make_site_counts",
     "read_ebird",
     "split_clients",

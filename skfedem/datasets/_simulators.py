@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,7 @@ from sklearn.utils import Bunch, check_random_state
 
 from .._parameters import check_choice, check_number, takes_python_numbers
 from .._typing import CovarianceType, Seed
-from ._dealers import dealer, mixing_dealer
+from ._dealers import dealer
 from ._splits import split_by
 
 _COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -19,7 +19,7 @@ _N_MEANS_DRAWN = 20
 
 
 @takes_python_numbers
-def make_gaussian_mixture(
+def make_federated_mixture(
     n_clients: int = 10,
     n_samples: int = 100,
     n_features: int = 2,
@@ -28,21 +28,32 @@ def make_gaussian_mixture(
     covariance_type: CovarianceType = "tied",
     separation: float = 3.0,
     weights: ArrayLike | None = None,
-    heterogeneity: float | Literal["iid", "one_component"] = "iid",
+    heterogeneity: float = 0.0,
     random_state: Seed = None,
 ) -> Bunch:
-    """Draw a Gaussian mixture at random, and rows of it that clients hold.
+    """Draw a Gaussian mixture whose clients range from identical to one component each.
 
-    ``n_clients * n_samples`` rows are drawn from the mixture and dealt to the clients. With an int
-    as `random_state`, `heterogeneity` changes only who holds which row: the pooled rows, and so
-    the fit to be found, stay the same.
+    ``n_clients * n_samples`` rows are drawn from a mixture that is itself drawn at random. A share
+    `heterogeneity` of them goes to clients that have a component of their own; the others are dealt
+    at random. So client i draws its components with probabilities of nearly
+
+    ``(1 - heterogeneity) * weights + heterogeneity * own_component_i``
+
+    if as many clients have a component of their own as its weight demands. Clients whose component
+    is shared by fewer have more rows, and more of them from their component.
+
+    With an int as `random_state`, `heterogeneity` changes only who holds which row: the pooled
+    rows, and so the fit to be found, stay the same. A row that goes to a client of its component at
+    one value goes to the same at every larger one, but for rows that are moved to clients which
+    would have none. For clients that are unlike in other ways, deal the rows by
+    :func:`split_clients`.
 
     Parameters
     ----------
     n_clients : int, default=10
-        Number of clients.
+        Number of clients; at least `n_components`, unless ``heterogeneity=0``.
     n_samples : int, default=100
-        Mean number of rows of a client; with ``heterogeneity="iid"``, the number of every client.
+        Mean number of rows of a client; with ``heterogeneity=0``, the number of every client.
     n_features : int, default=2
         Number of features.
     n_components : int, default=3
@@ -55,12 +66,10 @@ def make_gaussian_mixture(
         around 1: at 1 components overlap heavily, at 5 hardly.
     weights : array-like of shape (n_components,), default=None
         Probabilities of the components; None: all equal.
-    heterogeneity : {"iid", "one_component"} or float, default="iid"
-        - "iid": rows are dealt at random, so that the clients are alike;
-        - "one_component": each client holds rows of a single component. The number of clients of
-          a component is in proportion to its rows, and at least one; sizes of clients vary;
-        - a float: ``alpha`` of the Dirichlet split of :func:`client_labels`, by component: near 0,
-          clients are very unlike; sizes of clients vary.
+    heterogeneity : float in [0, 1], default=0.0
+        0: rows are dealt at random, so that all clients have the same distribution. 1: each client
+        holds rows of a single component, and the number of clients of a component is in proportion
+        to its rows, and at least one.
     random_state : int, RandomState instance or None, default=None
         Seed. An int gives the same result in every call.
 
@@ -79,100 +88,12 @@ def make_gaussian_mixture(
     ------
     TypeError, ValueError
         If a parameter is out of its range, if `weights` are not probabilities, or if there are
-        fewer clients than components with ``heterogeneity="one_component"``.
-
-    See Also
-    --------
-    make_federated_mixture : Goes gradually from identical clients to clients of one component.
-    make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture.
-
-    Examples
-    --------
-    >>> from skfedem.datasets import make_gaussian_mixture
-    >>> data = make_gaussian_mixture(
-    ...     n_clients=4, n_samples=50, heterogeneity="one_component", random_state=0
-    ... )
-    >>> len(data.clients), data.means.shape, data.covariances.shape
-    (4, (3, 2), (2, 2))
-    >>> [len(set(components)) for components in data.labels]
-    [1, 1, 1, 1]
-    """
-    deal = dealer(heterogeneity, n_clients, n_components)
-    random_state = check_random_state(random_state)
-    mixture = _draw_mixture(
-        n_features, n_components, covariance_type, separation, weights, random_state
-    )
-    return _simulate(n_clients, n_samples, mixture, deal, random_state)
-
-
-@takes_python_numbers
-def make_federated_mixture(
-    n_clients: int = 10,
-    n_samples: int = 100,
-    n_features: int = 2,
-    n_components: int = 3,
-    *,
-    covariance_type: CovarianceType = "tied",
-    separation: float = 3.0,
-    weights: ArrayLike | None = None,
-    heterogeneity: float = 0.0,
-    random_state: Seed = None,
-) -> Bunch:
-    """Draw a Gaussian mixture whose clients range from identical to one component each.
-
-    This interpolates between "iid" and "one_component" of :func:`make_gaussian_mixture`: a share
-    `heterogeneity` of the rows, drawn at random, goes to clients that have a component of their
-    own; the others are dealt at random. So client i draws its components with probabilities of
-    nearly
-
-    ``(1 - heterogeneity) * weights + heterogeneity * own_component_i``
-
-    if as many clients have a component of their own as its weight demands. Clients whose component
-    is shared by fewer have more rows, and more of them from their component.
-
-    With an int as `random_state`, `heterogeneity` changes only who holds which row, and a row that
-    moves at one value also moves at every larger value. Rows that are moved to clients which would
-    have none are an exception.
-
-    Parameters
-    ----------
-    n_clients : int, default=10
-        Number of clients; at least `n_components`, unless ``heterogeneity=0``.
-    n_samples : int, default=100
-        Mean number of rows of a client; with ``heterogeneity=0``, the number of every client.
-    n_features : int, default=2
-        Number of features.
-    n_components : int, default=3
-        Number of components.
-    covariance_type : {"full", "tied", "diag", "spherical"}, default="tied"
-        Shape of the covariances, as in :func:`make_gaussian_mixture`.
-    separation : float, default=3.0
-        Distance between the two closest means, ``separation >= 0``, as in
-        :func:`make_gaussian_mixture`.
-    weights : array-like of shape (n_components,), default=None
-        Probabilities of the components; None: all equal.
-    heterogeneity : float in [0, 1], default=0.0
-        0: rows are dealt at random, so that all clients have the same distribution. 1: each client
-        holds rows of a single component, and the number of clients of a component is in proportion
-        to its rows, and at least one.
-    random_state : int, RandomState instance or None, default=None
-        Seed. An int gives the same result in every call.
-
-    Returns
-    -------
-    Bunch
-        As returned by :func:`make_gaussian_mixture`: ``clients``, ``labels``, ``weights``,
-        ``means`` and ``covariances``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a parameter is out of its range, if `weights` are not probabilities, or if there are
         fewer clients than components with ``heterogeneity > 0``.
 
     See Also
     --------
-    make_gaussian_mixture : Has a Dirichlet split as well.
+    make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture.
+    split_clients : Deals rows by label, by Dirichlet draws, or in unlike numbers.
 
     Examples
     --------
@@ -185,10 +106,10 @@ def make_federated_mixture(
     ...     components = data.labels[0]
     ...     print((np.bincount(components, minlength=3) / len(components)).round(1))
     [0.4 0.3 0.3]
-    [0.7 0.1 0.2]
+    [0.7 0.2 0.2]
     [1. 0. 0.]
     """
-    deal = mixing_dealer(heterogeneity, n_clients, n_components)
+    deal = dealer(heterogeneity, n_clients, n_components)
     random_state = check_random_state(random_state)
     mixture = _draw_mixture(
         n_features, n_components, covariance_type, separation, weights, random_state
@@ -201,7 +122,7 @@ def make_fedem_mixture(
     n_clients: int = 100,
     n_samples: int = 100,
     *,
-    heterogeneity: float | Literal["iid", "one_component"] = "iid",
+    heterogeneity: float = 0.0,
     random_state: Seed = None,
 ) -> Bunch:
     """Draw the data of the FedEM paper's synthetic experiment: two components, known covariance.
@@ -216,9 +137,10 @@ def make_fedem_mixture(
     n_clients : int, default=100
         Number of clients.
     n_samples : int, default=100
-        Mean number of rows of a client; with ``heterogeneity="iid"``, the number of every client.
-    heterogeneity : {"iid", "one_component"} or float, default="iid"
-        How unlike the clients are, as in :func:`make_gaussian_mixture`.
+        Mean number of rows of a client; with ``heterogeneity=0``, the number of every client.
+    heterogeneity : float in [0, 1], default=0.0
+        How unlike the clients are, as in :func:`make_federated_mixture`: 0 for identical ones, 1
+        for one component each.
     random_state : int, RandomState instance or None, default=None
         Seed of the rows. The parameters do not depend on it.
 
