@@ -410,11 +410,15 @@ def sampled(model):
 
         def expectation(self, natural, features, lengths, sample_weight=None):
             exact = super().expectation(natural, features, lengths, sample_weight)
-            joint = features @ natural.reshape(self.n_components, -1).T
-            # Numbers that follow from the parameters and the row.
-            seeds = np.frombuffer(natural.tobytes(), dtype=np.uint32)
-            uniforms = np.random.default_rng(seeds).gumbel(size=(len(features), 2))
-            drawn = (joint + uniforms).argmax(axis=1)[:, None] == np.arange(self.n_components)
+            by_client = natural.reshape(-1, self.n_components, 1 + self.n_features)
+            n_rows = lengths if len(by_client) > 1 else len(features)
+            joint = np.einsum("igj,ij->ig", np.repeat(by_client, n_rows, axis=0), features)
+            # Uniform numbers that follow from the parameters and the row.
+            uniforms = 1e5 * np.sin(1e3 * joint.sum(axis=1)) % 1
+            first = uniforms < 1 / (1 + np.exp(joint[:, 1] - joint[:, 0]))
+            drawn = 1.0 * np.column_stack([first, ~first])
+            if sample_weight is not None:
+                drawn *= sample_weight[:, None]
             of_rows = drawn[:, :, None] * features[:, None, :]
             starts = np.cumsum(lengths) - lengths
             statistics = np.add.reduceat(of_rows.reshape(len(features), -1), starts)
@@ -429,6 +433,11 @@ def test_a_model_whose_e_step_is_sampled_has_no_exact_rounds(run_the_model_that_
     _, em = run_the_model_that_is_shown(tol=1e-12, max_iter=5000)
     problem, run = run_the_model_that_is_shown(sampled, **settings)
     steps = run.history["step_size"][1:]
+    natural, together = run.server.parameters.natural, np.arange(4)
+    for alone in together:
+        want = problem.model.all_rows(problem.federation, natural, together).statistics[alone]
+        got = problem.model.all_rows(problem.federation, natural, together[[alone]]).statistics[0]
+        assert_array_equal(got, want)
     assert problem.lasting_noise and not problem.exact
     assert (np.diff(steps) <= 0).all() and 0 < steps[-1] < 0.1 < steps[0]
     # Up to the noise of some draws of 2,000 rows.

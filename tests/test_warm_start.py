@@ -69,6 +69,20 @@ def test_two_fits_are_one_of_twice_the_rounds(covariance_type, setting):
         assert_memory_is_the_mean(warm)
 
 
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_two_fits_are_one_where_control_variates_end_at_zero(participation):
+    # V keeps the rounding of numbers of order 1, while the V_i of clients that are alike vanish.
+    alike = [CLIENTS[0]] * 3
+    gm = FederatedGaussianMixture(2, participation=participation, tol=0, random_state=0)
+    whole = fit(clone(gm).set_params(max_iter=400), alike)
+    warm = fit(clone(gm).set_params(max_iter=200, warm_start=True), alike)
+    fit(warm, alike)
+    assert max(warm.client_drift_) < 1e-6
+    assert_array_equal(warm.means_, whole.means_)
+    got, want = (each.history_["field_sq_norm"] for each in (warm, whole))
+    assert_array_equal(got[1:], want[201:])
+
+
 def test_going_on_reads_no_rows(monkeypatch):
     gm = FederatedGaussianMixture(**SETTINGS["all rows"], max_iter=5, warm_start=True)
     fit(gm, CLIENTS)

@@ -45,7 +45,8 @@ def make_federated_mixture(
     With an int as `random_state`, `heterogeneity` changes only who holds which row: the pooled
     rows, and so the fit to be found, stay the same. A row that goes to a client of its component at
     one value goes to the same at every larger one, but for rows that are moved to clients which
-    would have none. For clients that are unlike in other ways, deal the rows by
+    would have none. (0 deals all rows anew: a series of values that has it begins better at 1e-12.)
+    For clients that are unlike in other ways, deal the rows by
     :func:`split_clients`.
 
     Parameters

@@ -70,8 +70,8 @@ class ConvergenceDisplay:
     Raises
     ------
     TypeError, ValueError
-        For an unknown ``x``, for a ``y`` that a history does not have, and unless there is one
-        label for each run.
+        For an unknown ``x``, for an ``x`` or ``y`` whose column a history does not have, and unless
+        there is one label for each run.
 
     See Also
     --------

@@ -6,11 +6,11 @@ A solver is a module with two functions::
     client_half(problem, broadcast, clients, states) -> (Message, client states)
 
 Both work on many clients at once. States are NamedTuples of arrays: client vectors, laid out as
-the model's ``vectors`` says, or one number per client for the fields named in the solver's
-``PER_CLIENT``. ``client_half`` is pure: it gets the states of some clients and returns the new
-ones, so that a message that never arrives leaves no trace. The solver's ``VARIANCE_REDUCED`` says
-whether its minibatches leave no noise in the limit. In which groups and on how many workers clients
-run is the round loop's business.
+the model's ``vectors`` says, or one number (or one row of numbers) per client for the fields named
+in the solver's ``PER_CLIENT``. ``client_half`` is pure: it gets the states of some clients and
+returns the new ones, so that a message that never arrives leaves no trace. The solver's
+``VARIANCE_REDUCED`` says whether its minibatches leave no noise in the limit. In which groups and
+on how many workers clients run is the round loop's business.
 """
 
 from __future__ import annotations

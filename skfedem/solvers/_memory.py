@@ -13,7 +13,8 @@ from ..models._base import Model
 from ._base import ServerState, mean_control
 from .fedem import ClientStates
 
-# Share of the largest number in the V_i that rounding moves V by, in the longest of runs.
+# Rounding moves V by less in a long run, as a share of the largest number in the V_i, or of 1, the
+# size of Ŝ in standard units, where the V_i have become small.
 _ROUNDING = 1e-12
 
 
@@ -155,9 +156,10 @@ def go_on(memory, solver, problem, start, ids):
         at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
     # V as it was, unless others are there or it keeps the rounding of V_i that were once large.
+    same = np.array_equal(memory.ids, ids) and np.array_equal(memory.weights, federation.weights)
     control = mean_control(problem, states.controls)
-    least = _ROUNDING * np.abs(states.controls).max(initial=0)
-    if not np.allclose(control, server.control, rtol=0, atol=least):
+    usual = _ROUNDING * max(1.0, np.abs(states.controls).max(initial=0))
+    if not (same and np.allclose(control, server.control, rtol=0, atol=usual)):
         server = server._replace(control=control)
     server = server._replace(statistics=start.statistics, parameters=start.parameters)
     return start._replace(kept=Kept(server, states))

@@ -11,7 +11,7 @@ from .._typing import FloatArray, IntArray
 from ..models._base import Estimate
 from ._base import Broadcast, Message, Problem, compress, draw_minibatch
 
-# Fields of the states that hold one number a client, not a vector.
+# Fields of the states that hold one number a client, or a row of them, and not a vector.
 PER_CLIENT: tuple[str, ...] = ()
 # Whether the clients' estimates have no noise in the limit although they read minibatches.
 VARIANCE_REDUCED = False

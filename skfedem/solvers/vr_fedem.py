@@ -16,7 +16,7 @@ from ..models._base import Estimate
 from ._base import Broadcast, Message, Problem, draw_minibatch
 from .fedem import send_innovation
 
-# Fields of the states that hold one number a client, not a vector.
+# Fields of the states that hold one number a client, or a row of them, and not a vector.
 PER_CLIENT = ("outer_loop",)
 # Whether the clients' estimates have no noise in the limit although they read minibatches.
 VARIANCE_REDUCED = True
