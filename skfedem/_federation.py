@@ -49,8 +49,8 @@ class Federation(NamedTuple):
         The rows of client 0, then those of client 1, and so on. Of observed cells, a NamedTuple of
         their columns, arrays of shape (n_samples,).
     offsets : ndarray of int, shape (n_clients + 1,)
-        Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has a row,
-        except at a real client, where the others have none.
+        Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has a row, except at a
+        real client, where the others have none.
     weights : ndarray of shape (n_clients,)
         Client weights w_i. They sum to 1; in a batch of a stream, to the share of all weight that
         its clients have.

@@ -283,7 +283,7 @@ def test_message_units_are_linear_and_lose_nothing(case):
     for parameters in case.parameters:
         units = case.model.message_units(parameters)
         if units is None:
-            continue
+            pytest.skip("messages of this model are compressed as they are")
         # Maps of a few numbers of order 1, there and back.
         there = units.to_components(one)
         assert_allclose(units.to_standard(there), one, rtol=0, atol=1e-11)

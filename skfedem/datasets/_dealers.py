@@ -26,10 +26,10 @@ def dealer(heterogeneity, n_clients, n_components):
         )
 
     def deal(components, random_state):
-        if heterogeneity == 0:
-            return client_labels(components, n_clients, random_state=random_state)
-        sorted_labels = _one_component_labels(components, n_clients, random_state)
         labels = client_labels(components, n_clients, random_state=random_state)
+        if heterogeneity == 0:
+            return labels
+        sorted_labels = _one_component_labels(components, n_clients, random_state)
         moved = random_state.random_sample(len(components)) < heterogeneity
         return fill_up(np.where(moved, sorted_labels, labels), n_clients, 1, random_state)
 

@@ -45,8 +45,7 @@ def make_federated_mixture(
     With an int as `random_state`, `heterogeneity` changes only who holds which row: the pooled
     rows, and so the fit to be found, stay the same. A row that goes to a client of its component at
     one value goes to the same at every larger one, but for rows that are moved to clients which
-    would have none. (0 deals all rows anew: a series of values that has it begins better at 1e-12.)
-    For clients that are unlike in other ways, deal the rows by
+    would have none. For clients that are unlike in other ways, deal the rows by
     :func:`split_clients`.
 
     Parameters
@@ -107,7 +106,7 @@ def make_federated_mixture(
     ...     components = data.labels[0]
     ...     print((np.bincount(components, minlength=3) / len(components)).round(1))
     [0.4 0.3 0.3]
-    [0.7 0.2 0.2]
+    [0.7 0.1 0.2]
     [1. 0. 0.]
     """
     deal = dealer(heterogeneity, n_clients, n_components)

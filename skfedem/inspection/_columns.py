@@ -170,7 +170,7 @@ def furnish(axis, columns, name):
         locator = dates.AutoDateLocator(minticks=2, maxticks=max(most, 5))
         line.set_major_locator(locator)
         line.set_major_formatter(dates.ConciseDateFormatter(locator))
-        if most < 3:
+        if most < 3:  # labels of the five that there may be would collide
             axis.tick_params(axis="x", rotation=40)
     elif columns.kind == "numbers":
         whole = bool((columns.positions == np.round(columns.positions)).all())

@@ -283,8 +283,8 @@ class Model(ABC):
         """Numbers that a saved statistic depends on, as an array; none by default.
 
         A checkpoint is refused where these differ, as where the model's class does or a parameter
-        of the estimator that may not change.
-        Sizes and hyper-parameters of a model belong here unless the estimator has them.
+        of the estimator that may not change. Sizes and hyper-parameters of a model belong here
+        unless the estimator has them.
         """
         return np.empty(0)
 
