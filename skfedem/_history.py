@@ -37,9 +37,9 @@ class History:
         """A row as a dictionary."""
         return {name: column[number] for name, column in self._columns.items()}
 
-    def column(self, name, first=0):
-        """Values of a column from a row on, as a list."""
-        return self._columns[name][first:].tolist()
+    def column(self, name):
+        """Values of a column, as a list."""
+        return self._columns[name].tolist()
 
     def keep(self, n_rows):
         """Keep only the first ``n_rows`` rows, all whole."""

@@ -552,7 +552,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         drift[observers] = np.sqrt(federation.lengths) * problem.vectors.norms(residuals)
         memory = None
         if self.warm_start:  # as large as the data
-            memory = memory_of(data.ids[observers], problem, result.server, result.states)
+            memory = memory_of(
+                data.ids[observers], problem, result.server, result.states, result.gains
+            )
         attributes = {**known, **_so_far(result.server, len(result.trace) - 1, data.origin)}
         attributes.update(
             objective_=float(objective),

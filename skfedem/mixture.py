@@ -651,7 +651,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             n_clients_=len(data.ids),
             client_ids_=data.ids.copy(),  # the memory has its own
             client_drift_=problem.vectors.norms(result.states.controls),
-            _memory=memory_of(data.ids, problem, result.server, result.states),
+            _memory=memory_of(data.ids, problem, result.server, result.states, result.gains),
         )
         for name in ("feature_names_in_", "new_client_ids_"):  # of an earlier fit
             self.__dict__.pop(name, None)

@@ -24,7 +24,7 @@ from skfedem._federation import draw_minibatches, fingerprint, offsets_of, read,
 from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.participation import draw_active
-from skfedem.solvers._stopping import first_sweep, next_sweep, settled
+from skfedem.solvers._stopping import first_sweep, next_gains, next_sweep, no_gains
 
 LARGEST_UNIFORM = 1 - 2.0**-53
 
@@ -416,12 +416,13 @@ def test_an_errand_that_was_sent_but_not_counted_is_waited_for(monkeypatch):
 
 def stops(values, steps, tol=0.1, n_quiet=1):
     """After which criteria exact rounds stop, given the steps that led from one to the next."""
-    model = Quadratic()
+    model, stopped = Quadratic(), []
     model.n_quiet = n_quiet
-    return [
-        settled(values[:k], steps[max(k - 1 - n_quiet, 0) : k - 1], tol, model)
-        for k in range(1, len(values) + 1)
-    ]
+    gains = no_gains(model)
+    for value, step_size in zip(values, [*steps, 1.0], strict=True):
+        gains = next_gains(gains, value, step_size, model)
+        stopped.append(gains.settled(tol))
+    return stopped
 
 
 def test_exact_rounds_stop_at_the_first_small_change():
@@ -538,7 +539,7 @@ def test_a_long_history_is_cut_and_goes_on():
     columns = history.as_dict()
     assert_array_equal(columns["round"], range(400))
     assert_array_equal(columns["field_sq_norm"], np.arange(400) / 2)
-    assert history.column("round", -2) == [398, 399]
+    assert history.column("round")[-2:] == [398, 399]
     assert_array_equal(before["round"], range(150))  # a copy
     with pytest.raises(KeyError, match="field_sq_norm"):
         history.append(round=400)
@@ -557,8 +558,6 @@ def test_history_keeps_one_column_a_name():
     assert columns["field_sq_norm"].dtype == np.float64
     assert_allclose(columns["field_sq_norm"], [2.0, 0.5])
     assert_array_equal(history.column("n_active"), [0, 4])
-    assert history.column("n_active", -1) == [4]
-    assert history.column("n_active", -3) == [0, 4]
 
 
 def test_clients_who_need_different_amounts_share_no_numbers():

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
 
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
@@ -67,6 +68,50 @@ def test_two_fits_are_one_of_twice_the_rounds(covariance_type, setting):
         assert_array_equal(warm.history_[name][1:], whole.history_[name][14:], err_msg=name)
     if setting != "without memory":
         assert_memory_is_the_mean(warm)
+
+
+@pytest.mark.parametrize("max_iter", [1, 2, 3, 50])
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+def test_warm_starts_converge_when_those_of_scikit_learn_do(covariance_type, max_iter):
+    ones = {"full": np.array([np.eye(2)] * 2), "tied": np.eye(2), "diag": np.ones((2, 2))}
+    given = {
+        **GIVEN,
+        "covariance_type": covariance_type,
+        "weights_init": [0.5, 0.5],
+        "precisions_init": ones.get(covariance_type, np.ones(2)),
+        "max_iter": max_iter,
+        "tol": 1e-3,
+        "warm_start": True,
+    }
+    ours, theirs = FederatedGaussianMixture(**given), GaussianMixture(**given)
+    for _ in range(20):
+        fit(ours, CLIENTS)
+        fit(theirs, X)
+        assert (ours.n_iter_, ours.converged_) == (theirs.n_iter_, theirs.converged_)
+        assert ours.lower_bound_ == pytest.approx(theirs.lower_bound_, rel=1e-12)
+        assert len(ours.lower_bounds_) == ours.n_iter_
+    assert ours.converged_
+
+
+@pytest.mark.parametrize("change", ["rows", "weights", "steps", "unwatched"])
+def test_what_an_earlier_fit_has_gained_counts_for_the_same_rows_alone(change):
+    gm = FederatedGaussianMixture(**{**GIVEN, "tol": 1e-3}, warm_start=True)
+    fit(gm, CLIENTS)
+    assert gm.converged_ and fit(clone_of(gm).set_params(max_iter=9), CLIENTS).n_iter_ == 1
+    changed, weights = CLIENTS, None
+    if change == "rows":  # by less than tol
+        changed = [CLIENTS[0] + 1e-5, *CLIENTS[1:]]
+    elif change == "weights":
+        weights = [np.ones(length) for length in LENGTHS]
+        weights[0][:2] = [1.001, 0.999]
+    elif change == "steps":
+        gm.set_params(step_size=0.5)
+    else:
+        fit(gm.set_params(eval_every=None), CLIENTS)
+    fit(gm, changed, sample_weight=weights)
+    # A step of another size needs no other: the one before it is judged by its own.
+    assert gm.n_iter_ == (1 if change == "steps" else 2)
+    assert abs(gm.lower_bounds_[-1] - gm.lower_bounds_[0]) < 1e-3
 
 
 @pytest.mark.parametrize("participation", [0.5, 1.0])
@@ -434,6 +479,26 @@ def test_two_imputations_are_one_of_twice_the_rounds(setting):
     for name in ("epoch", "uplink_bits", "downlink_bits"):
         assert warm.history_[name][0] == 0
     assert_imputer_memory_is_the_mean(warm)
+
+
+@pytest.mark.parametrize("max_iter", [1, 4])
+def test_imputers_converge_in_many_short_fits_where_a_long_one_does(max_iter):
+    imputer = FederatedMatrixImputer(family="poisson", rank=2, penalty=2.0, warm_start=True)
+    whole = fit(clone(imputer).set_params(max_iter=1000), MATRICES)
+    short, n_rounds = imputer.set_params(max_iter=max_iter), 0
+    while n_rounds < whole.n_iter_:
+        assert n_rounds == 0 or not short.converged_
+        n_rounds += fit(short, MATRICES).n_iter_
+    assert short.converged_ and n_rounds == whole.n_iter_ > max_iter
+
+
+def test_a_smaller_penalty_does_not_converge_where_the_larger_left_nothing():
+    imputer = FederatedMatrixImputer(rank=2, penalty=1e6, warm_start=True)
+    fit(fit(imputer, MATRICES), MATRICES)
+    assert imputer.converged_ and imputer.n_iter_ == 1 and not imputer.singular_values_.any()
+    # The objective is the same, as there is nothing that is penalised.
+    fit(imputer.set_params(penalty=1e-3), MATRICES)
+    assert imputer.n_iter_ > 5 and imputer.singular_values_.all()
 
 
 @pytest.mark.parametrize(

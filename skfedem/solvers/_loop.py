@@ -14,7 +14,7 @@ from .._federation import offsets_of, runs
 from .._history import History
 from ..participation import draw_active
 from ._base import Broadcast, Received, ServerState, after_short_step, mean_control, server_half
-from ._stopping import Sweep, first_sweep, next_sweep, settled
+from ._stopping import Gains, Sweep, first_sweep, next_gains, next_sweep, no_gains
 
 
 class Options(NamedTuple):
@@ -38,8 +38,9 @@ class Run(NamedTuple):
 
     ``criteria`` are values of the model's criterion (log-likelihood, objective): with exact rounds
     those that convergence was judged by, else those that were evaluated (at least the last).
-    ``trace`` has ``model.trace(parameters)`` for each row of the history. ``stopped_by`` is
-    "keyboard" or "callback" if either stopped the run, else None.
+    ``trace`` has ``model.trace(parameters)`` for each row of the history. ``gains``, by which a run
+    that goes on from here can judge its first round, is None unless rounds are exact and the last
+    was evaluated. ``stopped_by`` is "keyboard" or "callback" if either stopped the run, else None.
     """
 
     server: ServerState
@@ -48,6 +49,7 @@ class Run(NamedTuple):
     trace: np.ndarray
     criteria: list
     converged: bool
+    gains: Gains | None
     stopped_by: str | None = None
 
 
@@ -68,15 +70,16 @@ class Progress(NamedTuple):
 class Saved(NamedTuple):
     """All that a run needs to go on after a round.
 
-    ``stopping`` is what the stopping rule goes by: the criteria so far where rounds are exact, else
-    the current sweep. A round changes ``states``, ``history``, ``trace`` and criteria in place.
+    ``stopping`` is what the stopping rule goes by. ``criteria`` are those that exact rounds have
+    yielded. A round changes all but ``progress`` and ``stopping`` in place.
     """
 
     progress: Progress
     states: NamedTuple
     history: History
     trace: list
-    stopping: Sweep | list
+    stopping: Gains | Sweep
+    criteria: list
 
 
 def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
@@ -103,7 +106,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     run : Run
     """
     standing = _begin(solver, problem, start, options, workers, checkpoint)
-    progress, states, history, trace, _ = standing
+    progress, states, history, trace, *_ = standing
     stopped_by = None
     try:
         while not (stopped_by or progress.converged or _used_up(progress, options)):
@@ -112,7 +115,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             standing = one_round(solver, problem, standing, options, workers)
             progress, row = standing.progress, history.row(-1)
             if problem.exact:
-                row = {**row, "criterion_before": standing.stopping[-1]}
+                row = {**row, "criterion_before": standing.criteria[-1]}
             report(row)
             if tasks and tasks.end_round(progress):
                 stopped_by = "callback"
@@ -130,7 +133,10 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     if tasks:
         tasks.end_start(progress)
 
-    criteria = _final_criteria(problem, standing, options, workers)
+    criteria, gains = _final_criteria(problem, standing, options, workers), None
+    ahead = history.row(-1)[problem.model.criterion]
+    if problem.exact and not np.isnan(ahead):
+        gains = standing.stopping._replace(ahead=ahead)
     return Run(
         progress.server,
         states,
@@ -138,6 +144,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         np.array(trace),
         criteria,
         progress.converged,
+        gains,
         stopped_by,
     )
 
@@ -158,8 +165,12 @@ def _begin(solver, problem, start, options, workers, checkpoint):
     history, trace = History(), [problem.model.trace(server.parameters)]
     history.append(**first_row)
     progress = Progress(server, first_row["epoch"], first_round=server.round_index)
-    stopping = [] if problem.exact else first_sweep(server, outer_loop_of(problem, server))
-    return Saved(progress, states, history, trace, stopping)
+    if problem.exact:
+        before = start.kept.gains if start.kept else None
+        stopping = before or no_gains(problem.model)
+    else:
+        stopping = first_sweep(server, outer_loop_of(problem, server))
+    return Saved(progress, states, history, trace, stopping, criteria=[])
 
 
 def _final_criteria(problem, standing, options, workers):
@@ -169,7 +180,7 @@ def _final_criteria(problem, standing, options, workers):
     if options.eval_every is not None and np.isnan(history.row(-1)[name]):
         history.update(-1, **_evaluation(problem, server, workers))
     if problem.exact:
-        criteria = list(standing.stopping)
+        criteria = list(standing.criteria)
     else:
         criteria = [value for value in history.column(name) if value == value]
     return criteria or [evaluate(problem, server, workers)[0]]
@@ -177,7 +188,7 @@ def _final_criteria(problem, standing, options, workers):
 
 def one_round(solver, problem, standing, options, workers):
     """Run both halves of a round and note it in the history; return where the run then stands."""
-    progress, states, history, trace, _ = standing
+    progress, states, history, trace, *_ = standing
     model, before = problem.model, progress.server
     step_size = _step_to_ask(problem, before, options)
     active = active_clients(problem, before.round_index)
@@ -222,18 +233,17 @@ def _step_to_ask(problem, server, options):
 
 
 def _judged_exactly(problem, standing, received, server, info, options):
-    """Server's state, criteria so far, and whether the run has converged, after an exact round.
+    """Server's state, gains, and whether the run has converged, after an exact round.
 
     The E-steps of the round yield the criterion of the row before, which still lacks it.
     """
-    model, history, criteria = problem.model, standing.history, standing.stopping
+    model, history = problem.model, standing.history
     criterion = model.evaluated(received.log_likelihood, standing.progress.server.parameters)
     if options.eval_every is not None:
         history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
-    criteria.append(criterion)
-    # The step of this round, which comes after this criterion, is not among them.
-    up_to_it = history.column("step_size", -model.n_quiet)
-    return server, criteria, settled(criteria, up_to_it, options.tol, model)
+    standing.criteria.append(criterion)
+    gains = next_gains(standing.stopping, criterion, info.step_taken, model)
+    return server, gains, gains.settled(options.tol)
 
 
 def _judged_by_sweep(problem, standing, received, server, info, options):
@@ -281,7 +291,7 @@ def initialise(solver, problem, start, workers, *, control_init="field", watched
             epoch += 1
         states = solver.init(problem, controls)
     else:
-        server, states = start.kept
+        server, states = start.kept.server, start.kept.states
     if watched and not problem.exact and not sends_fields:
         seen = _evaluation(problem, server, workers)
     row = {

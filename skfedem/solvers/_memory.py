@@ -11,6 +11,7 @@ import numpy as np
 from .._federation import fingerprint, weights_of_clients
 from ..models._base import Model
 from ._base import ServerState, mean_control
+from ._stopping import Gains
 from .fedem import ClientStates
 
 # Rounding moves V by less in a long run, as a share of the largest number in the V_i, or of 1, the
@@ -42,6 +43,8 @@ class Memory(NamedTuple):
         Clients' states, as ``_base`` describes them.
     setting : tuple
         What made the rounds noisy: the limit of automatic steps belongs to it.
+    gains : Gains or None
+        Of the last rounds, where they were exact and the last was evaluated.
     """
 
     ids: np.ndarray
@@ -54,16 +57,18 @@ class Memory(NamedTuple):
     server: ServerState
     states: NamedTuple
     setting: tuple
+    gains: Gains | None = None
 
 
 class Kept(NamedTuple):
-    """Server and clients' states that a run begins with."""
+    """Server and clients' states that a run begins with, and what the rounds before have gained."""
 
     server: ServerState
     states: NamedTuple
+    gains: Gains | None
 
 
-def memory_of(ids, problem, server, states):
+def memory_of(ids, problem, server, states, gains=None):
     """Memory of a run."""
     return Memory(
         ids=ids,
@@ -76,6 +81,7 @@ def memory_of(ids, problem, server, states):
         server=server,
         states=states,
         setting=_setting(problem, type(states).__module__),
+        gains=gains,
     )
 
 
@@ -161,8 +167,9 @@ def go_on(memory, solver, problem, start, ids):
     usual = _ROUNDING * max(1.0, np.abs(states.controls).max(initial=0))
     if not (same and np.allclose(control, server.control, rtol=0, atol=usual)):
         server = server._replace(control=control)
+    gains = memory.gains if unchanged and start.parameters is server.parameters else None
     server = server._replace(statistics=start.statistics, parameters=start.parameters)
-    return start._replace(kept=Kept(server, states))
+    return start._replace(kept=Kept(server, states, gains))
 
 
 def weighing(memory, client_weights):

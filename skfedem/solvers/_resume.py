@@ -20,7 +20,7 @@ from .._history import History
 from .._parameters import check_number
 from ._base import ServerState
 from ._loop import Progress, Saved
-from ._stopping import Sweep
+from ._stopping import Sweep, no_gains
 
 # What may differ between a run and its continuation: how long it lasts, how it is computed, and
 # where the seed comes from, but not the seed itself.
@@ -76,9 +76,9 @@ class Checkpoint(NamedTuple):
         if self.resume_from is None:
             return None
         server = ServerState(0, start.statistics, start.parameters, problem.vectors.server_zeros())
-        stopping: Sweep | list[float] = [] if problem.exact else Sweep(start.parameters)
+        stopping = no_gains(problem.model) if problem.exact else Sweep(start.parameters)
         states = solver.init(problem, problem.vectors.zeros())
-        template = _as_state(Saved(Progress(server, 0.0), states, History(), [], stopping))
+        template = _as_state(Saved(Progress(server, 0.0), states, History(), [], stopping, []))
         state = _checkpoint.load(self.resume_from, self.identity, template)
         parameters = problem.model.maximization(state["server"]["statistics"])
         server = ServerState(parameters=parameters, **state["server"])
@@ -90,7 +90,8 @@ class Checkpoint(NamedTuple):
             state["states"],
             History.of_dict(state["history"]),
             list(state["trace"]),
-            state["stopping"].tolist() if problem.exact else state["stopping"],
+            state["stopping"],
+            state["criteria"].tolist(),
         )
 
 
@@ -195,9 +196,8 @@ def _as_state(saved):
         "states": saved.states,
         "history": saved.history.as_dict(),
         "trace": np.array(saved.trace),
-        "stopping": saved.stopping
-        if isinstance(saved.stopping, Sweep)
-        else np.array(saved.stopping),
+        "stopping": saved.stopping,
+        "criteria": np.array(saved.criteria),
     }
 
 

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from math import inf
+from math import inf, isnan, nan
 from typing import NamedTuple
+
+import numpy as np
 
 # A stochastic run converges after this many sweeps in a row that gain less than tol ...
 _QUIET_SWEEPS = 3
 # ... and a sweep is never shorter than this many rounds.
 _SHORTEST_SWEEP = 10
+
+
+class Gains(NamedTuple):
+    """What the latest exact rounds have gained, see ``next_gains``.
+
+    Attributes
+    ----------
+    latest : ndarray of shape (n_quiet,)
+        Gains of the latest steps between iterates whose criteria are known; inf for want of them.
+    criterion : float
+        Of the last of these iterates.
+    step_size : float
+        Step that was taken from it.
+    ahead : float
+        Criterion of the iterate that it led to, if a run has ended there; NaN on the way.
+    """
+
+    latest: np.ndarray
+    criterion: float = nan
+    step_size: float = 0.0
+    ahead: float = nan
+
+    def settled(self, tol):
+        """Whether they are enough to stop."""
+        return bool(self.latest[-1] <= self.latest[0] and self.latest.max() < tol)
 
 
 class Sweep(NamedTuple):
@@ -54,28 +80,32 @@ def first_sweep(server, outer_loop):
     return Sweep(server.parameters, outer_loop, quiet_since=outer_loop)
 
 
-def settled(criteria, step_sizes, tol, model):
-    """scikit-learn's rule: the criterion of two iterates in a row differs by less than tol times γ.
+def no_gains(model):
+    """Gains before the first round."""
+    return Gains(np.full(model.n_quiet, inf))
 
-    This is for exact rounds, in which the clients' E-steps yield the criterion. The model defines
-    the difference: in nats per row for a log-likelihood, relative for an objective. A step of γ
-    gains a share γ of what a whole step gains, so that each difference is judged by the step that
-    led from one iterate to the other. The model also says how many differences in a row have to be
-    small; the last one must be no larger than the first: steps with momentum may gain little once,
-    or while they gather pace, and much thereafter.
 
-    ``criteria`` are those of all iterates so far, ``step_sizes`` the last steps γ that were taken
-    up to the latest of them, as many as there are changes that have to be small. A step of 0 says
-    nothing about what is left to gain.
+def next_gains(gains, criterion, step_size, model):
+    """Gains once the criterion of the next iterate is known, from which this step was taken.
+
+    This is scikit-learn's rule, for exact rounds, in which the clients' E-steps yield the criterion
+    of the iterate that they begin from: a run has settled when the criterion of two iterates in a
+    row differs by less than tol times γ. The model defines the difference: in nats per row for a
+    log-likelihood, relative for an objective. A step of γ gains a share γ of what a whole step
+    gains, so that each difference is judged by the step that led from one iterate to the other; a
+    step of 0 says nothing about what is left to gain. The model also says how many differences in a
+    row have to be small; the last one must be no larger than the first: steps with momentum may
+    gain little once, or while they gather pace, and much thereafter.
+
+    Where a run goes on from another, whose gains count as well, the criterion that was ``ahead`` is
+    now this one, unless the rows are others.
     """
-    latest = criteria[-1 - model.n_quiet :]
-    if len(latest) <= model.n_quiet:
-        return False
-    gains = [
-        abs(model.change(now, before)) / step_size if step_size else inf
-        for (before, now), step_size in zip(pairwise(latest), step_sizes, strict=True)
-    ]
-    return bool(gains[-1] <= gains[0] and max(gains) < tol)
+    if not isnan(gains.ahead) and criterion != gains.ahead:
+        gains = no_gains(model)
+    gain = inf
+    if gains.step_size > 0:
+        gain = abs(model.change(criterion, gains.criterion)) / gains.step_size
+    return Gains(np.append(gains.latest[1:], gain), criterion, step_size)
 
 
 def next_sweep(sweep, server, step_size, n_messages, outer_loop, *, tol, model, n_clients):
