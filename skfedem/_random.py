@@ -19,8 +19,10 @@ from sklearn.utils import check_random_state
 # What a stream is for. Two purposes never share numbers.
 PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
 
-# Drawing the numbers of absent neighbours costs less than jumping to each client, up to about here.
-_LARGEST_SPREAD = 6
+# Numbers that are drawn in the time that a jump from one client to the next takes, about.
+_JUMP = 400
+# Clients whose numbers are drawn at once, or jumped to one by one.
+_GROUP = 1024
 # Clients who need different amounts of numbers start this far apart: no vector has more entries.
 _STRIDE = 2**40
 
@@ -72,15 +74,24 @@ def client_uniforms(seed, purpose, round_index, clients, size):
     """
     if not len(clients):
         return np.empty((0, size))
-    first, spread = int(clients[0]), int(clients[-1]) - int(clients[0]) + 1
-    source = generator(seed, purpose, round_index, first * size)
-    if spread <= _LARGEST_SPREAD * len(clients):
-        drawn = source.random((spread, size))
-        return drawn if spread == len(clients) else drawn[clients - first]
+    first = int(clients[0])
+    source, here = generator(seed, purpose, round_index, first * size), first
+    if clients[-1] - first < len(clients):
+        return source.random((len(clients), size))
     uniforms = np.empty((len(clients), size))
-    for row, skipped in zip(uniforms, np.diff(clients, prepend=clients[0] - 1) - 1, strict=True):
-        source.bit_generator.advance(int(skipped * size))
-        source.random(out=row)
+    for start in range(0, len(clients), _GROUP):
+        group, own = clients[start : start + _GROUP], uniforms[start : start + _GROUP]
+        spread = int(group[-1] - group[0]) + 1
+        if spread * size <= len(group) * (size + _JUMP):
+            # Those of absent neighbours are drawn as well.
+            source.bit_generator.advance((int(group[0]) - here) * size)
+            own[:] = source.random((spread, size))[group - group[0]]
+        else:
+            for client, row in zip(group.tolist(), own, strict=True):
+                source.bit_generator.advance((client - here) * size)
+                source.random(out=row)
+                here = client + 1
+        here = int(group[-1]) + 1
     return uniforms
 
 

@@ -13,12 +13,12 @@ from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._fitted_mixture import FittedMixture
 from ._input.clients import (
     check_clients,
+    check_columns_of_fit,
     check_enough_rows,
-    check_features_of_fit,
     check_minibatches,
     federation_of,
+    first_table,
 )
-from ._input.tables import is_client_list
 from ._mixture_outcome import so_far_fitted, warn_of_fit
 from ._mixture_runs import best_run, new_runs, next_run
 from ._mixture_stream import first_call, next_call, read_call
@@ -431,16 +431,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         many clients and their messages are compressed or they may be away.
         """
         self._check_parameters()
-        checked, settings = clone(self), in_python_numbers(self)
+        checked, settings, memory = clone(self), in_python_numbers(self), None
+        if self.warm_start and hasattr(self, "converged_"):
+            memory = self._memory
+            self._check_type_of_fit()
+            check_columns_of_fit(self, X)
         data = check_clients(checked, X, clients, sample_weight)
         check_enough_rows(data, settings.n_components)
         federation = federation_of(data, self.client_weights)
         check_minibatches(settings, federation.lengths, data.ids, "rows", data.sample_weight)
-        memory = None
-        if self.warm_start and hasattr(self, "converged_"):
-            memory = self._memory
-            self._check_type_of_fit()
-            check_features_of_fit(self, checked)
         given = check_start(settings, checked.n_features_in_, warm=memory is not None)
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
@@ -546,13 +545,16 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         """
         self._check_parameters()
         checked, settings = clone(self), in_python_numbers(self)
-        memory = getattr(self, "_memory", None)
+        memory, table = getattr(self, "_memory", None), first_table(X)
+        has_names = hasattr(table, "columns")  # which come before values, as in warm fits
+        if memory is not None and has_names:
+            validate_data(self, table, reset=False, skip_check_array=True)
         data = check_clients(checked, X, clients, sample_weight)
         if memory is None:
             check_enough_rows(data, settings.n_components)
         else:
-            table = X[0] if is_client_list(X) else X
-            validate_data(self, table, reset=False, skip_check_array=True)
+            if not has_names:
+                validate_data(self, table, reset=False, skip_check_array=True)
             self._check_type_of_fit()
         given = check_start(settings, data.rows.shape[1], warm=memory is not None)
         federation = federation_of(data, self.client_weights)

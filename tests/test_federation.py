@@ -83,12 +83,13 @@ def test_neighbouring_clients_are_read_without_a_copy():
 
 
 def test_a_client_draws_the_same_whoever_else_takes_part():
-    # Dense and sparse cohorts are drawn in two ways.
-    n_clients = 3000
-    for size in (1, 3, 4, 9):
+    # Dense and sparse cohorts are drawn in two ways, a group of them at a time.
+    n_clients = 9000
+    some = [[0], [7], [0, 8999], [3, 4, 5], [10, 500, 501, 2000], [1, 3, 5, 9]]
+    thirds, squares = np.arange(0, n_clients, 3), np.arange(94) ** 2
+    for size in (1, 3, 4, 9, 450):
         every = _random.client_uniforms(5, _random.COMPRESSION, 2, np.arange(n_clients), size)
-        for clients in ([0], [7], [0, 2999], [3, 4, 5], [10, 500, 501, 2000], [1, 3, 5, 9]):
-            clients = np.array(clients)
+        for clients in [*map(np.array, some), thirds, squares, np.union1d(thirds[:2000], squares)]:
             drawn = _random.client_uniforms(5, _random.COMPRESSION, 2, clients, size)
             assert_array_equal(drawn, every[clients])
     assert _random.client_uniforms(5, 1, 2, np.array([], dtype=int), 4).shape == (0, 4)

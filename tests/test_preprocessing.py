@@ -874,12 +874,20 @@ def test_the_number_of_components_is_chosen_by_held_out_clients():
     clients = [
         generator.normal(size=(60, 2)) @ loadings + generator.normal(size=(60, 6)) for _ in range(6)
     ]
-    search = GridSearchCV(FederatedPCA(), {"n_components": [1, 2, 3, 4, 5]}, cv=3).fit(clients)
+    search = GridSearchCV(FederatedPCA(), {"n_components": [0, 1, 2, 3, 4, 5]}, cv=3).fit(clients)
     assert search.best_params_ == {"n_components": 2}
     scores = cross_validate(
         make_pipeline(FederatedStandardScaler(), FederatedPCA(2)), clients, cv=3
     )
     assert np.all(np.isfinite(scores["test_score"]))
+
+
+def test_without_components_all_is_noise():
+    ours, theirs = FederatedPCA(0).fit(CLIENTS), PCA(0).fit(X)
+    assert ours.transform(X).shape == (len(X), 0)
+    assert_allclose(ours.score_samples(X), theirs.score_samples(X), rtol=1e-12)
+    assert_allclose(ours.get_covariance(), theirs.get_covariance(), rtol=1e-12, atol=1e-14)
+    assert len(ours.get_feature_names_out()) == 0 and ours.noise_variance_ > 0
 
 
 # ------------------------------------------------------------------ bad input
@@ -992,10 +1000,10 @@ def test_numbers_that_cannot_be_squared(bad):
         (FederatedStandardScaler(with_std="no"), TypeError, "with_std to be True or False"),
         (FederatedPCA(whiten=None), TypeError, "whiten to be True or False"),
         (FederatedPCA(6), ValueError, r"min\(n_samples, n_features\) = 5, got 6"),
-        (FederatedPCA(0), ValueError, "n_components to be an integer >= 1, got 0"),
+        (FederatedPCA(-1), ValueError, "n_components to be an integer >= 0, got -1"),
         (FederatedPCA(0.0), ValueError, "between 0 and 1, got 0.0"),
         (FederatedPCA(1.0), ValueError, "between 0 and 1, got 1.0"),
-        (FederatedPCA(True), TypeError, "n_components to be an integer >= 1, got True"),
+        (FederatedPCA(True), TypeError, "n_components to be an integer >= 0, got True"),
         (FederatedPCA(np.nan), ValueError, "between 0 and 1, got nan"),
         (FederatedPCA("all"), TypeError, "got 'all'"),
         (FederatedPCA("mle"), ValueError, "not available for federated PCA.*0.95"),

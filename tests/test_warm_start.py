@@ -232,6 +232,13 @@ def test_columns_are_those_of_the_last_fit():
     before = pickle.dumps(gm)
     with pytest.raises(ValueError, match=r"columns of the last fit, \['a', 'b'\], in that order"):
         fit(gm, table[["b", "a"]], clients=OWNERS)
+    # A misspelt column of joined tables holds NaN, but that is not what is wrong.
+    joined = pandas.concat([table[:30], table[30:].rename(columns={"b": "B"})])
+    for data, owners in ((joined, OWNERS), ([joined[k == OWNERS] for k in range(5)], None)):
+        with pytest.raises(ValueError, match=r"columns of the last fit.*got \['a', 'b', 'B'\]"):
+            fit(gm, data, clients=owners)
+        with pytest.raises(ValueError, match="unseen at fit time:\n- B"):
+            gm.partial_fit(data, clients=owners)
     assert pickle.dumps(gm) == before
     fit(gm, X, clients=OWNERS)  # an array has no names to compare
 

@@ -247,10 +247,18 @@ def features_of(estimator):
     return {name: vars(estimator)[name] for name in names if name in vars(estimator)}
 
 
-def check_features_of_fit(estimator, checked):
-    """Raise for columns whose names are not those of the last fit, which is to go on."""
-    want, got = (list(getattr(e, "feature_names_in_", ())) for e in (estimator, checked))
-    if want and got and want != got:
+def first_table(X):
+    """The table of the first client, or the only one."""
+    return X[0] if is_client_list(X) and len(X) else X
+
+
+def check_columns_of_fit(estimator, X):
+    """Raise for columns whose names are not those of the last fit, which is to go on.
+
+    Names come before values: a misspelt column of two tables that were joined holds NaN.
+    """
+    want, got = getattr(estimator, "feature_names_in_", None), column_names(first_table(X), 0)
+    if want is not None and got is not None and list(want) != got:
         raise ValueError(
             f"Expected the columns of the last fit, {shorten(want)}, in that order, with "
             f"warm_start=True, got {shorten(got)}. Rename or reorder them, or fit with "

@@ -91,14 +91,20 @@ def _random_statistics(model, federation, seed):
     """Statistics under posterior probabilities that each client draws for its own rows."""
     statistics = np.zeros(model.n_statistics)
     row_weights = federation.weights / federation.totals
-    size = model.n_components
-    for client in range(federation.n_clients):
-        stream = _random.generator(seed, _random.INITIALISATION, position=client << 32)
-        for _, rows, lengths, weights in read(federation, np.array([client]), model.block_rows):
-            posterior = stream.random((size, len(rows)))
-            posterior /= posterior.sum(axis=0)
-            sums = model.assigned(posterior, model.features(rows), lengths, weights)
-            statistics += row_weights[client] * sums[0]
+    size, every = model.n_components, np.arange(federation.n_clients)
+    source, here = _random.generator(seed, _random.INITIALISATION), 0
+    for run, rows, lengths, weights in read(federation, every, model.block_rows):
+        posterior, first = np.empty((size, len(rows))), 0
+        for client, length in enumerate(lengths.tolist(), run.start):
+            # The rows of a large client come in several blocks: the next one goes on.
+            position = max(here, client << 32)
+            source.bit_generator.advance(position - here)
+            posterior[:, first : first + length] = source.random((size, length))
+            here, first = position + size * length, first + length
+        posterior /= posterior.sum(axis=0)
+        statistics += row_weights[run] @ model.assigned(
+            posterior, model.features(rows), lengths, weights
+        )
     return statistics
 
 

@@ -43,9 +43,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     Parameters
     ----------
     n_components : int, float in (0, 1) or None, default=None
-        Number of components; a float is the share of the variance that they have to explain; None
-        keeps as many as there are features (or rows, if fewer). scikit-learn's "mle" is not
-        available.
+        Number of components; a float is the share of the variance that they have to explain; 0
+        leaves all of it to the noise, a baseline for ``score``; None keeps as many as there are
+        features (or rows, if fewer). scikit-learn's "mle" is not available.
     whiten : bool, default=False
         Whether to divide each component by its standard deviation.
 
@@ -385,11 +385,11 @@ def _check_n_components(n_components: float | None) -> None:
     if isinstance(n_components, Real) and not isinstance(n_components, Integral):
         if not 0 < float(n_components) < 1:
             raise ValueError(
-                f"Expected n_components to be an integer >= 1 or a number between 0 and 1, got "
+                f"Expected n_components to be an integer >= 0 or a number between 0 and 1, got "
                 f"{n_components!r}. {hint}"
             )
         return
-    check_number("n_components", n_components, kind=Integral, low=1, hint=hint)
+    check_number("n_components", n_components, kind=Integral, low=0, hint=hint)
 
 
 def _n_components(wanted: float | None, shares: FloatArray) -> int:

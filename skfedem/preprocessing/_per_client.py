@@ -279,10 +279,10 @@ def _has_to_travel(transformer: Any) -> bool:
     if not hasattr(transformer, "partial_fit"):
         raise TypeError(
             f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}: its "
-            "`fit` reads all rows at once and cannot go on at the next client. Wrap the steps of a "
-            "Pipeline one by one; use FederatedStandardScaler or FederatedPCA, a transformer with "
-            f"`partial_fit`, or fit {name} to rows that may be shared and give it as "
-            f"PerClient(FrozenEstimator({name.lower()}))."
+            "`fit` cannot go on at the next client. Wrap the steps of a Pipeline one by one; use "
+            "FederatedStandardScaler or FederatedPCA, a transformer with `partial_fit`, or fit "
+            f"{name} to rows that may be shared (one of zeros, if it learns nothing from them but "
+            f"the columns) and give it as PerClient(FrozenEstimator({name.lower()}))."
         )
     return True
 
