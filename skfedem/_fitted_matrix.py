@@ -52,6 +52,14 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             several observations by one client (in triplets alone, by anybody) gets their mean. A
             client without an observed cell, and a row of a matrix alone without one, are filled by
             the fit.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no matrix of the fit's columns (and rows, where they are shared), or cells
+            that the family does not have; errors in a list name the client.
         """
         check_is_fitted(self)
         in_list = holds_clients(X)
@@ -98,6 +106,15 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         means : ndarray of shape (len(rows), len(columns))
             Expected values, probabilities or counts, by the family.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        IndexError
+            For numbers of rows or columns that there are not.
+        TypeError
+            For numbers that are no integers.
         """
         check_is_fitted(self)
         n_rows, n_columns = self._shape

@@ -61,6 +61,14 @@ class FittedMixture(
         Returns
         -------
         labels : ndarray of int, shape (n_samples,), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, NaN or inf in it, or other features than those of the fit;
+            errors in a list name the client.
         """
         return self._by_client(X, "predict")
 
@@ -78,6 +86,14 @@ class FittedMixture(
         Returns
         -------
         posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, NaN or inf in it, or other features than those of the fit;
+            errors in a list name the client.
         """
         return self._by_client(X, "predict_proba")
 
@@ -91,6 +107,14 @@ class FittedMixture(
         Returns
         -------
         posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, NaN or inf in it, or other features than those of the fit;
+            errors in a list name the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -111,6 +135,14 @@ class FittedMixture(
         Returns
         -------
         log_likelihood : ndarray of shape (n_samples,), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, NaN or inf in it, or other features than those of the fit;
+            errors in a list name the client.
         """
         return self._by_client(X, "score_samples")
 
@@ -130,6 +162,14 @@ class FittedMixture(
         Returns
         -------
         log_likelihood : float
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, NaN or inf in it, or other features than those of the fit, or
+            ``sample_weight`` that does not match it; errors in a list name the client.
         """
         log_likelihoods = self._all_log_likelihoods(X)
         if sample_weight is None:
@@ -147,6 +187,14 @@ class FittedMixture(
         -------
         aic : float
             ``-2 * log_likelihood + 2 * n_parameters``.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, NaN or inf in it, or other features than those of the fit;
+            errors in a list name the client.
         """
         return float(-2 * self._all_log_likelihoods(X).sum() + 2 * self._n_parameters())
 
@@ -161,6 +209,14 @@ class FittedMixture(
         -------
         bic : float
             ``-2 * log_likelihood + log(n_samples) * n_parameters``.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, NaN or inf in it, or other features than those of the fit;
+            errors in a list name the client.
         """
         log_likelihoods = self._all_log_likelihoods(X)
         penalty = np.log(len(log_likelihoods)) * self._n_parameters()
@@ -178,6 +234,13 @@ class FittedMixture(
         X : ndarray of shape (n_samples, n_features)
         y : ndarray of int, shape (n_samples,)
             Component of each row.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            If ``n_samples`` is no integer >= 1.
         """
         check_is_fitted(self)
         check_number("n_samples", n_samples, kind=Integral, low=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from copy import copy
+from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
@@ -73,10 +74,12 @@ def check_not_negative(**values):
 
 
 def check_choice(name, value, choices, *, hint=""):
-    """Raise if a parameter is not one of some strings."""
+    """Raise if a parameter is not one of some strings; ``hint`` says what else may be given."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(map(repr, choices))
-        raise ValueError(f"Expected {name} to be one of {names}, got {value!r}. {hint}".rstrip())
+        close = get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+        hint = hint or (f"Did you mean {close[0]!r}?" if close else "Give one of these.")
+        raise ValueError(f"Expected {name} to be one of {names}, got {value!r}. {hint}")
 
 
 def python_number(value):

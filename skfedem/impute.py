@@ -485,9 +485,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             hint = "None is no bound."
             check_number("rank", self.rank, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
-        check_number("penalty", self.penalty, low=0)
+        check_number("penalty", self.penalty, low=0, hint="0 is no penalty.")
         check_choice("effects", self.effects, EFFECTS)
-        check_number("effects_penalty", self.effects_penalty, low=0)
+        check_number("effects_penalty", self.effects_penalty, low=0, hint="0 is no penalty.")
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
         check_checkpoint_parameters(self)

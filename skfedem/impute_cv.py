@@ -377,6 +377,13 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         -------
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
             As :meth:`FederatedMatrixImputer.transform` of ``best_estimator_`` gives it.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            As :meth:`FederatedMatrixImputer.transform`.
         """
         check_is_fitted(self)
         # Given a tuple, scikit-learn would apply our set_output to the first client's table only.
@@ -398,6 +405,13 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         -------
         means : ndarray of shape (len(rows), len(columns))
             Expected values, probabilities or counts, by the family.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        IndexError, TypeError
+            For numbers of rows or columns that there are not, or that are no integers.
         """
         check_is_fitted(self)
         return self.best_estimator_.fitted_mean(rows, columns)
@@ -414,6 +428,13 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         Returns
         -------
         log_likelihood : float
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            As :meth:`FederatedMatrixImputer.score`.
         """
         check_is_fitted(self)
         return self.best_estimator_.score(X)
@@ -438,7 +459,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         else:
             _checked_penalties("penalties", self.penalties, _HOW_MANY)
         _checked_penalties("effects_penalties", self.effects_penalties)
-        check_number("n_splits", self.n_splits, kind=Integral, low=2)
+        hint = "Each part of the cells is held out once."
+        check_number("n_splits", self.n_splits, kind=Integral, low=2, hint=hint)
         if self.patience is not None:
             hint = "None follows every path to its end."
             check_number("patience", self.patience, kind=Integral, low=1, hint=hint)

@@ -605,6 +605,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Returns
         -------
         labels : ndarray of shape (n_samples,), or a tuple of them for a list of clients
+
+        Raises
+        ------
+        TypeError, ValueError
+            As ``fit``.
         """
         return self.fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)
 
@@ -631,11 +636,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             )
 
     def _check_parameters(self):
-        check_number("n_components", self.n_components, kind=Integral, low=1)
+        hint = "Data are given to fit."
+        check_number("n_components", self.n_components, kind=Integral, low=1, hint=hint)
         check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
         check_choice("init_params", self.init_params, INIT_PARAMS)
-        check_number("reg_covar", self.reg_covar, low=0)
-        check_number("n_init", self.n_init, kind=Integral, low=1)
+        check_number("reg_covar", self.reg_covar, low=0, hint="0 adds nothing to covariances.")
+        check_number("n_init", self.n_init, kind=Integral, low=1, hint="1 is a single start.")
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
         check_checkpoint_parameters(self)

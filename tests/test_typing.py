@@ -13,10 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils import get_tags
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
+from skfedem._fitted_matrix import FittedMatrix
+from skfedem._fitted_mixture import FittedMixture
+from skfedem.compression import BlockQuantizer, Compressor, Dithering, RandK
+from skfedem.inspection import ImputationDisplay
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +43,11 @@ PUBLIC = (
     "skfedem.solvers.vr_fedem",
     "skfedem.theory",
 )
+
+
+ROWS = np.random.default_rng(0).normal(size=(20, 3))
+MIXTURE = FederatedGaussianMixture(random_state=0).fit(ROWS)
+IMPUTER = FederatedMatrixImputer(random_state=0).fit(ROWS)
 
 
 def public_functions():
@@ -94,6 +104,64 @@ def test_everything_public_is_annotated():
     } <= functions.keys()
     lacking = {name: without_annotation(function) for name, function in functions.items()}
     assert not {name: names for name, names in lacking.items() if names}
+
+
+# What users call; the rest is for those who extend the package.
+CALLED = ("compression", "datasets", "inspection", "participation", "preprocessing", "theory")
+
+
+def test_everything_that_users_call_says_what_it_raises():
+    called = re.compile(rf"skfedem\.([A-Z]|_fitted_\w+\.[A-Z]|({'|'.join(CALLED)})\.)")
+    documents = {
+        name: inspect.getdoc(function) or ""
+        for name, function in public_functions()
+        if called.match(name) and not name.endswith("__init__")
+    }
+    assert {
+        "skfedem.FederatedGaussianMixture.partial_fit",
+        "skfedem._fitted_mixture.FittedMixture.sample",
+        "skfedem.compression.Compressor.omega_for",
+        "skfedem.preprocessing.FederatedPCA.get_covariance",
+        "skfedem.theory.vr_cost",
+    } <= documents.keys()
+    assert not [name for name, text in documents.items() if "\nRaises\n------\n" not in text]
+
+
+@pytest.mark.parametrize(
+    ("raising", "documented", "error"),
+    [
+        (lambda: RandK(), RandK, ValueError),
+        (lambda: Dithering(levels=0.5), Dithering, TypeError),
+        (lambda: BlockQuantizer(block_length=0), BlockQuantizer, ValueError),
+        (lambda: RandK(k=2).k_for(-1), RandK.k_for, ValueError),
+        (lambda: Dithering(omega=1).levels_for(2.5), Dithering.levels_for, TypeError),
+        (lambda: Dithering(omega=1e-13).levels_for(2), Dithering.levels_for, ValueError),
+        (lambda: RandK(k=2).omega_for("q"), Compressor.omega_for, TypeError),
+        (lambda: RandK(k=2).compress([np.nan], [0.0]), Compressor.compress, ValueError),
+        (lambda: RandK(k=2).compress([1.0], [1.0]), Compressor.compress, ValueError),
+        (lambda: RandK(k=2).send("values", [0.0]), Compressor.send, TypeError),
+        (lambda: RandK(k=2).variance([np.inf]), Compressor.variance, ValueError),
+        (lambda: RandK(k=1).n_bytes([[1.0, 2.0]], [1]), Compressor.n_bytes, ValueError),
+        (lambda: Dithering(levels=1).n_bytes([0.1, 0.3]), Compressor.n_bytes, ValueError),
+        (lambda: MIXTURE.predict([ROWS, ROWS * np.nan]), FittedMixture.predict, ValueError),
+        (lambda: MIXTURE.score(ROWS, sample_weight=[1]), FittedMixture.score, ValueError),
+        (lambda: MIXTURE.sample(1.5), FittedMixture.sample, TypeError),
+        (lambda: IMPUTER.transform("matrix"), FittedMatrix.transform, TypeError),
+        (lambda: IMPUTER.fitted_mean([99]), FittedMatrix.fitted_mean, IndexError),
+        (lambda: IMPUTER.fitted_mean([0.5]), FittedMatrix.fitted_mean, TypeError),
+        (lambda: clone(MIXTURE).aic(ROWS), FittedMixture.aic, NotFittedError),
+        (lambda: FederatedPCA().get_covariance(), FederatedPCA.get_covariance, NotFittedError),
+        (lambda: PerClient(MinMaxScaler()).fit(ROWS).transform(ROWS[0]), PerClient.transform,
+         ValueError),
+        (lambda: ImputationDisplay(trend=np.ones(2), fitted=np.ones((1, 2)), n_rows=1, family="?"),
+         ImputationDisplay, ValueError),
+    ],
+)  # fmt: skip
+def test_what_is_raised_is_documented(raising, documented, error):
+    with pytest.raises(error):
+        raising()
+    section = inspect.getdoc(documented).split("\nRaises\n------\n")[1]
+    assert re.search(rf"^[\w, ]*\b{error.__name__}\b", section, re.MULTILINE)
 
 
 # ---- fitted attributes

@@ -20,11 +20,17 @@ class Compressor(ABC):
     others. A new operator implements the methods below and keeps to these rules:
 
     - unbiased: the mean of ``compress(x, uniforms)`` over uniform draws is x;
-    - bounded: the mean of its squared norm is at most ``(1 + omega_for(q)) * ||x||^2``;
+    - bounded: the mean of its squared norm is at most ``(1 + omega_for(q)) * ||x||^2`` (these two
+      are assumption A6 of [1]_);
     - a zero coordinate stays 0.0, -0.0 is never returned, inputs are never changed;
     - ``decode(encode(v))`` is v bit for bit, and ``len(encode(v)) == n_bytes(v)``, for every v
       that `compress` returned; `decode` refuses damaged bytes, and those of another class, with
       ValueError.
+
+    References
+    ----------
+    .. [1] A. Dieuleveut, G. Fort, E. Moulines, G. Robin, "Federated Expectation Maximization with
+       heterogeneity mitigation and variance reduction", NeurIPS 2021.
 
     Examples
     --------
@@ -53,6 +59,11 @@ class Compressor(ABC):
         Returns
         -------
         float, or ndarray of float64 of the shape of `length`
+
+        Raises
+        ------
+        TypeError, ValueError
+            For lengths that are no integers >= 0.
         """
 
     @abstractmethod
@@ -73,6 +84,12 @@ class Compressor(ABC):
         Returns
         -------
         ndarray of float64, of the shape of `values`
+
+        Raises
+        ------
+        TypeError, ValueError
+            For values that are no such vectors, NaN, inf or norms above 2**1022, uniforms outside
+            [0, 1) or of another shape, or lengths that do not add up.
         """
 
     @abstractmethod
@@ -87,6 +104,12 @@ class Compressor(ABC):
         Returns
         -------
         ndarray of float64, of shape (n,); (1,) for one vector
+
+        Raises
+        ------
+        TypeError, ValueError
+            For values that are no such vectors, NaN, inf or norms above 2**1022, or lengths that do
+            not add up.
         """
 
     @abstractmethod
@@ -101,6 +124,11 @@ class Compressor(ABC):
         Returns
         -------
         ndarray of int64, of shape (n,); (1,) for one vector
+
+        Raises
+        ------
+        TypeError, ValueError
+            For values that `compress` cannot have returned, or lengths that do not add up.
         """
 
     def send(
@@ -117,6 +145,11 @@ class Compressor(ABC):
         -------
         compressed : ndarray of float64, of the shape of `values`
         n_bytes : ndarray of int64, of shape (n,)
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `compress`.
         """
         compressed = self.compress(values, uniforms, lengths)
         return compressed, self.n_bytes(compressed, lengths)

@@ -37,6 +37,11 @@ class BlockQuantizer(Stepped):
     norm : {2, numpy.inf}, default=2
         The norm p.
 
+    Raises
+    ------
+    TypeError, ValueError
+        For `block_length` and `omega` together or neither, or a parameter outside its domain.
+
     References
     ----------
     A. Dieuleveut, G. Fort, E. Moulines, G. Robin, "Federated Expectation Maximization with
@@ -61,7 +66,22 @@ class BlockQuantizer(Stepped):
     _level_name: ClassVar[str] = "block_length"
 
     def block_length_for(self, length: ArrayLike) -> Any:
-        """Length of the longest block in vectors of this length."""
+        """Length of the longest block in vectors of a length.
+
+        Parameters
+        ----------
+        length : int or array of int
+            Lengths q >= 0 of vectors.
+
+        Returns
+        -------
+        block_length : int, or ndarray of int of the shape of `length`
+
+        Raises
+        ------
+        TypeError, ValueError
+            For lengths that are no integers >= 0.
+        """
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q: int, block_length: int) -> float:

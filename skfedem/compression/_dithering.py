@@ -51,6 +51,11 @@ class Dithering(Stepped):
         Cut vectors into buckets of this many coordinates, each with its own step; q is then the
         length of a bucket. By default a vector is one bucket.
 
+    Raises
+    ------
+    TypeError, ValueError
+        For `levels` and `omega` together or neither, or a parameter outside its domain.
+
     References
     ----------
     D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic, "QSGD: communication-efficient SGD via
@@ -88,7 +93,24 @@ class Dithering(Stepped):
             check_number("bucket_length", self.bucket_length, kind=Integral, low=1, high=high)
 
     def levels_for(self, length: ArrayLike) -> Any:
-        """Number of levels for vectors of this length: int, or array of its shape."""
+        """Number of levels for vectors of a length.
+
+        Parameters
+        ----------
+        length : int or array of int
+            Lengths q >= 0 of vectors.
+
+        Returns
+        -------
+        levels : int, or ndarray of int of the shape of `length`
+
+        Raises
+        ------
+        TypeError, ValueError
+            For lengths that are no integers >= 0.
+        ValueError
+            If more than 2**20 levels would be needed for `omega`.
+        """
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q: int, levels: int) -> float:

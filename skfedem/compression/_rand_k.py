@@ -28,6 +28,11 @@ class RandK(Operator):
     omega : float, optional
         Wanted relative variance, > 0: ``k = ceil(q / (1 + omega))`` for each length q.
 
+    Raises
+    ------
+    TypeError, ValueError
+        For `k` and `omega` together or neither, or a parameter outside its domain.
+
     Examples
     --------
     >>> import numpy as np
@@ -45,7 +50,22 @@ class RandK(Operator):
     _level_name: ClassVar[str] = "k"
 
     def k_for(self, length: ArrayLike) -> Any:
-        """How many coordinates of vectors of this length stay: int, or array."""
+        """How many coordinates of vectors of a length stay.
+
+        Parameters
+        ----------
+        length : int or array of int
+            Lengths q >= 0 of vectors.
+
+        Returns
+        -------
+        k : int, or ndarray of int of the shape of `length`
+
+        Raises
+        ------
+        TypeError, ValueError
+            For lengths that are no integers >= 0.
+        """
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q: int, k: int) -> float:

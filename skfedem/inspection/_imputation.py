@@ -81,6 +81,11 @@ class ImputationDisplay:
         that was observed.
     colorbars_ : list of Colorbar
 
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays of other shapes, or a family or an order of rows that there is not.
+
     See Also
     --------
     ConvergenceDisplay : How the fit went.

@@ -208,6 +208,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         -------
         X_new : ndarray of shape (n_samples, n_components), or a tuple with one for each client
             In the precision of X.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, NaN or inf in it, or other features than those of the fit;
+            errors in a list name the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -226,6 +234,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         -------
         X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
             In the precision of X.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, or has another number of columns; errors in a list name the
+            client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -296,6 +312,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         covariance : ndarray of shape (n_features, n_features)
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
         """
         check_is_fitted(self)
         return self._centered_pca().get_covariance()

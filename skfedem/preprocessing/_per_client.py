@@ -185,6 +185,14 @@ class PerClient(
         Returns
         -------
         X_new : table of shape (n_samples, n_features_new), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For rows that the transformer refuses, or of other features than those of the fit;
+            errors in a list name the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -212,6 +220,13 @@ class PerClient(
         Returns
         -------
         X_original : table of shape (n_samples, n_features), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For rows that the transformer refuses; errors in a list name the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -230,6 +245,13 @@ class PerClient(
         Returns
         -------
         names : ndarray of str
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        ValueError
+            For names that are not those of the fit.
         """
         check_is_fitted(self)
         return self.transformer_.get_feature_names_out(input_features)
@@ -248,6 +270,11 @@ class PerClient(
         Returns
         -------
         self : PerClient
+
+        Raises
+        ------
+        ValueError
+            For a container that scikit-learn does not have.
         """
         for name in ("transformer", "transformer_"):
             if hasattr(self, name):

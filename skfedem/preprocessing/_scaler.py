@@ -180,6 +180,14 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         -------
         X_new : ndarray of shape (n_samples, n_features), or a tuple with one for each client
             In the precision of X.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, inf in it, or other features than those of the fit; errors in
+            a list name the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -204,6 +212,14 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         -------
         X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
             In the precision of X.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            For what is no such table, or has another number of columns; errors in a list name the
+            client.
         """
         check_is_fitted(self)
         if is_client_list(X):

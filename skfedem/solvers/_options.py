@@ -47,11 +47,13 @@ def check_federated_parameters(estimator):
     if not is_auto(estimator.n_inner):
         _check_count("n_inner", estimator.n_inner, hint='Or give "auto".')
     check_number("omega", estimator.omega, low=0, hint="0 is no compression.")
-    check_number("participation", estimator.participation, low=0, low_open=True, high=1)
+    hint = "1 is everybody in every round."
+    check_number("participation", estimator.participation, low=0, low_open=True, high=1, hint=hint)
     check_choice("client_weights", estimator.client_weights, ("n_samples", "uniform"))
-    check_number("tol", estimator.tol, low=0)
+    check_number("tol", estimator.tol, low=0, hint="0 runs all rounds.")
     if estimator.max_epochs is not None:
-        check_number("max_epochs", estimator.max_epochs, low=0, low_open=True)
+        hint = "None is no bound."
+        check_number("max_epochs", estimator.max_epochs, low=0, low_open=True, hint=hint)
     if estimator.max_iter is not None:
         check_number(
             "max_iter", estimator.max_iter, kind=Integral, low=0, hint="Or None with max_epochs."
@@ -166,7 +168,8 @@ def step_schedule(estimator, problem):
 
     def checked(round_number):
         value = step_size(round_number)
-        check_number(f"step_size({round_number})", value, low=0, low_open=True, high=1)
+        hint = "Correct this function."
+        check_number(f"step_size({round_number})", value, low=0, low_open=True, high=1, hint=hint)
         return float(value)
 
     return checked

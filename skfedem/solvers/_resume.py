@@ -156,7 +156,8 @@ def check_checkpoint_parameters(estimator):
     """Raise TypeError or ValueError for invalid parameters of checkpoints."""
     if estimator.checkpoint is not None:
         _check_path(estimator.checkpoint)
-    check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1)
+    hint = "1 saves after every round."
+    check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1, hint=hint)
 
 
 def _check_path(path):
