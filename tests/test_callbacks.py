@@ -91,6 +91,22 @@ def test_a_round_is_a_task(estimator, clients):
 
 
 @not_converged
+def test_a_task_knows_how_many_tasks_it_has(clients):
+    sizes = {}
+
+    class Sizes(Recorder):
+        def on_fit_task_begin(self, estimator, context):
+            sizes.setdefault(context.task_name, set()).add(context.max_subtasks)
+
+    gm = FederatedGaussianMixture(2, max_iter=3, tol=0, random_state=0)
+    clone(gm).set_callbacks(Sizes()).fit(clients)
+    assert sizes["fit"] == {3}
+    sizes.clear()
+    clone(gm).set_params(n_init=2).set_callbacks(Sizes()).fit(clients)
+    assert sizes["fit"] == {2} and sizes["start"] == {3}
+
+
+@not_converged
 @every_estimator
 def test_watching_changes_nothing(estimator, clients):
     alone = clone(estimator).fit(clients)

@@ -452,6 +452,20 @@ def test_the_same_cells_of_which_clients_have_other_shares(tmp_path):
         imputer.fit(share(2), resume_from=path)
 
 
+@pytest.mark.filterwarnings("ignore:Not converged")
+def test_the_same_cells_of_another_matrix(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = [
+        np.column_stack([rng.permutation(12)[:8], rng.integers(6, size=8), rng.normal(size=8)])
+        for _ in range(4)
+    ]
+    path = tmp_path / "run.npz"
+    imputer = FederatedMatrixImputer(2, penalty=0.1, max_iter=3, random_state=0, checkpoint=path)
+    imputer.fit(cells, shape=(12, 6))
+    with pytest.raises(ValueError, match="constants of the model"):
+        clone(imputer).fit(cells, shape=(14, 9), resume_from=path)
+
+
 def test_what_is_none_in_a_save_is_none_again(tmp_path):
     path = tmp_path / "run.npz"
     _checkpoint.save(path, {}, {"factor": None, "round": 3})
@@ -625,6 +639,9 @@ def test_steps_are_compared_at_the_rounds_they_were_taken(tmp_path):
     assert resumed.fit(make_clients(), resume_from=path).n_iter_ == 6
     steps *= 1 + 1e-15  # as another release of NumPy may round them
     assert resumed.fit(make_clients(), resume_from=path).n_iter_ == 6
+    steps[9] *= 1.001
+    with pytest.raises(ValueError, match=r"got one with step_size\(9\)=0\.1"):
+        resumed.fit(make_clients(), resume_from=path)
     steps[9] = 0.2
     with pytest.raises(ValueError, match=r"step_size\(9\)=0\.1\d* where .* step_size\(9\)=0\.2\."):
         resumed.fit(make_clients(), resume_from=path)

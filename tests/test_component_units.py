@@ -203,4 +203,20 @@ def test_units_of_a_shared_covariance_follow_what_clients_tell():
 
 def test_rows_of_a_component_may_vary_as_much_as_its_weight_allows():
     # Its variance times its weight is at most that of all rows, whose part within is 1 here.
-    assert_allclose(within_rows(np.full((1, 1), 50.0), 49.0, np.array([0.1]), "diag"), [[10.0]])
+    weights = np.array([0.1])
+    assert_allclose(within_rows(np.full((1, 1), 50.0), 49.0, weights, "diag"), [[10.0]])
+    # An axis along which it varies less stays as it is, beside one to which much was added.
+    added = np.array([49.0, 1e-6])
+    assert_allclose(within_rows(np.array([[50.0, 0.5]]), added, weights, "diag"), [[10.0, 0.5]])
+    # No rows have this one, and what was added is all that can be wrong with it.
+    assert_allclose(within_rows(np.full((1, 1), 50.0), 9.0, weights, "diag"), [[41.0]])
+    # A component without rows counts as one of the weight 0.001.
+    assert_allclose(within_rows(np.full((1, 1), 5e4), 5e4 - 1, np.zeros(1), "diag"), [[1000.0]])
+
+
+def test_a_component_may_have_its_mean_in_the_centre_of_all_rows():
+    # These are symmetric about it, to the last digit.
+    clients = [np.array([[-1.0, 0.5], [1.0, -0.5]]), np.array([[2.0, 3.0], [-2.0, -3.0]])]
+    gm = FederatedGaussianMixture(covariance_type="tied", omega=0.5, tol=1e9, random_state=0)
+    assert np.isfinite(gm.fit(clients).covariances_).all()
+    assert not gm._memory.server.parameters.means.any()

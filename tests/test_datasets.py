@@ -466,6 +466,11 @@ def test_heterogeneity_interpolates_the_clients_distributions():
         assert_allclose(component_shares(data), expected, atol=atol)
 
 
+def test_components_without_rows_take_no_client_away():
+    data = make_federated_mixture(4, 100, weights=[0, 0, 1.0], heterogeneity=1.0, random_state=0)
+    assert [len(client) for client in data.clients] == [100] * 4
+
+
 def test_rows_that_moved_stay_moved():
     arguments = {"n_clients": 5, "n_samples": 200, "random_state": 0}
 

@@ -414,6 +414,15 @@ def test_the_best_estimator_is_fitted_to_all_cells(family):
     assert search.score(clients) == search.best_estimator_.score(clients)
 
 
+def test_the_best_estimator_has_what_the_fits_on_the_way_go_without(capsys):
+    options = {"penalties": [8.0, 1.0, 0.5], "n_splits": 2, "verbose": 2, "random_state": 0}
+    search = FederatedMatrixImputerCV(**options).fit(clients_of())
+    assert search.best_index_ > 0
+    assert search.best_estimator_.eval_every == "auto" and search.best_estimator_.verbose == 1
+    assert np.isfinite(search.best_estimator_.history_["objective"]).all()
+    assert "Round 10:" in capsys.readouterr().out
+
+
 def test_the_last_fit_comes_down_the_path_to_the_best_penalty(recorded):
     penalties = [16.0, 8.0, 4.0, 2.0, 1.0]
     search = FederatedMatrixImputerCV(

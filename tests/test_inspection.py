@@ -384,6 +384,24 @@ def test_runs_that_share_one_position_have_their_mean_there():
     assert (curve.x.tolist(), curve.middle.tolist()) == ([2], [[2]])
 
 
+def test_long_runs_are_drawn_to_their_end():
+    histories = [made_history(np.arange(3001), np.arange(3001) * slope) for slope in (1.0, 2.0)]
+    curve = _runs.group_curve(
+        None, histories, "round", "loss", log_x=False, log_y=False, quantiles=None
+    )
+    assert curve.x[0] == 0 and curve.x[-1] == 3000 and len(curve.x) == 1000
+    np.testing.assert_allclose(curve.middle[:, 0], 1.5 * curve.x, **ROUNDING)
+
+
+def test_bits_of_rounds_at_one_position_are_their_mean():
+    bits = np.array([0, 10, 30, 10, 30, 10, 30.0])
+    history = made_history([0, 1, 1, 2, 2, 3, 3], np.zeros(7), uplink_bits=bits)
+    curve = _runs.group_curve(
+        None, [history] * 2, "epoch", "uplink_bits", log_x=False, log_y=False, quantiles=None
+    )
+    np.testing.assert_array_equal(curve.middle[:, 0], [0, 20, 20, 20])
+
+
 def test_a_run_that_reaches_zero_is_interpolated_without_logarithms():
     histories = [made_history([0, 2], [4, 0.0]), made_history([0, 1, 2], [1, 1, 1.0])]
     curve = _runs.group_curve(

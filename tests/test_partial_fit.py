@@ -892,6 +892,16 @@ def test_labels_stay_as_they_were_named_first():
     assert not len(gm.new_client_ids_)
 
 
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="new in NumPy 2")
+def test_labels_of_any_type_of_text_are_the_same():
+    rows, names = np.random.default_rng(0).normal(size=(30, 2)), np.array(["a", "b", "c"] * 10)
+    gm = FederatedGaussianMixture(random_state=0)
+    gm.partial_fit(rows, clients=names.astype(np.dtypes.StringDType()))
+    for labels in (names, names.astype(object)):
+        assert not len(gm.partial_fit(rows, clients=labels).new_client_ids_)
+    assert gm.n_clients_ == 3
+
+
 def test_one_client_in_place_of_another_is_no_certain_step():
     rng = np.random.default_rng(0)
     near, far = rng.normal(size=(50, 2)), 20 + rng.normal(size=(50, 2))

@@ -297,6 +297,14 @@ def test_huge_poisson_values(value):
     assert_allclose(fitted[0], np.log(value), atol=0.5)
 
 
+def test_a_steep_row_without_penalties():
+    cells = Cells(np.zeros(1, int), np.zeros(1, int), np.array([1e13]), np.ones(1))
+    factors, offset = np.array([[1.3, 0.7]]), np.array([29.0])
+    family = FAMILIES["poisson"]
+    effects, own = fit_rows(cells, 1, offset, factors, 0.0, family, row_effects=True, ridge=0.0)
+    assert_allclose(offset + effects + own @ factors[0], np.log(1e13), rtol=1e-9)
+
+
 @each_family
 def test_far_offsets(family):
     cells, (offsets, factors) = some_cells(family), column_side()

@@ -435,6 +435,17 @@ def test_a_rest_ends_where_other_messages_are_sent():
     assert (gm.history_["step_size"][1:] > 0).all()
 
 
+@pytest.mark.parametrize("change", [{"omega": 0.5}, {"batch_size": 9}, {"participation": 0.9}])
+def test_a_limit_of_steps_ends_where_rounds_are_of_another_kind(change):
+    gm = FederatedGaussianMixture(**{**NOISY, "step_size": "auto"}, max_iter=3, warm_start=True)
+    fit(gm, CLIENTS)
+    gm._memory = gm._memory._replace(server=gm._memory.server._replace(step_limit=1e-6))
+    goes_on = fit(pickle.loads(pickle.dumps(gm)), CLIENTS)
+    assert (goes_on.history_["step_size"][1:] <= 1e-6).all()
+    fit(gm.set_params(**change), CLIENTS)
+    assert (gm.history_["step_size"][1:] > 1e-4).all()
+
+
 # ------------------------------------------------------------------ imputers
 
 

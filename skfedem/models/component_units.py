@@ -229,7 +229,8 @@ def within_rows(covariances, regularization, weights, covariance_type):
     most = np.ones(1)
     if covariance_type != "tied":
         most = (1 / np.maximum(weights, RAREST)).reshape(-1, *[1] * (variances.ndim - 1))
-    # The share would be above 1 where T is given covariances that no rows have.
+    # Axes along which rows vary less than they may stay as they are; ``variances - added`` is more
+    # than they may where T is given covariances that no rows have.
     shares = np.minimum(np.maximum(variances - added, most) / variances, 1.0)
     if covariance_type in MATRICES:
         roots = np.sqrt(shares)

@@ -162,10 +162,9 @@ def go_on(memory, solver, problem, start, ids):
         at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
     # V as it was, unless others are there or it keeps the rounding of V_i that were once large.
-    same = np.array_equal(memory.ids, ids) and np.array_equal(memory.weights, federation.weights)
     control = mean_control(problem, states.controls)
     usual = _ROUNDING * max(1.0, np.abs(states.controls).max(initial=0))
-    if not (same and np.allclose(control, server.control, rtol=0, atol=usual)):
+    if not np.allclose(control, server.control, rtol=0, atol=usual):
         server = server._replace(control=control)
     gains = memory.gains if unchanged and start.parameters is server.parameters else None
     server = server._replace(statistics=start.statistics, parameters=start.parameters)

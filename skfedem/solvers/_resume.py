@@ -125,7 +125,6 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
         "lengths of clients": _digest(federation.lengths),
-        "weights of clients": _digest(federation.weights),
         "weights of rows": None
         if federation.sample_weight is None
         else _digest(federation.sample_weight.values),
