@@ -6,9 +6,10 @@ have drawn in the simulation.
 
 Seed, purpose and round give a stream of PCG-64 DXSM, hashed together by NumPy's ``SeedSequence``;
 client ``i`` owns the numbers ``i * size`` to ``(i + 1) * size - 1`` of it, where ``size`` is how
-many each client needs, or 2**40 if some need more than others. The generator jumps to any of
-them, and neighbouring clients are neighbours in the stream, so that the numbers of a whole cohort
-come out of one call.
+many each client needs. The generator jumps to any of them, and neighbouring clients are neighbours
+in the stream, so that the numbers of a whole cohort come out of one call. Where some clients need
+more than others, each power of two has a stream, which is hashed with them, for those whose size is
+that or just less.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
 _JUMP = 400
 # Clients whose numbers are drawn at once, or jumped to one by one.
 _GROUP = 1024
-# Clients who need different amounts of numbers start this far apart: no vector has more entries.
-_STRIDE = 2**40
 
 
 def seeds_of_runs(random_state, n_runs):
@@ -33,7 +32,7 @@ def seeds_of_runs(random_state, n_runs):
     return check_random_state(random_state).randint(largest, size=n_runs).tolist()
 
 
-def generator(seed, purpose, round_index=0, position=0):
+def generator(seed, purpose, round_index=0, position=0, kind=0):
     """Generator at a position in the stream of a seed, a purpose and a round.
 
     Parameters
@@ -45,16 +44,18 @@ def generator(seed, purpose, round_index=0, position=0):
     round_index : int, default=0
     position : int, default=0
         How many 64-bit numbers of the stream to skip.
+    kind : int, default=0
+        Tells apart several streams of one address.
 
     Returns
     -------
     generator : numpy.random.Generator
     """
-    bits = np.random.PCG64DXSM(np.random.SeedSequence([seed, purpose, round_index]))
+    bits = np.random.PCG64DXSM(np.random.SeedSequence([seed, purpose, round_index, kind]))
     return np.random.Generator(bits.advance(int(position)))
 
 
-def client_uniforms(seed, purpose, round_index, clients, size):
+def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     """Uniform numbers in [0, 1) for each of some clients.
 
     Parameters
@@ -65,17 +66,18 @@ def client_uniforms(seed, purpose, round_index, clients, size):
         Increasing client indices.
     size : int
         How many numbers each client needs.
+    kind : int, default=0
+        As in ``generator``.
 
     Returns
     -------
     uniforms : ndarray of shape (n, size)
-        Row ``j`` depends on ``seed``, ``purpose``, ``round_index``, ``clients[j]`` and ``size``
-        alone.
+        Row ``j`` depends on the address, ``clients[j]`` and ``size`` alone.
     """
     if not len(clients):
         return np.empty((0, size))
     first = int(clients[0])
-    source, here = generator(seed, purpose, round_index, first * size), first
+    source, here = generator(seed, purpose, round_index, first * size, kind), first
     if clients[-1] - first < len(clients):
         return source.random((len(clients), size))
     uniforms = np.empty((len(clients), size))
@@ -114,10 +116,12 @@ def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
         it needs.
     """
     uniforms = np.empty(int(lengths.sum()))
-    source = generator(seed, purpose, round_index)
-    position, first = 0, 0
-    for client, length in zip(clients.tolist(), lengths.tolist(), strict=True):
-        source.bit_generator.advance(client * _STRIDE - position)
-        source.random(out=uniforms[first : first + length])
-        position, first = client * _STRIDE + length, first + length
+    starts = np.cumsum(lengths) - lengths
+    n_bits = np.frexp(np.maximum(lengths, 1) - 1)[1]
+    for width in np.unique(n_bits).tolist():
+        own = n_bits == width
+        size = 1 << width
+        drawn = client_uniforms(seed, purpose, round_index, clients[own], size, kind=1 + width)
+        needed = np.arange(size) < lengths[own, None]
+        uniforms[(starts[own, None] + np.arange(size))[needed]] = drawn[needed]
     return uniforms

@@ -227,7 +227,7 @@ def test_ragged_uniforms_of_nobody_are_none():
 
 
 def test_ragged_uniforms_are_uniform_and_independent():
-    # Clients are 2**40 numbers apart, a distance that weak generators do not survive.
+    # Of every eight numbers of a stream, five are drawn.
     drawn = ragged(np.arange(4000), np.full(4000, 5)).reshape(4000, 5)
     assert kstest(drawn.ravel(), "uniform").pvalue > 1e-3
     for column in drawn.T:
