@@ -16,6 +16,7 @@ from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
 from ._input.clients import stacks, together
 from ._input.matrices import client_table, holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
+from ._input.tables import refuse_masked
 from ._matrix_warnings import warn_of_means
 from ._messages import naming
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
@@ -113,8 +114,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             Before ``fit``.
         IndexError
             For numbers of rows or columns that there are not.
-        TypeError
-            For numbers that are no integers.
+        TypeError, ValueError
+            For numbers that are no integers, or masked.
         """
         check_is_fitted(self)
         n_rows, n_columns = self._shape
@@ -146,8 +147,11 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Raises
         ------
-        ValueError
-            If there is no observed cell at all. A single client without one does no harm.
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            As ``transform``, and if there is no observed cell at all. A single client without one
+            does no harm.
         """
         check_is_fitted(self)
         log_likelihood, n_observations = self._scored(X)
@@ -310,6 +314,7 @@ def _checked_index(name, index, size):
     """Row or column numbers as an array."""
     if index is None:
         return np.arange(size)
+    refuse_masked(name, index)
     index = np.atleast_1d(np.asarray(index))
     if not index.size:
         return np.empty(0, dtype=np.intp)

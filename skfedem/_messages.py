@@ -32,7 +32,7 @@ def naming(where):
     """Errors begin with whose data they are about."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         # Not the error's own type: that of a user's transformer may take other arguments.
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{where}: {error}") from error

@@ -13,6 +13,9 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_array
 
+# Characters of a wrong value that a message shows.
+_LONGEST = 100
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -40,7 +43,7 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(
             (
-                f"Expected {name} to be {number}{bounds}, got {value!r} of type "
+                f"Expected {name} to be {number}{bounds}, got {_short(value)} of type "
                 f"{type(value).__name__}. {hint}"
             ).rstrip()
         )
@@ -52,7 +55,15 @@ def check_number(
     if not inside:
         if not is_finite:
             number = "a finite number"
-        raise ValueError(f"Expected {name} to be {number}{bounds}, got {value!r}. {hint}".rstrip())
+        raise ValueError(
+            f"Expected {name} to be {number}{bounds}, got {_short(value)}. {hint}".rstrip()
+        )
+
+
+def _short(value):
+    """A value as a person writes it, without the end of a long one, as of a table."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def check_counts(**values):
@@ -74,12 +85,14 @@ def check_not_negative(**values):
 
 
 def check_choice(name, value, choices, *, hint=""):
-    """Raise if a parameter is not one of some strings; ``hint`` says what else may be given."""
+    """Raise if a parameter is not one of some strings."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(map(repr, choices))
-        close = get_close_matches(value, choices, n=1) if isinstance(value, str) else []
-        hint = hint or (f"Did you mean {close[0]!r}?" if close else "Give one of these.")
-        raise ValueError(f"Expected {name} to be one of {names}, got {value!r}. {hint}")
+        close = get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
+        advice = f"Did you mean {close[0]!r}?" if close else "Give one of these."
+        raise ValueError(
+            f"Expected {name} to be one of {names}, got {_short(value)}. {advice} {hint}".rstrip()
+        )
 
 
 def python_number(value):
@@ -119,9 +132,9 @@ def check_shape(name, value, shape):
     try:
         hidden_as_nan = np.ma.filled(np.ma.asarray(value, dtype=np.float64), np.nan)
         array = np.atleast_1d(hidden_as_nan)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"Expected {name} to be numbers of shape {shape}, got {value!r}."
+            f"Expected {name} to be numbers of shape {shape}, got {_short(value)}."
         ) from error
     if array.shape != shape:
         raise ValueError(f"Expected {name} to have shape {shape}, got {array.shape}.")

@@ -20,11 +20,13 @@ from sklearn.utils import check_random_state
 # What a stream is for. Two purposes never share numbers.
 PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
 
-# Numbers of absent neighbours, for each client, that are drawn rather than jumped over. A jump takes
-# as long as 500; with fewer, a round takes about as long whatever the number of clients.
+# Numbers of absent neighbours, for each client, that are drawn rather than jumped over. A jump
+# takes as long as 500; with fewer, a round takes about as long whatever the number of clients.
 _PASSED = 150
 # Clients whose numbers are drawn at once, or jumped to one by one.
 _GROUP = 1024
+# Of clients who need unlike amounts, those who need more than this are jumped to one by one.
+_LARGE = 512
 
 
 def seeds_of_runs(random_state, n_runs):
@@ -77,9 +79,9 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     """
     if not len(clients):
         return np.empty((0, size))
-    first = int(clients[0])
-    source, here = generator(seed, purpose, round_index, first * size, kind), first
-    if clients[-1] - first < len(clients):
+    here = int(clients[0]) * size
+    source = generator(seed, purpose, round_index, here, kind)
+    if clients[-1] - clients[0] < len(clients):
         return source.random((len(clients), size))
     uniforms = np.empty((len(clients), size))
     for start in range(0, len(clients), _GROUP):
@@ -87,15 +89,21 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
         spread = int(group[-1] - group[0]) + 1
         if spread * size <= len(group) * (size + _PASSED):
             # Those of absent neighbours are drawn as well.
-            source.bit_generator.advance((int(group[0]) - here) * size)
+            source.bit_generator.advance(int(group[0]) * size - here)
             own[:] = source.random((spread, size))[group - group[0]]
+            here = (int(group[-1]) + 1) * size
         else:
-            for client, row in zip(group.tolist(), own, strict=True):
-                source.bit_generator.advance((client - here) * size)
-                source.random(out=row)
-                here = client + 1
-        here = int(group[-1]) + 1
+            here = _draw_each(source, here, group, size, own)
     return uniforms
+
+
+def _draw_each(source, here, clients, size, pieces):
+    """Fill each client's piece of an array, one by one; return the position after the last."""
+    for client, piece in zip(clients.tolist(), pieces, strict=True):
+        source.bit_generator.advance(client * size - here)
+        source.random(out=piece)
+        here = client * size + len(piece)
+    return here
 
 
 def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
@@ -120,9 +128,12 @@ def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
     starts = np.cumsum(lengths) - lengths
     n_bits = np.frexp(np.maximum(lengths, 1) - 1)[1]
     for width in np.unique(n_bits).tolist():
-        own = n_bits == width
-        size = 1 << width
-        drawn = client_uniforms(seed, purpose, round_index, clients[own], size, kind=1 + width)
-        needed = np.arange(size) < lengths[own, None]
-        uniforms[(starts[own, None] + np.arange(size))[needed]] = drawn[needed]
+        own, size, kind = np.flatnonzero(n_bits == width), 1 << width, 1 + width
+        if size <= _LARGE:
+            drawn = client_uniforms(seed, purpose, round_index, clients[own], size, kind)
+            needed = np.arange(size) < lengths[own, None]
+            uniforms[(starts[own, None] + np.arange(size))[needed]] = drawn[needed]
+            continue
+        pieces = [uniforms[i] for i in map(slice, starts[own], starts[own] + lengths[own])]
+        _draw_each(generator(seed, purpose, round_index, kind=kind), 0, clients[own], size, pieces)
     return uniforms

@@ -19,6 +19,7 @@ from ._input.clients import (
     federation_of,
     first_table,
 )
+from ._input.tables import column_names
 from ._mixture_outcome import so_far_fitted, warn_of_fit
 from ._mixture_runs import best_run, new_runs, next_run
 from ._mixture_stream import first_call, next_call, read_call
@@ -546,7 +547,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         self._check_parameters()
         checked, settings = clone(self), in_python_numbers(self)
         memory, table = getattr(self, "_memory", None), first_table(X)
-        has_names = hasattr(table, "columns")  # which come before values, as in warm fits
+        # Names come before values, as in warm fits.
+        has_names = hasattr(self, "feature_names_in_") and column_names(table, 0) is not None
         if memory is not None and has_names:
             validate_data(self, table, reset=False, skip_check_array=True)
         data = check_clients(checked, X, clients, sample_weight)

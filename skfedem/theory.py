@@ -16,6 +16,7 @@ References
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import wraps
@@ -56,9 +57,11 @@ def _finite(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
             if not math.isfinite(result):
                 raise OverflowError("a constant is infinite")
         except ArithmeticError as error:
-            given = ", ".join(map(str, (*args, *kwargs.values())))
+            given = inspect.signature(function).bind(*args, **kwargs).arguments
+            shown = ", ".join(f"{name}={value}" for name, value in given.items())
             raise ValueError(
-                f"{function.__name__} of {given} is out of the range of a double."
+                f"Expected a finite {function.__name__}, got one out of the range of a double for "
+                f"{shown}. Give less extreme numbers."
             ) from error
         return result
 

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import lzma
 import os
 import subprocess
 import sys
@@ -705,9 +706,16 @@ def test_files_that_are_no_whole_text(tmp_path):
         "text.zip": text,
         "plain.txt.gz": text,
         "packed.txt": gzip.compress(text),
+        "plain.txt.bz2": text,
+        "plain.txt.xz": text,
+        "flipped.txt.xz": lzma.compress(text)[:600] + b"?" + lzma.compress(text)[601:],
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
+    with tarfile.open(tmp_path / "folder.tar", "w") as file:
+        (tmp_path / "folder").mkdir()
+        file.add(tmp_path / "folder")
+    files["folder.tar"] = None
     ebd = write_ebd(tmp_path, [seen("S1")])
     for name in ("two.zip", *files):
         with pytest.raises(ValueError, match=f"(?s)Expected .*text.* in .*{name}, got .*Unpack"):

@@ -474,6 +474,7 @@ def test_fitted_mean_of_some_cells(fitted):
         ([0, -13], IndexError, "got -13"),
         ([0.5], TypeError, "Expected rows to be a list of integers, .* float64"),
         (np.zeros(N_ROWS, bool), TypeError, "numpy.flatnonzero makes numbers of a mask"),
+        (np.ma.array([0, 1], mask=[0, 1]), ValueError, "rows without masked entries"),
         ([[0, 1]], TypeError, r"shape \(1, 2\)"),
         ("a", TypeError, "list of integers"),
     ],

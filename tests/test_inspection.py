@@ -376,6 +376,81 @@ def test_runs_evaluated_elsewhere_are_interpolated_on_the_drawn_scale(log_y):
     assert curve.low is None
 
 
+@pytest.mark.parametrize(
+    ("histories", "error", "says"),
+    [
+        (3, TypeError, "the history_ of a fit or several of them, got int"),
+        (None, TypeError, "got NoneType"),
+        ([made_history([0, 1], [1, 2.0]), 3], TypeError, "got int"),
+        ([made_history([0, 1], [1, 2, 3.0])], ValueError, r"entry for each of the 2 in 'round'"),
+        ([made_history([0, 1], 3.0)], ValueError, r"got shape \(\)"),
+    ],
+)
+def test_what_is_no_history(histories, error, says):
+    with pytest.raises(error, match=says):
+        ConvergenceDisplay(histories, y="loss")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ("red", TypeError, "Expected line_kw to be a dict"),
+        ({"nokey": 1}, ValueError, "options of matplotlib's Line2D, .*'nokey'"),
+        ({"color": "no colour"}, ValueError, "not a valid value for color"),
+    ],
+)
+def test_bad_options_leave_no_figure(options, error, says, pyplot, mixtures, imputer):
+    with pytest.raises(error, match=says):
+        ConvergenceDisplay.from_estimator(mixtures[0], line_kw=options)
+    with pytest.raises(error, match=says):
+        ImputationDisplay.from_estimator(imputer, line_kw=options)
+    with pytest.raises(error, match="Expected fill_between_kw to"):
+        ConvergenceDisplay.from_estimators(mixtures, fill_between_kw=options)
+    assert not pyplot.get_fignums()
+
+
+def test_options_of_the_methods_may_be_given(pyplot, mixtures):
+    display = ConvergenceDisplay.from_estimators(
+        mixtures, line_kw={"scaley": True, "lw": 3}, fill_between_kw={"step": "mid"}
+    )
+    assert {line.get_linewidth() for lines in display.lines_.values() for line in lines} == {3}
+
+
+ARRAYS = {
+    "trend": np.arange(1.0, 6),
+    "fitted": np.ones((4, 5)),
+    "n_rows": 4,
+    "observed": np.ones((4, 5)),
+    "band_observed_share": np.ones((4, 5)),
+    "observed_share": np.ones(5),
+    "observed_total": np.ones(5),
+    "unobserved_columns": [4],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("trend", 3.0), ("trend", None), ("trend", np.ones((5, 2))), ("trend", list("abcde")),
+        ("fitted", np.ones(5)), ("fitted", np.ones((4, 4))), ("n_rows", 3), ("n_rows", 0),
+        ("observed", np.ones((2, 5))), ("band_observed_share", np.ones((1, 5))),
+        ("observed_share", 1.0), ("observed_total", np.ones(4)), ("unobserved_columns", [7]),
+    ],
+)  # fmt: skip
+def test_arrays_of_other_shapes(name, value):
+    assert ImputationDisplay(**ARRAYS).observed.shape == (4, 5)
+    with pytest.raises(ValueError, match=f"Expected {name} to be (an integer|numbers)"):
+        ImputationDisplay(**ARRAYS | {name: value})
+
+
+def test_a_plot_that_fails_leaves_the_one_before(pyplot):
+    display = ImputationDisplay(**ARRAYS).plot()
+    lines = display.lines_
+    with pytest.raises(ValueError, match="yscale"):
+        display.plot(yscale="cubic")
+    assert display.lines_ is lines and len(lines)
+
+
 def test_runs_that_share_one_position_have_their_mean_there():
     histories = [made_history([0, 1, 2], [4, 2, 1.0]), made_history([2, 3, 4], [3, 2, 1.0])]
     curve = _runs.group_curve(

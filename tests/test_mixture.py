@@ -24,8 +24,10 @@ from sklearn.utils import check_random_state
 from problems import assert_same_fit, fit_unconverged, lower_bounds
 from skfedem import FederatedGaussianMixture, _fitted_mixture, _parallel
 from skfedem._federation import Federation
+from skfedem._random import INITIALISATION, generator
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from skfedem.models import mixture_assignment, mixture_start
+from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture_given import Given
 from skfedem.preprocessing import FederatedStandardScaler
 from skfedem.solvers._report import _rounds_enough, calmer
@@ -729,6 +731,27 @@ def test_kmeans_finds_components_that_no_client_has_alone():
     clients = [X[g == COMPONENTS] for g in range(3)]
     gm = FederatedGaussianMixture(3, max_iter=0, random_state=0).fit(clients)
     assert adjusted_rand_score(COMPONENTS, gm.predict(X)) == 1
+
+
+def test_random_probabilities_are_each_clients_own(monkeypatch):
+    # Some clients are read together, and one in several pieces.
+    monkeypatch.setattr(GaussianMixtureModel, "block_rows", 7)
+    rng, lengths = np.random.default_rng(0), [2, 3, 1, 17, 5, 7]
+    clients = [rng.normal(size=(length, 2)) for length in lengths]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    federation = Federation(np.concatenate(clients), offsets, np.full(6, 1 / 6))
+    model, _ = mixture_start.standardise(FederatedGaussianMixture(3), federation, Given())
+    expected = 0.0
+    for k, rows in enumerate(clients):
+        drawn = generator(4, INITIALISATION, position=k << 32)
+        for first in range(0, len(rows), 7):
+            piece = rows[first : first + 7]
+            posterior = drawn.random((3, len(piece)))
+            posterior /= posterior.sum(axis=0)
+            sums = model.assigned(posterior, model.features(piece), np.array([len(piece)]), None)
+            expected = expected + sums[0] / len(rows) / 6
+    statistics = mixture_assignment._random_statistics(model, federation, 4)
+    assert_allclose(statistics, expected, rtol=1e-12, atol=1e-14)
 
 
 def centroids_sent(client, n_clusters, center, seed):

@@ -885,6 +885,7 @@ def test_the_number_of_components_is_chosen_by_held_out_clients():
 def test_without_components_all_is_noise():
     ours, theirs = FederatedPCA(0).fit(CLIENTS), PCA(0).fit(X)
     assert ours.transform(X).shape == (len(X), 0)
+    assert_array_equal(ours.inverse_transform(ours.transform(X)), np.tile(ours.mean_, (len(X), 1)))
     assert_allclose(ours.score_samples(X), theirs.score_samples(X), rtol=1e-12)
     assert_allclose(ours.get_covariance(), theirs.get_covariance(), rtol=1e-12, atol=1e-14)
     assert len(ours.get_feature_names_out()) == 0 and ours.noise_variance_ > 0

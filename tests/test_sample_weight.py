@@ -355,13 +355,13 @@ def bad(position, value):
         (WEIGHT[:-1], r"one number for each of the 108 rows, got shape \(107,\)"),
         (np.ones((len(X), 1)), r"got shape \(108, 1\)"),
         (3.0, r"got shape \(\)"),
-        (WEIGHTS, "hold numbers|got shape"),
+        (WEIGHTS, "Expected numbers|got shape"),
         (
             ["much"] * len(X),
-            r"hold numbers, got other values \(could not convert .* 'much'\)\. Give one number",
+            r"numbers in sample_weight, got other values \(could not convert .* 'much'\)",
         ),
         (np.ma.masked_equal(bad(33, 9e9), 9e9), "sample_weight without masked entries, got 1"),
-        (WEIGHT + 1j, r"hold numbers, got other values \(dtype complex128\)"),
+        (WEIGHT + 1j, r"got other values \(dtype complex128\)"),
         (np.datetime64("2020-01-01") + np.arange(len(WEIGHT)), r"other values \(dtype datetime64"),
     ],
 )
@@ -397,7 +397,7 @@ def test_the_largest_and_the_smallest_weights_are_allowed():
             "not negative and at most .*, got -.* in row 0 of client 2",
         ),
         ([*WEIGHTS[:2], 0 * WEIGHTS[2], WEIGHTS[3]], "all zero for client 2"),
-        ([*WEIGHTS[:2], ["x"] * 25, WEIGHTS[3]], "hold numbers of client 2"),
+        ([*WEIGHTS[:2], ["x"] * 25, WEIGHTS[3]], "numbers in sample_weight of client 2"),
     ],
 )
 def test_bad_weights_of_a_list(weights, says):

@@ -201,6 +201,16 @@ BAD_TABLES = {
         ValueError,
         ["Expected numbers", "client 1", "Encode or drop"],
     ),
+    "an integer that is larger than any float": (
+        [CLIENTS[0], [[10**400, 1]]],
+        ValueError,
+        ["Expected numbers", "client 1", "Encode or drop"],
+    ),
+    "a numpy.matrix": (
+        [CLIENTS[0], np.matrix(CLIENTS[1])],
+        TypeError,
+        ["array or a DataFrame for client 1", "numpy.asarray"],
+    ),
     "strings as objects": (
         [np.array([["red", "green"]], dtype=object), CLIENTS[0]],
         ValueError,
@@ -718,7 +728,8 @@ def bad_numbers(which):
 
 @pytest.mark.parametrize(("name", "bounds", "value"), bad_numbers(1))
 def test_numbers_out_of_bounds(name, bounds, value):
-    says = [f"Expected {name} to be an? (finite number|number|integer) {bounds}", f"got {value!r}"]
+    got = f"got {value!r}"[:100]  # long ones are cut
+    says = [f"Expected {name} to be an? (finite number|number|integer) {bounds}", got]
     check_refused(ValueError, says, CLIENTS, **{name: value})
 
 
@@ -769,6 +780,16 @@ def test_unknown_names(name, value):
     names = [re.escape(repr(choice)) for choice in CHOICES[name]]
     says = [f"Expected {name} to be one of", *names]
     check_refused(ValueError, [*says, re.escape(f"got {value!r}")], CLIENTS, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [("solver", "FedEM", "fedem"), ("init_params", "k-means+", "k-means++"),
+     ("compressor", "ditherng", "dithering"), ("covariance_type", "Full", "full")],
+)  # fmt: skip
+def test_misspelt_names(name, value, meant):
+    check_refused(ValueError, [re.escape(f"Did you mean {meant!r}?")], CLIENTS, **{name: value})
+    check_refused(ValueError, ["Give one of these"], CLIENTS, **{name: "xyz"})
 
 
 @pytest.mark.parametrize("name", sorted(set(CHOICES) - {"compressor"}))

@@ -93,6 +93,47 @@ def test_warm_starts_converge_when_those_of_scikit_learn_do(covariance_type, max
     assert ours.converged_
 
 
+@pytest.mark.parametrize("step_size", [0.5, lambda k: 1 / k**0.3])
+def test_many_short_fits_converge_where_a_long_one_does(step_size):
+    gm = FederatedGaussianMixture(**{**GIVEN, "tol": 1e-3}, step_size=step_size, warm_start=True)
+    whole = fit(clone(gm).set_params(max_iter=500), CLIENTS)
+    short, n_rounds = gm.set_params(max_iter=1), 0
+    while n_rounds < whole.n_iter_:
+        assert n_rounds == 0 or not short.converged_
+        n_rounds += fit(short, CLIENTS).n_iter_
+    assert short.converged_ and n_rounds == whole.n_iter_ > 2
+
+
+@pytest.mark.parametrize("stop", ["no rounds", "keyboard"])
+def test_a_fit_without_a_round_hands_on_no_gains_of_other_rows(stop, monkeypatch):
+    gm = FederatedGaussianMixture(**{**GIVEN, "tol": 1e-3}, warm_start=True)
+    others = [client + 1e-5 for client in CLIENTS]
+    fit(gm, CLIENTS)
+    if stop == "no rounds":
+        fit(clone_of(gm), others)
+        fit(gm.set_params(max_iter=0), others)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(_loop, "server_half", interrupted)
+            fit(gm, others)
+    assert gm.n_iter_ == 0
+    assert fit(gm.set_params(max_iter=100), others).n_iter_ == 2
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("change", [{"solver": "vr_fedem"}, "labels"], ids=["solver", "labels"])
+def test_the_same_rows_have_the_same_gains_whoever_has_them(change):
+    gm = FederatedGaussianMixture(**{**GIVEN, "tol": 1e-3}, warm_start=True)
+    fit(gm, X, clients=OWNERS)
+    if change == "labels":
+        assert fit(gm, X, clients=OWNERS + 7).n_iter_ == 1
+    else:
+        assert fit(gm.set_params(**change), X, clients=OWNERS).n_iter_ == 1
+
+
 @pytest.mark.parametrize("change", ["rows", "weights", "steps", "unwatched"])
 def test_what_an_earlier_fit_has_gained_counts_for_the_same_rows_alone(change):
     gm = FederatedGaussianMixture(**{**GIVEN, "tol": 1e-3}, warm_start=True)
@@ -239,6 +280,11 @@ def test_columns_are_those_of_the_last_fit():
             fit(gm, data, clients=owners)
         with pytest.raises(ValueError, match="unseen at fit time:\n- B"):
             gm.partial_fit(data, clients=owners)
+    with pytest.raises(TypeError, match="column names of client 0 to be strings"):
+        gm.partial_fit([table.rename(columns={"b": 2})])
+    for method in (gm.fit, gm.partial_fit):
+        with pytest.raises(ValueError, match="at least one client, got an empty list"):
+            method([])
     assert pickle.dumps(gm) == before
     fit(gm, X, clients=OWNERS)  # an array has no names to compare
 

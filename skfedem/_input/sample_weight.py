@@ -54,8 +54,8 @@ def weights_of_table(sample_weight, n_rows, whose=""):
         weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected sample_weight to hold numbers{whose}, got other values ({error}). Give one "
-            "number for each row."
+            f"Expected numbers in sample_weight{whose}, got other values ({error}). Give one for "
+            "each row."
         ) from error
     if weights.shape != (n_rows,):
         raise ValueError(

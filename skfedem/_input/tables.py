@@ -124,6 +124,11 @@ def client_rows(table, k):
             f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "
             f"`{dense}` if it fits in memory."
         )
+    if isinstance(table, np.matrix):
+        raise TypeError(
+            f"Expected an array or a DataFrame for client {k}, got a numpy.matrix. Convert it with "
+            "numpy.asarray."
+        )
     refuse_odd_entries(table, f" of client {k}", "")
     try:
         table = unmasked(table)
@@ -184,7 +189,7 @@ def _as_numbers(table, array, whose):
         if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
             return table.to_numpy(np.float64, na_value=np.nan)
         return array if is_mapped(array) else array.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         refuse_text(table, f" in {whose}")
         raise ValueError(
             f"Expected numbers in {whose}, got {error}. Encode or drop the columns that are not "

@@ -169,7 +169,7 @@ class Compressor(ABC):
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             For values that `compress` cannot have returned.
         """
 

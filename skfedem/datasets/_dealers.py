@@ -22,7 +22,7 @@ def dealer(heterogeneity, n_clients, n_components):
     if heterogeneity > 0 and n_clients < n_components:
         raise ValueError(
             f"heterogeneity={heterogeneity!r} needs a client for each of the {n_components} "
-            f"components, got n_clients={n_clients}: raise n_clients or lower n_components."
+            f"components, got n_clients={n_clients}: raise n_clients, or use heterogeneity=0."
         )
 
     def deal(components, random_state):

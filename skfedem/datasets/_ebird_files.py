@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import lzma
 import os
 import tarfile
 import zipfile
@@ -42,7 +43,9 @@ _OPTIONS = dict(
 _UNREADABLE = (
     EOFError,
     ValueError,
+    AssertionError,  # of an archive without a file
     gzip.BadGzipFile,
+    lzma.LZMAError,
     tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
@@ -174,7 +177,9 @@ class EBirdFiles:
             raise ValueError(
                 f"Expected a file, got the folder {path}. Name the file in it, ebd_....txt."
             ) from error
-        except _UNREADABLE as error:
+        except (*_UNREADABLE, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the system's: there is no such file, or it may not be read
             raise ValueError(
                 f"Expected a whole text file, plain or .gz, in {path}, got one that cannot be read "
                 f"({error}). {_UNPACK} Download it again if it is cut off."

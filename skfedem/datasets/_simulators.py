@@ -214,7 +214,11 @@ def _check_weights(weights, n_components):
             f"Expected weights of shape ({n_components},), one per component, got shape "
             f"{weights.shape}: change weights or n_components."
         )
-    if not (np.all(weights >= 0) and np.isclose(weights.sum(), 1)):
+    if not np.all(weights >= 0):
+        raise ValueError(
+            f"Expected weights >= 0 with sum 1, got {weights}: give a share for each component."
+        )
+    if not np.isclose(weights.sum(), 1):
         raise ValueError(
             f"Expected weights >= 0 with sum 1, got {weights} with sum {weights.sum()}: divide "
             "them by their sum."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 from sklearn.frozen import FrozenEstimator
@@ -18,6 +19,8 @@ _DASHES = ("-", "--", ":", "-.")
 # After the last dashes, they come again bolder.
 _BOLDNESS = (1, 2)
 _CHARACTERS_PER_INCH = 14
+# Options that plot and fill_between take themselves, and no line and no band.
+_OF_METHODS = ("scalex", "scaley", "data", "where", "interpolate", "step")
 _WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
 
 
@@ -129,6 +132,39 @@ def check_text(name, value):
             f"Expected {name} to be a string, got {value!r} of type {type(value).__name__}. Give "
             "what to write, in the plural, as 'sites'."
         )
+
+
+def check_options(name, options):
+    """Raise for options of a line or a band that matplotlib does not have; None is none.
+
+    This is done before a figure is made: matplotlib would leave it half drawn.
+
+    Parameters
+    ----------
+    name : {"line_kw", "fill_between_kw"}
+    options : dict or None
+    """
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.collections import PolyCollection
+    from matplotlib.lines import Line2D
+
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        raise TypeError(
+            f"Expected {name} to be a dict of matplotlib's options, or None, got {options!r}. "
+            "Write {'linewidth': 2}."
+        )
+    artist: Any = Line2D if name == "line_kw" else PolyCollection
+    no_data: list[list] = [[], []] if name == "line_kw" else [[]]
+    of_artist = {key: value for key, value in options.items() if key not in _OF_METHODS}
+    try:
+        artist(*no_data, **normalize_kwargs(of_artist, artist))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected {name} to have options of matplotlib's {artist.__name__}, got "
+            f"{dict(options)!r} ({error}). Correct these."
+        ) from error
 
 
 def with_options(style, options, artist):

@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._parameters import check_choice
-from ._common import as_list, check_matplotlib, given_axes, last_step, new_axes, one_or_all
+from ._common import (
+    as_list,
+    check_matplotlib,
+    check_options,
+    given_axes,
+    last_step,
+    new_axes,
+    one_or_all,
+)
 from ._labels import mark_bits, series_label
 from ._lines import add_legends, draw_curves
 from ._runs import X_AXES, check_names, evaluated, group_curve
@@ -70,8 +78,8 @@ class ConvergenceDisplay:
     Raises
     ------
     TypeError, ValueError
-        For an unknown ``x``, for an ``x`` or ``y`` whose column a history does not have, and unless
-        there is one label for each run.
+        For what is no history, for an unknown ``x``, for an ``x`` or ``y`` whose column a history
+        does not have or has of another length, and unless there is one label for each run.
 
     See Also
     --------
@@ -107,9 +115,15 @@ class ConvergenceDisplay:
     ) -> None:
         # A DataFrame of a history has keys as well.
         is_one = hasattr(histories, "keys")
-        self.histories: list[Any] = [histories] if is_one else list(histories)
+        self.histories: list[Any] = [histories] if is_one else as_list(histories)
         if not self.histories:
-            raise ValueError("Expected the history of at least one run, got none.")
+            raise ValueError("Expected the history of at least one run, got none. Give history_.")
+        for history in self.histories:
+            if not hasattr(history, "keys"):
+                raise TypeError(
+                    "Expected histories to be dictionaries, the history_ of a fit or several of "
+                    f"them, got {type(history).__name__}. For estimators use from_estimators."
+                )
         check_choice("x", x, X_AXES)
         if y is None:
             first = self.histories[0]
@@ -296,6 +310,8 @@ class ConvergenceDisplay:
         check_matplotlib(f"{type(self).__name__}.plot")
         check_choice("xscale", xscale, ("linear", "log"))
         _check_quantiles(quantiles)
+        check_options("line_kw", line_kw)
+        check_options("fill_between_kw", fill_between_kw)
         scales = [
             self._checked_scale(name, scale, log_x=xscale == "log")
             for name, scale in zip(self.y, self._scales(yscale), strict=True)

@@ -13,7 +13,14 @@ from .._parameters import check_choice, check_number, check_switch
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from ..models.families import FAMILIES
 from ._columns import checked_labels, furnish, known_labels, place
-from ._common import check_matplotlib, check_text, last_step, lay_out, one_or_all
+from ._common import (
+    check_matplotlib,
+    check_options,
+    check_text,
+    last_step,
+    lay_out,
+    one_or_all,
+)
 from ._maps import draw_maps
 from ._matrix import band_edges, fitted_bands, observed_bands, observed_cells, totals
 from ._trend import check_window, draw_trend
@@ -129,14 +136,23 @@ class ImputationDisplay:
         column_labels: ArrayLike | None = None,
         row_order: Literal["total", "given"] = "total",
     ) -> None:
-        self.trend = np.asarray(trend)
-        self.fitted = np.asarray(fitted)
+        self.trend: FloatArray = _numbers("trend", np.asarray(trend), (None,))
+        columns = self.trend.shape
+        self.fitted: FloatArray = _numbers("fitted", np.asarray(fitted), (None, *columns))
+        bands = self.fitted.shape
+        check_number("n_rows", n_rows, kind=Integral, low=bands[0])
         self.n_rows = n_rows
-        self.observed = _array(observed)
-        self.band_observed_share = _array(band_observed_share)
-        self.observed_share = _array(observed_share)
-        self.observed_total = _array(observed_total)
-        self.unobserved_columns = _array(unobserved_columns)
+        self.observed = _numbers("observed", observed, bands)
+        self.band_observed_share = _numbers("band_observed_share", band_observed_share, bands)
+        self.observed_share = _numbers("observed_share", observed_share, columns)
+        self.observed_total = _numbers("observed_total", observed_total, columns)
+        self.unobserved_columns = _numbers("unobserved_columns", unobserved_columns, (None,))
+        unseen = self.unobserved_columns
+        if unseen is not None and not np.isin(unseen, np.arange(*columns)).all():
+            raise ValueError(
+                f"Expected unobserved_columns to be numbers of columns, 0 to {columns[0] - 1}, got "
+                f"{unseen}. Count them from 0."
+            )
         check_choice("family", family, tuple(FAMILIES))
         self.family = family
         self.column_labels = checked_labels(column_labels, len(self.trend))
@@ -287,15 +303,16 @@ class ImputationDisplay:
         check_matplotlib(f"{type(self).__name__}.plot")
         check_choice("kind", kind, _KINDS)
         check_switch("mark_missing", mark_missing)
+        check_options("line_kw", line_kw)
         check_text("row_name", row_name)
         if column_name is not None:
             check_text("column_name", column_name)
         columns = place(self.column_labels)
         if window is not None:
             check_window(window, columns.positions)
-        self.lines_, self.effort_, self.images_, self.colorbars_ = [], None, [], []
+        lines, effort, images, colorbars = [], None, [], []
         if kind == "trend":
-            axes, self.lines_, self.effort_ = draw_trend(
+            axes, lines, effort = draw_trend(
                 self,
                 ax,
                 columns.positions,
@@ -306,7 +323,7 @@ class ImputationDisplay:
                 line_kw=line_kw or {},
             )
         else:
-            axes, self.images_, self.colorbars_ = draw_maps(
+            axes, images, colorbars = draw_maps(
                 self,
                 ax,
                 columns.positions,
@@ -314,6 +331,7 @@ class ImputationDisplay:
                 color_scale=color_scale,
                 row_name=row_name,
             )
+        self.lines_, self.effort_, self.images_, self.colorbars_ = lines, effort, images, colorbars
         self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
         if column_name is None:
             column_name = "date" if columns.kind == "dates" else "columns"
@@ -348,5 +366,18 @@ def _drawn(imputer, X, row_order, max_rows):
     return data
 
 
-def _array(values):
-    return None if values is None else np.asarray(values)
+def _numbers(name, values, shape):
+    """An array of a shape, in which None is any length; None stays None."""
+    if values is None:
+        return None
+    array = np.asarray(values)
+    fits = array.ndim == len(shape) and all(
+        length in (None, got) for length, got in zip(shape, array.shape, strict=True)
+    )
+    if array.dtype.kind not in "biuf" or not fits:
+        lengths = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ValueError(
+            f"Expected {name} to be numbers of shape ({lengths}), got dtype {array.dtype} and "
+            f"shape {array.shape}. from_estimator makes these arrays."
+        )
+    return array

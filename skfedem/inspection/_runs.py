@@ -39,7 +39,7 @@ class Curve(NamedTuple):
 
 
 def check_names(histories, x, y):
-    """Raise unless every history has the column of the x axis, and a series of each name."""
+    """Raise unless a history has the column of the x axis, and as long a series of each name."""
     for number, history in enumerate(histories):
         whose = "the history" if len(histories) == 1 else f"the history of run {number}"
         if _column(x) not in history:
@@ -52,6 +52,13 @@ def check_names(histories, x, y):
                 raise ValueError(
                     f"Expected y to name series of {whose}, got {name!r}. It has "
                     f"{', '.join(map(repr, history))}."
+                )
+            lengths = len(history[_column(x)]), np.shape(history[name])[:1]
+            if lengths[1] != lengths[:1]:
+                raise ValueError(
+                    f"Expected {name!r} of {whose} to have an entry for each of the {lengths[0]} "
+                    f"in {_column(x)!r}, got shape {np.shape(history[name])}. Give the columns of "
+                    "one fit."
                 )
 
 

@@ -40,9 +40,10 @@ def check_start(estimator, n_features, *, warm):
     if weights is not None:
         weights = check_shape("weights_init", weights, (size,))
         if (weights < 0).any() or not np.isclose(weights.sum(), 1):
+            what_to_do = "Normalise them." if weights.min() >= 0 else "Give a share >= 0 for each."
             raise ValueError(
                 "Expected weights_init to be non-negative and to sum to 1, got a smallest of "
-                f"{weights.min():.3g} and a sum of {weights.sum():.6g}. Normalise them."
+                f"{weights.min():.3g} and a sum of {weights.sum():.6g}. {what_to_do}"
             )
     if means is not None:
         means = check_shape("means_init", means, (size, n_features))

@@ -43,6 +43,7 @@ def check_transformed(X, n_columns, *, allow_nan=False):
         unmasked(X),
         dtype=[np.float64, np.float32],
         ensure_all_finite="allow-nan" if allow_nan else True,
+        ensure_min_features=0,  # those that PCA without components gives
         input_name="X",
     )
     if rows.shape[1] != n_columns:

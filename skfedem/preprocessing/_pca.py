@@ -272,9 +272,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raises
         ------
-        ValueError
-            If the covariance has no inverse: features depend linearly on each other, and
-            ``n_components`` leaves nothing for the noise.
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            As ``transform``, and if the covariance has no inverse: features depend linearly on each
+            other, and ``n_components`` leaves nothing for the noise.
         """
         check_is_fitted(self)
         self._check_invertible()
@@ -299,9 +301,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raises
         ------
-        ValueError
-            If the covariance has no inverse: features depend linearly on each other, and
-            ``n_components`` leaves nothing for the noise.
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            As ``transform``, and if the covariance has no inverse: features depend linearly on each
+            other, and ``n_components`` leaves nothing for the noise.
         """
         values = self.score_samples(X)
         return float(np.mean(np.concatenate(values) if isinstance(values, tuple) else values))
@@ -330,6 +334,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raises
         ------
+        NotFittedError
+            Before ``fit``.
         ValueError
             If the covariance has no inverse: features depend linearly on each other, and
             ``n_components`` leaves nothing for the noise.

@@ -14,7 +14,7 @@ from .._federation import offsets_of, runs
 from .._history import History
 from ..participation import draw_active
 from ._base import Broadcast, Received, ServerState, after_short_step, mean_control, server_half
-from ._stopping import Gains, Sweep, first_sweep, next_gains, next_sweep, no_gains
+from ._stopping import Gains, Sweep, first_sweep, next_gains, next_sweep, no_gains, of_these_rows
 
 
 class Options(NamedTuple):
@@ -136,7 +136,8 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     criteria, gains = _final_criteria(problem, standing, options, workers), None
     ahead = history.row(-1)[problem.model.criterion]
     if problem.exact and not np.isnan(ahead):
-        gains = standing.stopping._replace(ahead=ahead)
+        # If no round was completed, the rows may not be those of the gains.
+        gains = of_these_rows(standing.stopping, ahead, problem.model)._replace(ahead=ahead)
     return Run(
         progress.server,
         states,

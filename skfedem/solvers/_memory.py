@@ -166,7 +166,7 @@ def go_on(memory, solver, problem, start, ids):
     usual = _ROUNDING * max(1.0, np.abs(states.controls).max(initial=0))
     if not np.allclose(control, server.control, rtol=0, atol=usual):
         server = server._replace(control=control)
-    gains = memory.gains if unchanged and start.parameters is server.parameters else None
+    gains = memory.gains if start.parameters is server.parameters else None
     server = server._replace(statistics=start.statistics, parameters=start.parameters)
     return start._replace(kept=Kept(server, states, gains))
 

@@ -85,6 +85,11 @@ def no_gains(model):
     return Gains(np.full(model.n_quiet, inf))
 
 
+def of_these_rows(gains, criterion, model):
+    """Gains of earlier rounds, unless the criterion ahead has become another: so have the rows."""
+    return gains if isnan(gains.ahead) or criterion == gains.ahead else no_gains(model)
+
+
 def next_gains(gains, criterion, step_size, model):
     """Gains once the criterion of the next iterate is known, from which this step was taken.
 
@@ -97,11 +102,9 @@ def next_gains(gains, criterion, step_size, model):
     row have to be small; the last one must be no larger than the first: steps with momentum may
     gain little once, or while they gather pace, and much thereafter.
 
-    Where a run goes on from another, whose gains count as well, the criterion that was ``ahead`` is
-    now this one, unless the rows are others.
+    Where a run goes on from another, whose gains count as well, ``of_these_rows`` does.
     """
-    if not isnan(gains.ahead) and criterion != gains.ahead:
-        gains = no_gains(model)
+    gains = of_these_rows(gains, criterion, model)
     gain = inf
     if gains.step_size > 0:
         gain = abs(model.change(criterion, gains.criterion)) / gains.step_size

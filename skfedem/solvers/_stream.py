@@ -122,6 +122,7 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         model=model,
         server=server,
         states=fedem.ClientStates(controls),
+        gains=None,
     )
     return memory, history, trace
 
