@@ -210,7 +210,11 @@ def ragged(clients, lengths, seed=0, round_index=3):
 
 
 @property_test
-@given(st.dictionaries(st.integers(0, 10**9), st.integers(1, 50), min_size=1, max_size=8))
+@given(
+    st.dictionaries(
+        st.integers(0, 10**9), st.integers(1, 50) | st.integers(500, 2000), min_size=1, max_size=8
+    )
+)
 def test_ragged_uniforms_depend_on_the_client_and_its_own_length_alone(lengths):
     clients = sorted(lengths)
     drawn = ragged(clients, [lengths[k] for k in clients])
@@ -219,6 +223,14 @@ def test_ragged_uniforms_depend_on_the_client_and_its_own_length_alone(lengths):
     for client, piece in zip(clients, pieces, strict=True):
         assert_array_equal(piece, ragged([client], [lengths[client]]))
     assert len(np.unique(drawn)) == len(drawn)
+
+
+def test_large_clients_are_jumped_to_and_draw_the_same(monkeypatch):
+    clients, lengths = np.arange(0, 90, 3), np.random.default_rng(0).integers(1, 3000, size=30)
+    drawn = ragged(clients, lengths)
+    for largest in (0, 10**9):
+        monkeypatch.setattr(_random, "_LARGE", largest)
+        assert_array_equal(ragged(clients, lengths), drawn)
 
 
 def test_ragged_uniforms_of_nobody_are_none():
