@@ -409,6 +409,15 @@ def test_bad_options_leave_no_figure(options, error, says, pyplot, mixtures, imp
     assert not pyplot.get_fignums()
 
 
+@pytest.mark.parametrize(
+    ("name", "options"), [("line_kw", {"step": "mid"}), ("fill_between_kw", {"scalex": True})]
+)
+def test_options_of_the_other_method_leave_no_figure(name, options, pyplot, mixtures):
+    with pytest.raises(ValueError, match=f"Expected {name} to have options"):
+        ConvergenceDisplay.from_estimators(mixtures, **{name: options})
+    assert not pyplot.get_fignums()
+
+
 def test_options_of_the_methods_may_be_given(pyplot, mixtures):
     display = ConvergenceDisplay.from_estimators(
         mixtures, line_kw={"scaley": True, "lw": 3}, fill_between_kw={"step": "mid"}
@@ -435,12 +444,36 @@ ARRAYS = {
         ("fitted", np.ones(5)), ("fitted", np.ones((4, 4))), ("n_rows", 3), ("n_rows", 0),
         ("observed", np.ones((2, 5))), ("band_observed_share", np.ones((1, 5))),
         ("observed_share", 1.0), ("observed_total", np.ones(4)), ("unobserved_columns", [7]),
+        ("unobserved_columns", [True, False]), ("unobserved_columns", [1.0]),
     ],
 )  # fmt: skip
 def test_arrays_of_other_shapes(name, value):
     assert ImputationDisplay(**ARRAYS).observed.shape == (4, 5)
     with pytest.raises(ValueError, match=f"Expected {name} to be (an integer|numbers)"):
         ImputationDisplay(**ARRAYS | {name: value})
+
+
+def test_arrays_may_come_from_tables_and_files(tmp_path):
+    np.savez(tmp_path / "display.npz", **ARRAYS)
+    with np.load(tmp_path / "display.npz") as file:
+        display = ImputationDisplay(**dict(file) | {"observed_total": [None, 1, 2, 3, 4]})
+    assert display.n_rows == 4
+    assert_array_equal(display.observed_total, [NAN, 1, 2, 3, 4])
+    assert ImputationDisplay(**ARRAYS | {"unobserved_columns": []}).unobserved_columns.size == 0
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"trend": list("abcde")}, r"numbers of shape \(any,\), got dtype <U1 and shape \(5,\)"),
+        ({"observed_share": np.ones(4)}, r"numbers of shape \(5,\), got dtype float64 and shape"),
+        ({"fitted": np.ones((2, 3))}, r"numbers of shape \(any, 5\)"),
+        ({"unobserved_columns": [False, True]}, "numpy.flatnonzero"),
+    ],
+)
+def test_messages_about_arrays(arrays, says):
+    with pytest.raises(ValueError, match=says):
+        ImputationDisplay(**ARRAYS | arrays)
 
 
 def test_a_plot_that_fails_leaves_the_one_before(pyplot):
@@ -1815,6 +1848,20 @@ def test_a_history_may_be_a_data_frame(pyplot):
     frame = pandas.DataFrame(made_history(range(3), [3.0, 2.0, 1.0]))
     display = ConvergenceDisplay(frame, y="loss").plot()
     assert_array_equal(points(display.lines_["loss"][0])[1], [3, 2, 1])
+
+
+def test_histories_may_be_frames_of_polars(pyplot, mixtures):
+    polars = pytest.importorskip("polars")
+    plain = [gm.history_ for gm in mixtures[:2]]
+    for given, runs in ((plain[0], plain[:1]), (plain, plain)):
+        frames = [polars.DataFrame(dict(run)) for run in runs]
+        drawn = [
+            ConvergenceDisplay(histories, y=["log_likelihood", "weights"], x="bits").plot()
+            for histories in (given, frames[0] if given is plain[0] else frames)
+        ]
+        for name in drawn[0].lines_:
+            want, got = ([points(line) for line in display.lines_[name]] for display in drawn)
+            assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("x", ["round", "bits"])

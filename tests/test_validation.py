@@ -412,6 +412,30 @@ def test_tables_of_pyarrow_are_to_be_converted(estimator, as_list):
         clone(estimator).fit(X)
     with pytest.raises(TypeError, match="got a pyarrow Table. .*to_pandas"):
         clone(estimator).fit(frame).transform(X)
+    if hasattr(estimator, "partial_fit"):
+        with pytest.raises(TypeError, match=says):
+            clone(estimator).fit(frame).partial_fit(X)
+
+
+class ColumnsInAList:
+    """A table whose ``columns`` are arrays, which have no hash."""
+
+    def __init__(self, rows):
+        self._rows = np.asarray(rows)
+        self.columns = list(self._rows.T)
+        self.shape = self._rows.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self._rows, dtype=dtype)
+
+
+def test_columns_that_are_no_names():
+    tables = [ColumnsInAList(rows) for rows in CLIENTS]
+    gm = FederatedGaussianMixture(2, random_state=0)
+    assert_array_equal(gm.fit(tables).means_, clone(gm).fit(CLIENTS).means_)
+    assert_array_equal(
+        gm.partial_fit(tables).means_, clone(gm).fit(CLIENTS).partial_fit(CLIENTS).means_
+    )
 
 
 @pytest.mark.parametrize(

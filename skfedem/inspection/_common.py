@@ -20,7 +20,10 @@ _DASHES = ("-", "--", ":", "-.")
 _BOLDNESS = (1, 2)
 _CHARACTERS_PER_INCH = 14
 # Options that plot and fill_between take themselves, and no line and no band.
-_OF_METHODS = ("scalex", "scaley", "data", "where", "interpolate", "step")
+_OF_METHODS = {
+    "line_kw": ("scalex", "scaley", "data", "xunits", "yunits"),
+    "fill_between_kw": ("where", "interpolate", "step", "data", "xunits", "yunits"),
+}
 _WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
 
 
@@ -135,9 +138,10 @@ def check_text(name, value):
 
 
 def check_options(name, options):
-    """Raise for options of a line or a band that matplotlib does not have; None is none.
+    """Raise for options that a line or a band of matplotlib does not have; None is none.
 
-    This is done before a figure is made: matplotlib would leave it half drawn.
+    So do most values that it refuses. This is done before a figure is made: matplotlib would leave
+    it half drawn.
 
     Parameters
     ----------
@@ -157,7 +161,7 @@ def check_options(name, options):
         )
     artist: Any = Line2D if name == "line_kw" else PolyCollection
     no_data: list[list] = [[], []] if name == "line_kw" else [[]]
-    of_artist = {key: value for key, value in options.items() if key not in _OF_METHODS}
+    of_artist = {key: value for key, value in options.items() if key not in _OF_METHODS[name]}
     try:
         artist(*no_data, **normalize_kwargs(of_artist, artist))
     except (AttributeError, TypeError, ValueError) as error:

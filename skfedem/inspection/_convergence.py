@@ -51,7 +51,7 @@ class ConvergenceDisplay:
 
     Parameters
     ----------
-    histories : dict of ndarray, or list of them
+    histories : dict of ndarray or DataFrame, or list of them
         ``history_`` of each run.
     x : {"round", "epoch", "bits"}, default="round"
         The x axis: rounds; epochs, which are passes over all rows (or observed cells), in a stream
@@ -113,13 +113,14 @@ class ConvergenceDisplay:
         y: str | Iterable[str] | None = None,
         labels: str | Iterable[str] | None = None,
     ) -> None:
-        # A DataFrame of a history has keys as well.
-        is_one = hasattr(histories, "keys")
-        self.histories: list[Any] = [histories] if is_one else as_list(histories)
+        is_one = _is_history(histories)
+        self.histories: list[Any] = [
+            _by_name(history) for history in ([histories] if is_one else as_list(histories))
+        ]
         if not self.histories:
             raise ValueError("Expected the history of at least one run, got none. Give history_.")
         for history in self.histories:
-            if not hasattr(history, "keys"):
+            if not _is_history(history):
                 raise TypeError(
                     "Expected histories to be dictionaries, the history_ of a fit or several of "
                     f"them, got {type(history).__name__}. For estimators use from_estimators."
@@ -396,6 +397,21 @@ class ConvergenceDisplay:
             if quantity.endswith("bits"):
                 mark_bits(line, scale)
         axis.grid(alpha=0.3)
+
+
+def _is_history(value):
+    return hasattr(value, "keys") or _is_polars(value)
+
+
+def _is_polars(value):
+    return hasattr(value, "columns") and hasattr(value, "to_dicts")
+
+
+def _by_name(history):
+    """A history; one in a DataFrame of polars, which has no keys, as a dictionary."""
+    if _is_polars(history):
+        return {name: history[name].to_numpy() for name in history.columns}
+    return history
 
 
 def _history(estimator):

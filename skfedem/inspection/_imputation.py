@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._input.matrices import as_numbers
 from .._parameters import check_choice, check_number, check_switch
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from ..models.families import FAMILIES
@@ -140,6 +141,8 @@ class ImputationDisplay:
         columns = self.trend.shape
         self.fitted: FloatArray = _numbers("fitted", np.asarray(fitted), (None, *columns))
         bands = self.fitted.shape
+        if isinstance(n_rows, np.ndarray) and not n_rows.ndim:  # numpy.load makes arrays of numbers
+            n_rows = n_rows.item()
         check_number("n_rows", n_rows, kind=Integral, low=bands[0])
         self.n_rows = n_rows
         self.observed = _numbers("observed", observed, bands)
@@ -148,10 +151,14 @@ class ImputationDisplay:
         self.observed_total = _numbers("observed_total", observed_total, columns)
         self.unobserved_columns = _numbers("unobserved_columns", unobserved_columns, (None,))
         unseen = self.unobserved_columns
-        if unseen is not None and not np.isin(unseen, np.arange(*columns)).all():
+        any_unseen = unseen is not None and len(unseen) > 0
+        if any_unseen and not (
+            unseen.dtype.kind in "iu" and np.isin(unseen, np.arange(*columns)).all()
+        ):
             raise ValueError(
-                f"Expected unobserved_columns to be numbers of columns, 0 to {columns[0] - 1}, got "
-                f"{unseen}. Count them from 0."
+                "Expected unobserved_columns to be numbers of columns, integers from 0 to "
+                f"{columns[0] - 1}, got {unseen} of dtype {unseen.dtype}. numpy.flatnonzero makes "
+                "them of a mask."
             )
         check_choice("family", family, tuple(FAMILIES))
         self.family = family
@@ -370,14 +377,18 @@ def _numbers(name, values, shape):
     """An array of a shape, in which None is any length; None stays None."""
     if values is None:
         return None
-    array = np.asarray(values)
+    try:
+        array = as_numbers(values)
+    except (TypeError, ValueError):  # told below
+        array = np.asarray(values)
     fits = array.ndim == len(shape) and all(
         length in (None, got) for length, got in zip(shape, array.shape, strict=True)
     )
     if array.dtype.kind not in "biuf" or not fits:
         lengths = ", ".join("any" if length is None else str(length) for length in shape)
+        wanted = f"({lengths},)" if len(shape) == 1 else f"({lengths})"
         raise ValueError(
-            f"Expected {name} to be numbers of shape ({lengths}), got dtype {array.dtype} and "
-            f"shape {array.shape}. from_estimator makes these arrays."
+            f"Expected {name} to be numbers of shape {wanted}, got dtype {array.dtype} and shape "
+            f"{array.shape}. from_estimator makes these arrays."
         )
     return array
