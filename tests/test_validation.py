@@ -625,6 +625,11 @@ BAD_LABELS = {
         TypeError,
         ["can be sorted", "frozenset", "with str"],
     ),
+    "labels without a hash": (
+        pd.Series([[owner] for owner in np.tile(["ash", "birch"], 14).tolist()]),
+        TypeError,
+        ["labels that can be told apart by their hash", "list", "with str"],
+    ),
     "labels of one type without an order": (
         [Owner[name] for name in OWNERS.tolist()],
         TypeError,

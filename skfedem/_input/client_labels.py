@@ -65,7 +65,7 @@ def grouped(labels, n_rows):
         ) from error
     starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
     ids = array[starts]
-    if array.dtype == object and len(set(ids.tolist())) < len(ids):
+    if array.dtype == object and _n_distinct(ids) < len(ids):
         raise TypeError(
             f"Expected client labels that can be sorted, got {type(ids[0]).__name__} labels, of "
             "which some are neither smaller nor larger than others. Convert them, for example "
@@ -76,6 +76,17 @@ def grouped(labels, n_rows):
         # As floats, large integers would change, or become equal.
         ids = plain if (plain == ids).all() else ids
     return ids, order, np.append(starts, n_rows)
+
+
+def _n_distinct(ids):
+    """How many of some objects differ."""
+    try:
+        return len(set(ids.tolist()))
+    except TypeError as error:
+        raise TypeError(
+            f"Expected client labels that can be told apart by their hash, got {error}. Convert "
+            "them, for example with str."
+        ) from error
 
 
 def _label_array(labels, n_rows):
