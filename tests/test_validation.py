@@ -5,6 +5,7 @@ import warnings
 from collections import UserList, deque
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -582,7 +583,7 @@ BAD_LABELS = {
     "the name of a column": (
         "ash",
         TypeError,
-        ["one label for each of the 28 rows", r"column itself, X\['ash'\]"],
+        ["one label for each row, got the string .ash.", r"column itself, X\['ash'\]"],
     ),
     "lengths of clients": ([9, 12, 7], ValueError, ["28 rows", r"\(3,\)", "lengths"]),
     "lists of rows": ([[0, 1], [2, 3, 4]], ValueError, ["one label for each of the 28 rows"]),
@@ -658,6 +659,23 @@ def test_bad_labels(labels, error, says):
 @pytest.mark.parametrize("labels", [OWNERS, ["ash", "birch", "cedar"]], ids=["rows", "clients"])
 def test_labels_together_with_a_list(tables, labels):
     check_refused(ValueError, ["clients=None", "list", "got both", *THREE_WAYS], tables, labels)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        FederatedGaussianMixture().fit,
+        FederatedGaussianMixture().partial_fit,
+        FederatedMatrixImputer().fit,
+        partial(FederatedMatrixImputer().fit, shape=(28, 28)),
+        PerClient(MinMaxScaler()).fit,
+    ],
+    ids=["mixture", "partial_fit", "imputer", "triplets", "PerClient"],
+)
+def test_the_name_of_a_column_is_told_before_the_text_in_it(fit):
+    table = pd.DataFrame(X, columns=["x", "y"]).assign(owner=OWNERS)
+    with pytest.raises(TypeError, match=r"the string 'owner'.*X\['owner'\], and take it out of X"):
+        fit(table, clients="owner")
 
 
 def test_missing_numbers_of_labelled_rows_name_the_client():

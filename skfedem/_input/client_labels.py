@@ -7,6 +7,18 @@ import numpy as np
 from .tables import is_missing, refuse_masked
 
 
+def refuse_name(clients):
+    """Raise if labels of rows are the name of a column.
+
+    That column, of text as a rule, is still in X, so this is told before anything about X.
+    """
+    if isinstance(clients, str):
+        raise TypeError(
+            f"Expected `clients` to hold one label for each row, got the string {clients!r}. If "
+            f"that is a column of X, give the column itself, X[{clients!r}], and take it out of X."
+        )
+
+
 def client_codes(labels, n_rows):
     """Clients of labelled rows.
 
@@ -91,11 +103,7 @@ def _n_distinct(ids):
 
 def _label_array(labels, n_rows):
     """One label for each row, none missing; objects where no array was given."""
-    if isinstance(labels, str):
-        raise TypeError(
-            f"Expected `clients` to hold one label for each of the {n_rows} rows, got the string "
-            f"{labels!r}. Give the column itself, X[{labels!r}], and take it out of X."
-        )
+    refuse_name(labels)
     refuse_masked("clients", labels)
     # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)

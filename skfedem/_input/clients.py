@@ -19,7 +19,7 @@ from .._federation import (
 )
 from .._messages import naming, shown
 from .._rows import JoinedRows, ReorderedRows
-from .client_labels import grouped
+from .client_labels import grouped, refuse_name
 from .sample_weight import check_weights, weights_of_list, weights_of_table
 from .table_labels import is_frame
 from .tables import (
@@ -90,6 +90,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
             weights, lambda row: f" of client {owners_of(data.offsets, row)}", data.offsets
         )
         return _weighted(data, weights)
+    refuse_name(clients)
     if getattr(X, "ndim", 2) == 3:
         raise ValueError(
             f"Expected 2-D data, got one array with 3 dimensions and shape {X.shape}. If its first "

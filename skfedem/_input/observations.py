@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from .._federation import offsets_of, runs
 from .._messages import plural
-from .client_labels import client_codes
+from .client_labels import client_codes, refuse_name
 from .matrices import (
     GIVE_MATRICES,
     as_coo,
@@ -89,6 +89,7 @@ def observations_of_table(estimator, X, clients, missing, *, reset):
 
     With ``reset`` the estimator keeps the features; otherwise they are compared with those kept.
     """
+    refuse_name(clients)
     table = _one_table(estimator, X, reset)
     codes, values = _observed(table, missing)
     given = X if is_frame(X) else table
@@ -102,6 +103,7 @@ def observations_of_table(estimator, X, clients, missing, *, reset):
 
 def observations_of_triplets(estimator, X, clients, shape, missing, rows):
     """One long table of the triplets of one client, or of several with a label for each."""
+    refuse_name(clients)
     shape = _checked_shape(shape, rows)
     refuse_what_is_no_table(X)
     if issparse(X):
