@@ -158,8 +158,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         included, is that of its start alone.
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
         How a start is found. "kmeans": each client (of at most 128, drawn by their weights)
-        clusters its rows and sends the centroids of two or more rows with their counts, and the
-        server clusters those; a client's only row is its mean, which the server has been told.
+        clusters its rows and sends the centroids of two or more different rows with their counts,
+        and the server clusters those; a client's only row is its mean, which the server has been
+        told. The order of a client's rows does not matter, nor whether a row is repeated or has a
+        weight; nor does it for "k-means++".
         Where these are too few, the missing centres are drawn from the normal distribution with the
         mean and the variances of all rows; ``n_init`` tries several. A client with more than
         131,072 rows clusters a random sample of this size, and "k-means++" uses such a sample of
@@ -424,12 +426,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         With weights v_j of rows, s̄_i is ``Σ_j v_j s̄_ij / Σ_j v_j``, the log-likelihood likewise,
         and with ``client_weights="n_samples"`` w_i is the client's share of all weight. Minibatches
         draw rows in proportion to their weights, with replacement only. The fit equals that of
-        repeated rows, minibatches included, where the start is given or does not depend on draws
-        for rows. "kmeans" and "k-means++" give the same start if repeated rows are neighbours and
-        no cluster is a single row (whose centroid is not sent, whatever its weight);
-        "random_from_data" and "random" do not, as they draw for distinct rows. Epochs, and with
-        them ``n_inner="auto"``, count distinct rows; so does the automatic step size if there are
-        many clients and their messages are compressed or they may be away.
+        repeated rows, in any order; with minibatches, if repeated rows are neighbours. Starts of
+        "random_from_data" and "random" are others, as they draw for each row that is given; so are
+        those from a sample of more than 131,072 rows. Epochs, and with them ``n_inner="auto"``,
+        count the rows that are given; so does the automatic step size if there are many clients and
+        their messages are compressed or they may be away.
         """
         self._check_parameters()
         checked, settings, memory = clone(self), in_python_numbers(self), None

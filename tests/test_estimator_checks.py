@@ -9,6 +9,7 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 STOCHASTIC = {"step_size": 0.05, "max_iter": 10, "tol": 10.0, "random_state": 0}
 ESTIMATORS = [
     FederatedGaussianMixture(),
+    FederatedGaussianMixture(n_components=2),
     FederatedGaussianMixture(
         n_components=2,
         solver="vr_fedem",
@@ -40,22 +41,8 @@ ESTIMATORS = [
 ]
 
 
-def expected_failed_checks(estimator):
-    """Checks that are not meant for draws that go by the order of rows."""
-    draws_for_rows = getattr(estimator, "n_components", 1) > 1
-    if not draws_for_rows:
-        return {}
-    return {
-        "check_sample_weight_equivalence_on_dense_data": (
-            "It shuffles the weighted rows, and what is drawn of the rows goes by their order: the "
-            "centres of the start, and minibatches. test_sample_weight.py has it with rows in "
-            "order, and from a given start."
-        )
-    }
-
-
 # Warnings are errors here, but for this one.
 @pytest.mark.filterwarnings("ignore:Not converged to tol=10.0 after 10 rounds")
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failed_checks)
+@parametrize_with_checks(ESTIMATORS)
 def test_the_contract_of_scikit_learn(estimator, check):
     check(estimator)

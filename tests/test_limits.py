@@ -230,8 +230,8 @@ def test_a_feature_that_reg_covar_drowns_takes_nothing_from_the_others(covarianc
 def test_a_feature_whose_variance_floats_cannot_hold_is_a_constant_one(covariance_type, omega):
     clients = ragged_clients()
     fit = federated(covariance_type, omega=omega, max_iter=20)
-    constant = clone(fit).fit([rows * [0.0, 1.0] for rows in clients])
-    assert_same_fit(fit.fit([rows * [1e-158, 1.0] for rows in clients]), constant)
+    constant = clone(fit).fit([rows * [1.0, 0.0] for rows in clients])
+    assert_same_fit(fit.fit([rows * [1.0, 1e-158] for rows in clients]), constant)
     fit.fit([rows * 1e-158 for rows in clients])
     for name in (*FITTED, "client_drift_"):
         assert np.isfinite(getattr(fit, name)).all()

@@ -793,6 +793,13 @@ def test_what_centroids_leave_of_the_mean_is_no_row(n_clusters):
     assert n_alone > 10
 
 
+def test_copies_of_a_row_send_no_centroid():
+    # Three rows, one of them twenty times: a cluster of its own, whose mean is that row.
+    client = np.array([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [0.1, 0.1]] + 20 * [[50.0, 50.0]])
+    sent, n_sent = centroids_sent(client, 2, client.mean(axis=0), 0)
+    assert np.abs(sent - 50).max(axis=1).min(initial=np.inf) > 1
+
+
 def start_of(clients, n_components=3, **parameters):
     """Where a fit begins, quietly."""
     parameters = {"random_state": 0, **parameters}

@@ -79,12 +79,35 @@ def test_integer_weights_are_repeated_rows(covariance_type, client_weights):
     )
 
 
+@pytest.mark.parametrize("has_ties", [False, True])
+@pytest.mark.parametrize("n_rows", [6, 60])
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++"])
-def test_a_start_from_rows_is_that_of_repeated_rows(init_params):
-    gm = FederatedGaussianMixture(3, init_params=init_params, random_state=3)
-    assert_same_fit(
-        fit(sklearn.clone(gm), CLIENTS, sample_weight=WEIGHTS), fit(sklearn.clone(gm), REPEATED)
-    )
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=10)
+def test_a_start_from_rows_is_that_of_repeated_rows_in_any_order(
+    init_params, n_rows, has_ties, seed
+):
+    rng = np.random.default_rng(seed)
+    clients = [rng.normal(2 * client, 1, size=(n_rows, 2)) for client in range(4)]
+    if has_ties:
+        for rows in clients:
+            rows[:, 0] = rows[:, 0].round()
+    weights = [1 + rng.integers(0, 4, size=n_rows) for _ in clients]
+    repeated = [  # in any order
+        rng.permutation(np.repeat(rows, v, axis=0))
+        for rows, v in zip(clients, weights, strict=True)
+    ]
+    gm = FederatedGaussianMixture(3, init_params=init_params, random_state=3, max_iter=0)
+    weighted = fit(sklearn.clone(gm), clients, sample_weight=weights)
+    fit(gm, repeated)
+    assert_allclose(weighted.weights_, gm.weights_, **ALMOST)
+    assert_allclose(weighted.means_, gm.means_, **ALMOST)
+
+
+def test_the_order_of_rows_does_not_change_the_start():
+    gm = FederatedGaussianMixture(3, random_state=0)
+    shuffled = [np.random.default_rng(1).permutation(rows) for rows in CLIENTS]
+    assert_same_fit(fit(sklearn.clone(gm), shuffled), fit(gm, CLIENTS))
 
 
 def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():

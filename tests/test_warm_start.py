@@ -348,7 +348,7 @@ def test_a_warm_run_is_resumed_bit_for_bit(tmp_path):
 def test_runs_go_on_where_an_outer_loop_was_begun_early(tmp_path, stop):
     images, digits = load_digits(return_X_y=True)
     rows = PCA(15, svd_solver="full").fit_transform(images)
-    settings = {"n_components": 5, "reg_covar": 0.1, "tol": 0.0, "random_state": 0}
+    settings = {"n_components": 5, "reg_covar": 0.1, "tol": 0.0, "random_state": 9}
     settings |= {"solver": "vr_fedem", "batch_size": 5}
     whole = fit(FederatedGaussianMixture(**settings, max_iter=90), rows, clients=digits)
     (cut,) = np.flatnonzero(whole.history_["safeguarded"])

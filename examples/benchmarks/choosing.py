@@ -32,7 +32,7 @@ X = PCA(n_components=10, svd_solver="full").fit_transform(images)
 clients = [part for digit in range(10) for part in np.array_split(X[digits == digit], 3)]
 
 common = {"n_components": 10, "covariance_type": "tied"}
-start = FederatedGaussianMixture(**common, max_iter=0, random_state=0).fit(clients)
+start = FederatedGaussianMixture(**common, max_iter=0, random_state=11).fit(clients)
 common |= {
     "weights_init": start.weights_,
     "means_init": start.means_,

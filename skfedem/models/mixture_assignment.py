@@ -20,7 +20,7 @@ from .mixture_domain import in_domain
 _LARGEST_COHORT = 128
 # Rows that k-means, or k-means++, looks at; if there are more, a random sample says as much.
 _LARGEST_SAMPLE = 2**17
-# k-means centroids of fewer rows than this are not sent: they would be, or nearly be, rows.
+# k-means centroids of fewer different rows than this are not sent: they would be rows.
 _FEWEST_ROWS = 2
 # scikit-learn's default.
 _KMEANS_TOL = 1e-4
@@ -111,20 +111,18 @@ def _random_statistics(model, federation, seed):
 def _kmeans_centers(model, federation, seed):
     """One-shot federated k-means: clients send centroids and counts, the server clusters those.
 
-    The only row of a client is its mean, which the server has been told. Where too few centroids
-    are known, the missing centres are drawn from the normal distribution with the rows' mean and
-    variances.
+    The only row of a client is its mean, which the server has been told.
     """
     rng = np.random.RandomState(seed)
     d, size, weighted = model.n_features, model.n_components, federation.sample_weight
     parts, n_sent = [], 0
     for client, weight in zip(*_cohort(rng, federation.weights), strict=True):
         sample = _sample(rng, *federation.offsets[client : client + 2])
-        rows = take_rows(federation.rows, sample) - model.units.center
+        weights = np.ones(len(sample)) if weighted is None else weighted.values[sample]
+        rows, weights = _distinct(take_rows(federation.rows, sample), weights)
         if len(rows) == 1:
             centroids, shares = rows, np.ones(1)
         else:
-            weights = None if weighted is None else weighted.values[sample]
             n_clusters = min(size, len(rows) // _FEWEST_ROWS)
             centroids, shares = _centroids_to_send(rows, n_clusters, seed, weights)
             n_sent += len(shares)
@@ -132,11 +130,10 @@ def _kmeans_centers(model, federation, seed):
     centroids, mass = map(np.concatenate, zip(*parts, strict=True))
     bits = FLOAT_BITS * n_sent * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
-    drawn = rng.normal(size=(size - n_found, d)) * model.units.spread
     if n_found:
         found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=mass)
-        drawn = np.concatenate([found.cluster_centers_, drawn])
-    return drawn + model.units.center, bits
+        centroids = found.cluster_centers_
+    return _filled_up(model, centroids, rng), bits
 
 
 def _cohort(rng, weights):
@@ -161,12 +158,26 @@ def _represented(own):
     return np.maximum(own, left / n_left)
 
 
+def _distinct(rows, weights):
+    """Distinct rows, as float64, in the order of their values, and the weight of each.
+
+    What is drawn of them does not depend on the order of the rows, nor on whether a row has a
+    weight or is repeated.
+    """
+    rows = rows.astype(np.float64)
+    order = np.argsort(rows[:, 0], kind="stable")
+    if (np.diff(rows[order, 0]) > 0).all():  # the other columns would take many times as long
+        return rows[order], weights[order]
+    distinct, place = np.unique(rows, axis=0, return_inverse=True)
+    return distinct, np.bincount(place.ravel(), weights)
+
+
 def _centroids_to_send(rows, n_clusters, seed, sample_weight):
     """Centroids of a client's clusters of two or more rows, and the share of its rows in each.
 
-    The mean of the client's rows is known to the server, so that the sum of what is held back
-    follows from what is sent. If only a single row would be held back, the smallest of the other
-    clusters is held back with it.
+    No two rows are equal. The mean of the client's rows is known to the server, so that the sum of
+    what is held back follows from what is sent. If only a single row would be held back, the
+    smallest of the other clusters is held back with it.
 
     Returns
     -------
@@ -201,14 +212,18 @@ def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None, tol=_KMEANS_T
 
 
 def _weighted_tol(rows, weights):
-    """Tolerance for k-means, a share of the unweighted variance, as repeated rows would get it."""
-    if weights is None:
-        return _KMEANS_TOL
+    """Share of the rows' unweighted variance that is a given one of their weighted variance."""
     plain = rows.var(axis=0).mean()
     if plain == 0:
         return _KMEANS_TOL
     mean = np.average(rows, axis=0, weights=weights)
     return _KMEANS_TOL * np.average((rows - mean) ** 2, axis=0, weights=weights).mean() / plain
+
+
+def _filled_up(model, centers, rng):
+    """Centres and, for those that are missing, normal numbers with the rows' mean and variances."""
+    drawn = rng.normal(size=(model.n_components - len(centers), model.n_features))
+    return np.concatenate([centers, drawn * model.units.spread + model.units.center])
 
 
 def _plusplus_centers(model, federation, seed):
@@ -219,15 +234,16 @@ def _plusplus_centers(model, federation, seed):
     row_weights = (federation.weights / federation.totals)[owners]
     if federation.sample_weight is not None:
         row_weights *= federation.sample_weight.values[sample]
-    centers, _ = kmeans_plusplus(
-        take_rows(federation.rows, sample) - model.units.center,
-        model.n_components,
+    rows, row_weights = _distinct(take_rows(federation.rows, sample), row_weights)
+    _, chosen = kmeans_plusplus(
+        rows - model.units.center,
+        min(model.n_components, len(rows)),
         sample_weight=row_weights,
         random_state=rng,
     )
     sums_of_distances = model.n_components * federation.n_clients
-    bits = FLOAT_BITS * (centers.size + sums_of_distances)
-    return centers + model.units.center, bits
+    bits = FLOAT_BITS * (rows[chosen].size + sums_of_distances)
+    return _filled_up(model, rows[chosen], rng), bits
 
 
 def _rows_as_centers(model, federation, seed):
