@@ -82,7 +82,7 @@ print(f"{name}: {len(X):,} rows on {labels.max() + 1} clients")
 # Uncompressed federated EM is what the estimator does by default. From the start, which all runs
 # share, it climbs to an optimum, and we plot the distance to this optimum. The digits start from
 # the default, one-shot federated k-means. On MNIST that start is so near the end that uncompressed
-# EM takes four to ten rounds; so there the start is the paper's, with random images as means.
+# EM takes four to twelve rounds; so there the start is the paper's, with random images as means.
 
 
 def common():

@@ -89,6 +89,8 @@ def check_choice(name, value, choices, *, hint=""):
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(map(repr, choices))
         close = get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
+        if close and value.lower().startswith("non"):
+            close = []  # "non-iid" is the opposite of "iid"
         advice = f"Did you mean {close[0]!r}?" if close else "Give one of these."
         raise ValueError(
             f"Expected {name} to be one of {names}, got {_short(value)}. {advice} {hint}".rstrip()

@@ -201,8 +201,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     checkpoint : path-like, default=None
         File in which the run is saved regularly, so that ``fit(..., resume_from=path)`` can go on
         from it. The previous save is kept beside it, with ``.previous`` appended to its name. A
-        file holds one run: in a search, that of the fit that was the last to save; with
-        ``warm_start``, that of the fit before until the next one saves for the first time.
+        file holds one run, and needs ``n_init=1``: in a search, that of the fit that was the last
+        to save; with ``warm_start``, that of the fit before until the next one saves for the first
+        time.
     checkpoint_every : int, default=100
         Rounds between two saves. The last round is saved as well, unless the fit is stopped from
         the keyboard: the file then holds the last regular save, if there was one.

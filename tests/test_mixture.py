@@ -796,7 +796,7 @@ def test_what_centroids_leave_of_the_mean_is_no_row(n_clusters):
 def test_copies_of_a_row_send_no_centroid():
     # Three rows, one of them twenty times: a cluster of its own, whose mean is that row.
     client = np.array([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [0.1, 0.1]] + 20 * [[50.0, 50.0]])
-    sent, n_sent = centroids_sent(client, 2, client.mean(axis=0), 0)
+    sent, _ = centroids_sent(client, 2, client.mean(axis=0), 0)
     assert np.abs(sent - 50).max(axis=1).min(initial=np.inf) > 1
 
 
@@ -1120,6 +1120,15 @@ def test_one_round_is_one_round():
 def test_minibatches_that_do_not_converge_name_the_solver_that_does():
     gm = FederatedGaussianMixture(**EXACT, batch_size=4, max_iter=200, tol=1e-9, step_size=0.5)
     with pytest.warns(ConvergenceWarning, match="increase tol, or use solver='vr_fedem', whose"):
+        gm.fit(CLIENTS)
+
+
+@pytest.mark.parametrize("noise", [{"omega": 0.3}, {"participation": 0.9}])
+def test_rounds_without_control_variates_name_them(noise):
+    few = {"control_step": 0.0, "step_size": 0.02, "max_iter": 510, "tol": 1e-9}
+    gm = FederatedGaussianMixture(**EXACT, **noise, **few)
+    says = r"with control_step=0, the noise .* does not die out\. Set control_step='auto', or inc"
+    with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
 
 

@@ -839,6 +839,12 @@ def test_misspelt_names(name, value, meant):
     check_refused(ValueError, ["Give one of these"], CLIENTS, **{name: "xyz"})
 
 
+@pytest.mark.parametrize("scheme", ["non-iid", "noniid", "Non_IID"])
+def test_the_opposite_of_a_name_is_not_suggested(scheme):
+    with pytest.raises(ValueError, match="Give one of these. Clients are unlike with 'label' and"):
+        split_clients(X, 3, scheme=scheme)
+
+
 @pytest.mark.parametrize("name", sorted(set(CHOICES) - {"compressor"}))
 def test_none_is_no_name(name):
     check_refused(ValueError, [f"Expected {name}", "got None"], CLIENTS, **{name: None})
@@ -982,6 +988,10 @@ BAD_STARTS = {
     "precisions that are not symmetric": (
         {"precisions_init": [[1, 0.5], [0, 1]], "covariance_type": "tied"},
         ["precisions_init", "symmetric and positive definite", "0.5 from .* the diagonal"],
+    ),
+    "a negative precision": (
+        {"precisions_init": np.stack([np.eye(2), np.diag([1.0, -3.0])])},
+        ["precisions_init", "positive definite", "got -3 on a diagonal. Give positive"],
     ),
     "precisions that are not positive definite": (
         {"precisions_init": np.stack([np.eye(2), [[1.0, 2.0], [2.0, 1.0]]])},
@@ -1237,15 +1247,25 @@ def test_a_list_and_its_labels_are_the_same_federation(data):
     assert_unchanged(got, attributes)
 
 
-def test_a_compressor_whose_lengths_are_negative():
+@pytest.mark.parametrize(
+    ("length", "says"),
+    [(-1, "lengths >= 0 from n_bytes .* got -1"), (7.5, "integers from n_bytes .* got .*float64")],
+)
+def test_a_compressor_whose_lengths_are_none(length, says):
     class Wrong(RandK):
         def n_bytes(self, values, lengths=None):
-            return np.full(3, -1)
+            return np.full(3, length)
 
     rows = np.random.default_rng(0).normal(size=(3, 10, 2))
     gm = FederatedGaussianMixture(2, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
-    with pytest.raises(ValueError, match="lengths >= 0 from n_bytes .* got -1. Correct this class"):
+    with pytest.raises(ValueError, match=f"{says}. Correct this class"):
         gm.fit(list(rows))
+
+
+def test_a_class_as_compressor():
+    says = ["to be an object, got the class RandK", r"Call it, as in RandK\(omega=1.0\)"]
+    check_refused(TypeError, says, CLIENTS, compressor=RandK, omega=1.0)
+    check_refused(ValueError, ["subclass of skfedem.compression"], CLIENTS, compressor=3)
 
 
 # ---- lists of small tables

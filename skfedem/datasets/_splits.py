@@ -105,7 +105,8 @@ def client_labels(
     >>> bool(np.all(labels[:3] == labels[3:]))  # one label, one client
     True
     """
-    check_choice("scheme", scheme, _SCHEMES)
+    unlike = "Clients are unlike with 'label' and 'dirichlet'."
+    check_choice("scheme", scheme, _SCHEMES, hint=unlike)
     check_number("n_clients", n_clients, kind=Integral, low=1)
     check_number("min_rows", min_rows, kind=Integral, low=1)
     n_samples = np.shape(_check_rows(X))[0]

@@ -135,8 +135,12 @@ def check_spread(model, name, covariances):
 
 def _check_positive_definite(name, matrices):
     expected = f"Expected {name} to be symmetric and positive definite"
-    # With a unit diagonal, so that entries are judged on the scale of their own features.
     variances = np.diagonal(matrices, axis1=-2, axis2=-1)
+    if variances.min() < 0:
+        raise ValueError(
+            f"{expected}, got {variances.min():.3g} on a diagonal. Give positive numbers there."
+        )
+    # With a unit diagonal, so that entries are judged on the scale of their own features.
     scale = np.sqrt(np.where(variances > 0, variances, 1.0))
     scaled = matrices / scale[..., :, None] / scale[..., None, :]
     if not np.allclose(scaled, np.swapaxes(scaled, -1, -2)):

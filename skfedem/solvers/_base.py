@@ -220,6 +220,11 @@ def _check_sent(
             f"Expected finite values from compress of {compressor!r}, got NaN or inf. Correct this "
             "class."
         )
+    if n_bytes.dtype.kind not in "iu":
+        raise ValueError(
+            f"Expected integers from n_bytes of {compressor!r}, got dtype {n_bytes.dtype}. Correct "
+            "this class."
+        )
     if not (n_bytes >= 0).all():
         raise ValueError(
             f"Expected lengths >= 0 from n_bytes of {compressor!r}, got {n_bytes.min()}. Correct "

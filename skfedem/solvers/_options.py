@@ -89,10 +89,14 @@ def _check_compressor(compressor, omega):
                 "to a positive number to use it.",
                 UserWarning,
             )
-    else:
-        check_choice(
-            "compressor", compressor, tuple(_COMPRESSORS), hint="Or None, or a Compressor object."
+    elif isinstance(compressor, type) and issubclass(compressor, Compressor):
+        raise TypeError(
+            f"Expected compressor to be an object, got the class {compressor.__name__}. Call it, "
+            f"as in {compressor.__name__}(omega=1.0)."
         )
+    else:
+        hint = "Or None, or an object of a subclass of skfedem.compression.Compressor."
+        check_choice("compressor", compressor, tuple(_COMPRESSORS), hint=hint)
 
 
 def federated_problem(estimator, model, federation, seed):

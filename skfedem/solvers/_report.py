@@ -160,6 +160,9 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
             advice = "No number of rounds is enough with this step: use a larger step_size"
         if estimator.tol == 0:
             advice += ", and increase tol, to see whether it converges"
+    elif estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
+        why += ": with control_step=0, the noise of compression and absence does not die out"
+        advice = "Set control_step='auto'"
     ways = [advice]
     if or_tol and estimator.tol > 0:
         ways.append("increase tol")
