@@ -842,8 +842,8 @@ def test_rounding_along_axes_that_do_not_vary_is_no_covariance(seed):
     given = {"covariance_type": "tied", "random_state": 0}
     gm = FederatedGaussianMixture(3, batch_size=1, **given).partial_fit(rows)
     assert np.isfinite(gm.score(rows))
-    warm = FederatedGaussianMixture(3, warm_start=True, **given).fit(rows)
-    assert np.isfinite(warm.fit(rows[:10]).score(rows))
+    warm = fit(FederatedGaussianMixture(3, warm_start=True, **given), rows)
+    assert np.isfinite(fit(warm, rows[:10]).score(rows))
 
 
 # ---- the domain of the M-step

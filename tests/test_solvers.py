@@ -297,7 +297,7 @@ def test_a_step_far_too_large_is_shortened_counted_and_reported(covariance_type,
         step_size=1.0,
         max_iter=100,
         tol=0.0,
-        random_state=0,
+        random_state=3,
     )
     with (
         pytest.warns(ConvergenceWarning, match="below its start: do not use it"),
