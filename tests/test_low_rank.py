@@ -1,5 +1,7 @@
 """The low-rank model on the solvers, against soft-impute and the literal Algorithm 7."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -12,7 +14,7 @@ from skfedem import FederatedMatrixImputer
 from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
-from skfedem.models import thresholding
+from skfedem.models import main_effects, thresholding
 from skfedem.models.families import FAMILIES
 from skfedem.models.low_rank_start import low_rank_model, start_run
 from skfedem.models.low_rank_theta import (
@@ -29,6 +31,7 @@ from skfedem.models.main_effects import (
     Pooled,
     Support,
     _column_factor,
+    _solve_for_columns,
     fit_effects,
 )
 from skfedem.models.proximal import (
@@ -490,12 +493,35 @@ def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
     assert 6 * counts.mean(axis=1) @ (excess - np.log1p(excess)) < 0.01
 
 
-def test_where_rounding_spoils_the_normal_equations_curvatures_alone_speed_them_up():
+@pytest.mark.parametrize("matrix", [np.array([[4e12]]), csr_array([[4e12]])])
+def test_where_rounding_spoils_the_normal_equations_curvatures_alone_speed_them_up(matrix):
     # One row and one column: whatever one gains the other loses, and the least ridge, 1e-7, is
     # rounded away.
     curvature = np.array([4e12]) + 1e-7
-    factor = _column_factor(csr_array([[4e12]]), curvature, curvature)
-    assert_array_equal(factor**2, [curvature])
+    assert _column_factor(matrix, curvature, curvature) is None
+
+
+def test_without_a_factor_conjugate_gradients_solve_the_same_equations(monkeypatch):
+    weights = np.random.default_rng(0).uniform(0.5, 2, size=(6, 4))
+    by_row, by_column = 0.3 + weights.sum(axis=1), 0.3 + weights.sum(axis=0)
+    equations = weights, by_row, by_column, np.arange(4.0), None
+    direct, _ = _solve_for_columns(*equations)
+    schur = np.diag(by_column) - weights.T @ (weights / by_row[:, None])
+    assert_allclose(schur @ direct, np.arange(4.0), rtol=0, atol=1e-13)
+    monkeypatch.setattr(main_effects, "_column_factor", lambda *_: None)
+    # They end at a relative residual of 1e-6.
+    assert_allclose(_solve_for_columns(*equations)[0], direct, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_small_matrices_take_the_steps_of_large_ones(monkeypatch, family):
+    data = observations(family, overlap=True)
+    small = fitted(problem_of(data, family), max_iter=20).server.statistics.iterate
+    monkeypatch.setattr(main_effects, "_MOST_ENTRIES", 0)
+    monkeypatch.setattr(main_effects, "_MOST_DIRECT", 0)
+    large = fitted(problem_of(data, family), max_iter=20).server.statistics.iterate
+    # Conjugate gradients leave 1e-6 of a direction, of which the next step leaves the square.
+    assert_allclose(small.theta, large.theta, rtol=0, atol=1e-8)
 
 
 def test_effects_of_rows_without_a_bird_stay_finite():
@@ -529,10 +555,12 @@ def test_thresholding_is_that_of_the_dense_matrix():
         generator.standard_normal((SHAPE[1], 3)),
     )  # fmt: skip
     dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
-    dense += support.matrix(values).toarray()
-    for rank in (2, min(SHAPE)):
-        found, block = threshold_singular_values(low_rank, support.matrix(values), 1.0, rank)
-        again, _ = threshold_singular_values(low_rank, support.matrix(values), 1.0, rank, block)
+    array = support.matrix(values)
+    assert_array_equal(array[support.rows, support.columns], values)
+    dense += array
+    for rank, matrix in product((2, min(SHAPE)), (array, csr_array(array))):
+        found, block = threshold_singular_values(low_rank, matrix, 1.0, rank)
+        again, _ = threshold_singular_values(low_rank, matrix, 1.0, rank, block)
         assert_allclose(again.singular_values, found.singular_values, rtol=1e-12)
         want = oracle.threshold_singular_values(dense, 1.0, rank)
         assert_allclose(found.left * found.singular_values @ found.right.T, want, atol=1e-10)

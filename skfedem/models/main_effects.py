@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import lapack
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
@@ -37,8 +37,13 @@ _SUFFICIENT_DECREASE = 1e-4
 # Once a full Newton step has failed, no effect may change by more than this: further away, the
 # quadratic model says nothing.
 _LONGEST = 4.0
-# Up to this many columns, a dense factor of their normal equations speeds up the conjugate
-# gradients; it is renewed when these take more than _SLOW steps.
+# Entries of a matrix that is not worth being sparse: SciPy's checks of a sparse one take as long as
+# products with so many numbers.
+_MOST_ENTRIES = 2**17
+# Normal equations of up to so many columns are solved by a Cholesky factor each time. Up to
+# _MOST_DENSE, an earlier factor speeds up the conjugate gradients; it is renewed when these take
+# more than _SLOW steps.
+_MOST_DIRECT = 64
 _MOST_DENSE = 2000
 _SLOW = 8
 # Rows up and columns down alike move no θ, so that the ridge alone determines how far they go. In a
@@ -76,8 +81,13 @@ class Support(NamedTuple):
     shape: tuple
 
     def matrix(self, values):
-        """Sparse matrix with these values in the observed cells; they are not copied."""
-        return csr_array((values, self.columns, self.row_starts), shape=self.shape)
+        """Matrix with these values in the observed cells: sparse if it is large, else an array."""
+        n_rows, n_columns = self.shape
+        if n_rows * n_columns > _MOST_ENTRIES:
+            return csr_array((values, self.columns, self.row_starts), shape=self.shape)
+        array = np.zeros(self.shape)
+        array[self.rows, self.columns] = values
+        return array
 
     def margins(self, values):
         """Sums of such values over each row and over each column."""
@@ -267,32 +277,51 @@ def _newton_direction(pooled, slopes, weights, factor):
         return Effects(intercept, np.zeros_like(rows), columns / by_column), None
     # Eliminate the rows: (C - Wᵀ R⁻¹ W) c = g_c - Wᵀ R⁻¹ g_r, then r = R⁻¹ (g_r - W c).
     matrix = pooled.support.matrix(weights)
-    transposed = matrix.T
-    right = columns - transposed @ (rows / by_row)
+    right = columns - matrix.T @ (rows / by_row)
+    solution, factor = _solve_for_columns(matrix, by_row, by_column, right, factor)
+    return Effects(intercept, (rows - matrix @ solution) / by_row, solution), factor
+
+
+def _solve_for_columns(matrix, by_row, by_column, right, factor):
+    """Solution c of ``(C - Wᵀ R⁻¹ W) c = right``, and a factor for the next equations, or None."""
+    size, is_small = len(right), len(right) <= _MOST_DIRECT
+    if is_small or (factor is None and size <= _MOST_DENSE):
+        factor = _column_factor(matrix, by_row, by_column)
+    if is_small and factor is not None:
+        return _solve(factor, right), None
+    transposed = matrix.T  # made once: of a sparse matrix, it is another
 
     def times(c):
         return by_column * c - transposed @ ((matrix @ c) / by_row)
 
-    if factor is None and len(columns) <= _MOST_DENSE:
-        factor = _column_factor(matrix, by_row, by_column)
-    solution, n_steps = _conjugate_gradients(times, right, by_column, factor)
+    def precondition(c):
+        return c / by_column if factor is None else _solve(factor, c)
+
+    solution, n_steps = _conjugate_gradients(times, right, precondition)
     if n_steps > _SLOW and factor is not None:
         factor = _column_factor(matrix, by_row, by_column)
-    return Effects(intercept, (rows - matrix @ solution) / by_row, solution), factor
+    return solution, factor
 
 
 def _column_factor(matrix, by_row, by_column):
-    """Upper Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite."""
-    scaled = matrix / by_row[:, None]
-    dense = -(matrix.T @ scaled).toarray()
-    dense[np.diag_indices_from(dense)] += by_column
-    try:
-        return cho_factor(dense)[0]
-    except np.linalg.LinAlgError:  # by rounding, where all curvature is as small as the ridge
-        return np.diag(np.sqrt(by_column))
+    """Upper Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite.
+
+    None if rounding has made it indefinite, where all curvature is as small as the ridge.
+    """
+    scaled = matrix / np.sqrt(by_row)[:, None]
+    factor, info = lapack.dpotrf(np.diag(by_column) - scaled.T @ scaled)
+    return factor if info == 0 else None
 
 
-def _conjugate_gradients(times, right, by_column, factor):
+def _solve(factor, right):
+    """Solution of the equations that have this Cholesky factor.
+
+    SciPy's function of LAPACK's takes several times as long where there are few.
+    """
+    return lapack.dpotrs(factor, right)[0]
+
+
+def _conjugate_gradients(times, right, precondition):
     """Solution of ``times(c) = right``, and how many steps it took."""
     size, n_steps = len(right), 0
     if not right.any():
@@ -301,11 +330,6 @@ def _conjugate_gradients(times, right, by_column, factor):
     def count(_):
         nonlocal n_steps
         n_steps += 1
-
-    def precondition(c):
-        return (
-            c / by_column if factor is None else cho_solve((factor, False), c, check_finite=False)
-        )
 
     solution, _ = conjugate_gradients(
         LinearOperator((size, size), matvec=times, dtype=np.float64),

@@ -1,9 +1,9 @@
-"""Soft-thresholding of the singular values of a matrix that is low rank plus sparse."""
+"""Soft-thresholding of the singular values of a low-rank matrix plus another."""
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import lapack
 from scipy.sparse.linalg import ArpackError, LinearOperator
 
 from .._compat import dominant_eigenvectors
@@ -17,8 +17,8 @@ _ROUNDING = 1e-12
 _POWER_ITERATIONS = 30
 
 
-def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
-    """``SVT(low_rank + sparse)``: singular values shrunk by the threshold, cut to a rank.
+def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
+    """``SVT(low_rank + matrix)``: singular values shrunk by the threshold, cut to a rank.
 
     Given the dominant right singular vectors of a matrix that was nearly the same, one pass of
     block power iteration is enough to follow it. Without them, ARPACK iterates to convergence.
@@ -27,7 +27,7 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     ----------
     low_rank : LowRank
         Its factors need not be orthonormal here, nor its values positive.
-    sparse : sparse array of shape (n_rows, n_columns)
+    matrix : sparse array or ndarray of shape (n_rows, n_columns)
     threshold : float
     rank : int
         Largest rank of the result.
@@ -40,20 +40,20 @@ def threshold_singular_values(low_rank, sparse, threshold, rank, block=None):
     block : ndarray of shape (n_columns, m)
         For the next call.
     """
-    if not (sparse.data.any() or low_rank.singular_values.any()):
-        return zero_low_rank(sparse.shape), block
+    if not (np.any(matrix.data) or low_rank.singular_values.any()):
+        return zero_low_rank(matrix.shape), block
     scaled = low_rank.left * low_rank.singular_values
-    transposed = sparse.T  # made once: ARPACK asks for hundreds of products
+    transposed = matrix.T  # made once: ARPACK asks for hundreds of products
 
     def times(vectors):
-        return sparse @ vectors + scaled @ (low_rank.right.T @ vectors)
+        return matrix @ vectors + scaled @ (low_rank.right.T @ vectors)
 
     def transposed_times(vectors):
         return transposed @ vectors + low_rank.right @ (scaled.T @ vectors)
 
     if block is None:
-        matrix = LinearOperator(sparse.shape, times, transposed_times, dtype=np.float64)
-        block = _dominant_directions(matrix, min(rank + _SPARE, *sparse.shape))
+        operator = LinearOperator(matrix.shape, times, transposed_times, dtype=np.float64)
+        block = _dominant_directions(operator, min(rank + _SPARE, *matrix.shape))
     left = orthonormal(times(block))
     block, singular_values, turned = np.linalg.svd(transposed_times(left), full_matrices=False)
     shrunk = singular_values[:rank] - threshold
@@ -112,7 +112,7 @@ def orthonormal(vectors):
     try:
         for _ in range(2):
             factor = np.linalg.cholesky(basis.T @ basis)
-            basis = solve_triangular(factor, basis.T, lower=True, check_finite=False).T
+            basis = lapack.dtrtrs(factor, basis.T, lower=True)[0].T
     except np.linalg.LinAlgError:
         return np.linalg.qr(vectors)[0]
     if np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > _ROUNDING:
