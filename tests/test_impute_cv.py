@@ -82,7 +82,11 @@ def recorded(monkeypatch):
 # Fewer, shorter and simpler fits than by default: what is checked does not depend on them, and the
 # imputer itself is checked with the effects of its default.
 @parametrize_with_checks(
-    [FederatedMatrixImputerCV(effects="rows", penalties=2, n_splits=2, tol=0.1)]
+    [
+        FederatedMatrixImputerCV(
+            effects="rows", penalties=2, effects_penalties=(0.1,), n_splits=2, tol=0.1
+        )
+    ]
 )
 def test_the_contract_of_scikit_learn(estimator, check):
     check(estimator)
@@ -231,8 +235,11 @@ def test_penalties_above_the_largest_of_all_do_not_end_the_path():
     rng = np.random.default_rng(0)
     counts = rng.poisson(np.exp(1 + 0.7 * rng.normal(size=(30, 2)) @ rng.normal(size=(2, 12))))
     X = [np.where(rng.random(counts.shape) < 0.2, counts, np.nan) for _ in range(4)]
-    search = FederatedMatrixImputerCV(family="poisson", n_splits=3, random_state=0)
-    search.set_params(penalties=np.logspace(6, 0, 13)).fit(X)
+    search = FederatedMatrixImputerCV(
+        penalties=np.logspace(6, 0, 7), effects_penalties=(0.1,), family="poisson", n_splits=2,
+        random_state=0,
+    )  # fmt: skip
+    search.fit(X)
     whole = clone(search).set_params(patience=None).fit(X)
     assert search.best_params_ == whole.best_params_
     assert search.best_params_["penalty"] < search.penalty_max_
@@ -355,7 +362,7 @@ def test_results_are_those_of_the_folds():
 @pytest.mark.parametrize("unit", [1e3, 1e-4])
 def test_the_best_trial_does_not_depend_on_the_unit_of_the_cells(unit):
     clients = clients_of()
-    search = FederatedMatrixImputerCV((2, 4), 4, n_splits=3, random_state=0, tol=1e-3)
+    search = FederatedMatrixImputerCV((2, 4), 4, n_splits=2, random_state=0, tol=1e-3)
     best = clone(search).fit(clients).best_index_
     assert search.fit([unit * client for client in clients]).best_index_ == best
 
@@ -366,7 +373,7 @@ def test_rounding_does_not_choose_among_alike_trials():
     # A likelihood of small numbers is a constant but for their squares.
     assert_array_equal(_places(-0.9 - 1e-10 * np.array([2.0, 1.0, 3.0, 1.0 + 1e-6])), [3, 1, 4, 1])
     # Penalties leave fewer factors than any of these ranks allows: the first one is as good.
-    search = FederatedMatrixImputerCV((8, 9, None), 3, n_splits=3, random_state=0)
+    search = FederatedMatrixImputerCV((8, 9, None), 3, n_splits=2, random_state=0)
     search.fit(clients_of())
     assert (search.cv_results_["mean_n_factors"] < 8).all()
     assert search.best_params_["rank"] == 8

@@ -1527,17 +1527,18 @@ def test_small_arrays_are_answered_as_each_alone(method, monkeypatch):
     small = [X[rng.integers(len(X), size=rng.integers(1, 4))] for _ in range(2500)]
     together = answers(small)
     assert isinstance(together, tuple)
-    for one, rows in zip(together, small, strict=True):
+    assert len(together) == len(small)
+    for one, rows in zip(together[::10], small[::10], strict=True):
         assert_allclose(one, answers(rows), rtol=1e-10)
     assert_allclose(gm.score(small), gm.score(np.concatenate(small)), rtol=1e-12)
-    small[1200] = np.full((2, 2), np.nan)
-    with pytest.raises(ValueError, match="client 1200.*NaN"):
+    small[120] = np.full((2, 2), np.nan)
+    with pytest.raises(ValueError, match="client 120: .*NaN"):
         answers(small)
-    small[1200] = np.array(3.0)
-    with pytest.raises(ValueError, match="client 1200.*2D"):
+    small[120] = np.array(3.0)
+    with pytest.raises(ValueError, match="client 120: .*2D"):
         answers(small)
-    small[1200] = np.zeros((2, 3))
-    with pytest.raises(ValueError, match="client 1200.* 3 features"):
+    small[120] = np.zeros((2, 3))
+    with pytest.raises(ValueError, match="client 120: .* 3 features"):
         answers(small)
 
 
