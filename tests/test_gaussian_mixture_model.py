@@ -23,7 +23,7 @@ from problems import (
 )
 from skfedem import FederatedGaussianMixture
 from skfedem.models import gaussian_mixture
-from skfedem.models.covariances import whiten
+from skfedem.models.covariances import roots_and_inverses
 from skfedem.models.mixture_domain import in_domain, keeps
 from skfedem.models.mixture_parameters import in_row_units, in_standard_units
 from skfedem.models.units import ROUNDING
@@ -530,15 +530,22 @@ def test_units_there_and_back(covariance_type):
     assert nothing == (None, None, None)
 
 
-def test_whiten_inverts_a_covariance():
+def test_roots_of_covariances_and_their_inverses():
     several = np.array([KNOWN_COVARIANCE, 4.0 * np.eye(2)])
-    whitening = whiten(several)
-    identities = whitening @ several @ np.swapaxes(whitening, -1, -2)
-    assert_allclose(identities, [np.eye(2)] * 2, atol=1e-14)
-    assert_allclose(whitening[:, 0, 1], 0.0, atol=0)
-    assert_allclose(whiten(KNOWN_COVARIANCE), whitening[0], rtol=1e-15)
+    roots, inverses = roots_and_inverses("full", several)
+    assert_allclose(roots @ np.swapaxes(roots, -1, -2), several, rtol=1e-15)
+    assert_allclose(inverses @ roots, [np.eye(2)] * 2, atol=1e-14)
+    assert_array_equal(roots[:, 0, 1], 0.0)
+    assert_array_equal(inverses[:, 0, 1], 0.0)
+    for one, first in zip(
+        roots_and_inverses("tied", KNOWN_COVARIANCE), (roots[0], inverses[0]), strict=True
+    ):
+        assert_allclose(one, first, rtol=1e-15)
+    deviations, inverses = roots_and_inverses("diag", np.array([[4.0, 0.25]]))
+    assert_array_equal(deviations, [[2.0, 0.5]])
+    assert_array_equal(inverses, [[0.5, 2.0]])
     with pytest.raises(ValueError, match="positive definite.*decrease n_components"):
-        whiten(np.array([[1.0, 2.0], [2.0, 1.0]]))
+        roots_and_inverses("tied", np.array([[1.0, 2.0], [2.0, 1.0]]))
 
 
 # ---- what a stream tells the server anew

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .covariances import MATRICES, packed, roots_and_inverses, upper
+from .covariances import MATRICES, packed, upper
 
 # Weights below this count as this: the rare rows of such a component would make messages so large
 # that the other components would suffer.
@@ -169,19 +169,18 @@ def _of_squares(statistics, by):
     return mapped.reshape(statistics.shape)
 
 
-def component_units(covariance_type, weights, means, covariances, is_zero, *, is_rest=False):
-    """Units of components with these weights, means and covariances, all in standard units.
+def component_units(covariance_type, weights, means, roots, inverses, is_zero, *, is_rest=False):
+    """Units of components with these weights, means and roots of covariances, in standard units.
 
     ``is_rest`` says that a "tied" covariance is what the means leave of a known second moment.
     """
     n_components, d = means.shape
     root_weight = np.sqrt(np.maximum(weights, RAREST))[:, None]
     if covariance_type in MATRICES:
-        roots, inverses = roots_and_inverses(covariances.reshape(-1, d, d))
+        roots, inverses = roots.reshape(-1, d, d), inverses.reshape(-1, d, d)
         centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
     else:
-        roots = np.sqrt(covariances).reshape(n_components, -1)
-        inverses = 1 / roots
+        roots, inverses = roots.reshape(n_components, -1), inverses.reshape(n_components, -1)
         centers = inverses * means
     forward, backward = Affine(-centers, inverses), Affine(means, roots)
     # Along axes on which no row varies, what is 0 for all rows stays 0.

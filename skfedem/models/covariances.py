@@ -17,25 +17,19 @@ COLLAPSED = (
 )
 
 
-def whiten(covariances):
-    """Lower-triangular W with W Σ Wᵀ = I, for one covariance (d, d) or several (..., d, d).
+def roots_and_inverses(covariance_type, covariances):
+    """Lower-triangular L with L Lᵀ = Σ, and their inverses; of variances, standard deviations.
+
+    Each has the covariances' shape.
 
     Raises
     ------
     ValueError
-        If a covariance is not positive definite.
+        If a covariance matrix is not positive definite.
     """
-    return roots_and_inverses(covariances)[1]
-
-
-def roots_and_inverses(covariances):
-    """Lower-triangular L with L Lᵀ = Σ, and their inverses, each of the covariances' shape.
-
-    Raises
-    ------
-    ValueError
-        If a covariance is not positive definite.
-    """
+    if covariance_type not in MATRICES:
+        roots = np.sqrt(covariances)
+        return roots, 1 / roots
     roots = cholesky(covariances)
     if roots is None:
         raise ValueError(COLLAPSED)

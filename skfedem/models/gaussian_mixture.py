@@ -30,7 +30,7 @@ import numpy as np
 from ._base import ClientSums, RowModel, Step
 from .client_runs import by_client, equally_long, segment_sums
 from .component_units import component_units, within_rows
-from .covariances import COLLAPSED, MATRICES, unpack, upper
+from .covariances import COLLAPSED, MATRICES, roots_and_inverses, unpack, upper
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import squared_scale
@@ -72,6 +72,9 @@ class Parameters(NamedTuple):
         φ(θ), one coefficient for each coordinate of the statistic.
     log_partition : float
         ψ(θ), nats; 0 where φ holds all of it.
+    roots, inverses : ndarray
+        Lower-triangular L with L Lᵀ = Σ, and L⁻¹, for each covariance matrix; standard deviations
+        and their inverses for "diag" and "spherical". Of the covariances' shape.
     """
 
     weights: np.ndarray
@@ -79,6 +82,8 @@ class Parameters(NamedTuple):
     covariances: np.ndarray
     natural: np.ndarray
     log_partition: float
+    roots: np.ndarray
+    inverses: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -310,8 +315,11 @@ class GaussianMixtureModel(RowModel):
 
     def parameters(self, weights, means, covariances):
         """Parameters θ with φ(θ) and ψ(θ), from weights, means and covariances."""
-        natural, log_partition = natural_parameter(self, weights, means, covariances)
-        return Parameters(weights, means, covariances, natural.ravel(), log_partition)
+        roots, inverses = roots_and_inverses(self.covariance_type, covariances)
+        natural, log_partition = natural_parameter(self, weights, means, inverses)
+        return Parameters(
+            weights, means, covariances, natural.ravel(), log_partition, roots, inverses
+        )
 
     def statistics_of(self, parameters):
         """Inverse of T: the statistic that these parameters expect (the mean parameters).
@@ -348,7 +356,8 @@ class GaussianMixtureModel(RowModel):
         d = self.n_features
         table = self.table(statistics)
         mass = np.maximum(table[:, 0], _EMPTY)
-        moments = np.where(table[:, :1] > ROUNDING, table[:, 1:], 0.0) / mass[:, None]
+        moments = table[:, 1:] / mass[:, None]
+        moments[table[:, 0] <= ROUNDING] = 0.0
         return mass, moments[:, :d], moments[:, d:]
 
     def scatter(self, mass, means, second):
@@ -445,15 +454,16 @@ class GaussianMixtureModel(RowModel):
 
     def message_units(self, parameters):
         """Units of the components."""
-        weights, means, covariances = parameters[:3]
+        weights, means, covariances, *_, roots, inverses = parameters
         if self._regularization_exceeds_rows:
             regularization = self.regularization(means)
             covariances = within_rows(covariances, regularization, weights, self.covariance_type)
+            roots, inverses = roots_and_inverses(self.covariance_type, covariances)
         is_zero = self._functions_of_ones == 0
         # In a stream, what clients tell takes the noise of the means out of the covariance.
         is_rest = self._is_rest and not self.in_stream
         return component_units(
-            self.covariance_type, weights, means, covariances, is_zero, is_rest=is_rest
+            self.covariance_type, weights, means, roots, inverses, is_zero, is_rest=is_rest
         )
 
     def told_of_axes(self, statistics, units_before, share):

@@ -85,7 +85,7 @@ def keeps(model, proposal, statistics, share, step_size):
     step_size : float
         γ of the step.
     """
-    mass, mass_before = (model.table(each)[:, 0] for each in (proposal, statistics))
+    mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
     if not np.isfinite(proposal).all() or (mass <= share * mass_before).any():
         return False
     is_known = model.fixed_covariance is not None

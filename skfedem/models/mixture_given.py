@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._parameters import check_shape
-from .covariances import MATRICES, whiten
+from .covariances import MATRICES, roots_and_inverses
 from .mixture_parameters import covariances_to_standard
 
 # Advice in messages when a fit or a stream cannot go on.
@@ -89,7 +89,7 @@ def _inverses_of_precisions(estimator, d):
     if estimator.covariance_type in MATRICES:
         _check_positive_definite("precisions_init", precisions)
         with np.errstate(over="ignore", invalid="ignore"):  # ``check_spread`` says it
-            whitening = whiten(precisions)
+            _, whitening = roots_and_inverses(estimator.covariance_type, precisions)
             return np.swapaxes(whitening, -1, -2) @ whitening
     if (precisions <= 0).any():
         raise ValueError(

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from .covariances import MATRICES, upper, whiten
+from .covariances import MATRICES, upper
 
 
-def natural_parameter(model, weights, means, covariances):
-    """φ(θ) as (n_components, n_functions), and ψ(θ), from weights, means and covariances."""
+def natural_parameter(model, weights, means, inverses):
+    """φ(θ) as (n_components, n_functions), and ψ(θ), from weights, means and inverses of roots."""
     d = model.n_features
     has_matrices = model.covariance_type in MATRICES
     log_density = _of_matrices if has_matrices else _of_variances
-    linear, squares, quadratic, log_height, log_partition = log_density(model, means, covariances)
+    linear, squares, quadratic, log_height, log_partition = log_density(model, means, inverses)
     natural = np.empty((model.n_components, model.n_functions))
     natural[:, 1 : 1 + d], natural[:, 1 + d :] = linear, squares
     log_weights = np.log(np.maximum(weights, np.finfo(np.float64).tiny))
@@ -23,7 +23,7 @@ def natural_parameter(model, weights, means, covariances):
     return natural, log_partition
 
 
-def _of_matrices(model, means, covariances):
+def _of_matrices(model, means, whitening):
     """What the log-densities of the components are made of.
 
     Returns
@@ -40,7 +40,6 @@ def _of_matrices(model, means, covariances):
         ψ(θ).
     """
     d = model.n_features
-    whitening = whiten(covariances)
     log_height = np.log(np.diagonal(whitening, axis1=-2, axis2=-1)).sum(axis=-1)
     log_height = log_height - 0.5 * d * np.log(2 * np.pi)
     precisions = np.swapaxes(whitening, -1, -2) @ whitening
@@ -58,9 +57,9 @@ def _of_matrices(model, means, covariances):
     return linear, no_squares, quadratic, 0.0, log_partition
 
 
-def _of_variances(model, means, covariances):
+def _of_variances(model, means, inverses):
     """Parts of the log-densities for "diag" and "spherical", as of ``_of_matrices``."""
-    precisions = 1.0 / covariances
+    precisions = inverses**2
     if model.covariance_type == "spherical":
         precisions = precisions[:, None]
     linear = precisions * means

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .covariances import MATRICES, whiten
+from .covariances import MATRICES
 from .units import ROUNDING
 
 # Variances below this many roundings of a second moment have lost their digits.
@@ -30,7 +30,7 @@ def precisions_cholesky(model, parameters):
     """
     if model.covariance_type not in MATRICES:
         return 1 / np.sqrt(parameters.covariances * squared_scale(model))
-    roots = model.units.unmixing @ np.swapaxes(whiten(parameters.covariances), -1, -2)
+    roots = model.units.unmixing @ np.swapaxes(parameters.inverses, -1, -2)
     # roots = P Q with Q orthogonal: the QR decomposition of the transpose, read backwards.
     triangles = np.linalg.qr(np.swapaxes(roots[..., ::-1, :], -1, -2), mode="r")
     upper = np.swapaxes(triangles, -1, -2)[..., ::-1, ::-1]
