@@ -32,7 +32,7 @@ _SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."
 
 
 def widths(numbers):
-    """How many bits integers have, 0 for 0."""
+    """How many bits the whole parts of positive numbers have, 0 for 0."""
     return np.frexp(numbers)[1]
 
 
@@ -43,8 +43,9 @@ def size_of_count(count):
 
 def _low_bits(n_items, n_rare):
     """How many low bits, k, a subset takes that has ``n_rare`` of ``n_items`` items."""
-    k = np.minimum(widths(n_items // np.maximum(n_rare, 1)) - 1, _MOST_LOW_BITS)
-    return np.where(n_rare > 0, k, _MOST_LOW_BITS)
+    # For counts below 2**52, quotients round to a power of two only where they are one.
+    ratio = n_items / np.maximum(n_rare, 2.0**-_MOST_LOW_BITS)
+    return np.minimum(widths(ratio) - 1, _MOST_LOW_BITS)
 
 
 def n_reaching(heights):

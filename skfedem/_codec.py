@@ -38,6 +38,7 @@ from ._vectors import MAX_LENGTH, check_finite, from_blocks, in_blocks, reduce_b
 
 # All but the highest bits of integers are written as they are: at most 2**4 heights.
 _HEIGHT_BITS = 4
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # Advice in messages to the user.
 _GIVE_COMPRESSED = "Give what compress of this operator returned."
 
@@ -140,8 +141,10 @@ class Scaled(NamedTuple):
 
     def _sizes(self, integers, steps):
         q = integers.shape[1]
-        n_low = _low_widths(integers.max(axis=1, initial=0))
-        heights = np.ceil(integers * np.ldexp(1.0, -n_low)[:, None]) if n_low.any() else integers
+        heights, n_low = integers, 0
+        if integers.max(initial=0) > 2**_HEIGHT_BITS:
+            n_low = _low_widths(integers.max(axis=1))
+            heights = np.ceil(integers * np.ldexp(1.0, -n_low)[:, None])
         reached = n_reaching(heights)
         n_bits = size_of_count(q) + size_of_count(self.block_length or 0) + 6
         n_bits = n_bits + size_of_heights(q, reached) + reached[0] * (1 + n_low)
@@ -225,12 +228,12 @@ def _lowest_terms(integers, steps):
 
     The steps of zero blocks become 0.
     """
-    common = reduce_blocks(np.logical_or, integers == 1).astype(np.float64)
-    without = common[:, :, 0] == 0
-    if without.any():
-        common[without] = np.gcd.reduce(integers[without].astype(np.int64), axis=1, keepdims=True)
-        integers = integers / np.maximum(common, 1.0)
-    return integers, steps * common
+    has_one = reduce_blocks(np.logical_or, integers == 1)
+    if has_one.all():
+        return integers, steps
+    without, common = ~has_one[:, :, 0], has_one.astype(np.float64)
+    common[without] = np.gcd.reduce(integers[without].astype(np.int64), axis=1, keepdims=True)
+    return integers / np.maximum(common, 1.0), steps * common
 
 
 def _divide(magnitudes, steps):
@@ -254,8 +257,7 @@ def _common_divisors(magnitudes):
 
 def _is_wide(steps):
     """Which steps a float32 does not hold."""
-    with np.errstate(over="ignore"):
-        return steps.astype(np.float32) != steps
+    return np.minimum(steps, _LARGEST_FLOAT32).astype(np.float32) != steps
 
 
 def _low_widths(largest):

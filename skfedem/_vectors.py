@@ -152,13 +152,15 @@ def reduce_blocks(ufunc, blocks):
 
 def norms(magnitudes, p):
     """Norm of each block of absolute values, p = 2 or inf, shape (n, n_blocks, 1)."""
+    if p == 2:
+        squares = np.einsum("ijk,ijk->ij", magnitudes, magnitudes)[:, :, None]
+        if 1e-200 < squares.min(initial=1.0) <= squares.max(initial=1.0) < 1e200:
+            return np.sqrt(squares)
     results = peaks = reduce_blocks(np.maximum, magnitudes)
     if p == 2:
-        scales = 1.0
-        if not 1e-100 < peaks.min(initial=1.0) <= peaks.max(initial=1.0) < 1e100:
-            # Squares would underflow or overflow. Powers of two change only a norm's exponent.
-            scales = np.ldexp(1.0, np.minimum(-np.frexp(peaks)[1], 1000))
-            magnitudes = magnitudes * scales
+        # Squares would underflow or overflow. Powers of two change only a norm's exponent.
+        scales = np.ldexp(1.0, np.minimum(-np.frexp(peaks)[1], 1000))
+        magnitudes = magnitudes * scales
         with np.errstate(over="ignore"):
             squares = np.einsum("ijk,ijk->ij", magnitudes, magnitudes)[:, :, None]
             results = np.sqrt(squares) / scales
