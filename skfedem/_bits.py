@@ -20,7 +20,7 @@ from binascii import crc_hqx
 
 import numpy as np
 
-from ._vectors import MAX_LENGTH, check_finite
+from ._vectors import MAX_LENGTH, check_finite, reduce_each
 
 # Bits of a number that is sent uncompressed, as a double.
 FLOAT_BITS = 64
@@ -38,7 +38,7 @@ def widths(numbers):
 
 def size_of_count(count):
     """Bits of a count."""
-    return 6 + int(count).bit_length()
+    return 6 + widths(count)
 
 
 def _low_bits(n_items, n_rare):
@@ -48,17 +48,17 @@ def _low_bits(n_items, n_rare):
     return np.minimum(widths(ratio) - 1, _MOST_LOW_BITS)
 
 
-def n_reaching(heights):
-    """How many items of each row are at least 1, at least 2, and so on to the highest."""
-    n, q = heights.shape
-    reached = [(heights >= 1).sum(axis=1)]
+def n_reaching(heights, lengths):
+    """How many items of each run are at least 1, at least 2, and so on to the highest."""
+    n = len(lengths)
+    reached = [reduce_each(np.add, heights >= 1, lengths)]
     # Few are higher: only these are looked at again.
     places = np.flatnonzero(heights > 1)
-    rows, higher = places // max(q, 1), heights.ravel()[places]
-    while len(rows):
-        reached.append(np.bincount(rows, minlength=n))
+    runs, higher = np.repeat(np.arange(n), lengths)[places], heights[places]
+    while len(runs):
+        reached.append(np.bincount(runs, minlength=n))
         taller = higher > len(reached)
-        rows, higher = rows[taller], higher[taller]
+        runs, higher = runs[taller], higher[taller]
     return reached
 
 
@@ -70,7 +70,7 @@ def size_of_subset(n_items, n_chosen):
 
 
 def size_of_heights(n_items, reached):
-    """Bits for the heights of rows of items: reached[h - 1] of a row are >= h."""
+    """Bits for the heights of runs of n_items each: reached[h - 1] of a run are >= h."""
     counts = np.zeros((len(reached) + 2, len(reached[0])), dtype=np.int64)
     counts[0], counts[1:-1] = n_items, reached
     return size_of_subset(counts[:-1], counts[1:]).sum(axis=0)

@@ -15,7 +15,7 @@ of the blocks that are not zero: first the float32s, then the float64s.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from ._bits import (
     subset_bits,
     widths,
 )
-from ._vectors import MAX_LENGTH, check_finite, from_blocks, in_blocks, reduce_blocks
+from ._vectors import MAX_LENGTH, check_finite, cut, reduce_each
 
 # All but the highest bits of integers are written as they are: at most 2**4 heights.
 _HEIGHT_BITS = 4
@@ -48,10 +48,9 @@ class Plain(NamedTuple):
 
     form: int
 
-    def sizes(self, rows):
-        """Number of bytes of the message of each row, shape (n,)."""
-        n, q = rows.shape
-        return np.full(n, size_of_message(size_of_count(q), 8 * q))
+    def sizes(self, values, lengths):
+        """Number of bytes of the message of each vector, shape (n,)."""
+        return size_of_message(size_of_count(lengths), 8 * lengths)
 
     def encode(self, vector):
         """Message of a vector; ValueError for NaN or inf."""
@@ -72,10 +71,10 @@ class Sparse(NamedTuple):
     form: int
     most: int = MAX_LENGTH
 
-    def sizes(self, rows):
-        """Number of bytes of the message of each row, shape (n,)."""
-        n_nonzero = (rows != 0).sum(axis=1)
-        n_bits = size_of_count(rows.shape[1]) + size_of_heights(rows.shape[1], [n_nonzero])
+    def sizes(self, values, lengths):
+        """Number of bytes of the message of each vector, shape (n,)."""
+        n_nonzero = reduce_each(np.add, values != 0, lengths)
+        n_bits = size_of_count(lengths) + size_of_heights(lengths, [n_nonzero])
         return size_of_message(n_bits, 8 * n_nonzero)
 
     def encode(self, vector):
@@ -113,49 +112,50 @@ class Scaled(NamedTuple):
     block_length : int, optional
         Coordinates in a block; by default a vector is one block.
     most : int, default=2**22
-        Largest magnitude of an integer.
+        Largest magnitude of an integer; or an array of it, for each vector.
     """
 
     form: int
     block_length: int | None = None
-    most: int = 2**22
+    most: Any = 2**22
 
-    def sizes(self, rows):
-        """Number of bytes of the message of each row, shape (n,)."""
-        return self._sizes(*self._factors(rows))
+    def sizes(self, values, lengths):
+        """Number of bytes of the message of each vector, shape (n,)."""
+        blocks = cut(lengths, self.block_length)
+        integers, steps = self._factors(values, blocks)
+        return self._sizes(integers, steps, blocks)
 
-    def sizes_of(self, integers, steps, q):
-        """`sizes` of the rows whose magnitudes are integers times steps.
+    def sizes_of(self, integers, steps, blocks):
+        """`sizes` of the vectors whose magnitudes are integers times steps.
 
         Parameters
         ----------
-        integers : ndarray of shape (n, n_blocks, length)
-            In blocks, see `_vectors.in_blocks`.
-        steps : ndarray of shape (n, n_blocks, 1)
+        integers : ndarray of shape (n_coordinates,)
+        steps : ndarray of shape (n_blocks,)
             Of at most 24 bits, or of any number of bits if all integers of a block are 0 or 1.
-        q : int
-            Length of a row.
+        blocks : Blocks
         """
-        integers, steps = _lowest_terms(integers, steps)
-        return self._sizes(from_blocks(integers, q), steps[:, :, 0])
+        integers, steps = _lowest_terms(integers, steps, blocks)
+        return self._sizes(integers, steps, blocks)
 
-    def _sizes(self, integers, steps):
-        q = integers.shape[1]
-        heights, n_low = integers, 0
+    def _sizes(self, integers, steps, blocks):
+        lengths, heights, n_low = blocks.of_vectors, integers, 0
         if integers.max(initial=0) > 2**_HEIGHT_BITS:
-            n_low = _low_widths(integers.max(axis=1))
-            heights = np.ceil(integers * np.ldexp(1.0, -n_low)[:, None])
-        reached = n_reaching(heights)
-        n_bits = size_of_count(q) + size_of_count(self.block_length or 0) + 6
-        n_bits = n_bits + size_of_heights(q, reached) + reached[0] * (1 + n_low)
-        n_steps, n_wide = (steps > 0).sum(axis=1), _is_wide(steps).sum(axis=1)
-        if n_wide.any():
-            n_bits += np.where(n_wide > 0, size_of_subset(n_steps, n_wide), 0)
+            n_low = _low_widths(reduce_each(np.maximum, integers, lengths))
+            heights = np.ceil(np.ldexp(integers, np.repeat(-n_low, lengths)))
+        reached = n_reaching(heights, lengths)
+        n_bits = size_of_count(lengths) + size_of_count(self.block_length or 0) + 6
+        n_bits = n_bits + size_of_heights(lengths, reached) + reached[0] * (1 + n_low)
+        n_steps, wide = reduce_each(np.add, steps > 0, blocks.per_vector), _is_wide(steps)
+        if not wide.any():
+            return size_of_message(n_bits, 4 * n_steps)
+        n_wide = reduce_each(np.add, wide, blocks.per_vector)
+        n_bits += np.where(n_wide > 0, size_of_subset(n_steps, n_wide), 0)
         return size_of_message(n_bits, 4 * (n_steps + n_wide))
 
     def encode(self, vector):
         """Message of a vector; ValueError if there are no such integers and steps."""
-        (integers,), (steps,) = self._factors(vector[None])
+        integers, steps = self._factors(vector, cut(np.array([len(vector)]), self.block_length))
         integers = integers.astype(np.int64)
         nonzero = integers > 0
         n_low = int(_low_widths(integers.max(initial=0)))
@@ -198,47 +198,49 @@ class Scaled(NamedTuple):
         vector[places] = np.where(negative, -magnitudes, magnitudes)
         return vector
 
-    def _factors(self, rows):
-        """Magnitudes of integers, (n, q), and steps, (n, n_blocks), 0 for a zero block."""
-        magnitudes = in_blocks(np.abs(rows), self.block_length)
-        steps = _least_nonzero(magnitudes)  # right wherever some integer is 1
-        integers, wrong = _divide(magnitudes, steps)
+    def _factors(self, values, blocks):
+        """Magnitudes as integers, and a step for each block, 0 for a zero block."""
+        magnitudes = np.abs(values)
+        steps = _least_nonzero(magnitudes, blocks)  # right wherever some integer is 1
+        integers, wrong = _divide(magnitudes, steps, blocks)
         if wrong.any():
-            odd = wrong.any(axis=2)
-            steps[odd] = _common_divisors(magnitudes[odd])
-            integers, wrong = _divide(magnitudes, steps)
-        if wrong.any() or not integers.max(initial=0) <= self.most:
+            odd = blocks.reduce(np.logical_or, wrong)
+            steps[odd] = _common_divisors(magnitudes[blocks.spread(odd)], blocks.within(odd))
+            integers, wrong = _divide(magnitudes, steps, blocks)
+        largest = reduce_each(np.maximum, integers, blocks.of_vectors)
+        if wrong.any() or not (largest <= self.most).all():
             raise ValueError(
-                f"Expected whole multiples, at most {self.most}, of one step per block, got other "
-                f"values. {_GIVE_COMPRESSED}"
+                "Expected whole multiples, at most "
+                f"{np.max(self.most)}, of one step per block, got other values. {_GIVE_COMPRESSED}"
             )
-        return from_blocks(integers, rows.shape[1]), steps[:, :, 0]
+        return integers, steps
 
 
-def _least_nonzero(magnitudes):
+def _least_nonzero(magnitudes, blocks):
     """Least number above 0 of each block; 0 where there is none."""
     # The bits of floats >= 0, read as integers, are in the order of the floats, and 0 - 1 wraps to
     # the largest one.
-    least = reduce_blocks(np.minimum, magnitudes.view(np.uint64) - 1)
+    least = blocks.reduce(np.minimum, magnitudes.view(np.uint64) - 1)
     return (least + 1).view(np.float64)
 
 
-def _lowest_terms(integers, steps):
+def _lowest_terms(integers, steps, blocks):
     """Divide the integers of each block by their common divisor, and multiply its step by it.
 
     The steps of zero blocks become 0.
     """
-    has_one = reduce_blocks(np.logical_or, integers == 1)
+    has_one = blocks.reduce(np.logical_or, integers == 1)
     if has_one.all():
         return integers, steps
-    without, common = ~has_one[:, :, 0], has_one.astype(np.float64)
-    common[without] = np.gcd.reduce(integers[without].astype(np.int64), axis=1, keepdims=True)
-    return integers / np.maximum(common, 1.0), steps * common
+    common, without = has_one.astype(np.float64), ~has_one
+    theirs = integers[blocks.spread(without)].astype(np.int64)
+    common[without] = blocks.within(without).reduce(np.gcd, theirs)
+    return integers / blocks.spread(np.maximum(common, 1.0)), steps * common
 
 
-def _divide(magnitudes, steps):
+def _divide(magnitudes, steps, blocks):
     """Nearest integers of steps, and where they are not exact."""
-    spread = np.repeat(np.where(steps > 0, steps, 1.0), magnitudes.shape[2], axis=2)
+    spread = blocks.spread(np.where(steps > 0, steps, 1.0))
     with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses what comes of it
         integers = magnitudes / spread
         np.rint(integers, out=integers)
@@ -246,13 +248,13 @@ def _divide(magnitudes, steps):
     return integers, spread != magnitudes
 
 
-def _common_divisors(magnitudes):
+def _common_divisors(magnitudes, blocks):
     """Largest number that all numbers of a block are multiples of."""
     # Steps of 24 bits times integers of 22 are whole when the largest is scaled to 62 bits.
-    shifts = 62 - np.frexp(magnitudes.max(axis=1, keepdims=True))[1]
+    shifts = 62 - np.frexp(blocks.reduce(np.maximum, magnitudes))[1]
     with np.errstate(invalid="ignore"):  # NaN and inf: the caller refuses them
-        whole = np.ldexp(magnitudes, shifts).astype(np.int64)
-    return np.ldexp(np.gcd.reduce(whole, axis=1, keepdims=True).astype(np.float64), -shifts)
+        whole = np.ldexp(magnitudes, blocks.spread(shifts)).astype(np.int64)
+    return np.ldexp(blocks.reduce(np.gcd, whole).astype(np.float64), -shifts)
 
 
 def _is_wide(steps):

@@ -1,16 +1,50 @@
-"""Many vectors at once: checks of what is given, rows of one length, blocks of a row."""
+"""Many vectors at once, back to back: checks of what is given, and the blocks of vectors."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 MAX_LENGTH = 2**52
 _MAX_NORM = 2.0**1022
-_LONG_BLOCK = 64
+
+
+class Blocks(NamedTuple):
+    """How vectors, back to back, are cut into blocks.
+
+    Attributes
+    ----------
+    of_vectors : ndarray of int64, shape (n,)
+        Lengths of the vectors, >= 0.
+    per_vector : ndarray of int64, shape (n,)
+        How many blocks each of them has: none if it is empty.
+    lengths : ndarray of int64, shape (n_blocks,)
+        Lengths of the blocks, >= 1.
+    starts : ndarray of int64, shape (n_blocks,)
+        Where they begin.
+    """
+
+    of_vectors: np.ndarray
+    per_vector: np.ndarray
+    lengths: np.ndarray
+    starts: np.ndarray
+
+    def reduce(self, ufunc, values):
+        """Reduce the values of each block to one."""
+        return ufunc.reduceat(values, self.starts)
+
+    def spread(self, numbers):
+        """Numbers of blocks, repeated for each of their values."""
+        return np.repeat(numbers, self.lengths)
+
+    def within(self, chosen):
+        """Blocks that a boolean array marks, each as a vector."""
+        return cut(self.lengths[chosen])
 
 
 def as_vectors(values, lengths=None):
-    """Values as float64 and, if they are flat, the checked lengths of the vectors (or None)."""
+    """Values as float64 and the checked lengths of the vectors that they are."""
     values = _real_array("values", values)
     if lengths is None:
         if values.ndim not in (1, 2):
@@ -18,7 +52,7 @@ def as_vectors(values, lengths=None):
                 f"Expected values of shape (q,) or (n, q), got shape {values.shape}. Give vectors "
                 "of different lengths as a flat array with lengths."
             )
-        return values, None
+        return values, np.full(values.shape[0] if values.ndim == 2 else 1, values.shape[-1])
     sizes = _as_lengths("lengths", lengths)
     if values.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(values):
         raise ValueError(
@@ -74,95 +108,58 @@ def for_each_length(function, lengths):
     array = _as_lengths("length", lengths)
     if array.ndim == 0:
         return function(array.item())
-    return np.array([function(q) for q in array.ravel().tolist()]).reshape(array.shape)
+    if array.size and (array == array.flat[0]).all():
+        return np.full(array.shape, function(int(array.flat[0])))
+    distinct, places = np.unique(array, return_inverse=True)
+    return np.array([function(q) for q in distinct.tolist()])[places].reshape(array.shape)
 
 
-def per_vector(function, dtype, values, sizes):
-    """``function(rows)``, one number a row, for all vectors; rows have shape (n, q)."""
-    if sizes is None:
-        return function(np.atleast_2d(values))
-    results = np.empty(len(sizes), dtype=dtype)
-    for chosen, places in _equal_lengths(sizes):
-        results[chosen] = function(values[places])
-    return results
-
-
-def per_coordinate(function, values, uniforms, sizes):
-    """``function(rows, their uniforms)``, of the shape of the rows, for all vectors."""
-    if sizes is None:
-        return function(np.atleast_2d(values), np.atleast_2d(uniforms)).reshape(values.shape)
+def for_rows(function, values, uniforms, lengths):
+    """``function(rows, their uniforms)``, of the shape of the rows, for all vectors of a length."""
     results = np.empty_like(values)
-    for _, places in _equal_lengths(sizes):
+    starts = np.cumsum(lengths) - lengths
+    for length in np.unique(lengths):
+        places = starts[lengths == length, None] + np.arange(length)
         results[places] = function(values[places], uniforms[places])
     return results
 
 
-def per_coordinate_and_vector(function, dtype, values, uniforms, sizes):
-    """Both results of ``function(rows, their uniforms)``, see the two functions above."""
-    if sizes is None:
-        results, numbers = function(np.atleast_2d(values), np.atleast_2d(uniforms))
-        return results.reshape(values.shape), numbers
-    results, numbers = np.empty_like(values), np.empty(len(sizes), dtype=dtype)
-    for chosen, places in _equal_lengths(sizes):
-        results[places], numbers[chosen] = function(values[places], uniforms[places])
-    return results, numbers
+def cut(lengths, block_length=None):
+    """Blocks of vectors, each of so many values but for a vector's last one, or one a vector."""
+    if block_length is None:
+        per_vector, blocks = np.minimum(lengths, 1), lengths[lengths > 0]
+    else:
+        per_vector = -(-lengths // block_length)
+        blocks = np.full(per_vector.sum(), block_length)
+        last = np.cumsum(per_vector)[lengths > 0] - 1
+        blocks[last] = (lengths - (per_vector - 1) * block_length)[lengths > 0]
+    return Blocks(lengths, per_vector, blocks, np.cumsum(blocks) - blocks)
 
 
-def _equal_lengths(sizes):
-    """Yield, for each length, which vectors have it and where their coordinates are."""
-    starts = np.cumsum(sizes) - sizes
-    for size in np.unique(sizes):
-        chosen = np.flatnonzero(sizes == size)
-        yield chosen, starts[chosen, None] + np.arange(size)
+def reduce_each(ufunc, values, lengths):
+    """Reduce runs of values, back to back, to one each; 0 where a run is empty."""
+    dtype = np.int64 if values.dtype == bool else values.dtype
+    starts, some = np.cumsum(lengths) - lengths, lengths > 0
+    if some.all():
+        return ufunc.reduceat(values, starts, dtype=dtype)
+    results = np.zeros(len(lengths), dtype)
+    results[some] = ufunc.reduceat(values, starts[some], dtype=dtype)
+    return results
 
 
-def in_blocks(rows, block_length=None):
-    """Cut rows into blocks, the last one filled with zeros: (n, q) to (n, n_blocks, length).
-
-    A row is one block by default, or if it is shorter than `block_length`.
-    """
-    n, q = rows.shape
-    length = max(min(q, block_length or q), 1)
-    n_blocks = -(-q // length)
-    if q < n_blocks * length:
-        filled = np.zeros((n, n_blocks * length))
-        filled[:, :q] = rows
-        rows = filled
-    return rows.reshape(n, n_blocks, length)
-
-
-def from_blocks(blocks, q):
-    """Undo `in_blocks`."""
-    n, n_blocks, length = blocks.shape
-    return blocks.reshape(n, n_blocks * length)[:, :q]
-
-
-def spread(numbers, length):
-    """One number a block, (n, n_blocks, 1), in a shape that blocks broadcast with."""
-    # Broadcasting is slow in short blocks.
-    return np.repeat(numbers, length, axis=2) if length < _LONG_BLOCK else numbers
-
-
-def reduce_blocks(ufunc, blocks):
-    """Reduce over the last axis, and keep it with length 1."""
-    # Up to twice as fast as ufunc.reduce along an axis.
-    starts = np.arange(0, blocks.size, blocks.shape[2])
-    return ufunc.reduceat(blocks.ravel(), starts).reshape(*blocks.shape[:2], 1)
-
-
-def norms(magnitudes, p):
-    """Norm of each block of absolute values, p = 2 or inf, shape (n, n_blocks, 1)."""
+def norms(magnitudes, blocks, p):
+    """Norm of each block of absolute values, p = 2 or inf, shape (n_blocks,)."""
     if p == 2:
-        squares = np.einsum("ijk,ijk->ij", magnitudes, magnitudes)[:, :, None]
+        with np.errstate(over="ignore"):
+            squares = blocks.reduce(np.add, np.square(magnitudes))
         if 1e-200 < squares.min(initial=1.0) <= squares.max(initial=1.0) < 1e200:
             return np.sqrt(squares)
-    results = peaks = reduce_blocks(np.maximum, magnitudes)
+    results = peaks = blocks.reduce(np.maximum, magnitudes)
     if p == 2:
         # Squares would underflow or overflow. Powers of two change only a norm's exponent.
         scales = np.ldexp(1.0, np.minimum(-np.frexp(peaks)[1], 1000))
-        magnitudes = magnitudes * scales
         with np.errstate(over="ignore"):
-            squares = np.einsum("ijk,ijk->ij", magnitudes, magnitudes)[:, :, None]
+            squares = blocks.reduce(np.add, np.square(magnitudes * blocks.spread(scales)))
             results = np.sqrt(squares) / scales
     if not results.max(initial=0.0) <= _MAX_NORM:
         check_finite(peaks)

@@ -26,7 +26,7 @@ def check(code, vector):
     data = code.encode(vector)
     assert isinstance(data, bytes)
     assert same_bits(code.decode(data), vector)
-    assert code.sizes(vector[None]).tolist() == [len(data)]
+    assert code.sizes(vector, np.array([len(vector)])).tolist() == [len(data)]
 
 
 # --- round trips -----------------------------------------------------------------------------
@@ -93,10 +93,14 @@ def test_sizes_of_many_rows():
     rows[3] = 0
     rows[4] *= 1000
     rows[5] *= np.arange(50) == 4
+    # Of any lengths, the first and the last of none.
+    rows = [np.empty(0), *(row[: 50 - 6 * k] for k, row in enumerate(rows)), np.empty(0)]
+    lengths = np.array([len(row) for row in rows])
     for code in CODES:
-        assert code.sizes(rows).tolist() == [len(code.encode(row)) for row in rows]
-        assert code.sizes(rows[:0]).shape == (0,)
-        assert code.sizes(np.empty((2, 0))).tolist() == [len(code.encode(np.empty(0)))] * 2
+        sizes = code.sizes(np.concatenate(rows), lengths)
+        assert sizes.tolist() == [len(code.encode(row)) for row in rows]
+        assert code.sizes(np.empty(0), lengths[:0]).shape == (0,)
+        assert code.sizes(np.empty(0), np.zeros(2, int)).tolist() == [sizes[0]] * 2
 
 
 def test_large_integers_cost_their_bits():
@@ -306,7 +310,7 @@ def test_forged_messages_are_refused_or_give_a_finite_vector(code):
 @pytest.mark.parametrize("code", [Scaled(FORM), Scaled(FORM, 3)], ids=repr)
 def test_numbers_without_a_common_step_are_refused(code, vector):
     vector = np.array(vector, dtype=float)
-    for call in [code.encode, lambda v: code.sizes(v[None])]:
+    for call in [code.encode, lambda v: code.sizes(v, np.array([len(v)]))]:
         with pytest.raises(ValueError, match="whole multiples"):
             call(vector)
 
@@ -322,6 +326,7 @@ def test_other_limits():
 
 
 def test_integers_up_to_16_have_no_low_bits():
-    within, beyond = Scaled(form=FORM).sizes(np.array([[1.0] * 63 + [16.0], [1.0] * 63 + [17.0]]))
+    vectors = np.array([[1.0] * 63 + [16.0], [1.0] * 63 + [17.0]])
+    within, beyond = Scaled(form=FORM).sizes(vectors.ravel(), np.array([64, 64]))
     # With 17, each of the 64 integers has a low bit, and the heights 9 to 16 are not needed.
     assert within + (64 - 8) / 8 - 1 <= beyond <= within + (64 - 8) / 8 + 1

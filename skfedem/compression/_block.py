@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _codec, _vectors
-from .._typing import FloatArray
+from .._typing import FloatArray, IntArray
 from ._operator import least
 from ._stepped import Stepped, shorten
 
@@ -100,11 +100,11 @@ class BlockQuantizer(Stepped):
             return self._most_levels
         return least(int(root**2), lambda block: self._omega(block + 1, block + 1) > omega)
 
-    def _steps(self, norms: FloatArray, q: int) -> FloatArray:
-        return norms if self._level(q) == 1 else shorten(norms, np.ceil)
+    def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
+        return np.where(self.block_length_for(q) == 1, norms, shorten(norms, np.ceil))
 
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
         return np.less(uniforms, ratios, out=ratios)
 
-    def _code(self, q: int) -> _codec.Scaled:
+    def _code(self, q: Any) -> _codec.Scaled:
         return _codec.Scaled(0x22, self._cut(), most=1)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from .. import _codec, _vectors
 from .._parameters import check_number
-from .._typing import FloatArray
+from .._typing import FloatArray, IntArray
 from ._operator import least
 from ._stepped import Stepped, shorten
 
@@ -124,17 +124,17 @@ class Dithering(Stepped):
     def _cut(self) -> int | None:
         return self.bucket_length
 
-    def _steps(self, norms: FloatArray, q: int) -> FloatArray:
+    def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
         # No step may be 0, not even that of a denormal norm.
-        return np.maximum(shorten(norms / self._level(q), np.floor), 5e-324)
+        return np.maximum(shorten(norms / self.levels_for(q), np.floor), 5e-324)
 
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
         ratios += uniforms
         return np.floor(ratios, out=ratios)
 
-    def _code(self, q: int) -> _codec.Scaled:
+    def _code(self, q: Any) -> _codec.Scaled:
         # Rounding adds one to the levels; a denormal step may be almost twice too small.
-        return _codec.Scaled(0x21, self.bucket_length, most=2 * self._level(q) + 1)
+        return _codec.Scaled(0x21, self.bucket_length, most=2 * self.levels_for(q) + 1)
 
 
 def _dithering_omega(q: int, levels: int, norm: float) -> float:

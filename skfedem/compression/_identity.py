@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _codec, _vectors
-from .._typing import FloatArray
+from .._typing import FloatArray, IntArray
 from ._operator import Operator
 
 
@@ -35,13 +35,13 @@ class Identity(Operator):
     def _omega(self, q: int, level: Any) -> float:
         return 0.0
 
-    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
+    def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:
         _vectors.check_finite(x)
         return x + 0.0  # turns -0.0 into 0.0
 
-    def _variance(self, x: FloatArray) -> FloatArray:
+    def _variance(self, x: FloatArray, lengths: IntArray) -> FloatArray:
         _vectors.check_finite(x)
-        return np.zeros(len(x))
+        return np.zeros(len(lengths))
 
-    def _code(self, q: int) -> _codec.Plain:
+    def _code(self, q: Any) -> _codec.Plain:
         return _codec.Plain(0x20)

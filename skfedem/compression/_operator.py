@@ -1,4 +1,4 @@
-"""Base of the operators: checks of arguments, levels, and vectors of one length at a time."""
+"""Base of the operators: checks of arguments, and levels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import count
 from numbers import Integral
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _codec, _vectors
@@ -18,7 +17,7 @@ from ._base import Compressor
 
 
 class Operator(Compressor):
-    """All methods of `Compressor`, built on functions of rows of one length, x of shape (n, q).
+    """All methods of `Compressor`, built on functions of vectors that lie back to back in `x`.
 
     A subclass is a frozen dataclass. It gives `_level_name`, the parameter that `omega` can
     replace, and the methods below that are abstract.
@@ -53,16 +52,16 @@ class Operator(Compressor):
         """Relative variance."""
 
     @abstractmethod
-    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
-        """Compressed rows."""
+    def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:
+        """Compressed vectors."""
 
     @abstractmethod
-    def _variance(self, x: FloatArray) -> FloatArray:
-        """Variance of each compressed row."""
+    def _variance(self, x: FloatArray, lengths: IntArray) -> FloatArray:
+        """Variance of each compressed vector."""
 
     @abstractmethod
-    def _code(self, q: int) -> _codec.Plain | _codec.Sparse | _codec.Scaled:
-        """How the values of a message are written: a code of `_codec`.
+    def _code(self, q: Any) -> _codec.Plain | _codec.Sparse | _codec.Scaled:
+        """How the values of vectors of length q, or of lengths q, are written: a code of `_codec`.
 
         The first byte of a message is the version of the format (high half) and a number for the
         operator.
@@ -74,19 +73,17 @@ class Operator(Compressor):
     def compress(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> FloatArray:
-        values, sizes = _vectors.as_vectors(values, lengths)
-        uniforms = _vectors.as_uniforms(uniforms, values)
-        return _vectors.per_coordinate(self._compress, values, uniforms, sizes)
+        x, sizes = _vectors.as_vectors(values, lengths)
+        xi = _vectors.as_uniforms(uniforms, x)
+        return self._compress(x.ravel(), xi.ravel(), sizes).reshape(x.shape)
 
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
-        values, sizes = _vectors.as_vectors(values, lengths)
-        return _vectors.per_vector(self._variance, np.float64, values, sizes)
+        x, sizes = _vectors.as_vectors(values, lengths)
+        return self._variance(x.ravel(), sizes)
 
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
-        values, sizes = _vectors.as_vectors(values, lengths)
-        return _vectors.per_vector(
-            lambda rows: self._code(rows.shape[1]).sizes(rows), np.int64, values, sizes
-        )
+        x, sizes = _vectors.as_vectors(values, lengths)
+        return self._code(sizes).sizes(x.ravel(), sizes)
 
     def encode(self, values: ArrayLike) -> bytes:
         vector, _ = _vectors.as_vectors(values)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _codec, _vectors
-from .._typing import FloatArray
+from .._typing import FloatArray, IntArray
 from ._operator import Operator, least
 
 
@@ -79,7 +79,10 @@ class RandK(Operator):
         k = least(ceil(q / (1 + omega)), lambda k: self._omega(q, k) <= omega)
         return min(q, k)
 
-    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
+    def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:
+        return _vectors.for_rows(self._compress_rows, x, uniforms, lengths)
+
+    def _compress_rows(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
         k = self._level(x.shape[1])
         with np.errstate(over="ignore"):
             compressed = x * (x.shape[1] / max(k, 1))
@@ -88,10 +91,10 @@ class RandK(Operator):
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
 
-    def _variance(self, x: FloatArray) -> FloatArray:
+    def _variance(self, x: FloatArray, lengths: IntArray) -> FloatArray:
         _vectors.check_finite(x)
-        omega = self.omega_for(x.shape[1])
-        return omega * (x * x).sum(axis=1) if omega else np.zeros(len(x))
+        omega = np.repeat(self.omega_for(lengths), lengths)
+        return _vectors.reduce_each(np.add, omega * x * x, lengths)
 
-    def _code(self, q: int) -> _codec.Sparse:
-        return _codec.Sparse(0x23, most=self._level(q))
+    def _code(self, q: Any) -> _codec.Sparse:
+        return _codec.Sparse(0x23, most=self.k_for(q))

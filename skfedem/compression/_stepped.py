@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,15 +34,15 @@ class Stepped(Operator):
         """Length of a block; None if a vector is one block."""
 
     @abstractmethod
-    def _steps(self, norms: FloatArray, q: int) -> FloatArray:
-        """Steps of blocks."""
+    def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
+        """Steps of blocks of these norms, of vectors of these lengths."""
 
     @abstractmethod
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
         """Ratios rounded without bias, in place."""
 
     @abstractmethod
-    def _code(self, q: int) -> _codec.Scaled:
+    def _code(self, q: Any) -> _codec.Scaled:
         """How its values are written: as integers, with a step for each block."""
 
     def send(
@@ -49,44 +50,50 @@ class Stepped(Operator):
     ) -> tuple[FloatArray, IntArray]:
         if (type(self).compress, type(self).n_bytes) != (Operator.compress, Operator.n_bytes):
             return super().send(values, uniforms, lengths)  # a subclass overrides one of them
-        values, sizes = _vectors.as_vectors(values, lengths)
-        uniforms = _vectors.as_uniforms(uniforms, values)
-        return _vectors.per_coordinate_and_vector(self._send, np.int64, values, uniforms, sizes)
+        x, sizes = _vectors.as_vectors(values, lengths)
+        xi = _vectors.as_uniforms(uniforms, x)
+        integers, scale, steps, blocks = self._factors(x.ravel(), xi.ravel(), sizes)
+        code = self._code(0)  # how large integers may be makes no difference here
+        n_bytes = code.sizes_of(integers, steps, blocks)
+        return _product(integers, scale, x.ravel()).reshape(x.shape), n_bytes
 
-    def _send(self, x: FloatArray, uniforms: FloatArray) -> tuple[FloatArray, IntArray]:
-        integers, steps = self._factors(x, uniforms)
-        n_bytes = self._code(x.shape[1]).sizes_of(integers, steps, x.shape[1])
-        return self._product(integers, steps, x), n_bytes
+    def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:
+        integers, scale, _, _ = self._factors(x, uniforms, lengths)
+        return _product(integers, scale, x)
 
-    def _compress(self, x: FloatArray, uniforms: FloatArray) -> FloatArray:
-        integers, steps = self._factors(x, uniforms)
-        return self._product(integers, steps, x)
+    def _factors(
+        self, x: FloatArray, uniforms: FloatArray, lengths: IntArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray, _vectors.Blocks]:
+        """Magnitudes of Q(x) as integers, the step of each, and those of the blocks."""
+        ratios, scale, steps, blocks = self._ratios(x, lengths)
+        return self._round(ratios, uniforms), scale, steps, blocks
 
-    def _factors(self, x: FloatArray, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Magnitudes of Q(x) as integers and a step for each block."""
-        ratios, steps = self._ratios(x)
-        return self._round(ratios, _vectors.in_blocks(uniforms, self._cut())), steps
+    def _ratios(
+        self, x: FloatArray, lengths: IntArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray, _vectors.Blocks]:
+        """|x| / step, the step of each, and those of the blocks."""
+        blocks, ratios = _vectors.cut(lengths, self._cut()), np.abs(x)
+        norms = _vectors.norms(ratios, blocks, self.norm)
+        steps = self._steps(norms, np.repeat(lengths, blocks.per_vector))
+        steps = np.where(norms > 0, steps, 1.0)
+        scale = blocks.spread(steps)
+        divide_in_place(ratios, scale)
+        return ratios, scale, steps, blocks
 
-    def _product(self, integers: FloatArray, steps: FloatArray, x: FloatArray) -> FloatArray:
-        """Integers times steps, which overwrites the integers, with the signs of x."""
-        integers *= _vectors.spread(steps, integers.shape[2])
-        compressed = np.copysign(_vectors.from_blocks(integers, x.shape[1]), x)
-        compressed += 0.0  # turns -0.0 into 0.0
-        return compressed
-
-    def _ratios(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """|x| / step in blocks, see `_vectors.in_blocks`, and a step for each block."""
-        ratios = _vectors.in_blocks(np.abs(x), self._cut())
-        norms = _vectors.norms(ratios, self.norm)
-        steps = np.where(norms > 0, self._steps(norms, x.shape[1]), 1.0)
-        divide_in_place(ratios, _vectors.spread(steps, ratios.shape[2]))
-        return ratios, steps
-
-    def _variance(self, x: FloatArray) -> FloatArray:
+    def _variance(self, x: FloatArray, lengths: IntArray) -> FloatArray:
         # Rounding a number of fractional part f, in steps, has the variance step^2 f (1 - f).
-        ratios, steps = self._ratios(x)
+        ratios, scale, _, _ = self._ratios(x, lengths)
         fractions = ratios - np.floor(ratios)
-        return ((steps * fractions) * (steps * (1 - fractions))).sum(axis=(1, 2))
+        variances = (scale * fractions) * (scale * (1 - fractions))
+        return _vectors.reduce_each(np.add, variances, lengths)
+
+
+def _product(integers: FloatArray, scale: FloatArray, x: FloatArray) -> FloatArray:
+    """Integers times steps, in place of the integers, with the signs of x."""
+    integers *= scale
+    np.copysign(integers, x, out=integers)
+    integers += 0.0  # turns -0.0 into 0.0
+    return integers
 
 
 def shorten(steps: FloatArray, rounding: np.ufunc) -> FloatArray:
