@@ -88,9 +88,9 @@ def check_choice(name, value, choices, *, hint=""):
     """Raise if a parameter is not one of some strings."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(map(repr, choices))
-        close = get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
-        if close and value.lower().startswith("non"):
-            close = []  # "non-iid" is the opposite of "iid"
+        # Not for what is about half the same: "non-iid" is the opposite of "iid".
+        said = value.lower() if isinstance(value, str) else ""
+        close = get_close_matches(said, choices, n=1, cutoff=0.7)
         advice = f"Did you mean {close[0]!r}?" if close else "Give one of these."
         raise ValueError(
             f"Expected {name} to be one of {names}, got {_short(value)}. {advice} {hint}".rstrip()

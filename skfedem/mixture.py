@@ -160,13 +160,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         How a start is found. "kmeans": each client (of at most 128, drawn by their weights)
         clusters its rows and sends the centroids of two or more different rows with their counts,
         and the server clusters those; a client's only row is its mean, which the server has been
-        told. The order of a client's rows does not matter, nor whether a row is repeated or has a
-        weight; nor does it for "k-means++".
-        Where these are too few, the missing centres are drawn from the normal distribution with the
-        mean and the variances of all rows; ``n_init`` tries several. A client with more than
-        131,072 rows clusters a random sample of this size, and "k-means++" uses such a sample of
-        all rows.
-        **"k-means++" and "random_from_data" reveal** ``n_components`` **rows to the server**.
+        told. A value that fills a cluster by itself, such as the zeros of many a table, is sent as
+        the mean of its copies and the nearest other row. The order of a client's rows does not
+        matter, nor whether a row is repeated or has a weight; nor does it for "k-means++".
+        Where there are fewer centroids than components, or for "k-means++" fewer different rows,
+        the missing centres are drawn from the normal distribution with the mean and the variances
+        of all rows; ``n_init`` tries several. A client with more than 131,072 rows clusters a
+        random sample of this size, and "k-means++" uses such a sample of all rows.
+        **"random_from_data" reveals** ``n_components`` **rows to the server, "k-means++" also
+        those that it tries**: 2 + log(``n_components``), rounded down, for each centre but one.
         With these three, every row is then assigned to its nearest centre. With "random", clients
         draw posterior probabilities.
     weights_init : array-like of shape (n_components,), default=None
@@ -427,7 +429,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         With weights v_j of rows, s̄_i is ``Σ_j v_j s̄_ij / Σ_j v_j``, the log-likelihood likewise,
         and with ``client_weights="n_samples"`` w_i is the client's share of all weight. Minibatches
         draw rows in proportion to their weights, with replacement only. The fit equals that of
-        repeated rows, in any order; with minibatches, if repeated rows are neighbours. Starts of
+        repeated rows, in any order; with minibatches, in the order of the weighted rows. Starts of
         "random_from_data" and "random" are others, as they draw for each row that is given; so are
         those from a sample of more than 131,072 rows. Epochs, and with them ``n_inner="auto"``,
         count the rows that are given; so does the automatic step size if there are many clients and

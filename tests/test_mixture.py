@@ -754,12 +754,12 @@ def test_random_probabilities_are_each_clients_own(monkeypatch):
     assert_allclose(statistics, expected, rtol=1e-12, atol=1e-14)
 
 
-def centroids_sent(client, n_clusters, center, seed):
+def centroids_sent(client, n_clusters, seed):
     """What one client sends for init_params="kmeans": alone, its centroids are the centres."""
     federation = Federation(client, np.array([0, len(client)]), np.ones(1))
     model, _ = mixture_start.standardise(FederatedGaussianMixture(n_clusters), federation, Given())
-    centers, bits = mixture_assignment._CENTERS["kmeans"](model, federation, seed)
-    n_sent = bits // (64 * (client.shape[1] + 1))
+    centers, n_numbers, _ = mixture_assignment._CENTERS["kmeans"](model, federation, seed)
+    n_sent = n_numbers // (client.shape[1] + 1)
     return centers[:n_sent], n_sent
 
 
@@ -768,7 +768,7 @@ def test_kmeans_reveals_no_row(n_clusters):
     rng = np.random.default_rng(1)
     for seed in range(20):
         client = rng.normal(size=(rng.integers(2, 12), 2)) * rng.lognormal(size=2)
-        sent, n_sent = centroids_sent(client, n_clusters, client.mean(axis=0), seed)
+        sent, n_sent = centroids_sent(client, n_clusters, seed)
         assert n_sent <= len(client) // 2
         distances = np.abs(sent[:, None] - client).max(axis=2)
         assert distances.size == 0 or distances.min() > 1e-6
@@ -781,7 +781,8 @@ def test_what_centroids_leave_of_the_mean_is_no_row(n_clusters):
         rng = np.random.default_rng(seed)
         client = np.concatenate([rng.normal(size=(20, 2)), 30 * rng.normal(size=(seed % 3, 2))])
         n_alone += seed % 3 == 1
-        sent, mass = mixture_assignment._centroids_to_send(client, n_clusters, seed, None)
+        weights = np.ones(len(client))
+        sent, mass = mixture_assignment._centroids_to_send(client, n_clusters, seed, weights)
         counts = np.rint(len(client) * mass)
         # As few as possible are held back: the outliers, or else the smallest cluster.
         assert n_clusters == 2 or counts.sum() >= len(client) / 2
@@ -793,11 +794,60 @@ def test_what_centroids_leave_of_the_mean_is_no_row(n_clusters):
     assert n_alone > 10
 
 
-def test_copies_of_a_row_send_no_centroid():
-    # Three rows, one of them twenty times: a cluster of its own, whose mean is that row.
-    client = np.array([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [0.1, 0.1]] + 20 * [[50.0, 50.0]])
-    sent, _ = centroids_sent(client, 2, client.mean(axis=0), 0)
-    assert np.abs(sent - 50).max(axis=1).min(initial=np.inf) > 1
+def test_a_few_copies_of_a_row_send_no_centroid():
+    # Two clusters of forty rows, and three copies of a row: a cluster whose mean is that row.
+    rng = np.random.default_rng(0)
+    client = np.concatenate([rng.normal(center, 1, size=(40, 2)) for center in (0, 20)])
+    client = np.concatenate([client, 3 * [[50.0, 0.0]]])
+    sent, n_sent = centroids_sent(client, 3, 0)
+    # Without one of the others, the row would follow from the mean of all rows.
+    assert n_sent == 1
+    assert np.abs(sent - [50, 0]).max(axis=1).min() > 1
+
+
+def test_a_value_as_common_as_a_component_is_sent_with_the_nearest_row():
+    rng = np.random.default_rng(0)
+    rest = rng.normal(5, 1, size=(60, 2))
+    nearest = rest[(rest**2).sum(axis=1).argmin()]
+    sent, n_sent = centroids_sent(np.concatenate([np.zeros((40, 2)), rest]), 2, 0)
+    assert n_sent == 2
+    want = [nearest / 41, (rest.sum(axis=0) - nearest) / 59]
+    assert_allclose(sent[sent[:, 0].argsort()], want, rtol=1e-10)
+    # A component of zeros is found by every start.
+    clients = [np.concatenate([np.zeros((50, 2)), rng.normal(5, 1, (50, 2))]) for _ in range(4)]
+    for seed in range(5):
+        start = start_of(clients, 2, reg_covar=0.01, random_state=seed)
+        assert np.abs(np.sort(start.means_[:, 0]) - [0, 5]).max() < 0.5
+
+
+def test_a_row_that_a_sample_consists_of_is_not_taken_for_the_mean(monkeypatch):
+    monkeypatch.setattr(mixture_assignment, "_LARGEST_SAMPLE", 20)
+    row = np.array([3.25, -1.5])
+    client = np.repeat(row[None], 500, axis=0)
+    client[77] = 5e4
+    rows = np.concatenate([client, np.random.default_rng(0).normal(size=(15, 2))])
+    federation = Federation(rows, np.array([0, 500, 515]), np.array([0.5, 0.5]))
+    model, _ = mixture_start.standardise(FederatedGaussianMixture(2), federation, Given())
+    clustered, kmeans = [], mixture_assignment._kmeans
+
+    def watched(centroids, *arguments, **options):
+        clustered.append(centroids)
+        return kmeans(centroids, *arguments, **options)
+
+    monkeypatch.setattr(mixture_assignment, "_kmeans", watched)
+    for seed in range(5):
+        mixture_assignment._kmeans_centers(model, federation, seed)
+    assert len(clustered) >= 10  # each time the second client, then the server
+    assert np.abs(np.concatenate(clustered) - row).max(axis=1).min() > 0.1
+
+
+def test_fewer_different_rows_than_components_leave_centres_to_draw():
+    rows = np.repeat(np.random.default_rng(0).normal(size=(3, 2)), 20, axis=0)
+    for init_params in ("kmeans", "k-means++"):
+        means = start_of(rows, 5, init_params=init_params).means_
+        assert np.isfinite(means).all()
+    # All rows are centres, of which those that are drawn take no row.
+    assert np.abs(rows[::20, None] - means).max(axis=2).min(axis=1).max() < 0.1
 
 
 def start_of(clients, n_components=3, **parameters):
@@ -807,8 +857,7 @@ def start_of(clients, n_components=3, **parameters):
 
 
 def test_clients_of_one_row_send_no_centroid():
-    center = np.zeros(2)
-    assert centroids_sent(X[:1], 3, center, 0)[1] == 0
+    assert centroids_sent(X[:1], 3, 0)[1] == 0
     # Their mean, which all clients send first, is that row: the start is k-means of all rows.
     rows = X[::3]
     start = start_of(list(rows[:, None]))
@@ -818,7 +867,7 @@ def test_clients_of_one_row_send_no_centroid():
     assert adjusted_rand_score(best.labels_, start.predict(rows)) > 0.95
     # Two far outliers are clusters of their own, and are not sent.
     client = np.concatenate([X[COMPONENTS == 0], [[1e3, 0.0], [0.0, -1e3]]])
-    sent, n_sent = centroids_sent(client, 3, center, 0)
+    sent, n_sent = centroids_sent(client, 3, 0)
     assert n_sent == 1
     assert np.abs(sent).max() < 100
 
@@ -838,7 +887,7 @@ def test_centres_that_are_drawn_have_no_spread_where_rows_have_none():
         estimator = FederatedGaussianMixture(3, covariance_type=covariance_type)
         model, _ = mixture_start.standardise(estimator, one, Given())
         assert_allclose(model.units.spread, rows.std(axis=0), rtol=1e-9, atol=1e-12)
-        centers, _ = mixture_assignment._CENTERS["kmeans"](model, one, 0)
+        centers, *_ = mixture_assignment._CENTERS["kmeans"](model, one, 0)
         assert_allclose(centers[:, 2], 5.0, rtol=1e-12)
         assert np.ptp(centers[:, 0]) > 0.1 * rows[:, 0].std()
 
@@ -1770,8 +1819,9 @@ def test_bits_of_the_inits():
     # Every client has all three components, far apart and many rows of each: three centroids.
     clients = [X[k::4] for k in range(4)]
     assert bits("kmeans") == (FLOAT * 4 * 3 * (2 + 1), FLOAT * 4 * 6)
-    # Three rows, and from every client a sum of distances for each of them.
-    assert bits("k-means++") == (FLOAT * (3 * 2 + 3 * 4), FLOAT * 4 * 6)
+    # The first row and three tries for each of two more, which every client is told, and from
+    # every client a sum of distances for each of them.
+    assert bits("k-means++") == (FLOAT * (7 * 2 + 7 * 4), FLOAT * 4 * (7 * 2 + 6))
     assert bits("random_from_data") == (FLOAT * 3 * 2, FLOAT * 4 * 6)
     assert bits("random") == (0, 0)
 

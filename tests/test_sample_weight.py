@@ -104,12 +104,6 @@ def test_a_start_from_rows_is_that_of_repeated_rows_in_any_order(
     assert_allclose(weighted.means_, gm.means_, **ALMOST)
 
 
-def test_the_order_of_rows_does_not_change_the_start():
-    gm = FederatedGaussianMixture(3, random_state=0)
-    shuffled = [np.random.default_rng(1).permutation(rows) for rows in CLIENTS]
-    assert_same_fit(fit(sklearn.clone(gm), shuffled), fit(gm, CLIENTS))
-
-
 def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():
     rng = np.random.default_rng(0)
     # Overlapping rows: where a centre ends depends on every count, and on when k-means stops.

@@ -22,6 +22,8 @@ _LARGEST_COHORT = 128
 _LARGEST_SAMPLE = 2**17
 # k-means centroids of fewer different rows than this are not sent: they would be rows.
 _FEWEST_ROWS = 2
+# A value that fills this share of a client's mean cluster, or more, is nobody's own.
+_COMMON = 0.5
 # scikit-learn's default.
 _KMEANS_TOL = 1e-4
 # Share of every component given to the others where a component starts with no rows.
@@ -53,10 +55,11 @@ def assign(model, federation, init_params, means, seed):
         statistics = _random_statistics(model, federation, seed)
     else:
         if means is None:
-            centers, bits = _CENTERS[init_params](model, federation, seed)
-            means, uplink = model.units.means_to_standard(centers), uplink + bits
+            centers, n_up, n_down = _CENTERS[init_params](model, federation, seed)
+            means = model.units.means_to_standard(centers)
+            uplink, downlink = uplink + FLOAT_BITS * n_up, FLOAT_BITS * n_down
         statistics = pooled_statistics(model, federation, partial(model.nearest, means))
-        downlink = FLOAT_BITS * federation.n_clients * means.size
+        downlink += FLOAT_BITS * federation.n_clients * means.size
     return _without_empty(model, statistics), uplink, downlink
 
 
@@ -111,7 +114,8 @@ def _random_statistics(model, federation, seed):
 def _kmeans_centers(model, federation, seed):
     """One-shot federated k-means: clients send centroids and counts, the server clusters those.
 
-    The only row of a client is its mean, which the server has been told.
+    The only row of a client is its mean, which the server has been told. Returns the centres, and
+    how many numbers the clients have sent and got.
     """
     rng = np.random.RandomState(seed)
     d, size, weighted = model.n_features, model.n_components, federation.sample_weight
@@ -120,20 +124,20 @@ def _kmeans_centers(model, federation, seed):
         sample = _sample(rng, *federation.offsets[client : client + 2])
         weights = np.ones(len(sample)) if weighted is None else weighted.values[sample]
         rows, weights = _distinct(take_rows(federation.rows, sample), weights)
-        if len(rows) == 1:
-            centroids, shares = rows, np.ones(1)
+        if len(rows) == 1:  # its mean, unless others were not drawn
+            n_known = int(len(sample) == federation.lengths_of(client))
+            centroids, shares = rows[:n_known], np.ones(n_known)
         else:
             n_clusters = min(size, len(rows) // _FEWEST_ROWS)
             centroids, shares = _centroids_to_send(rows, n_clusters, seed, weights)
             n_sent += len(shares)
         parts.append((centroids, shares * weight))
     centroids, mass = map(np.concatenate, zip(*parts, strict=True))
-    bits = FLOAT_BITS * n_sent * (d + 1)
     n_found = min(size, len(np.unique(centroids, axis=0)))
     if n_found:
         found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=mass)
         centroids = found.cluster_centers_
-    return _filled_up(model, centroids, rng), bits
+    return _filled_up(model, centroids, rng), n_sent * (d + 1), 0
 
 
 def _cohort(rng, weights):
@@ -164,20 +168,40 @@ def _distinct(rows, weights):
     What is drawn of them does not depend on the order of the rows, nor on whether a row has a
     weight or is repeated.
     """
-    rows = rows.astype(np.float64)
+    rows = np.add(rows, 0.0, dtype=np.float64, order="C")  # turns -0.0 into 0.0
     order = np.argsort(rows[:, 0], kind="stable")
-    if (np.diff(rows[order, 0]) > 0).all():  # the other columns would take many times as long
-        return rows[order], weights[order]
-    distinct, place = np.unique(rows, axis=0, return_inverse=True)
-    return distinct, np.bincount(place.ravel(), weights)
+    if not (np.diff(rows[order, 0]) > 0).all():
+        order = np.argsort(_in_order_of_bytes(rows), kind="stable")
+    rows, weights = rows[order], weights[order]
+    is_new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))
+    return rows[is_new], np.add.reduceat(weights, np.flatnonzero(is_new))
+
+
+def _in_order_of_bytes(rows):
+    """Rows as strings of bytes, which have the order of the rows: by columns, from the first on.
+
+    Sorting these takes a fraction of the time of ``numpy.unique`` for rows.
+    """
+    bits = rows.view(np.int64)
+    # The bits of positive doubles have their order, those of negative ones the opposite.
+    ordered = np.where(bits < 0, ~bits, bits | np.int64(-(2**63))).view(np.uint64)
+    return ordered.astype(">u8").view(f"V{8 * rows.shape[1]}").ravel()
 
 
 def _centroids_to_send(rows, n_clusters, seed, sample_weight):
     """Centroids of a client's clusters of two or more rows, and the share of its rows in each.
 
-    No two rows are equal. The mean of the client's rows is known to the server, so that the sum of
-    what is held back follows from what is sent. If only a single row would be held back, the
-    smallest of the other clusters is held back with it.
+    No two rows are equal, and a cluster of one is held back, unless its weight is that of many: the
+    nearest row of a larger cluster then joins it. The mean of the client's rows is known to the
+    server, so that the sum of what is held back follows from what is sent. If only a single row
+    would be held back, the smallest of the other clusters is held back with it.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_features)
+    n_clusters : int
+    seed : int
+    sample_weight : ndarray of shape (n_rows,)
 
     Returns
     -------
@@ -187,13 +211,27 @@ def _centroids_to_send(rows, n_clusters, seed, sample_weight):
     """
     tol = _weighted_tol(rows, sample_weight)
     found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=sample_weight, tol=tol)
-    members = np.bincount(found.labels_, minlength=n_clusters)
-    mass = np.bincount(found.labels_, sample_weight, minlength=n_clusters)
-    mass = mass / mass.sum()
+    labels, centroids = found.labels_, found.cluster_centers_
+    common = _COMMON * sample_weight.sum() / n_clusters
+    for row in np.flatnonzero(sample_weight >= common):
+        members = np.bincount(labels, minlength=n_clusters)
+        distances = np.square(rows - rows[row]).sum(axis=1)
+        distances[members[labels] <= _FEWEST_ROWS] = np.inf
+        nearest = distances.argmin()
+        if members[labels[row]] == 1 and distances[nearest] < np.inf:
+            labels[nearest] = labels[row]
+            centroids = _means_of_clusters(rows, labels, n_clusters, sample_weight)
+    members = np.bincount(labels, minlength=n_clusters)
+    mass = np.bincount(labels, sample_weight, minlength=n_clusters)
     sent = members >= _FEWEST_ROWS
     if np.count_nonzero(members == 1) == 1:
         sent[np.where(sent, members, np.inf).argmin()] = False
-    return found.cluster_centers_[sent], mass[sent]
+    return centroids[sent], mass[sent] / mass.sum()
+
+
+def _means_of_clusters(rows, labels, n_clusters, weights):
+    sums = [np.bincount(labels, weights * column, minlength=n_clusters) for column in rows.T]
+    return np.transpose(sums) / np.bincount(labels, weights, minlength=n_clusters)[:, None]
 
 
 def _sample(rng, start, stop):
@@ -214,7 +252,7 @@ def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None, tol=_KMEANS_T
 def _weighted_tol(rows, weights):
     """Share of the rows' unweighted variance that is a given one of their weighted variance."""
     plain = rows.var(axis=0).mean()
-    if plain == 0:
+    if plain == 0 or (weights == weights[0]).all():
         return _KMEANS_TOL
     mean = np.average(rows, axis=0, weights=weights)
     return _KMEANS_TOL * np.average((rows - mean) ** 2, axis=0, weights=weights).mean() / plain
@@ -227,7 +265,11 @@ def _filled_up(model, centers, rng):
 
 
 def _plusplus_centers(model, federation, seed):
-    """k-means++ over the clients' rows: reveals ``n_components`` rows to the server."""
+    """k-means++ over the clients' rows: reveals the rows that it tries to the server.
+
+    For each centre after the first, it tries a few rows, and takes the one that leaves the smallest
+    sum of squared distances. Each client is told these rows and sends its part of the sums.
+    """
     rng = np.random.RandomState(seed)
     sample = _sample(rng, 0, federation.n_samples)
     owners = owners_of(federation.offsets, sample)
@@ -235,15 +277,18 @@ def _plusplus_centers(model, federation, seed):
     if federation.sample_weight is not None:
         row_weights *= federation.sample_weight.values[sample]
     rows, row_weights = _distinct(take_rows(federation.rows, sample), row_weights)
+    n_found = min(model.n_components, len(rows))
+    n_trials = 2 + int(np.log(n_found))  # scikit-learn's default
     _, chosen = kmeans_plusplus(
         rows - model.units.center,
-        min(model.n_components, len(rows)),
+        n_found,
         sample_weight=row_weights,
         random_state=rng,
+        n_local_trials=n_trials,
     )
-    sums_of_distances = model.n_components * federation.n_clients
-    bits = FLOAT_BITS * (rows[chosen].size + sums_of_distances)
-    return _filled_up(model, rows[chosen], rng), bits
+    n_tried, d = 1 + (n_found - 1) * n_trials, model.n_features
+    n_up = n_tried * (d + federation.n_clients)
+    return _filled_up(model, rows[chosen], rng), n_up, n_tried * d * federation.n_clients
 
 
 def _rows_as_centers(model, federation, seed):
@@ -257,7 +302,7 @@ def _rows_as_centers(model, federation, seed):
         weights = federation.sample_weight.values
         drawn = rng.choice(n, size, replace=False, p=weights / weights.sum())
     centers = take_rows(federation.rows, np.sort(drawn)).astype(np.float64)
-    return centers, FLOAT_BITS * centers.size
+    return centers, centers.size, 0
 
 
 _CENTERS = {
