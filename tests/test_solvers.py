@@ -3,7 +3,7 @@
 import copy
 import re
 import warnings
-from functools import partial
+from functools import cache, partial
 from math import ceil, sqrt
 
 import numpy as np
@@ -176,6 +176,7 @@ def noise_at_rest():
         tol=0, max_iter=2000, eval_every=None,
     )  # fmt: skip
 
+    @cache
     def noise(**settings):
         gm = clone(known).set_params(**settings).fit(X, clients=clients)
         return gm.history_["field_sq_norm"][200:].mean()

@@ -6,10 +6,12 @@ process needed beyond the interpreter and its imports, with the data, which are 
 paper   the size of the paper's eBird data, 9,721 sites by 525 months with 12,185 observations,
         beside the paper's own algorithm on dense matrices (times in turn, in one process)
 scale   a million sites by 240 months, 100 clients, up to ten million observations
+observers  rounds of matrices that are small, and of more and more observers, each a client
 rounds  rounds until the objective is right to 1e-6 on real counts: oystercatcher_138x240.csv in
         DATA; left out where there is no such file
 
-    python examples/benchmarks/imputation_speed.py [paper] [scale] [rounds] [--data DATA]
+    python examples/benchmarks/imputation_speed.py [paper] [scale] [observers] [rounds]
+        [--data DATA]
 """
 
 import argparse
@@ -30,7 +32,7 @@ from skfedem import FederatedMatrixImputer
 from skfedem.datasets import make_site_counts
 
 DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
-SECTIONS = ("paper", "scale", "rounds")
+SECTIONS = ("paper", "scale", "observers", "rounds")
 PAPER = {"n_sites": 9_721, "n_months": 525, "n_clients": 10, "observed": 12_185}
 GAUSSIAN = {"family": "gaussian", "effects": "none", "penalty": 1.0}
 POISSON = {"family": "poisson", "effects": "both", "penalty": 10.0}
@@ -44,6 +46,14 @@ SIZES = [
     (MILLION // 2, MILLION, 5),
     (MILLION, MILLION, 10),
     (MILLION, MILLION, 20),
+]
+# Sites, months, observers, observations.
+OBSERVERS = [
+    (40, 24, 4, 800),
+    (138, 240, 10, 13_000),
+    (138, 240, 100, 13_000),
+    (400, 240, 1000, 40_000),
+    (2000, 240, 2500, 75_000),
 ]
 ACCURACY = 1e-6
 
@@ -184,6 +194,34 @@ def print_scale(options):
     print()
 
 
+# -------------------------------------------------------------------- observers
+
+
+def observers_round(n_sites, n_months, n_observers, n_observations, repeats):
+    """Seconds of a round without compression and at ω = 1, the fastest of several times."""
+    data = make_site_counts(n_sites, n_months, n_observers, observed=n_observations, random_state=0)
+    settings = {"rank": 2, **POISSON, "eval_every": None, "random_state": 0}
+    return [
+        min(round_seconds(data, {**settings, "omega": omega}, 2, 22) for _ in range(repeats))
+        for omega in (0.0, 1.0)
+    ]
+
+
+def print_observers(options):
+    """Small matrices, and many observers who saw unlike numbers of cells."""
+    print(f"poisson, both effects, rank 2; a round in ms, fastest of {options.repeats}")
+    print(f"{'sites':>6s}{'months':>8s}{'observers':>11s}{'cells':>8s}{'exact':>9s}{'ω = 1':>9s}")
+    for sizes in OBSERVERS:
+        exact, compressed = apart(observers_round, *sizes, options.repeats)
+        n_sites, n_months, n_observers, n_observations = sizes
+        print(
+            f"{n_sites:6d}{n_months:8d}{n_observers:11d}{n_observations:8,d}"
+            f"{1e3 * exact:9.1f}{1e3 * compressed:9.1f}",
+            flush=True,
+        )
+    print()
+
+
 # -------------------------------------------------------------------- rounds
 
 
@@ -230,7 +268,7 @@ def print_rounds(options):
 def main():
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sections", nargs="*", help="paper, scale, rounds; all by default")
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all by default")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--repeats", type=int, default=5, help="of the paper's size")
     parser.add_argument("--rounds", type=int, default=10, help="averaged over, in the scale table")
@@ -239,7 +277,12 @@ def main():
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:
         parser.error(f"unknown section {', '.join(sorted(unknown))}: choose from {SECTIONS}")
-    printers = {"paper": print_paper, "scale": print_scale, "rounds": print_rounds}
+    printers = {
+        "paper": print_paper,
+        "scale": print_scale,
+        "observers": print_observers,
+        "rounds": print_rounds,
+    }
     for section in options.sections or SECTIONS:
         printers[section](options)
 
