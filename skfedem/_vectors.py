@@ -52,7 +52,8 @@ def as_vectors(values, lengths=None):
                 f"Expected values of shape (q,) or (n, q), got shape {values.shape}. Give vectors "
                 "of different lengths as a flat array with lengths."
             )
-        return values, np.full(values.shape[0] if values.ndim == 2 else 1, values.shape[-1])
+        n = values.shape[0] if values.ndim == 2 else 1
+        return values, np.full(n, values.shape[-1], dtype=np.int64)
     sizes = _as_lengths("lengths", lengths)
     if values.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(values):
         raise ValueError(
