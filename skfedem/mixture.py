@@ -160,8 +160,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         How a start is found. "kmeans": each client (of at most 128, drawn by their weights)
         clusters its rows and sends the centroids of two or more different rows with their counts,
         and the server clusters those; a client's only row is its mean, which the server has been
-        told. A value that fills a cluster by itself, such as the zeros of many a table, is sent as
-        the mean of its copies and the nearest other row. The order of a client's rows does not
+        told. A value that many rows share, such as the zeros of many a table, is sent as the mean
+        of its copies and the nearest other row. The order of a client's rows does not
         matter, nor whether a row is repeated or has a weight; nor does it for "k-means++".
         Where there are fewer centroids than components, or for "k-means++" fewer different rows,
         the missing centres are drawn from the normal distribution with the mean and the variances

@@ -805,6 +805,17 @@ def test_a_few_copies_of_a_row_send_no_centroid():
     assert np.abs(sent - [50, 0]).max(axis=1).min() > 1
 
 
+def test_no_row_of_a_small_client_is_common():
+    # One row in a cluster of its own, or four times, is half of what the rows are per component.
+    for n_copies in (1, 4):
+        client = np.array([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1]] + n_copies * [[50.0, 50.0]])
+        for seed in range(5):
+            sent, _ = centroids_sent(client, 2, seed)
+            assert np.abs(sent).max(initial=0) < 1
+    sent, n_sent = centroids_sent(np.concatenate([client, client[-1:]]), 2, 0)
+    assert n_sent == 2 and np.abs(sent - 50).max(axis=1).min() < 15
+
+
 def test_a_value_as_common_as_a_component_is_sent_with_the_nearest_row():
     rng = np.random.default_rng(0)
     rest = rng.normal(5, 1, size=(60, 2))

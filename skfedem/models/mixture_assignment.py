@@ -22,8 +22,10 @@ _LARGEST_COHORT = 128
 _LARGEST_SAMPLE = 2**17
 # k-means centroids of fewer different rows than this are not sent: they would be rows.
 _FEWEST_ROWS = 2
-# A value that fills this share of a client's mean cluster, or more, is nobody's own.
+# A value that fills this share of a client's mean cluster, and weighs so many times what the
+# lightest row does, is nobody's own.
 _COMMON = 0.5
+_MANY = 5
 # scikit-learn's default.
 _KMEANS_TOL = 1e-4
 # Share of every component given to the others where a component starts with no rows.
@@ -212,7 +214,7 @@ def _centroids_to_send(rows, n_clusters, seed, sample_weight):
     tol = _weighted_tol(rows, sample_weight)
     found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=sample_weight, tol=tol)
     labels, centroids = found.labels_, found.cluster_centers_
-    common = _COMMON * sample_weight.sum() / n_clusters
+    common = max(_COMMON * sample_weight.sum() / n_clusters, _MANY * sample_weight.min())
     for row in np.flatnonzero(sample_weight >= common):
         members = np.bincount(labels, minlength=n_clusters)
         distances = np.square(rows - rows[row]).sum(axis=1)
