@@ -83,7 +83,7 @@ def test_integer_weights_are_repeated_rows(covariance_type, client_weights):
 @pytest.mark.parametrize("n_rows", [6, 60])
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++"])
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 def test_a_start_from_rows_is_that_of_repeated_rows_in_any_order(
     init_params, n_rows, has_ties, seed
 ):
