@@ -117,6 +117,9 @@ def for_each_length(function, lengths):
 
 def for_rows(function, values, uniforms, lengths):
     """``function(rows, their uniforms)``, of the shape of the rows, for all vectors of a length."""
+    if len(lengths) and (lengths == lengths[0]).all():
+        shape = len(lengths), lengths[0]
+        return function(values.reshape(shape), uniforms.reshape(shape)).ravel()
     results = np.empty_like(values)
     starts = np.cumsum(lengths) - lengths
     for length in np.unique(lengths):

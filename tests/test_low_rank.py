@@ -504,7 +504,7 @@ def test_where_rounding_spoils_the_normal_equations_curvatures_alone_speed_them_
 def test_without_a_factor_conjugate_gradients_solve_the_same_equations(monkeypatch):
     weights = np.random.default_rng(0).uniform(0.5, 2, size=(6, 4))
     by_row, by_column = 0.3 + weights.sum(axis=1), 0.3 + weights.sum(axis=0)
-    equations = weights, by_row, by_column, np.arange(4.0), None
+    equations = weights, weights.T, by_row, by_column, np.arange(4.0), None
     direct, _ = _solve_for_columns(*equations)
     schur = np.diag(by_column) - weights.T @ (weights / by_row[:, None])
     assert_allclose(schur @ direct, np.arange(4.0), rtol=0, atol=1e-13)

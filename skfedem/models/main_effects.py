@@ -277,19 +277,19 @@ def _newton_direction(pooled, slopes, weights, factor):
         return Effects(intercept, np.zeros_like(rows), columns / by_column), None
     # Eliminate the rows: (C - Wᵀ R⁻¹ W) c = g_c - Wᵀ R⁻¹ g_r, then r = R⁻¹ (g_r - W c).
     matrix = pooled.support.matrix(weights)
-    right = columns - matrix.T @ (rows / by_row)
-    solution, factor = _solve_for_columns(matrix, by_row, by_column, right, factor)
+    transposed = matrix.T  # made once: of a sparse matrix, it is another
+    right = columns - transposed @ (rows / by_row)
+    solution, factor = _solve_for_columns(matrix, transposed, by_row, by_column, right, factor)
     return Effects(intercept, (rows - matrix @ solution) / by_row, solution), factor
 
 
-def _solve_for_columns(matrix, by_row, by_column, right, factor):
+def _solve_for_columns(matrix, transposed, by_row, by_column, right, factor):
     """Solution c of ``(C - Wᵀ R⁻¹ W) c = right``, and a factor for the next equations, or None."""
-    size, is_small = len(right), len(right) <= _MOST_DIRECT
-    if is_small or (factor is None and size <= _MOST_DENSE):
+    is_small = len(right) <= _MOST_DIRECT
+    if is_small or (factor is None and len(right) <= _MOST_DENSE):
         factor = _column_factor(matrix, by_row, by_column)
     if is_small and factor is not None:
         return _solve(factor, right), None
-    transposed = matrix.T  # made once: of a sparse matrix, it is another
 
     def times(c):
         return by_column * c - transposed @ ((matrix @ c) / by_row)
