@@ -362,7 +362,7 @@ def test_results_are_those_of_the_folds():
 @pytest.mark.parametrize("unit", [1e3, 1e-4])
 def test_the_best_trial_does_not_depend_on_the_unit_of_the_cells(unit):
     clients = clients_of()
-    search = FederatedMatrixImputerCV((2, 4), 4, n_splits=2, random_state=0, tol=1e-3)
+    search = FederatedMatrixImputerCV((2, 4), 3, n_splits=2, random_state=0, tol=1e-2)
     best = clone(search).fit(clients).best_index_
     assert search.fit([unit * client for client in clients]).best_index_ == best
 
@@ -493,19 +493,15 @@ def test_noise_changes_the_choice_little():
     assert noisy.best_params_ == exact.best_params_
 
 
-def test_the_same_search_every_time():
-    options = {"penalties": 2, "n_splits": 2, "omega": 0.5, "tol": 0.1, "random_state": 3}
-    options["step_size"] = lambda k: 0.5 + 0.5 / k  # travels to the processes
-    searches = [
-        FederatedMatrixImputerCV(**options, n_jobs=n_jobs).fit(clients_of()) for n_jobs in (1, 2)
-    ]
-    for name, column in searches[0].cv_results_.items():
-        assert_array_equal(column, searches[1].cv_results_[name], err_msg=name)
-    assert_array_equal(searches[0].fitted_mean(), searches[1].fitted_mean())
-    other = FederatedMatrixImputerCV(**{**options, "random_state": 4}).fit(clients_of())
-    assert other.best_score_ != searches[0].best_score_
+def test_another_seed_is_another_search():
+    options = {"penalties": 2, "n_splits": 2, "omega": 0.5, "tol": 0.1}
+    one, other = (
+        FederatedMatrixImputerCV(**options, random_state=seed).fit(clients_of()) for seed in (3, 4)
+    )
+    assert one.best_score_ != other.best_score_
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
     "config", [{"backend": "loky", "inner_max_num_threads": 2}, {"backend": "threading"}]
 )
@@ -514,20 +510,22 @@ def test_a_search_in_parallel_is_that_of_one_job_and_leaves_libraries_as_they_we
     rng = np.random.default_rng(0)
     clients = [rng.poisson(2.0, size=(200, 150)).astype(float) for _ in range(2)]
     search = FederatedMatrixImputerCV(
-        (3,), penalties=2, family="poisson", n_splits=2, max_iter=9, tol=1.0, random_state=0
-    )
+        (3,), penalties=2, family="poisson", n_splits=2, max_iter=9, tol=1.0, random_state=0,
+        omega=0.5, step_size=lambda k: 0.5 + 0.5 / k,  # travels to the processes
+    )  # fmt: skip
 
     def n_threads():
         return [library["num_threads"] for library in threadpool_info()]
 
     with threadpool_limits(limits=2):
         before = n_threads()
-        alone = clone(search).fit(clients).cv_results_
+        alone = clone(search).fit(clients)
         with parallel_config(**config, n_jobs=2):
-            together = search.fit(clients).cv_results_
+            search.fit(clients)
         assert n_threads() == before
-    for name, column in alone.items():
-        assert_array_equal(column, together[name], err_msg=name)
+    for name, column in alone.cv_results_.items():
+        assert_array_equal(column, search.cv_results_[name], err_msg=name)
+    assert_array_equal(alone.fitted_mean(), search.fitted_mean())
 
 
 def test_every_form_of_data_gives_the_same_search():
@@ -620,7 +618,8 @@ def test_it_says_how_many_fits_did_not_converge():
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_it_prints_what_it_tried(n_jobs, capsys):
     options = {"penalties": [9.0, 1.0], "n_splits": 2, "verbose": 1}
-    FederatedMatrixImputerCV(**options, n_jobs=n_jobs).fit(clients_of())
+    with parallel_config("threading"):
+        FederatedMatrixImputerCV(**options, n_jobs=n_jobs).fit(clients_of())
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("  Rank None, penalty 9, effects_penalty 0.1: held-out log-likeliho")

@@ -397,9 +397,9 @@ def step_size(round_number):
     return 0.5
 
 generator = np.random.default_rng(0)
-clients = [generator.normal(size=(200, 4)) for _ in range(600)]
+clients = [generator.normal(size=(4000, 4)) for _ in range(20)]
 mixture = FederatedGaussianMixture(
-    2, n_jobs=2, step_size=step_size, max_iter=5, tol=0, random_state=0
+    2, n_jobs=2, step_size=step_size, init_params="random", max_iter=5, tol=0, random_state=0
 )
 print(os.getpid())
 for n_jobs in (2, 1):

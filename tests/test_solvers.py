@@ -793,14 +793,13 @@ def test_automatic_steps_are_shorter_after_a_rest(monkeypatch):
     assert np.count_nonzero(gm.history_["safeguarded"]) > 1
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_step_too_long_does_not_spoil_those_that_follow_it(seed):
+def test_a_step_too_long_does_not_spoil_those_that_follow_it():
     # V holds the error of the estimates before, and coarse messages take it away by and by. Steps
-    # of these rounds would leave the domain one after the other: the limit fell to 0.0008 and 0.01
-    # of the first step, and the fits ended 2.8 and 0.5 nats short, one below its start.
+    # of these rounds would leave the domain one after the other: the limit fell to 0.0008 of the
+    # first step, and the fit ended 2.8 nats short.
     rows = np.concatenate(digits_by_label(20))
     clients = np.random.default_rng(0).permutation(np.arange(len(rows)) % 5)
-    start = FederatedGaussianMixture(8, max_iter=0, random_state=seed).fit(rows, clients=clients)
+    start = FederatedGaussianMixture(8, max_iter=0, random_state=1).fit(rows, clients=clients)
     given = {
         "n_components": 8,
         "weights_init": start.weights_,
@@ -810,7 +809,7 @@ def test_a_step_too_long_does_not_spoil_those_that_follow_it(seed):
     pooled = FederatedGaussianMixture(**given, max_iter=300, tol=1e-6).fit(rows)
     gm = FederatedGaussianMixture(
         **given, solver="vr_fedem", batch_size=10, omega=4.0, compressor="rand_k", max_iter=1200,
-        tol=0.0, eval_every=None, random_state=seed,
+        tol=0.0, eval_every=None, random_state=1,
     )  # fmt: skip
     with pytest.warns(ConvergenceWarning, match="Not converged"):
         gm.fit(rows, clients=clients)
