@@ -154,7 +154,7 @@ def test_mean_before(digits):
 @pytest.fixture(scope="module")
 def communication(tmp_path_factory):
     folder = tmp_path_factory.mktemp("communication")
-    return run_example("plot_communication.py", folder, "--seeds", "1", "--rounds", "60")
+    return run_example("plot_communication.py", folder, "--seeds", "1", "--rounds", "40")
 
 
 @pytest.mark.slow
@@ -290,6 +290,7 @@ def test_table_of_hospitals(hospitals, tmp_path):
 
 
 @pytest.mark.skipif(not HEART.exists(), reason="the heart disease data are not here")
+@pytest.mark.slow
 def test_heart_data_say_what_the_text_says(tmp_path):
     heart = run_example("plot_hospitals.py", tmp_path, "--rounds", "5", data=DATA)
     unmeasured = np.isin(np.concatenate(heart.tables)[:, heart.CHOLESTEROL], 0)

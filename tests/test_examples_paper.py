@@ -79,6 +79,7 @@ def test_participation_raises_the_floor_and_nothing_else(script, small):
     assert 2 < floors[0.25] / floors[1.0] < 8
 
 
+@pytest.mark.slow
 def test_compression_raises_the_floor_and_nothing_else(script, small):
     names, printed = script("plot_slides_compression.py", "--epochs", "4", "--runs", "1")
     assert printed.count("times that of omega = 0") == len(names["OMEGAS"])
@@ -106,6 +107,7 @@ def test_mask_of_the_compression_script(script):
     assert mask.omega_for(6) == 3.0 and mask.omega_for(np.array([1, 6])).tolist() == [3.0, 3.0]
 
 
+@pytest.mark.slow
 def test_naive_fedem_stalls(script, small):
     names, printed = script("plot_slides_naive.py", "--epochs", "3", "--runs", "1")
     assert printed.count("naive FedEM: weight off by") == 4
@@ -146,6 +148,7 @@ def test_weights_of_vr_fedem_agree(script, small):
     assert np.log10(runs[:, 1, 0] / runs[:, 1, -1]).min() > 4  # VR-FedEM's mean field
 
 
+@pytest.mark.slow
 def test_step_sizes_and_their_theory(script):
     sizes = ("--seeds", "1", "--halvings", "1", "--length", "1")
     names, printed = script("plot_step_size_theory.py", *sizes)

@@ -272,6 +272,7 @@ def test_starts_look_at_a_sample_of_many_rows(monkeypatch, init_params):
 
 
 @pytest.mark.parametrize("fit", FITS)
+@pytest.mark.slow
 def test_bits_do_not_depend_on_the_workers(monkeypatch, fit):
     # Rounds as short as these are shared as well.
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
