@@ -12,7 +12,12 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ._compat import gives_arrays
-from ._input.cells import check_matrix, check_triplets, refuse_triplets_alone
+from ._input.cells import (
+    check_clients_of_sites,
+    check_matrix,
+    check_triplets,
+    refuse_triplets_alone,
+)
 from ._input.clients import stacks, together
 from ._input.matrices import client_table, holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
@@ -246,13 +251,14 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         effects = Effects(self.intercept_, row_effects, self.column_effects_)
         return Theta(effects, LowRank(factors, root, self.column_factors_))
 
-    def _log_likelihood(self, theta, cells):
-        """Log-likelihood of all observations."""
+    def _scored_cells(self, theta, cells):
+        """Log-likelihood and number of all observations, under θ."""
         effects = theta.effects._replace(intercept=theta.effects.intercept - cells.origin)
         natural = at(theta._replace(effects=effects), cells.rows, cells.columns)
         log_partition = self._family().log_partition(natural)
         terms = (cells.values - cells.origin) * natural - log_partition
-        return float(cells.counts @ terms) + float(cells.log_base_measure[0])
+        log_likelihood = cells.counts @ terms + cells.log_base_measure.sum()
+        return np.array([log_likelihood, cells.counts.sum()])
 
     def _scored(self, X):
         """Log-likelihood and number of all observations; under the fit if the rows are sites."""
@@ -262,17 +268,30 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return self._for_tables()._scored(X)
         cells = self._cells(X)
         theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
-        return np.array([self._log_likelihood(theta, cells), cells.counts.sum()])
+        return self._scored_cells(theta, cells)
 
     def _scored_in_list(self, X):
-        """As ``_scored``, of a list; small matrices with rows of their own go together."""
+        """As ``_scored``, of a list; tables go together where their labels need no comparison."""
         scored = self._for_tables()._scored
-        if not self._has_sites:
-            try:
+        try:
+            if not self._has_sites:
                 return np.sum([scored(rows) for rows, _ in stacks(X)], axis=0)
-            except (TypeError, ValueError):
-                pass  # one by one, errors name the client
+            if not hasattr(self, "feature_names_in_") and not any(map(is_frame, X)):
+                return self._scored_cells(self._theta(), self._cells_of_list(X))
+        except (TypeError, ValueError):
+            pass  # one by one, errors name the client
         return np.sum(_each_matrix(X, scored), axis=0)
+
+    def _cells_of_list(self, X):
+        """Cells of clients who share the sites of the fit, from tables without labels."""
+        return check_clients_of_sites(
+            X,
+            self._shape,
+            self.missing_values,
+            self._family(),
+            self._origin(),
+            are_triplets=self._has_triplets,
+        )
 
 
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:

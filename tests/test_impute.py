@@ -21,7 +21,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from problems import assert_same_fit, fit_unconverged
-from skfedem import FederatedMatrixImputer, _matrix_warnings, _parallel
+from skfedem import FederatedMatrixImputer, _fitted_matrix, _matrix_warnings, _parallel
 from skfedem._compat import SEEDED_ARPACK
 from skfedem.compression import Dithering, RandK
 from skfedem.datasets import make_site_counts
@@ -174,7 +174,7 @@ def test_clients_of_any_form_give_the_fit_of_arrays(form, quick):
     assert got.n_clients_ == N_CLIENTS
     assert got.client_ids_.tolist() == [0, 1, 2, 3]
     assert got.n_features_in_ == N_COLUMNS
-    assert got.score(X) == quick.score(CLIENTS)
+    assert_allclose(got.score(X), quick.score(CLIENTS), rtol=1e-14)  # tables with labels one by one
     answers = got.transform(X)
     assert isinstance(answers, tuple)
     for answer, want in zip(answers, quick.transform(CLIENTS), strict=True):
@@ -200,7 +200,7 @@ def test_triplets_in_frames(quick):
     X = [pd.DataFrame(own, columns=["site", "month", "count"])[::-1] for own in TRIPLETS]
     got = FederatedMatrixImputer(**QUICK).set_output(transform="pandas").fit(X, shape=SHAPE)
     assert_same_fit(got, quick)
-    assert got.score(X) == quick.score(CLIENTS)
+    assert_allclose(got.score(X), quick.score(CLIENTS), rtol=1e-14)  # tables with labels one by one
     for frame, want in zip(got.transform(X), quick.transform(CLIENTS), strict=True):
         assert frame.index.tolist() == list(range(N_ROWS))
         assert_array_equal(frame.to_numpy(), want)
@@ -920,6 +920,27 @@ def test_columns_in_another_order_are_refused_whatever_their_labels(labels, rows
             expected = fitted.score([frames[0]])
             assert fitted.score([CLIENTS[0]]) == expected
             assert fitted.score([pd.DataFrame(CLIENTS[0])]) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "nothing", "shape"),
+    [(CLIENTS, NOTHING, None), (TRIPLETS, np.empty((0, 3)), SHAPE)],
+    ids=["matrices", "triplets"],
+)
+def test_clients_who_share_their_rows_are_scored_in_one_pass(own, nothing, shape, monkeypatch):
+    # Of thousands of observers, checking the tables one by one took most of a search.
+    fitted = FederatedMatrixImputer(**QUICK).fit(own, shape=shape)
+    seen = [*own[:2], np.stack(CLIENTS[2:]), SPARSE[0]]
+    scores = [fitted.score([table]) for table in seen]
+    counts = [SEEN[0].sum(), SEEN[1].sum(), SEEN[2].sum() + SEEN[3].sum(), SEEN[0].sum()]
+    with monkeypatch.context() as patch:
+        patch.delattr(_fitted_matrix, "_each_matrix")
+        score = fitted.score([*seen, nothing])
+    assert_allclose(score, np.average(scores, weights=counts), rtol=1e-14)
+    # What is wrong is told by its client.
+    for wrong in (-np.ones(SHAPE), CLIENTS[0][:, 1:]):
+        with pytest.raises(ValueError, match="In the matrix of client 4: "):
+            fitted.score([*seen, wrong])
 
 
 def test_of_rows_of_their_own_some_may_have_labels():

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
 
 from .._federation import MOST_CLIENTS, offsets_of, runs
 from .._messages import plural
@@ -157,6 +158,35 @@ def check_matrix(estimator, X, missing_values, family, origin=0.0):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
     missing = marker(missing_values)
     observations = observations_of_table(estimator, X, None, missing, reset=False)
+    check_values(observations, family, missing)
+    return _merged(observations, family, origin)
+
+
+def check_clients_of_sites(X, shape, missing_values, family, origin, *, are_triplets):
+    """Validate the tables of clients who share the sites of a fit, all in one pass.
+
+    Parameters
+    ----------
+    X : list of clients, or 3-D array
+        As for ``check_cells``; without labels.
+    shape : tuple of int
+        (J, L).
+    missing_values : number
+    family : Family
+    origin : float
+    are_triplets : bool
+        Whether dense 2-D arrays are triplets.
+
+    Returns
+    -------
+    cells : CellData
+        There may be none.
+    """
+    missing = marker(missing_values)
+    given = shape if are_triplets else None
+    observations = observations_of_list(BaseEstimator(), list(X), given, missing, "shared")
+    if observations.shape != shape:
+        raise ValueError(f"Expected matrices of shape {shape}, got {observations.shape}.")
     check_values(observations, family, missing)
     return _merged(observations, family, origin)
 
