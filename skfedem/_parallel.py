@@ -41,9 +41,9 @@ class Workers:
         self._errands: SimpleQueue | None = None
 
     def __enter__(self):
+        self._n_workers = n_workers(self.n_jobs)  # may raise
         self._stack = ExitStack()
         self._stack.enter_context(single_threaded_libraries())
-        self._n_workers = n_workers(self.n_jobs)
         return self
 
     def __exit__(self, *exception):

@@ -354,8 +354,10 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
             imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
             path = paths[best.effects_penalty]
             follow_path(imputer, path[path > best.penalty], X, clients=clients, shape=shape)
-        imputer.set_params(penalty=best.penalty).fit(X, clients=clients, shape=shape)
-        self._warn(trials, imputer)
+        # Where warnings are errors, they must not cost the search.
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            imputer.set_params(penalty=best.penalty).fit(X, clients=clients, shape=shape)
         self.best_estimator_ = imputer.set_params(warm_start=False)
         imputer._memory = None  # nobody goes on from it
         self.best_params_ = results["params"][best_index]
@@ -364,6 +366,9 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         self.penalty_max_, self.n_splits_ = largest[best.effects_penalty], self.n_splits
         self.n_iter_ = imputer.n_iter_
         take_features(self, imputer)
+        for warning in given:
+            warn(str(warning.message), warning.category)
+        self._warn(trials, imputer)
         return self
 
     def transform(self, X: MatricesLike) -> Transformed:
@@ -591,7 +596,7 @@ def _checked_penalties(name, penalties, what="a list"):
     expected = f"Expected {name} to be {what} of finite numbers >= 0"
     try:
         array = np.asarray(penalties, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{expected}, got {penalties!r}.") from error
     if array.ndim != 1 or not (np.isfinite(array) & (array >= 0)).all():
         is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf

@@ -610,9 +610,23 @@ def test_it_says_how_many_fits_did_not_converge():
         search = FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, **parameters)
         with pytest.warns(ConvergenceWarning) as caught:
             search.fit(clients_of())
+        assert {w.filename for w in caught} == {__file__}
         (said,) = (str(w.message) for w in caught if "of the search" in str(w.message))
         assert said.startswith("8 of 8 fits of the search did not converge") and says in said
         assert_array_equal(search.cv_results_["n_converged"], [0] * 4)
+
+
+@pytest.mark.parametrize("max_iter", [10, 60])
+def test_a_search_is_kept_where_warnings_are_errors(max_iter):
+    # The last fit did not converge after 10 rounds; after 60, only some of the search did not.
+    search = FederatedMatrixImputerCV(
+        penalties=[9.0, 0.1], n_splits=2, max_iter=max_iter, random_state=0
+    )
+    says = "^Not converged" if max_iter == 10 else "^. of 8 fits of the search"
+    with pytest.raises(ConvergenceWarning, match=says):
+        search.fit(clients_of())
+    assert len(search.cv_results_["mean_test_score"]) == 4
+    assert np.isfinite(search.score(clients_of()))
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

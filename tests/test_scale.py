@@ -12,6 +12,7 @@ import pytest
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from numpy.testing import assert_array_equal
 from sklearn.base import BaseEstimator
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from problems import assert_same_fit
 from skfedem import FederatedGaussianMixture, _fitted_mixture, _parallel
@@ -279,7 +280,7 @@ def test_bits_do_not_depend_on_the_workers(monkeypatch, fit):
     generator = np.random.default_rng(0)
     clients = [generator.normal(size=(2 + k % 7, 2)) for k in range(2500)]
     want = fitted(clients, **FITS[fit])
-    for n_jobs in (1, 2, 3, -1):
+    for n_jobs in {2, min(3, cpu_count())}:  # no more than there are processors
         assert_same_fit(fitted(clients, **FITS[fit], n_jobs=n_jobs), want)
     for backend in ("loky", "threading"):
         with parallel_config(backend, n_jobs=2):
@@ -295,6 +296,21 @@ def test_no_more_workers_than_processors_and_one_inside_of_a_worker():
         assert Parallel(2, backend=backend)(delayed(n_workers)(2) for _ in range(2)) == [1, 1]
     # A Parallel with one job has no workers: the processors are free.
     assert Parallel(1)([delayed(n_workers)(2)]) == [min(2, cpu_count())]
+
+
+def test_libraries_are_left_alone_where_the_number_of_workers_is_refused(monkeypatch):
+    def n_threads():
+        return [library["num_threads"] for library in threadpool_info()]
+
+    def refuse(n_jobs):
+        raise ValueError("no such backend")
+
+    monkeypatch.setattr(_parallel, "n_workers", refuse)
+    with threadpool_limits(limits=2):
+        before = n_threads()
+        with pytest.raises(ValueError, match="no such backend"), Workers(2):
+            pass
+        assert n_threads() == before
 
 
 class Clock:

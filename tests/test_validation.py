@@ -207,6 +207,16 @@ BAD_TABLES = {
         ValueError,
         ["Expected numbers", "client 1", "Encode or drop"],
     ),
+    "an integer that is larger than any float in one table": (
+        [[10**400, 1], [1, 2]],
+        ValueError,
+        ["Expected numbers, got int too large to convert", "an identifier"],
+    ),
+    "an integer that is larger than any float in one frame": (
+        pd.DataFrame({"a": [1.0, 2.0], "b": [10**400, 2]}),
+        ValueError,
+        ["Expected numbers, got int too large .* in column 'b'", "Encode or drop"],
+    ),
     "a numpy.matrix": (
         [CLIENTS[0], np.matrix(CLIENTS[1])],
         TypeError,
@@ -1209,7 +1219,7 @@ NUMBERS = st.integers(-(10**6), 10**6)
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_list_and_its_labels_are_the_same_federation(data):
     n_clients = data.draw(st.integers(1, 6), "clients")

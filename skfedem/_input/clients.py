@@ -30,6 +30,7 @@ from .tables import (
     is_client_list,
     is_mapped,
     refuse_odd_dtypes,
+    refuse_overflow,
     refuse_series,
     refuse_text,
     refuse_what_is_no_table,
@@ -106,8 +107,9 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     X = unmasked(X)
     try:
         rows = validate_data(estimator, X, dtype=_dtype_to_ask(X), ensure_all_finite=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError) as error:
         refuse_text(X)
+        refuse_overflow(error)
         raise
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
     if clients is None:
@@ -235,8 +237,9 @@ def check_rows(estimator, X, *, allow_nan=False):
             reset=False,
             ensure_all_finite=False,  # the check below also says where
         )
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError) as error:
         refuse_text(X)
+        refuse_overflow(error)
         raise
     check_finite(rows, allow_nan=allow_nan)
     return rows

@@ -46,7 +46,7 @@ def client_table(table, whose):
     refuse_odd_entries(table, whose, ", or a 3-D array if one client has them all")
     try:
         array = as_numbers(table)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(no_numbers(table, error, where)) from error
     refuse_no_numbers(array, where)
     check_dimensions(table, array, (2, 3), f"Expected a 2-D or 3-D table{whose}", GIVE_MATRICES)
@@ -107,6 +107,6 @@ def _first_without_numbers(table):
     for k, name in enumerate(getattr(table, "columns", ()) if hasattr(table, "iloc") else ()):
         try:
             as_numbers(table.iloc[:, k])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return f" in column {name!r}"
     return ""

@@ -263,7 +263,7 @@ def _one_table(estimator, X, reset):
     else:
         try:
             table = as_numbers(X)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, TypeError) and not is_frame(X):
                 raise  # scikit-learn's checks want NumPy's own
             raise ValueError(no_numbers(X, error)) from error

@@ -52,7 +52,7 @@ def weights_of_table(sample_weight, n_rows, whose=""):
         if getattr(dtype, "kind", "f") in "cmM":
             raise TypeError(f"dtype {dtype}")
         weights = np.asarray(sample_weight, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"Expected numbers in sample_weight{whose}, got other values ({error}). Give one for "
             "each row."

@@ -204,11 +204,19 @@ def refuse_text(X, where=""):
             continue
         try:
             np.asarray(X[name], dtype=np.float64)
-        except (TypeError, ValueError) as reason:
+        except (TypeError, ValueError, OverflowError) as reason:
             raise ValueError(
                 f"Expected numbers{where}, got {reason} in column {name!r}. Encode or drop the "
                 "columns that are not numbers."
             ) from reason
+
+
+def refuse_overflow(error):
+    """Raise for an integer that no float holds, of which scikit-learn does not say where it is."""
+    if isinstance(error, OverflowError):
+        raise ValueError(
+            f"Expected numbers, got {error}. Look for what is no measurement, as an identifier."
+        ) from error
 
 
 def refuse_what_is_no_table(X):

@@ -302,7 +302,8 @@ def _rows_as_centers(model, federation, seed):
     else:
         # As repeated rows would be drawn, except that none is drawn twice.
         weights = federation.sample_weight.values
-        drawn = rng.choice(n, size, replace=False, p=weights / weights.sum())
+        shares = np.maximum(weights / weights.sum(), np.finfo(float).tiny)  # some may underflow
+        drawn = rng.choice(n, size, replace=False, p=shares)
     centers = take_rows(federation.rows, np.sort(drawn)).astype(np.float64)
     return centers, centers.size, 0
 
