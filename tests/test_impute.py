@@ -1435,6 +1435,10 @@ def test_tol_is_relative_to_the_objective():
             r"With this step set max_iter to about 1000, or",
         ),
         (
+            {"max_iter": 20, "step_size": lambda k: 0.05},
+            r"With steps as long as the last set max_iter to about 1000, or",
+        ),
+        (
             {"max_iter": 5000, "max_epochs": 20, "step_size": 0.05},
             r"With this step set max_epochs to about 1000, or",
         ),

@@ -842,8 +842,14 @@ def test_every_window_that_is_drawn_has_a_mean(pyplot, n_columns):
             with pytest.raises(ValueError, match="Expected window to be odd"):
                 display.plot(window=window)
         else:
-            _, smooth = points(display.plot(window=window).lines_[1])
+            line = display.plot(window=window).lines_[1]
+            _, smooth = points(line)
             assert np.isfinite(smooth).any()
+            # No line reaches a single one.
+            (seen,) = np.nonzero(np.isfinite(smooth))
+            is_marked = line.get_marker() != "None"
+            assert is_marked == (len(seen) == 1)
+            assert not is_marked or line.get_markevery() == seen.tolist()
 
 
 @pytest.mark.parametrize(("family", "is_drawn"), [("poisson", True), ("gaussian", False)])
@@ -1507,6 +1513,31 @@ def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(paper, name,
         # Lines of text at an angle are apart if they are farther apart than they are high.
         apart = np.diff(places[:, 0]).min() * np.sin(np.radians(labels[0].get_rotation()))
         assert apart > labels[0].get_fontsize() / 72 * figure.dpi
+
+
+@pytest.mark.parametrize(
+    ("labels", "written"),
+    [
+        (
+            ["Haematopus moquini (count)", "Haematopus ostralegus (count)", "Haematopus (count)"],
+            ["…moqui…count)", "…ostra…count)", "…(count)"],
+        ),
+        # Their middles are all that differs, from the first letter on.
+        (["first in the row", "forth in the row"], ["first …he row", "forth …he row"]),
+        (["alpha to omega__", "alphb to omega__"], ["alpha …mega__", "alphb …mega__"]),
+        (np.array([1, 10, 1000], dtype="m8[D]"), ["1 d", "10 d", "1000 d"]),
+        (np.array([90, 30, 60], dtype="m8[m]").astype("m8[ns]"), ["90 min", "30 min", "60 min"]),
+        (np.array([1, "NaT"], dtype="m8[D]"), ["1 days", "NaT"]),
+    ],
+)
+def test_columns_of_different_names_have_different_ticks(pyplot, labels, written):
+    values = np.ones((3, len(labels)))
+    display = ImputationDisplay(
+        trend=values.sum(axis=0), fitted=values, n_rows=3, column_labels=labels
+    ).plot()
+    display.figure_.draw_without_rendering()
+    texts = [label.get_text() for label in display.ax_.get_xticklabels()]
+    assert [text for text in texts if text] == written
 
 
 @pytest.mark.parametrize("names", ["sites months", "monitoring_localities calendar_months"])

@@ -154,6 +154,21 @@ BAD_TABLES = {
         ValueError,
         ["different names for client 0", "got 'b' 2 times", "Rename"],
     ),
+    "columns with one name of one table": (
+        frames(["b", "b"], ["b"], ["b"])[0],
+        ValueError,
+        ["Expected columns with different names, got 'b' 2 times", "Rename"],
+    ),
+    "columns with one number": (
+        frames([1999, 2000], [2000, 2000], [1999, 2000]),
+        ValueError,
+        ["different names for client 1, got 2000 2 times", "Rename"],
+    ),
+    "columns with one number of one table": (
+        frames([2000, 2000], [2000], [2000])[0],
+        ValueError,
+        ["Expected columns with different names, got 2000 2 times", "Rename"],
+    ),
     "columns missing": (
         frames(["a", "b"], ["a"], ["a", "b"]),
         ValueError,
@@ -1373,12 +1388,6 @@ def test_rows_are_single_where_all_clients_are(single):
     rows = check_clients(BaseEstimator(), tables).rows
     assert rows.dtype == (np.float32 if len(single) == 3 else np.float64)
     assert_array_equal(rows, np.concatenate(tables))
-
-
-def test_columns_without_names_may_have_one_number():
-    clients = [pd.DataFrame(client, columns=[0, 0]) for client in CLIENTS]
-    got = FederatedGaussianMixture(**GOOD).fit(clients)
-    assert_array_equal(got.means_, FITTED.means_)
 
 
 def test_of_many_names_eight_are_told():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from mmap import mmap
 from typing import Any, TypeGuard
 
@@ -250,6 +251,7 @@ def refuse_what_is_no_table(X):
             f"Expected numbers, got an object {kind} of shape {X.shape} whose entries are tables "
             "or lists. Give list(X) if they are the clients' tables."
         )
+    refuse_repeated_names(X)
 
 
 def refuse_series(X):
@@ -344,13 +346,21 @@ def column_names(table, k):
             f"Expected the column names of client {k} to be strings, all of them or none, got "
             f"{shorten(names)}. Convert them with X.columns.astype(str)."
         )
-    if all(are_strings) and len(set(names)) < len(names):  # pyarrow's columns have no hash
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(
-            f"Expected columns with different names for client {k}, got {twice!r} "
-            f"{names.count(twice)} times. Rename them."
-        )
+    refuse_repeated_names(table, f" for client {k}")
     return names if any(are_strings) else None
+
+
+def refuse_repeated_names(table, whose=""):
+    """Raise for a table with two columns of one name, whatever names are."""
+    names = list(getattr(table, "columns", ()))
+    if not all(isinstance(name, Hashable) for name in names):
+        return  # these are the columns themselves, of pyarrow
+    name, times = max(Counter(names).items(), key=lambda item: item[1], default=(None, 0))
+    if times > 1:
+        name = repr(name) if isinstance(name, str) else name
+        raise ValueError(
+            f"Expected columns with different names{whose}, got {name} {times} times. Rename them."
+        )
 
 
 def shorten(names):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from ._common import characters_in, wrapped
 
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _MIDNIGHT = re.compile(r"(?<=\d)[T ]00:00(:00(\.0+)?)?$")
+_LAST_WORD = re.compile(r"[^\W_]*$")
 _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
@@ -91,9 +92,20 @@ def place(labels):
             return Columns(days, "dates", [])
     if labels.dtype.kind in "iuf" and np.isfinite(labels).all() and (np.diff(labels) > 0).all():
         return Columns(labels.astype(np.float64), "numbers", [])
+    if labels.dtype.kind == "m" and not np.isnat(labels).any():
+        labels = _durations(labels)
     # Of dates that are placed one after another, a time of midnight says nothing.
     names = [_MIDNIGHT.sub("", str(label)) for label in labels]
     return Columns(np.arange(len(labels), dtype=np.float64), "names", names)
+
+
+def _durations(labels):
+    """Durations in the largest unit of which all are multiples, as text."""
+    for unit, name in (("D", "d"), ("h", "h"), ("m", "min"), ("s", "s"), ("ms", "ms")):
+        numbers, rests = np.divmod(labels, np.timedelta64(1, unit))
+        if not rests.any():
+            return [f"{number} {name}" for number in numbers]
+    return labels
 
 
 def unbroken(positions):
@@ -150,8 +162,17 @@ def _edges(positions):
     )
 
 
-def _shortened(name):
-    """A name with its middle left out, if it is long: those of columns differ at their ends."""
+def _shortened(names):
+    """Names without their middle, where they are long; without what all begin with, if need be."""
+    short = [_without_middle(name) for name in names]
+    if len(set(short)) == len(set(names)):
+        return short
+    n_alike = sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, zip(*names, strict=False)))
+    common = len(_LAST_WORD.sub("", names[0][:n_alike]))
+    return [_without_middle(f"…{name[common:]}" if common else name) for name in names]
+
+
+def _without_middle(name):
     if len(name) <= _MOST_CHARACTERS:
         return name
     half = (_MOST_CHARACTERS - 1) // 2
@@ -178,7 +199,7 @@ def furnish(axis, columns, name):
             ticker.MaxNLocator(nbins=most, integer=whole, min_n_ticks=1 if whole else 2)
         )
     else:
-        names = [_shortened(name) for name in columns.names]
+        names = _shortened(columns.names)
         are_long = max(map(len, names)) > _LONG_LABEL
         most = int((2 if are_long else 1) * _NAMES_PER_INCH * width)
         line.set_major_locator(ticker.MaxNLocator(nbins=max(most, 2), integer=True, min_n_ticks=1))

@@ -192,6 +192,13 @@ def with_options(style, options, artist):
     return style | normalize_kwargs(options, artist)
 
 
+def isolated(values):
+    """Indices of numbers between NaNs, which no line reaches; a list."""
+    known = np.isfinite(values)
+    beside = np.append(known[1:], False) | np.append(False, known[:-1])
+    return np.flatnonzero(known & ~beside).tolist()
+
+
 def one_or_all(axes):
     """The only one of some axes, or all of them as an array."""
     return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)

@@ -15,6 +15,7 @@ def legend_above(axis, *, ours, **options):
 
     Our own figures grow by the rows of the legend after the first.
     """
+    lay_out(axis.figure)
     n_labels = len(axis.get_legend_handles_labels()[1])
     options = {"loc": "lower left", "ncols": min(n_labels, _MOST_COLUMNS), **options}
     legend = fitting_legend(axis, 1.0, *axis.get_legend_handles_labels(), **options)
@@ -25,14 +26,13 @@ def legend_above(axis, *, ours, **options):
 
 
 def fitting_legend(axis, share, handles, labels, *, ncols, thinned=False, **options):
-    """Draw a legend no wider than a share of its axes.
+    """Draw a legend no wider than a share of its axes, which have been laid out.
 
     If it would be too wide, it has fewer columns than asked for, or else its labels are wrapped: a
     layout that makes room for the legend would take it from the axes. Formulas are not wrapped, and
     labels are not wrapped to less than the title. A ``thinned`` legend is no higher than its axes
     either: it has only every second label, or fewer.
     """
-    lay_out(axis.figure)  # how large the axes are
     axes = axis.get_window_extent()
     room = share * axes.width
     longest = max((len(label) for label in labels if "$" not in label), default=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._common import with_options
+from ._common import isolated, lay_out, with_options
 from ._legends import fitting_legend, legend_above
 
 # With no more points than this, each gets a marker, which shows where a series was evaluated.
@@ -49,12 +49,10 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
 
 def _marks(values):
     """Markers for all points if they are few, else for those that no line reaches."""
-    known = np.isfinite(values)
-    if known.sum() <= _FEW_POINTS:
+    if np.isfinite(values).sum() <= _FEW_POINTS:
         return {"marker": "."}
-    beside = np.append(known[1:], False) | np.append(False, known[:-1])
-    alone = np.flatnonzero(known & ~beside)
-    return {"marker": ".", "markevery": alone.tolist()} if len(alone) else {}
+    alone = isolated(values)
+    return {"marker": ".", "markevery": alone} if alone else {}
 
 
 def _component_labels(curve):
@@ -67,6 +65,8 @@ def _component_labels(curve):
 
 def add_legends(axes, names, series, *, ours):
     """Legends: beside the data on our own figure, where they hide least on the user's axes."""
+    if not ours:
+        lay_out(axes[0].figure)  # once: legends on the data leave axes where they are
     for axis, name, curves in zip(axes, names, series, strict=True):
         handles, labels = axis.get_legend_handles_labels()
         if not labels:
@@ -83,6 +83,7 @@ def add_legends(axes, names, series, *, ours):
             if axis.figure.get_layout_engine() is None:
                 axis.legend(handles, labels, loc="best", **options)
             else:  # it makes room beside the axes
+                lay_out(axis.figure)
                 options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
                 fitting_legend(axis, _LEGEND_SHARE, handles, labels, thinned=True, **options)
         elif not ours:

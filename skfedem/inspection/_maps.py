@@ -46,19 +46,17 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     grid = positions, rows
     draw = _draw_marked if mark_missing else _draw_beside
     images = draw(display, axes, grid, norm)
+    colorbars = [_colorbar(image, axes, norm) for image in images[0 if mark_missing else -1 :]]
     for axis in axes:
-        _furnish_rows(axis, display, rows, row_name)
-    if not mark_missing:
-        return axes, images, [_colorbar(images[-1], axes, norm, _quantity(display, norm))]
-    where_observed, where_missing = (
-        ("all observed", "none observed") if _has_bands(display) else ("observed", "missing")
-    )
-    # Both have the same scale, written beside the first, which is farther out.
-    label = f"fitted where {where_observed}: {_quantity(display, norm)}"
-    observed = _colorbar(images[0], axes, norm, label)
-    missing = _colorbar(images[1], axes, norm, f"fitted where {where_missing}")
-    missing.set_ticks([])
-    return axes, images, [observed, missing]
+        _furnish_rows(axis, display.n_rows, rows)
+    lay_out(axes[0].figure)  # how high axes are, for what is written along them
+    for axis in axes:
+        axis.set_ylabel(_along(_row_label(display, row_name, np.diff(rows)), axis))
+    for colorbar, label in zip(colorbars, _quantities(display, norm, mark_missing), strict=True):
+        colorbar.set_label(_along(label, colorbar.ax))
+    if mark_missing:  # both have the same scale, written beside the first, which is farther out
+        colorbars[1].set_ticks([])
+    return axes, images, colorbars
 
 
 def _draw_beside(display, axes, grid, norm):
@@ -108,21 +106,19 @@ def _has_bands(display):
     return len(display.fitted) < display.n_rows
 
 
-def _furnish_rows(axis, display, rows, row_name):
-    """Ticks and label of the rows of a map, which end at these edges."""
+def _furnish_rows(axis, n_rows, rows):
+    """Ticks of the rows of a map, which end at these edges."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_facecolor(_MISSING)
     axis.set_ylim(rows[-1], rows[0])
     axis.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
-    if display.n_rows >= 1000:
+    if n_rows >= 1000:
         axis.yaxis.set_major_formatter("{x:,.0f}")
-    axis.set_ylabel(_along(_row_label(display, row_name, np.diff(rows)), axis))
 
 
 def _along(text, axis):
     """Text in lines that are no longer than axes are high."""
-    lay_out(axis.figure)  # how high they are
     height = axis.get_window_extent().height / axis.figure.dpi  # inches
     return wrapped(text, characters_in(height))
 
@@ -171,10 +167,15 @@ def _norm(display, color_scale):
     return FuncNorm((np.log1p, np.expm1), 0.0, high)
 
 
-def _quantity(display, norm):
-    """What the colours stand for."""
+def _quantities(display, norm, mark_missing):
+    """What the colours of each scale stand for."""
     scale = ", log(1 + x) scale" if _is_logarithmic(norm) else ""
-    return _QUANTITIES[display.family] + scale
+    quantity = _QUANTITIES[display.family] + scale
+    if not mark_missing:
+        return [quantity]
+    if _has_bands(display):
+        return [f"fitted where all observed: {quantity}", "fitted where none observed"]
+    return [f"fitted where observed: {quantity}", "fitted where missing"]
 
 
 def _is_logarithmic(norm):
@@ -183,11 +184,10 @@ def _is_logarithmic(norm):
     return isinstance(norm, FuncNorm)
 
 
-def _colorbar(image, axes, norm, label):
+def _colorbar(image, axes, norm):
     from matplotlib.ticker import FixedLocator
 
     bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
-    bar.set_label(_along(label, bar.ax))
     if _is_logarithmic(norm):
         # Powers of ten alone would be two or three ticks where counts are small.
         steps = (1, 2, 5) if norm.vmax < 100 else (1,)

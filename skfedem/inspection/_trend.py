@@ -10,7 +10,7 @@ import numpy as np
 
 from .._parameters import check_choice, check_number
 from ._columns import in_cells, unbroken
-from ._common import given_axes, new_axes, with_options, wrapped
+from ._common import given_axes, isolated, new_axes, with_options, wrapped
 from ._legends import legend_above
 from ._matrix import moving_mean
 
@@ -108,6 +108,9 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
         style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
         runs = [moving_mean(trend[run], window) for run in unbroken(positions)]
         smooth = np.concatenate(runs)  # a mean over the columns beside a gap is of another time
+        alone = isolated(smooth)
+        if alone:
+            style |= {"marker": "o", "markersize": 5, "markevery": alone}
         lines += axis.plot(positions, smooth, label=f"mean over {window} {unit}", **style)
     return lines
 
