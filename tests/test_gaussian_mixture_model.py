@@ -480,6 +480,30 @@ def test_rows_that_are_all_the_same_have_reg_covar(covariance_type):
     assert gm.score(clients) == pytest.approx(-np.log(2 * np.pi * 1e-6), abs=1e-7)
 
 
+@pytest.mark.parametrize(("mass", "is_rounding"), [(1e-9, True), (0.1, False)])
+def test_only_of_rare_components_a_negative_variance_is_rounding(mass, is_rounding):
+    model, _ = small_model("full", n_components=2, reg_covar=1e-9)
+    covariance = np.eye(3) + 0.5
+    covariances = np.array([covariance, covariance])
+    parameters = model.parameters(np.array([mass, 1 - mass]), np.zeros((2, 3)), covariances)
+    statistics = table(model, model.statistics_of(parameters)).copy()
+    # Along the first of its axes, the first component loses more than it has: 1e-6 too much.
+    least, axes = np.linalg.eigh(covariance)
+    less = (least[0] + 1e-6) * np.outer(axes[:, 0], axes[:, 0])[np.triu_indices(3)]
+    statistics[0, 4:] -= mass * less
+    if not is_rounding:
+        with pytest.raises(ValueError, match="positive definite covariances"):
+            model.maximization(statistics.ravel())
+        return
+    got = model.maximization(statistics.ravel()).covariances
+    left = covariance - least[0] * np.outer(axes[:, 0], axes[:, 0])
+    regularization = model.regularization(np.zeros((1, 3)))[0]
+    # 1e-16 of a moment over the mass.
+    assert_allclose(got[0], left + regularization, atol=1e-6)
+    assert np.linalg.eigvalsh(got[0])[0] > 0
+    assert_allclose(got[1], parameters.covariances[1], rtol=1e-12)
+
+
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
 def test_a_constant_feature_without_regularisation_is_refused(covariance_type, constant):

@@ -169,6 +169,16 @@ BAD_TABLES = {
         ValueError,
         ["Expected columns with different names, got 2000 2 times", "Rename"],
     ),
+    "no columns": (
+        [NAMED[0], pd.DataFrame(index=range(5)), NAMED[2]],
+        ValueError,
+        ["client 1", r"got 0"],
+    ),
+    "no columns of the first": (
+        [pd.DataFrame(index=range(5)), NAMED[1]],
+        ValueError,
+        ["at least one feature for every client, got 0 features for client 0", "same columns"],
+    ),
     "columns missing": (
         frames(["a", "b"], ["a"], ["a", "b"]),
         ValueError,

@@ -327,6 +327,70 @@ def test_another_regularisation_acts_at_once():
     assert_allclose(gm.covariances_, before + (0.5 - 1e-6) * np.eye(2), atol=1e-9)
 
 
+def wide_of_the_rows(max_iter, **parameters):
+    """Rows, and a fit of them whose means, beside a known covariance, are too far apart."""
+    rng = np.random.default_rng(0)
+    centers = 4.0 * np.array([[-1, -1], [0, 0], [1, 1]])
+    rows = centers[rng.integers(3, size=300)] + rng.normal(size=(300, 2))
+    known = {"covariance_type": "tied", "fixed_covariance": np.eye(2), "means_init": 1.1 * centers}
+    gm = FederatedGaussianMixture(
+        3, **known, omega=1.0, max_iter=max_iter, warm_start=True, random_state=0, **parameters
+    )
+    return gm, [rows[k::6] for k in range(6)]
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_a_known_covariance_may_be_released_where_means_are_too_far_apart(method):
+    # The rest that they leave of the second moment is no covariance.
+    gm, clients = wide_of_the_rows(3)
+    fit(gm, clients)
+    cold = FederatedGaussianMixture(
+        3, covariance_type="tied", weights_init=gm.weights_, means_init=gm.means_
+    ).fit(clients)
+    gm.set_params(fixed_covariance=None, max_iter=100)
+    n_numbers, begun = 6 * 3 * (1 + 2), len(gm.history_["round"])
+    sent = getattr(gm, method)(clients).history_["uplink_bits"]
+    if method == "fit":
+        assert gm.score(clients) == pytest.approx(cold.score(clients), abs=1e-5)
+        # Statistics for a new Ŝ, besides the second moments of two features.
+        assert sent[0] == 64 * (n_numbers + 6 * 3)
+    else:
+        assert gm.score(clients) > cold.score(clients) - 0.01
+        assert sent[begun] > 64 * (n_numbers + 6 * 3) > sent[begun - 1]
+    assert_memory_is_the_mean(gm)
+
+
+def test_a_stream_may_release_a_known_covariance():
+    gm, clients = wide_of_the_rows(3)
+    gm.partial_fit(clients).set_params(fixed_covariance=None)
+    for _ in range(20):
+        gm.partial_fit(clients)
+    em = FederatedGaussianMixture(3, covariance_type="tied", random_state=0).fit(clients)
+    assert gm.score(clients) > em.score(clients) - 0.01
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_regularisation_may_be_less_after_noisy_rounds(method):
+    # Noise may take a variance to minus half of what reg_covar adds.
+    rng = np.random.default_rng(1)
+    component = rng.integers(3, size=300)
+    rows = 4.0 * (component[:, None] - 1) + rng.normal(size=(300, 3))
+    rows[:, 2] = rng.random(300) < np.array([0.01, 0.5, 0.99])[component]
+    clients = [rows[k::6] for k in range(6)]
+    gm = FederatedGaussianMixture(
+        3, omega=1.0, participation=0.5, reg_covar=1e-2, max_iter=60, warm_start=True
+    )
+    for seed in (2, 4, 5):
+        before = fit(clone(gm).set_params(random_state=seed), clients)
+        score = before.score(clients)
+        after = before.set_params(reg_covar=1e-6)
+        if method == "fit":
+            fit(after, clients)
+        else:
+            after.partial_fit(clients)
+        assert after.score(clients) > score
+
+
 def test_a_warm_run_is_resumed_bit_for_bit(tmp_path):
     path = tmp_path / "run.npz"
     gm = FederatedGaussianMixture(**NOISY, max_iter=6, warm_start=True)

@@ -119,7 +119,8 @@ def refuse_odd_dtypes(X):
 
 def client_rows(table, k):
     """One client's rows as a 2-D array of float32 or float64."""
-    if issparse(table) or hasattr(table, "sparse"):  # the accessor of pandas' sparse tables
+    # The accessor of pandas' sparse tables, and of those without columns.
+    if issparse(table) or (hasattr(table, "sparse") and len(table.columns)):
         dense = ".toarray()" if issparse(table) else ".sparse.to_dense()"
         raise TypeError(
             f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "

@@ -49,6 +49,14 @@ def cholesky(matrices):
     return [factor for factor, _ in factors]
 
 
+def without_negative_variance(matrices):
+    """Nearest positive semi-definite matrices, to symmetric ones of shape (n, d, d)."""
+    variances, axes = np.linalg.eigh(matrices)
+    if (variances >= 0).all():
+        return matrices
+    return (axes * np.maximum(variances, 0)[:, None, :]) @ np.swapaxes(axes, 1, 2)
+
+
 @lru_cache(8)
 def upper(d):
     """Rows and columns of the upper triangle of a (d, d) matrix, row by row."""

@@ -30,7 +30,14 @@ import numpy as np
 from ._base import ClientSums, RowModel, Step
 from .client_runs import by_client, equally_long, segment_sums
 from .component_units import component_units, within_rows
-from .covariances import COLLAPSED, MATRICES, roots_and_inverses, unpack, upper
+from .covariances import (
+    COLLAPSED,
+    MATRICES,
+    roots_and_inverses,
+    unpack,
+    upper,
+    without_negative_variance,
+)
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import squared_scale
@@ -42,6 +49,8 @@ COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _CACHE_SIZE = 2**19
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
+# Below this weight, the rounding of Ŝ in a component's moments may exceed ROUNDING.
+_RARE = 0.01
 # Least log-odds against the likeliest component: exp is ten times slower where it underflows.
 _LEAST_LOG_ODDS = -500.0
 
@@ -311,6 +320,10 @@ class GaussianMixtureModel(RowModel):
         scatter = self.scatter(mass, means, second)
         if self.reg_covar == 0:
             self._check_scatter(scatter, means)
+        if self.covariance_type == "full":
+            # Rounding of a moment, divided by a small mass, may be more than is added below.
+            rare = mass < _RARE
+            scatter[rare] = without_negative_variance(scatter[rare])
         return self.parameters(weights, means, self._regularize(scatter, means))
 
     def parameters(self, weights, means, covariances):

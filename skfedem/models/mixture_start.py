@@ -156,13 +156,22 @@ def start_again(model, federation, before, server, given, cost):
     if not _same(model.second_moment, before.second_moment):
         # Ŝ does not go with the second moment of these rows.
         return start_run(model, federation, None, given, 0, cost)
-    unchanged = model.reg_covar == before.reg_covar and model.units is before.units
-    if unchanged and _same(model.fixed_covariance, before.fixed_covariance):
+    if model.units is before.units and has_same_domain(model, before):
         return Start(server.statistics, server.parameters, *cost)
     statistics = server.statistics
     if model.units is not before.units:
         statistics = model.told_of_axes(statistics, before.units, 1.0)
+    if not in_domain(model, statistics):
+        # It was in that of the earlier T, with a known covariance or more regularisation.
+        return start_run(model, federation, None, given, 0, cost)
     return Start(statistics, model.maximization(statistics), *cost)
+
+
+def has_same_domain(model, before):
+    """Whether T of both has the same parameters."""
+    return model.reg_covar == before.reg_covar and _same(
+        model.fixed_covariance, before.fixed_covariance
+    )
 
 
 def _same(one, other):
@@ -202,15 +211,24 @@ def start_run(model, federation, init_params, given, seed, cost):
         means = parameters.means if means is None else means
         covariances = parameters.covariances if covariances is None else covariances
     parameters = model.parameters(weights, means, covariances)
-    statistics, n_passes = model.statistics_of(parameters), 0
-    if np.abs(statistics).max() > _FAR or not in_domain(model, statistics):
-        # No data have these means with this covariance, or the rows' moments would be lost in the
-        # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
-        def sums(*rows):
-            return model.expectation(parameters.natural, *rows).statistics
-
-        statistics, n_passes = pooled_statistics(model, federation, sums), 1
-        uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
+    statistics, n_passes = statistics_near(model, federation, parameters)
+    uplink += n_passes * FLOAT_BITS * federation.n_clients * model.n_statistics
     # For θ, which does not follow from Ŝ_0.
     downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
     return Start(statistics, parameters, uplink, downlink, n_passes)
+
+
+def statistics_near(model, federation, parameters):
+    """Ŝ_0 for given parameters, and how many times all rows were read for it: not at all, or once.
+
+    Where no data have these means with this covariance, or the rows' moments would be lost in the
+    rounding of Ŝ_0, it is what the clients' data have.
+    """
+    statistics = model.statistics_of(parameters)
+    if np.abs(statistics).max() <= _FAR and in_domain(model, statistics):
+        return statistics, 0
+
+    def sums(*rows):
+        return model.expectation(parameters.natural, *rows).statistics
+
+    return pooled_statistics(model, federation, sums), 1
