@@ -204,6 +204,8 @@ def test_every_block_runs(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "doc"))  # the files that doc/extending.rst shows
     code = [block for block in blocks if block.language in ("python", "session")]
     assert run_page(blocks, page.name) == [b for b in code if not lacks_a_module(b.code)]
+    if page.name == "plots.rst":
+        assert {path.name for path in tmp_path.iterdir()} == {"convergence.png", "trend.png"}
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
 

@@ -84,7 +84,7 @@ def recorded(monkeypatch):
 @parametrize_with_checks(
     [
         FederatedMatrixImputerCV(
-            effects="rows", penalties=2, effects_penalties=(0.1,), n_splits=2, tol=0.1
+            effects="rows", penalties=1, effects_penalties=(0.1,), n_splits=2, tol=0.1
         )
     ]
 )
@@ -359,12 +359,12 @@ def test_results_are_those_of_the_folds():
     assert not best.warm_start
 
 
-@pytest.mark.parametrize("unit", [1e3, 1e-4])
-def test_the_best_trial_does_not_depend_on_the_unit_of_the_cells(unit):
+def test_the_best_trial_does_not_depend_on_the_unit_of_the_cells():
     clients = clients_of()
     search = FederatedMatrixImputerCV((2, 4), 3, n_splits=2, random_state=0, tol=1e-2)
     best = clone(search).fit(clients).best_index_
-    assert search.fit([unit * client for client in clients]).best_index_ == best
+    for unit in (1e3, 1e-4):
+        assert search.fit([unit * client for client in clients]).best_index_ == best
 
 
 def test_rounding_does_not_choose_among_alike_trials():

@@ -761,7 +761,7 @@ def test_features_that_begin_to_vary(covariance_type, how):
 
 @pytest.mark.parametrize("covariance_type", ["full", "diag"])
 @pytest.mark.parametrize("how", ["stream", "warm"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 2])
 def test_compression_does_not_drown_components_when_a_feature_begins_to_vary(
     covariance_type, how, seed
 ):

@@ -56,12 +56,13 @@ not_converged = pytest.mark.filterwarnings(
 @not_converged
 @pytest.mark.slow
 def test_variance_reduction_removes_the_noise_floor():
-    # The paper's synthetic experiment, half as long. ||h||² starts near 1e-3. A step of 0.01
-    # makes VR-FedEM halve it every 10 epochs here: 250 epochs are 25 halvings, 3e-11, so that
-    # 1e-8 is passed with 8 halvings to spare. FedEM's minibatches keep it near 5e-6.
+    # The paper's synthetic experiment, shorter. ||h||² starts near 1e-3. A step of 0.01
+    # makes VR-FedEM halve it every 10 epochs here: 210 epochs are 21 halvings, 5e-10, so that
+    # 1e-8 is passed with 4 halvings to spare. FedEM's minibatches keep it near 5e-6, to which 120
+    # epochs are enough.
     data = make_fedem_mixture(random_state=0)
     final, floor = {}, {}
-    for solver, batch_size in (("fedem", 20), ("vr_fedem", 5)):
+    for solver, batch_size, epochs in (("fedem", 20, 120), ("vr_fedem", 5, 210)):
         fit = FederatedGaussianMixture(
             2,
             covariance_type="tied",
@@ -74,24 +75,24 @@ def test_variance_reduction_removes_the_noise_floor():
             batch_size=batch_size,
             n_inner=20,
             max_iter=None,
-            max_epochs=250,
+            max_epochs=epochs,
             tol=0.0,
             random_state=0,
         ).fit(data.clients)
         values = fit.history_["mean_field_sq_norm"]
         values = values[np.isfinite(values)]
-        assert len(values) > 200
+        assert len(values) > 0.8 * epochs
         final[solver] = values[-10:].max()
         floor[solver] = values[len(values) // 2 :].min()
         assert not fit.history_["safeguarded"].any()
-        assert abs(fit.history_["epoch"][-1] - 250) < 2
+        assert abs(fit.history_["epoch"][-1] - epochs) < 2
     assert final["vr_fedem"] < 1e-8
     assert floor["fedem"] > 1e-7
 
 
 @not_converged
 @pytest.mark.filterwarnings("ignore:Steps left:sklearn.exceptions.ConvergenceWarning")  # naive
-@pytest.mark.parametrize(("seed", "participation"), [(0, 1.0), (1, 0.5), (2, 0.5)])
+@pytest.mark.parametrize(("seed", "participation"), [(0, 1.0), (1, 0.5)])
 def test_control_variates_remove_the_error_of_unlike_clients(seed, participation):
     # Clients of one component each: their fields are large at the solution, and so is what
     # compression makes of them, unless control variates take it away. No minibatches, so that

@@ -169,10 +169,10 @@ BAD_TABLES = {
         ValueError,
         ["Expected columns with different names, got 2000 2 times", "Rename"],
     ),
-    "no columns": (
+    "no columns of one client": (
         [NAMED[0], pd.DataFrame(index=range(5)), NAMED[2]],
         ValueError,
-        ["client 1", r"got 0"],
+        ["at least one feature for every client, got 0 features for client 1"],
     ),
     "no columns of the first": (
         [pd.DataFrame(index=range(5)), NAMED[1]],
