@@ -170,10 +170,10 @@ def _pieces(federation):
             yield reading.sample_weight
 
 
-def runs(offsets, n_rows, n_clients=MOST_CLIENTS):
-    """Cut a sequence of clients into runs with at most so many rows and clients.
+def client_groups(offsets, n_rows, n_clients=MOST_CLIENTS):
+    """Cut a sequence of clients into groups with at most so many rows and clients.
 
-    A client with more than ``n_rows`` rows is a run by itself. The cut depends on their numbers
+    A client with more than ``n_rows`` rows is a group by itself. The cut depends on their numbers
     of rows alone, so that sums are the same for any number of workers.
 
     Parameters
@@ -181,11 +181,11 @@ def runs(offsets, n_rows, n_clients=MOST_CLIENTS):
     offsets : ndarray of int, shape (n + 1,)
         Number of rows before each client of the sequence, and number of all rows.
     n_rows, n_clients : int
-        Largest number of rows and of clients in a run.
+        Largest number of rows and of clients in a group.
 
     Returns
     -------
-    runs : list of slice
+    groups : list of slice
         Positions in the sequence; together they cover it.
     """
     n = len(offsets) - 1
@@ -200,12 +200,12 @@ def runs(offsets, n_rows, n_clients=MOST_CLIENTS):
 
 
 class Reading(NamedTuple):
-    """Some rows of some clients: ``lengths[j]`` of the client at position ``run.start + j``.
+    """Some rows of some clients: ``lengths[j]`` of the client at position ``group.start + j``.
 
     ``sample_weight`` has the rows' weights, where they have some.
     """
 
-    run: slice
+    group: slice
     rows: np.ndarray
     lengths: np.ndarray
     sample_weight: np.ndarray | None = None
@@ -229,24 +229,24 @@ def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Rea
     """
     starts = federation.offsets[clients]
     lengths = federation.lengths_of(clients)
-    for run in runs(offsets_of(lengths), n_rows):
-        start, own = int(starts[run.start]), lengths[run]
-        stop = int(starts[run.stop - 1] + own[-1])
+    for group in client_groups(offsets_of(lengths), n_rows):
+        start, own = int(starts[group.start]), lengths[group]
+        stop = int(starts[group.stop - 1] + own[-1])
         if len(own) == 1:
             for piece in range(start, stop, n_rows):
                 chosen = slice(piece, min(piece + n_rows, stop))
-                yield _reading(federation, run, chosen, np.array([chosen.stop - piece]))
+                yield _reading(federation, group, chosen, np.array([chosen.stop - piece]))
         elif stop - start == own.sum():
-            yield _reading(federation, run, slice(start, stop), own)
+            yield _reading(federation, group, slice(start, stop), own)
         else:
-            yield _reading(federation, run, positions_of(starts[run], own), own)
+            yield _reading(federation, group, positions_of(starts[group], own), own)
 
 
-def _reading(federation, run, chosen, lengths):
+def _reading(federation, group, chosen, lengths):
     """Rows by a slice, which copies nothing, or by their numbers, and their weights."""
     rows, weights = federation.rows, federation.sample_weight
     rows = rows[chosen] if isinstance(chosen, slice) else take_rows(rows, chosen)
-    return Reading(run, rows, lengths, None if weights is None else weights.values[chosen])
+    return Reading(group, rows, lengths, None if weights is None else weights.values[chosen])
 
 
 def draw_minibatches(uniforms, lengths, *, replacement):

@@ -27,7 +27,8 @@ from .models.mixture_start import (
 )
 from .solvers import fedem
 from .solvers._base import Problem, ServerState
-from .solvers._loop import evaluate, initialise
+from .solvers._evaluation import evaluate
+from .solvers._loop import initialise
 from .solvers._memory import Memory, join, memory_of, of_stream, weighing
 from .solvers._options import federated_problem, step_schedule
 from .solvers._stream import appended, stream

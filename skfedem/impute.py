@@ -48,7 +48,7 @@ from .models.families import FAMILIES
 from .models.low_rank_start import cell_federation, low_rank_model, start_again, start_run
 from .models.low_rank_theta import LowRank, Theta
 from .models.main_effects import EFFECTS, Effects
-from .solvers._loop import evaluate
+from .solvers._evaluation import evaluate
 from .solvers._memory import go_on, memory_of, same_rows
 from .solvers._options import (
     SOLVERS,

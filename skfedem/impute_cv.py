@@ -598,10 +598,12 @@ def _checked_penalties(name, penalties, what="a list"):
         array = np.asarray(penalties, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{expected}, got {penalties!r}.") from error
-    if array.ndim != 1 or not (np.isfinite(array) & (array >= 0)).all():
+    if array.ndim != 1:
         is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf
         hint = f" Give [{penalties!r}] for a single one." if is_one else ""
-        raise ValueError(f"{expected}, got {penalties!r}.{hint}")
+        raise TypeError(f"{expected}, got {penalties!r}.{hint}")
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError(f"{expected}, got {penalties!r}.")
     if not len(array):
         raise ValueError(f"{expected}, got none. Give at least one.")
     return array

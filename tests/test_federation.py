@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from problems import ragged_clients, stack
 from skfedem import _parallel, _random
-from skfedem._federation import draw_minibatches, fingerprint, offsets_of, read, runs
+from skfedem._federation import client_groups, draw_minibatches, fingerprint, offsets_of, read
 from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.participation import draw_active
@@ -40,7 +40,7 @@ def test_federation_counts_its_rows():
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 20), st.integers(1, 6))
 def test_runs_cover_the_clients_within_their_bounds(lengths, n_rows, n_clients):
-    found = runs(offsets_of(np.array(lengths, dtype=int)), n_rows, n_clients)
+    found = client_groups(offsets_of(np.array(lengths, dtype=int)), n_rows, n_clients)
     assert [k for run in found for k in range(run.start, run.stop)] == list(range(len(lengths)))
     for run in found:
         size = run.stop - run.start
@@ -67,7 +67,7 @@ def test_read_gives_each_row_of_the_clients_once(data):
         assert len(reading.rows) == reading.lengths.sum()
         assert len(reading.rows) <= n_rows
         own = np.split(reading.rows[:, 0], np.cumsum(reading.lengths)[:-1])
-        for client, piece in zip(clients[reading.run], own, strict=True):
+        for client, piece in zip(clients[reading.group], own, strict=True):
             got[int(client)].extend(piece.tolist())
     for client, piece in got.items():
         assert piece == list(range(offsets[client], offsets[client + 1]))

@@ -34,7 +34,7 @@ from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_federated_mixture
 from skfedem.models._base import Step
 from skfedem.models.mixture_start import start_run
-from skfedem.solvers import _loop, _options
+from skfedem.solvers import _evaluation, _loop, _options
 from skfedem.solvers._base import ServerState, after_short_step
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
 from skfedem.solvers.step_size import (
@@ -1097,12 +1097,12 @@ def test_an_interrupted_evaluation_leaves_no_half_a_round(monkeypatch):
     def interrupted(*args):
         nonlocal n_calls
         n_calls += 1
-        if n_calls == 4:
+        if n_calls == 3:
             raise KeyboardInterrupt  # the history has a row of this round by now
         return evaluate(*args)
 
-    evaluate = _loop.evaluate
-    monkeypatch.setattr(_loop, "evaluate", interrupted)
+    evaluate = _evaluation.evaluate
+    monkeypatch.setattr(_evaluation, "evaluate", interrupted)
     gm = FederatedGaussianMixture(2, omega=1.0, eval_every=1, random_state=0)
     generator = np.random.default_rng(0)
     with pytest.warns(ConvergenceWarning, match="after 2 rounds"):

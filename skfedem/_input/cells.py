@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 
-from .._federation import MOST_CLIENTS, offsets_of, runs
+from .._federation import MOST_CLIENTS, client_groups, offsets_of
 from .._messages import plural
 from .._parameters import check_choice
 from .cell_values import check_values
@@ -238,9 +238,9 @@ def _merged(observations, family, origin, keep_observations=False):
     n_cells = n_rows * n_columns
     lengths = np.diff(offsets)
     pieces, own_cells, base_measures, kept = [], [], [], []
-    # Clients of one run are told apart by multiples of n_cells, which have to stay within int64.
-    for run in runs(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
-        own, part = lengths[run], slice(offsets[run.start], offsets[run.stop])
+    # Clients of one group are told apart by multiples of n_cells, which have to stay within int64.
+    for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
+        own, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
         keys = np.repeat(np.arange(len(own), dtype=np.int64) * n_cells, own) + codes[part]
         sorted_values = observations.values[part]
         if (keys[1:] < keys[:-1]).any():

@@ -11,9 +11,9 @@ from sklearn.utils.validation import validate_data
 
 from .._federation import (
     Federation,
+    client_groups,
     offsets_of,
     owners_of,
-    runs,
     sample_weight_of,
     weights_of_clients,
 )
@@ -329,9 +329,9 @@ def stacks(X):
         concatenate = np.concatenate
     else:
         concatenate = sys.modules[_library(X[0])].concat
-    for run in runs(offsets_of(lengths), max(1, _TOGETHER // max(1, width))):
-        tables = X[run]
-        yield concatenate(tables) if len(tables) > 1 else tables[0], lengths[run]
+    for group in client_groups(offsets_of(lengths), max(1, _TOGETHER // max(1, width))):
+        tables = X[group]
+        yield concatenate(tables) if len(tables) > 1 else tables[0], lengths[group]
 
 
 def _kind(table):

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, validate_data
 
-from .._federation import offsets_of, runs
+from .._federation import client_groups, offsets_of
 from .._messages import plural
 from .client_labels import client_codes, refuse_name
 from .matrices import (
@@ -230,10 +230,10 @@ def _from_triplets(tables, shape, missing, whose):
     pieces = [None if _is_triplets(table) else _observed(table, missing) for table in tables]
     clients = [k for k, piece in enumerate(pieces) if piece is None]
     lengths = np.array([len(tables[k]) for k in clients], dtype=np.int64)
-    for run in runs(offsets_of(lengths), _BLOCK):
-        own = clients[run]
+    for group in client_groups(offsets_of(lengths), _BLOCK):
+        own = clients[group]
         stacked = np.concatenate([tables[k] for k in own], dtype=np.float64)
-        numbers, ends = stacked[:, :2], np.cumsum(lengths[run])
+        numbers, ends = stacked[:, :2], np.cumsum(lengths[group])
         bad = ~((numbers >= 0) & (numbers < shape) & (numbers == np.floor(numbers)))
         if bad.any():
             row, axis = np.argwhere(bad)[0]
@@ -241,13 +241,13 @@ def _from_triplets(tables, shape, missing, whose):
             raise ValueError(
                 f"Expected {('site', 'month')[axis]} numbers to be integers from 0 to "
                 f"{shape[axis] - 1} for a matrix of shape {shape}, got {numbers[row, axis]} in "
-                f"triplet {row - ends[which] + lengths[run][which]}{whose.format(own[which])}. "
+                f"triplet {row - ends[which] + lengths[group][which]}{whose.format(own[which])}. "
                 "Number sites and months from 0, or fit with a larger shape; without `shape`, if "
                 "this is a matrix of sites x months."
             )
         codes = stacked[:, 0].astype(np.int64) * shape[1] + stacked[:, 1].astype(np.int64)
         values = np.ascontiguousarray(stacked[:, 2])
-        for k, start, end in zip(own, ends - lengths[run], ends, strict=True):
+        for k, start, end in zip(own, ends - lengths[group], ends, strict=True):
             pieces[k] = codes[start:end], values[start:end]
     return pieces
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,6 @@ from .._typing import CovarianceType, Seed
 from ._dealers import dealer
 from ._splits import split_by
 
-_COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _N_MEANS_DRAWN = 20
 
 
@@ -194,7 +193,7 @@ class _Mixture(NamedTuple):
 def _draw_mixture(n_features, n_components, covariance_type, separation, weights, random_state):
     check_number("n_features", n_features, kind=Integral, low=1)
     check_number("separation", separation, low=0)
-    check_choice("covariance_type", covariance_type, _COVARIANCE_TYPES)
+    check_choice("covariance_type", covariance_type, get_args(CovarianceType))
     weights = _check_weights(weights, n_components)
     means = _draw_means(n_components, n_features, separation, random_state)
     covariances = _draw_covariances(covariance_type, n_components, n_features, random_state)

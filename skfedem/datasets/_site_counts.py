@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
@@ -18,7 +18,6 @@ from .._parameters import (
 )
 from .._typing import FamilyName, Seed
 
-_FAMILIES = ("poisson", "gaussian", "bernoulli")
 _GROUPINGS = ("random", "region")
 _MONTHS_PER_YEAR = 12
 _PEAK_MONTH = 5  # June
@@ -165,7 +164,7 @@ def make_site_counts(
     check_counts(n_sites=n_sites, n_months=n_months, n_clients=n_clients)
     hint = "At most min(n_sites, n_months) - 1; 0 is for none."
     check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1, hint=hint)
-    check_choice("family", family, _FAMILIES)
+    check_choice("family", family, get_args(FamilyName))
     check_choice("grouping", grouping, _GROUPINGS)
     for name, value in (
         ("intercept", intercept),

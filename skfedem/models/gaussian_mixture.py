@@ -23,12 +23,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
+from .._typing import CovarianceType
 from ._base import ClientSums, RowModel, Step
-from .client_runs import by_client, equally_long, segment_sums
+from .client_rows import by_client, equally_long, segment_sums
 from .component_units import component_units, within_rows
 from .covariances import (
     COLLAPSED,
@@ -43,7 +44,7 @@ from .mixture_natural import natural_parameter
 from .mixture_parameters import squared_scale
 from .units import ROUNDING, Units, n_moments, second_moment
 
-COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
+COVARIANCE_TYPES = get_args(CovarianceType)
 # Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
 # ones threads wait for each other's calls to begin and end.
 _CACHE_SIZE = 2**19

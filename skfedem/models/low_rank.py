@@ -18,7 +18,7 @@ import numpy as np
 
 from .._client_vectors import OnOwnRows
 from ._base import Estimate, Model, Step
-from .client_runs import segment_sums
+from .client_rows import segment_sums
 from .low_rank_theta import Cells, Theta, at
 from .main_effects import ridge
 from .proximal import (

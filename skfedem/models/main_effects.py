@@ -7,7 +7,7 @@ for the effects by itself, whatever the clients send in a round.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from scipy.linalg import lapack
@@ -15,9 +15,10 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
 from .._compat import conjugate_gradients
+from .._typing import EffectsName
 from .families import Family, safe_share
 
-EFFECTS = ("both", "rows", "columns", "none")
+EFFECTS = get_args(EffectsName)
 
 # Least ridge on the effects: without it, a site where only zeros were seen would have the effect
 # -inf.

@@ -158,7 +158,7 @@ def second_moment(federation, center, *, matrix, clients=None):
 
 def _row_weights(shares, reading):
     """Weight of each row that was read, given the weight of one row of each client."""
-    counts = np.repeat(shares[reading.run], reading.lengths)
+    counts = np.repeat(shares[reading.group], reading.lengths)
     return counts if reading.sample_weight is None else counts * reading.sample_weight
 
 

@@ -135,7 +135,8 @@ class Received(NamedTuple):
     """What the server adds up over the messages of the active clients, in client order.
 
     ``message_sum`` is Σ w_i Quant(Δ_i) and ``log_likelihood`` Σ w_i times the clients' means, where
-    they read all rows, else 0; the others are plain sums. For a group of clients, the group's part.
+    they read all rows, else 0; the others are plain sums. For a group of clients, the group's part,
+    without ``n_active``.
     """
 
     message_sum: FloatArray

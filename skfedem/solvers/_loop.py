@@ -10,10 +10,11 @@ import numpy as np
 from .. import _random
 from .._bits import FLOAT_BITS
 from .._client_vectors import as_slice
-from .._federation import offsets_of, runs
+from .._federation import client_groups, offsets_of
 from .._history import History
 from ..participation import draw_active
 from ._base import Broadcast, Received, ServerState, after_short_step, mean_control, server_half
+from ._evaluation import evaluate, evaluation, evaluation_columns, evaluation_due
 from ._stopping import Gains, Sweep, first_sweep, next_gains, next_sweep, no_gains, of_these_rows
 
 
@@ -179,7 +180,7 @@ def _final_criteria(problem, standing, options, workers):
     name, server, history = problem.model.criterion, standing.progress.server, standing.history
     # It has none yet if the run was stopped, or if rounds are exact and none was done.
     if options.eval_every is not None and np.isnan(history.row(-1)[name]):
-        history.update(-1, **_evaluation(problem, server, workers))
+        history.update(-1, **evaluation(problem, server, workers))
     if problem.exact:
         criteria = list(standing.criteria)
     else:
@@ -219,9 +220,9 @@ def one_round(solver, problem, standing, options, workers):
     if options.eval_every is not None and (
         converged
         or _used_up(after, options)
-        or _evaluation_due(problem, progress.epoch, after, options)
+        or evaluation_due(problem, progress.epoch, after, options)
     ):
-        history.update(-1, **_evaluation(problem, server, workers))
+        history.update(-1, **evaluation(problem, server, workers))
     return standing._replace(progress=after, stopping=stopping)
 
 
@@ -294,7 +295,7 @@ def initialise(solver, problem, start, workers, *, control_init="field", watched
     else:
         server, states = start.kept.server, start.kept.states
     if watched and not problem.exact and not sends_fields:
-        seen = _evaluation(problem, server, workers)
+        seen = evaluation(problem, server, workers)
     row = {
         "round": 0,
         "epoch": float(epoch),
@@ -358,7 +359,6 @@ def client_round(solver, problem, server, states, active, workers):
         weights = problem.federation.weights[clients]
         return Received(
             message_sum=vectors.weighted(weights, clients, message.quantized),
-            n_active=len(clients),
             n_bytes=message.n_bytes,
             n_expectations=message.n_expectations,
             log_likelihood=0.0
@@ -366,7 +366,8 @@ def client_round(solver, problem, server, states, active, workers):
             else weights @ message.log_likelihood,
         )
 
-    parts = workers.map(half, runs(offsets_of(n_rows), problem.model.block_rows), "round")
+    groups = client_groups(offsets_of(n_rows), problem.model.block_rows)
+    parts = workers.map(half, groups, "round")
     return Received(
         message_sum=vectors.total(active, [part.message_sum for part in parts]),
         n_active=len(active),
@@ -374,51 +375,6 @@ def client_round(solver, problem, server, states, active, workers):
         n_expectations=sum(part.n_expectations for part in parts),
         log_likelihood=sum(part.log_likelihood for part in parts),
     )
-
-
-def evaluate(problem, server, workers, controls=None):
-    """Criterion and mean field h(Ŝ) over all rows of all clients.
-
-    ``controls``, if given, holds client vectors and is overwritten with the fields h_i(Ŝ).
-    """
-    model, federation, vectors = problem.model, problem.federation, problem.vectors
-    every = np.arange(federation.n_clients)
-    reference = model.reference(server.statistics)
-
-    def part(group):
-        clients = every[group]
-        estimate = model.all_rows(federation, server.parameters.natural, clients)
-        fields = estimate.statistics - reference
-        if controls is not None:
-            controls[vectors.index(clients)] = fields
-        weights = federation.weights[group]
-        return vectors.weighted(weights, clients, fields), weights @ estimate.log_likelihood
-
-    parts = workers.map(part, runs(federation.offsets, model.block_rows), "evaluation")
-    mean_field = vectors.total(every, [field for field, _ in parts])
-    log_likelihood = sum(value for _, value in parts)
-    return model.evaluated(log_likelihood, server.parameters), mean_field
-
-
-def _evaluation(problem, server, workers):
-    """Columns of the history, evaluated at Ŝ over all rows of all clients."""
-    criterion, mean_field = evaluate(problem, server, workers)
-    sq_norm = problem.model.field_sq_norm(server.statistics, mean_field)
-    return evaluation_columns(problem.model, criterion, sq_norm)
-
-
-def evaluation_columns(model, criterion=np.nan, mean_field_sq_norm=np.nan):
-    """Columns of the history that an evaluation fills; NaN where there was none."""
-    return {model.criterion: criterion, "mean_field_sq_norm": mean_field_sq_norm}
-
-
-def _evaluation_due(problem, last_epoch, progress, options):
-    """Whether this row of the history wants an evaluation of its own."""
-    if problem.exact:
-        return False
-    if options.eval_every == "auto":
-        return int(progress.epoch) > int(last_epoch)
-    return progress.n_rounds % options.eval_every == 0
 
 
 def _used_up(progress, options):

@@ -21,7 +21,8 @@ from .._history import History
 from .._rows import take_rows
 from . import fedem
 from ._base import mean_field, server_half
-from ._loop import active_clients, client_round, evaluation_columns
+from ._evaluation import evaluation_columns
+from ._loop import active_clients, client_round
 from ._memory import in_setting
 from .step_size import stream_step_size
 

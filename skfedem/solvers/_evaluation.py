@@ -1,0 +1,53 @@
+"""Evaluations of a run over all rows of all clients: when they are due, and what they give."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._federation import client_groups
+
+
+def evaluate(problem, server, workers, controls=None):
+    """Criterion and mean field h(Ŝ) over all rows of all clients.
+
+    ``controls``, if given, holds client vectors and is overwritten with the fields h_i(Ŝ).
+    """
+    model, federation, vectors = problem.model, problem.federation, problem.vectors
+    every = np.arange(federation.n_clients)
+    reference = model.reference(server.statistics)
+
+    def part(group):
+        clients = every[group]
+        estimate = model.all_rows(federation, server.parameters.natural, clients)
+        fields = estimate.statistics - reference
+        if controls is not None:
+            controls[vectors.index(clients)] = fields
+        weights = federation.weights[group]
+        return vectors.weighted(weights, clients, fields), weights @ estimate.log_likelihood
+
+    groups = client_groups(federation.offsets, model.block_rows)
+    parts = workers.map(part, groups, "evaluation")
+    mean_field = vectors.total(every, [field for field, _ in parts])
+    log_likelihood = sum(value for _, value in parts)
+    return model.evaluated(log_likelihood, server.parameters), mean_field
+
+
+def evaluation(problem, server, workers):
+    """Columns of the history, evaluated at Ŝ over all rows of all clients."""
+    criterion, mean_field = evaluate(problem, server, workers)
+    sq_norm = problem.model.field_sq_norm(server.statistics, mean_field)
+    return evaluation_columns(problem.model, criterion, sq_norm)
+
+
+def evaluation_columns(model, criterion=np.nan, mean_field_sq_norm=np.nan):
+    """Columns of the history that an evaluation fills; NaN where there was none."""
+    return {model.criterion: criterion, "mean_field_sq_norm": mean_field_sq_norm}
+
+
+def evaluation_due(problem, last_epoch, progress, options):
+    """Whether this row of the history wants an evaluation of its own."""
+    if problem.exact:
+        return False
+    if options.eval_every == "auto":
+        return int(progress.epoch) > int(last_epoch)
+    return progress.n_rounds % options.eval_every == 0
