@@ -352,7 +352,7 @@ def test_observers_in_groups(tmp_path):
     assert len(draws) > 1
     alone = read_ebird(ebd, n_clients=7, random_state=0)
     assert [len(cells) for cells in alone.clients] == [3] * 7
-    with pytest.raises(ValueError, match="at most 7, .* 'OBSERVER ID', got 8: lower n_clients"):
+    with pytest.raises(ValueError, match="at most 7, .* 'OBSERVER ID', got 8. Lower n_clients"):
         read_ebird(ebd, n_clients=8)
 
 

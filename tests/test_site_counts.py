@@ -316,7 +316,7 @@ def test_the_largest_means_are_the_largest_whole_numbers():
         (dict(n_clients=0), ValueError, "n_clients"),
         (dict(rank=60), ValueError, "rank .*<= 59, got 60"),
         (dict(rank=-1), ValueError, "rank"),
-        (dict(family="binomial"), ValueError, "'bernoulli', got 'binomial'"),
+        (dict(family="binomial"), ValueError, "'poisson', got 'binomial'"),
         (dict(grouping="county"), ValueError, "'random', 'region', got 'county'"),
         (dict(observed=0), ValueError, "observed"),
         (
@@ -336,12 +336,12 @@ def test_the_largest_means_are_the_largest_whole_numbers():
         (dict(effort_tail=0.0), ValueError, "effort_tail .*> 0"),
         (dict(home_range=-1.0), ValueError, "home_range"),
         (dict(n_observers=9), ValueError, "got 10 clients, 9 observers and 1800 observations"),
-        (dict(n_observers=1801), ValueError, "1801 observers and 1800 observations: lower"),
+        (dict(n_observers=1801), ValueError, "1801 observers and 1800 observations. Lower"),
         (dict(observed=9), ValueError, "got 10 clients, 10 observers and 9 observations"),
         (
             dict(intercept=100.0),
             ValueError,
-            r"means up to 2\*\*53, got exp\(1\d\d.*lower intercept",
+            r"means up to 2\*\*53, got exp\(1\d\d.*Lower intercept",
         ),
         (dict(intercept=1e6), ValueError, r"got exp\(1e\+06\) in month 0"),
     ],

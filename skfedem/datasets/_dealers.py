@@ -21,8 +21,9 @@ def dealer(heterogeneity, n_clients, n_components):
     check_number("heterogeneity", heterogeneity, low=0, high=1, hint=hint)
     if heterogeneity > 0 and n_clients < n_components:
         raise ValueError(
-            f"heterogeneity={heterogeneity!r} needs a client for each of the {n_components} "
-            f"components, got n_clients={n_clients}: raise n_clients, or use heterogeneity=0."
+            f"Expected a client for each of the {n_components} components with "
+            f"heterogeneity={heterogeneity!r}, got n_clients={n_clients}. Raise n_clients, or use "
+            "heterogeneity=0."
         )
 
     def deal(components, random_state):

@@ -249,7 +249,8 @@ def _import_pandas():
         import pandas
     except ImportError as error:
         raise ImportError(
-            "read_ebird needs pandas, which is not installed: pip install pandas"
+            "read_ebird requires pandas, which is not installed. Install it with `pip install "
+            "pandas`."
         ) from error
     return pandas
 
@@ -294,7 +295,7 @@ def _federate(pandas, files, cells, n_clients, random_state):
         if n_clients > len(member_labels):
             raise ValueError(
                 f"Expected n_clients of at most {len(member_labels)}, the number of different "
-                f"entries in {files.member_column!r}, got {n_clients}: lower n_clients."
+                f"entries in {files.member_column!r}, got {n_clients}. Lower n_clients."
             )
         client_ids = np.arange(n_clients)
         member_clients = check_random_state(random_state).permutation(member_clients % n_clients)

@@ -211,15 +211,15 @@ def _check_weights(weights, n_components):
     if weights.shape != (n_components,):
         raise ValueError(
             f"Expected weights of shape ({n_components},), one per component, got shape "
-            f"{weights.shape}: change weights or n_components."
+            f"{weights.shape}. Change weights or n_components."
         )
     if not np.all(weights >= 0):
         raise ValueError(
-            f"Expected weights >= 0 with sum 1, got {weights}: give a share for each component."
+            f"Expected weights >= 0 with sum 1, got {weights}. Give a share for each component."
         )
     if not np.isclose(weights.sum(), 1):
         raise ValueError(
-            f"Expected weights >= 0 with sum 1, got {weights} with sum {weights.sum()}: divide "
+            f"Expected weights >= 0 with sum 1, got {weights} with sum {weights.sum()}. Divide "
             "them by their sum."
         )
     return weights / weights.sum()

@@ -231,7 +231,7 @@ def _check_observers(n_observers, n_samples, n_clients):
     if not n_clients <= n_observers <= n_samples:
         raise ValueError(
             "Expected at least one observer for each client and one observation for each observer, "
-            f"got {n_clients} clients, {n_observers} observers and {n_samples} observations: lower "
+            f"got {n_clients} clients, {n_observers} observers and {n_samples} observations. Lower "
             "n_clients or n_observers, or raise observed."
         )
     return n_observers
@@ -276,7 +276,7 @@ def _sums_over_sites(truth, family):
         if family == "poisson" and natural.max() > _LARGEST_LOG_MEAN:
             raise ValueError(
                 f"Expected Poisson means up to 2**53, got exp({natural.max():.4g}) in month "
-                f"{month}: lower intercept, site_deviation, seasonality, trend or interaction."
+                f"{month}. Lower intercept, site_deviation, seasonality, trend or interaction."
             )
         sums[month] = _mean(natural, family).sum()
     return sums

@@ -113,7 +113,7 @@ def client_labels(
     if n_samples < n_clients * min_rows:
         raise ValueError(
             f"Expected at least n_clients * min_rows = {n_clients} * {min_rows} = "
-            f"{n_clients * min_rows} rows, got {n_samples}: lower n_clients or min_rows."
+            f"{n_clients * min_rows} rows, got {n_samples}. Lower n_clients or min_rows."
         )
     generator = check_random_state(random_state)
     if scheme == "iid":
@@ -130,8 +130,8 @@ def client_labels(
         if n_samples < n_clients * shards_per_client:
             raise ValueError(
                 f"Expected at least n_clients * shards_per_client = {n_clients} * "
-                f"{shards_per_client} = {n_clients * shards_per_client} rows, got {n_samples}: "
-                "lower n_clients or shards_per_client."
+                f"{shards_per_client} = {n_clients * shards_per_client} rows, got {n_samples}. "
+                "Lower n_clients or shards_per_client."
             )
         shuffled = generator.permutation(n_samples)
         rows = shuffled[np.argsort(codes[shuffled], kind="stable")]
@@ -207,26 +207,28 @@ def _check_rows(X):
         X = X if hasattr(X, "shape") else np.asarray(unmasked(X))
     except ValueError as error:
         raise ValueError(
-            "Expected X to be one array or DataFrame, got a sequence of unequal parts: if these "
+            "Expected X to be one array or DataFrame, got a sequence of unequal parts. If these "
             "are the clients already, there is nothing to split."
         ) from error
     if len(X.shape) not in (1, 2):
         raise ValueError(
             "Expected X to be one array or DataFrame of shape (n_samples, n_features), got "
-            f"{len(X.shape)} dimensions: pass the rows of all clients as one array."
+            f"{len(X.shape)} dimensions. Give the rows of all clients as one array."
         )
     return X.tocsr() if issparse(X) else X
 
 
 def _label_codes(y, n_samples, scheme):
     if y is None:
-        raise ValueError(f"scheme={scheme!r} needs the label of each row, got y=None: pass y.")
+        raise ValueError(
+            f"Expected a label for every row with scheme={scheme!r}, got y=None. Give y."
+        )
     if getattr(getattr(y, "dtype", None), "ordered", False):
         codes = np.asarray(getattr(y, "cat", y).codes)
         y = np.where(codes < 0, np.nan, codes)
     elif np.ma.is_masked(y):
         raise ValueError(
-            "Expected a label for every row, got masked ones in y: drop or fill these rows."
+            "Expected a label for every row, got masked ones in y. Drop or fill these rows."
         )
     # As objects, a list of labels keeps its types: NumPy would make strings of ["a", nan].
     y = column_or_1d(y if hasattr(y, "dtype") else np.asarray(y, dtype=object))

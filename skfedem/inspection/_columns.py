@@ -14,6 +14,13 @@ from ._common import characters_in, wrapped
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _MIDNIGHT = re.compile(r"(?<=\d)[T ]00:00(:00(\.0+)?)?$")
 _LAST_WORD = re.compile(r"[^\W_]*$")
+_UNITS = {
+    "d": np.timedelta64(1, "D"),
+    "h": np.timedelta64(1, "h"),
+    "min": np.timedelta64(1, "m"),
+    "s": np.timedelta64(1, "s"),
+    "ms": np.timedelta64(1, "ms"),
+}
 _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
@@ -101,8 +108,8 @@ def place(labels):
 
 def _durations(labels):
     """Durations in the largest unit of which all are multiples, as text."""
-    for unit, name in (("D", "d"), ("h", "h"), ("m", "min"), ("s", "s"), ("ms", "ms")):
-        numbers, rests = np.divmod(labels, np.timedelta64(1, unit))
+    for name, unit in _UNITS.items():
+        numbers, rests = np.divmod(labels, unit)
         if not rests.any():
             return [f"{number} {name}" for number in numbers]
     return labels
