@@ -102,9 +102,9 @@ class OnOwnRows(NamedTuple):
 
     def index(self, clients: IntArray) -> slice | IntArray:  # type: ignore[override]
         """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
-        run = as_slice(clients)
-        if isinstance(run, slice):
-            return slice(int(self.offsets[run.start]), int(self.offsets[run.stop]))
+        group = as_slice(clients)
+        if isinstance(group, slice):
+            return slice(int(self.offsets[group.start]), int(self.offsets[group.stop]))
         return positions_of(self.offsets[clients], self.lengths(clients))
 
     def within(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:

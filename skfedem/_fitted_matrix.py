@@ -12,6 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ._compat import gives_arrays
+from ._federation import client_groups, offsets_of
 from ._input.cells import (
     check_clients_of_sites,
     check_matrix,
@@ -29,6 +30,9 @@ from .models.families import FAMILIES
 from .models.low_rank_theta import LowRank, Theta, at
 from .models.main_effects import LEAST_PENALTY, Effects
 from .models.row_regression import fit_rows
+
+# Numbers of a list that are scored at once, so that little memory is needed beyond them.
+_SCORED_TOGETHER = 2**20
 
 
 class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -276,22 +280,27 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         try:
             if not self._has_sites:
                 return np.sum([scored(rows) for rows, _ in stacks(X)], axis=0)
-            if not hasattr(self, "feature_names_in_") and not any(map(is_frame, X)):
-                return self._scored_cells(self._theta(), self._cells_of_list(X))
+            if len(X) and not hasattr(self, "feature_names_in_") and not any(map(is_frame, X)):
+                return self._scored_under_fit(X)
         except (TypeError, ValueError):
             pass  # one by one, errors name the client
         return np.sum(_each_matrix(X, scored), axis=0)
 
-    def _cells_of_list(self, X):
-        """Cells of clients who share the sites of the fit, from tables without labels."""
-        return check_clients_of_sites(
-            X,
-            self._shape,
-            self.missing_values,
-            self._family(),
-            self._origin(),
-            are_triplets=self._has_triplets,
-        )
+    def _scored_under_fit(self, X):
+        """As ``_scored``, of clients who share the sites of the fit, in tables without labels."""
+        theta, total = self._theta(), np.zeros(2)
+        sizes = [table.nnz if issparse(table) else np.size(table) for table in X]
+        for group in client_groups(offsets_of(sizes), _SCORED_TOGETHER):
+            cells = check_clients_of_sites(
+                X[group],
+                self._shape,
+                self.missing_values,
+                self._family(),
+                self._origin(),
+                are_triplets=self._has_triplets,
+            )
+            total += self._scored_cells(theta, cells)
+        return total
 
 
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:

@@ -11,17 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._bits import FLOAT_BITS
 from ._history import History
 from ._parameters import is_auto
 from ._random import seeds_of_runs
-from .models.mixture_domain import in_domain
+from .models.mixture_domain import brought_into_domain, in_domain
 from .models.mixture_start import (
     bits_of_units,
     has_same_domain,
     standardise,
     start_run,
-    statistics_near,
     with_axes_of,
     with_parameters,
 )
@@ -140,7 +138,7 @@ def next_call(settings, federation, given, memory, history):
     -------
     beginning : Beginning
     """
-    memory, bits_of_pass = _in_new_domain(settings, federation, given, memory)
+    memory = _in_new_domain(settings, given, memory)
     model, bits = with_axes_of(memory.model, federation)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
     model = replace(model, in_stream=True)
@@ -158,22 +156,20 @@ def next_call(settings, federation, given, memory, history):
         # are of other rows.
         memory = memory._replace(states=fedem.ClientStates(np.zeros_like(memory.states.controls)))
     memory = weighing(memory, settings.client_weights)
-    return Beginning(problem, memory, history, bits + bits_of_pass)
+    return Beginning(problem, memory, history, bits)
 
 
-def _in_new_domain(settings, federation, given, memory):
-    """Memory whose Ŝ is in the domain of T with the current parameters, and bits sent for that.
+def _in_new_domain(settings, given, memory):
+    """Memory whose Ŝ is in the domain of T with the current parameters.
 
-    With more regularisation, or a known covariance, Ŝ may have moved to where T is no more defined.
-    It is then that of the parameters or, where no data have these, that of the rows of the call.
+    With more regularisation or a known covariance, it may have moved to where T is now undefined.
     """
     server = memory.server
     model = with_parameters(memory.model, settings.reg_covar, given.fixed_covariance)
     if has_same_domain(model, memory.model) or in_domain(model, server.statistics):
-        return memory, 0
-    statistics, n_passes = statistics_near(model, federation, server.parameters)
-    memory = memory._replace(server=server._replace(statistics=statistics))
-    return memory, n_passes * FLOAT_BITS * federation.n_clients * model.n_statistics
+        return memory
+    statistics = brought_into_domain(model, server.statistics, server.parameters)
+    return memory._replace(server=server._replace(statistics=statistics))
 
 
 def read_call(settings, beginning, ids, workers):

@@ -458,7 +458,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         _checked_ranks(self.ranks)
         if isinstance(self.penalties, Real):
             hint = "How many penalties, or an array of them."
-            check_number("penalties", self.penalties, kind=Integral, low=1, hint=hint)
+            check_number("penalties", self.penalties, kind=Integral, low=1, high=10_000, hint=hint)
             hint = "The smallest penalty is eps times the largest; or give them as an array."
             check_number("eps", self.eps, low=0, low_open=True, high=1, high_open=True, hint=hint)
         else:

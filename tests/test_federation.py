@@ -39,13 +39,15 @@ def test_federation_counts_its_rows():
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 20), st.integers(1, 6))
-def test_runs_cover_the_clients_within_their_bounds(lengths, n_rows, n_clients):
+def test_groups_cover_the_clients_within_their_bounds(lengths, n_rows, n_clients):
     found = client_groups(offsets_of(np.array(lengths, dtype=int)), n_rows, n_clients)
-    assert [k for run in found for k in range(run.start, run.stop)] == list(range(len(lengths)))
-    for run in found:
-        size = run.stop - run.start
+    assert [k for group in found for k in range(group.start, group.stop)] == list(
+        range(len(lengths))
+    )
+    for group in found:
+        size = group.stop - group.start
         assert 1 <= size <= n_clients
-        assert size == 1 or sum(lengths[run]) <= n_rows
+        assert size == 1 or sum(lengths[group]) <= n_rows
     # And no shorter than need be.
     for first, second in pairwise(found):
         one_more = sum(lengths[first]) + lengths[second.start]

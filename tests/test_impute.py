@@ -936,9 +936,11 @@ def test_clients_who_share_their_rows_are_scored_in_one_pass(own, nothing, shape
     with monkeypatch.context() as patch:
         patch.delattr(_fitted_matrix, "_each_matrix")
         score = fitted.score([*seen, nothing])
-    assert_allclose(score, np.average(scores, weights=counts), rtol=1e-14)
+        patch.setattr(_fitted_matrix, "_SCORED_TOGETHER", 100)  # some clients at a time
+        in_groups = fitted.score([*seen, nothing])
+    assert_allclose([score, in_groups], np.average(scores, weights=counts), rtol=1e-14)
     # What is wrong is told by its client.
-    for wrong in (-np.ones(SHAPE), CLIENTS[0][:, 1:]):
+    for wrong in (-np.ones(SHAPE), CLIENTS[0][:, 1:], np.empty((0, *SHAPE))):
         with pytest.raises(ValueError, match="In the matrix of client 4: "):
             fitted.score([*seen, wrong])
 

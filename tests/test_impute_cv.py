@@ -673,7 +673,11 @@ def test_which_messages_are_counted():
         ({"effects_penalties": 0}, TypeError, r"list of .* got 0. Give \[0\] for a single"),
         ({"effects_penalties": [-1]}, ValueError, r">= 0, got \[-1\]\.$"),
         ({"effects_penalties": ()}, ValueError, "got none. Give at least one"),
-        ({"penalties": 0}, ValueError, "Expected penalties to be an integer >= 1, got 0"),
+        (
+            {"penalties": 0},
+            ValueError,
+            "Expected penalties to be an integer >= 1 and <= 10000, got 0",
+        ),
         ({"penalties": 2.5}, TypeError, "Expected penalties to be an integer"),
         ({"penalties": []}, ValueError, "Expected penalties .* Give at least one"),
         ({"penalties": [1.0, -1.0]}, ValueError, r"numbers >= 0, got \[1.0, -1.0\]\.$"),

@@ -1525,7 +1525,14 @@ def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(paper, name,
         (["alpha to omega__", "alphb to omega__"], ["alpha …mega__", "alphb …mega__"]),
         (np.array([1, 10, 1000], dtype="m8[D]"), ["1 d", "10 d", "1000 d"]),
         (np.array([90, 30, 60], dtype="m8[m]").astype("m8[ns]"), ["90 min", "30 min", "60 min"]),
+        (np.array([1500, 500], dtype="m8[us]"), ["1500 µs", "500 µs"]),
         (np.array([1, "NaT"], dtype="m8[D]"), ["1 days", "NaT"]),
+        (np.array([1, 5], dtype="m8[M]"), ["1 months", "5 months"]),
+        # Another name does not hide what two begin with.
+        (
+            ["Haematopus moquini (count)", "Sterna hirundo", "Haematopus ostralegus (count)"],
+            ["…moqui…count)", "Sterna hirundo"[:6] + "…" + "hirundo"[-6:], "…ostra…count)"],
+        ),
     ],
 )
 def test_columns_of_different_names_have_different_ticks(pyplot, labels, written):
@@ -1870,6 +1877,20 @@ def test_histories_may_be_data_frames_or_lists(pyplot, mixtures, kind, x):
     assert_array_equal(
         points(got.lines_["log_likelihood"][0]), points(want.lines_["log_likelihood"][0])
     )
+
+
+def test_legends_fit_the_users_axes_in_each_of_several_figures(paper, mixtures):
+    labels = [f"uncompressed, every client takes part, step {run}" for run in range(2)]
+    figures = [paper.figure(figsize=(4, 3), layout="tight") for _ in range(2)]
+    axes = [figure.add_subplot() for figure in figures]
+    series = ["log_likelihood", "step_size"]
+    ConvergenceDisplay.from_estimators(mixtures[:2], labels=labels, y=series, ax=axes)
+    widths = []
+    for figure, axis in zip(figures, axes, strict=True):
+        figure.draw_without_rendering()
+        share = axis.get_legend().get_window_extent().width / axis.get_window_extent().width
+        widths.append(share)
+    assert max(widths) < 0.92  # nine tenths, of axes that a layout moves a little
 
 
 @pytest.mark.parametrize("n_columns", [1, 2, 3])

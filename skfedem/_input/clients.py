@@ -99,10 +99,6 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         )
     refuse_series(X)
     refuse_what_is_no_table(X)
-    if hasattr(X, "columns") and not len(X.columns):
-        raise ValueError(
-            f"Expected a table with at least one feature, got a {type(X).__name__} without columns."
-        )
     refuse_odd_dtypes(X)
     X = unmasked(X)
     try:

@@ -145,7 +145,13 @@ def marker(missing_values):
             f"Expected missing_values to be a number or NaN, got {missing_values!r} of type "
             f"{type(missing_values).__name__}. NaN stands for None and pandas.NA as well."
         )
-    return float(missing_values)
+    try:
+        return float(missing_values)
+    except OverflowError as error:
+        raise ValueError(
+            "Expected missing_values to be a number that a float holds, got an integer of "
+            f"{len(str(missing_values))} digits. Give what marks missing cells."
+        ) from error
 
 
 def _checked_shape(shape, rows):
@@ -208,7 +214,7 @@ def _check_alike(tables, rows):
 def _check_fits_shape(table, shape, whose):
     """Raise unless a table is triplets or has the shape."""
     if not _is_triplets(table):
-        if table.shape[-2:] != shape:
+        if table.shape[-2:] != shape or not table.shape[0]:
             raise ValueError(
                 f"Expected matrices of shape {shape}, got {table.shape} in the table{whose}. Fit "
                 "with the shape that all of them have."

@@ -252,6 +252,10 @@ def refuse_what_is_no_table(X):
             f"Expected numbers, got an object {kind} of shape {X.shape} whose entries are tables "
             "or lists. Give list(X) if they are the clients' tables."
         )
+    if hasattr(X, "columns") and not len(X.columns):
+        raise ValueError(
+            f"Expected a table with at least one feature, got a {kind} without columns."
+        )
     refuse_repeated_names(X)
 
 

@@ -205,9 +205,12 @@ def _check_weights(weights, n_components):
         return np.full(n_components, 1 / n_components)
     try:
         weights = np.ma.filled(np.ma.array(weights, dtype=float), np.nan)
-    except (TypeError, ValueError) as error:
-        expected = f"Expected weights to be {n_components} numbers or None"
-        raise type(error)(f"{expected}, got {weights!r}.") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"Expected weights to be {n_components} numbers or None, got {weights!r}. Give a share "
+            "for each component."
+        ) from error
     if weights.shape != (n_components,):
         raise ValueError(
             f"Expected weights of shape ({n_components},), one per component, got shape "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import date
 from itertools import pairwise, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,14 @@ from ._common import characters_in, wrapped
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _MIDNIGHT = re.compile(r"(?<=\d)[T ]00:00(:00(\.0+)?)?$")
 _LAST_WORD = re.compile(r"[^\W_]*$")
-_UNITS = {
+_UNITS: dict[str, Any] = {
     "d": np.timedelta64(1, "D"),
     "h": np.timedelta64(1, "h"),
     "min": np.timedelta64(1, "m"),
     "s": np.timedelta64(1, "s"),
     "ms": np.timedelta64(1, "ms"),
+    "µs": np.timedelta64(1, "us"),
+    "ns": np.timedelta64(1, "ns"),
 }
 _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
@@ -108,10 +110,11 @@ def place(labels):
 
 def _durations(labels):
     """Durations in the largest unit of which all are multiples, as text."""
-    for name, unit in _UNITS.items():
-        numbers, rests = np.divmod(labels, unit)
-        if not rests.any():
-            return [f"{number} {name}" for number in numbers]
+    if np.datetime_data(labels.dtype)[0] not in ("Y", "M", "generic"):  # no number of days
+        for name, unit in _UNITS.items():
+            numbers, rests = np.divmod(labels, unit)
+            if not rests.any():
+                return [f"{number} {name}" for number in numbers]
     return labels
 
 
@@ -170,13 +173,23 @@ def _edges(positions):
 
 
 def _shortened(names):
-    """Names without their middle, where they are long; without what all begin with, if need be."""
-    short = [_without_middle(name) for name in names]
-    if len(set(short)) == len(set(names)):
-        return short
-    n_alike = sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, zip(*names, strict=False)))
-    common = len(_LAST_WORD.sub("", names[0][:n_alike]))
-    return [_without_middle(f"…{name[common:]}" if common else name) for name in names]
+    """Names without their middle, if they are long, and without what several of them begin with."""
+    by_short: dict[str, set[str]] = {}
+    for name in names:
+        by_short.setdefault(_without_middle(name), set()).add(name)
+    short = {}
+    for form, alike in by_short.items():
+        n_first = _n_first_in_common(alike) if len(alike) > 1 else 0
+        for name in alike:
+            short[name] = _without_middle(f"…{name[n_first:]}") if n_first else form
+    return [short[name] for name in names]
+
+
+def _n_first_in_common(names):
+    """Number of letters of the words with which all begin."""
+    letters = zip(*names, strict=False)
+    n_alike = sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, letters))
+    return len(_LAST_WORD.sub("", next(iter(names))[:n_alike]))
 
 
 def _without_middle(name):

@@ -66,7 +66,8 @@ def _component_labels(curve):
 def add_legends(axes, names, series, *, ours):
     """Legends: beside the data on our own figure, where they hide least on the user's axes."""
     if not ours:
-        lay_out(axes[0].figure)  # once: legends on the data leave axes where they are
+        for figure in dict.fromkeys(axis.figure.figure for axis in axes):
+            lay_out(figure)  # once: legends on the data leave axes where they are
     for axis, name, curves in zip(axes, names, series, strict=True):
         handles, labels = axis.get_legend_handles_labels()
         if not labels:

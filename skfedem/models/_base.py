@@ -348,10 +348,10 @@ class RowModel(Model):
         """s̄_i(θ): mean over all rows of each client."""
         statistics = np.zeros((len(clients), self.n_statistics))
         log_likelihood = np.zeros(len(clients))
-        for run, rows, lengths, weights in read(federation, clients, self.block_rows):
+        for group, rows, lengths, weights in read(federation, clients, self.block_rows):
             sums = self.expectation(natural, self.features(rows), lengths, weights)
-            statistics[run] += sums.statistics
-            log_likelihood[run] += sums.log_likelihood
+            statistics[group] += sums.statistics
+            log_likelihood[group] += sums.log_likelihood
         totals = federation.totals_of(clients)
         statistics /= totals[:, None]
         n_rows = int(federation.lengths_of(clients).sum())

@@ -79,8 +79,8 @@ def pooled_statistics(model, federation, sums):
     statistics = np.zeros(model.n_statistics)
     row_weights = federation.weights / federation.totals
     every = np.arange(federation.n_clients)
-    for run, rows, lengths, weights in read(federation, every, model.block_rows):
-        statistics += row_weights[run] @ sums(model.features(rows), lengths, weights)
+    for group, rows, lengths, weights in read(federation, every, model.block_rows):
+        statistics += row_weights[group] @ sums(model.features(rows), lengths, weights)
     return statistics
 
 
@@ -98,16 +98,16 @@ def _random_statistics(model, federation, seed):
     row_weights = federation.weights / federation.totals
     size, every = model.n_components, np.arange(federation.n_clients)
     source, here = _random.generator(seed, _random.INITIALISATION), 0
-    for run, rows, lengths, weights in read(federation, every, model.block_rows):
+    for group, rows, lengths, weights in read(federation, every, model.block_rows):
         posterior, first = np.empty((size, len(rows))), 0
-        for client, length in enumerate(lengths.tolist(), run.start):
+        for client, length in enumerate(lengths.tolist(), group.start):
             # The rows of a large client come in several blocks: the next one goes on.
             position = max(here, client << 32)
             source.bit_generator.advance(position - here)
             posterior[:, first : first + length] = source.random((size, length))
             here, first = position + size * length, first + length
         posterior /= posterior.sum(axis=0)
-        statistics += row_weights[run] @ model.assigned(
+        statistics += row_weights[group] @ model.assigned(
             posterior, model.features(rows), lengths, weights
         )
     return statistics

@@ -9,6 +9,7 @@ rows' second moment keeps them from flying apart.
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import eigh
 
 from ._base import Step
 from .component_units import RAREST
@@ -21,6 +22,8 @@ _KEPT_SHARE = 0.5
 # Even a step of 1 may take away no more than three quarters of either.
 _FEWEST_KEPT = 0.25
 _MAX_HALVINGS = 20
+# Most that means which were too far apart may take of a second moment, along any direction.
+_MOST_BETWEEN = 0.9
 # Steps of γ that each take away a random share δ build up a deviation of δ / √(2 γ). It may be at
 # most this share of a component's mass and scatter.
 _LARGEST_DEVIATION = 0.6
@@ -67,6 +70,34 @@ def in_domain(model, statistics):
         return False
     is_known = model.fixed_covariance is not None
     return is_known or _is_positive(model, _scatter_to_keep(model, statistics))
+
+
+def brought_into_domain(model, statistics, parameters):
+    """Statistics like these, or those of the parameters, in the domain of T.
+
+    Parameters
+    ----------
+    model : GaussianMixtureModel
+        With another regularisation than made the parameters, or without their known covariance.
+    statistics : ndarray of shape (n_statistics,)
+        Of components with mass.
+    parameters : Parameters
+        What they were taken for.
+
+    Returns
+    -------
+    statistics : ndarray of shape (n_statistics,)
+    """
+    if model.covariance_type != "tied":
+        return model.statistics_of(parameters)
+    # Means are drawn towards the centre of all rows until they leave a share of the second moment.
+    mass, means, _ = model.split(statistics)
+    moment = model.second_moment + 0.5 * model.regularization(means)
+    between = (mass[:, None] * means).T @ means
+    largest = eigh(between, moment, eigvals_only=True)[-1]
+    table = model.table(statistics).copy()
+    table[:, 1:] *= np.sqrt(_MOST_BETWEEN / largest)
+    return table.ravel()
 
 
 def keeps(model, proposal, statistics, share, step_size):

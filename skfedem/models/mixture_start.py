@@ -211,24 +211,15 @@ def start_run(model, federation, init_params, given, seed, cost):
         means = parameters.means if means is None else means
         covariances = parameters.covariances if covariances is None else covariances
     parameters = model.parameters(weights, means, covariances)
-    statistics, n_passes = statistics_near(model, federation, parameters)
-    uplink += n_passes * FLOAT_BITS * federation.n_clients * model.n_statistics
+    statistics, n_passes = model.statistics_of(parameters), 0
+    if np.abs(statistics).max() > _FAR or not in_domain(model, statistics):
+        # No data have these means with this covariance, or the rows' moments would be lost in the
+        # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
+        def sums(*rows):
+            return model.expectation(parameters.natural, *rows).statistics
+
+        statistics, n_passes = pooled_statistics(model, federation, sums), 1
+        uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
     # For θ, which does not follow from Ŝ_0.
     downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
     return Start(statistics, parameters, uplink, downlink, n_passes)
-
-
-def statistics_near(model, federation, parameters):
-    """Ŝ_0 for given parameters, and how many times all rows were read for it: not at all, or once.
-
-    Where no data have these means with this covariance, or the rows' moments would be lost in the
-    rounding of Ŝ_0, it is what the clients' data have.
-    """
-    statistics = model.statistics_of(parameters)
-    if np.abs(statistics).max() <= _FAR and in_domain(model, statistics):
-        return statistics, 0
-
-    def sums(*rows):
-        return model.expectation(parameters.natural, *rows).statistics
-
-    return pooled_statistics(model, federation, sums), 1

@@ -113,7 +113,7 @@ def _sums_about(federation, center, scatter):
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
     moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
     n_rows = n_rows_for_products(d) if scatter == "products" else max(64, _NUMBERS_AT_ONCE // d)
-    for run, rows, lengths, _ in read(federation, np.arange(federation.n_clients), n_rows):
+    for group, rows, lengths, _ in read(federation, np.arange(federation.n_clients), n_rows):
         y = rows - center
         counts += len(y)
         own = y.sum(axis=0)
@@ -121,7 +121,7 @@ def _sums_about(federation, center, scatter):
             missing = np.isnan(y)
             y[missing] = 0.0
             counts -= missing.sum(axis=0)
-            incomplete[run] |= np.logical_or.reduceat(
+            incomplete[group] |= np.logical_or.reduceat(
                 missing.any(axis=1), np.cumsum(lengths) - lengths
             )
             own = y.sum(axis=0)
