@@ -1880,17 +1880,17 @@ def test_histories_may_be_data_frames_or_lists(pyplot, mixtures, kind, x):
 
 
 def test_legends_fit_the_users_axes_in_each_of_several_figures(paper, mixtures):
-    labels = [f"uncompressed, every client takes part, step {run}" for run in range(2)]
-    figures = [paper.figure(figsize=(4, 3), layout="tight") for _ in range(2)]
-    axes = [figure.add_subplot() for figure in figures]
+    one, alone = paper.subplots(figsize=(4, 3), layout="tight")
+    other, (first, *beside) = paper.subplots(1, 3, figsize=(9, 3), layout="tight")
+    for axis in beside:
+        axis.set_ylabel("room\nthat only\na layout\ngives\nthem")
+    labels = ["a rather long name of a fit", "another rather long name"]
     series = ["log_likelihood", "step_size"]
-    ConvergenceDisplay.from_estimators(mixtures[:2], labels=labels, y=series, ax=axes)
-    widths = []
-    for figure, axis in zip(figures, axes, strict=True):
+    ConvergenceDisplay.from_estimators(mixtures[:2], labels=labels, y=series, ax=[alone, first])
+    for figure, axis in ((one, alone), (other, first)):
         figure.draw_without_rendering()
-        share = axis.get_legend().get_window_extent().width / axis.get_window_extent().width
-        widths.append(share)
-    assert max(widths) < 0.92  # nine tenths, of axes that a layout moves a little
+        legend = axis.get_legend().get_window_extent()
+        assert legend.width < 0.91 * axis.get_window_extent().width  # nine tenths
 
 
 @pytest.mark.parametrize("n_columns", [1, 2, 3])
