@@ -947,6 +947,8 @@ def test_bad_tables_to_transform(transformer):
         ([[1.0, 2.0], [3.0]], ValueError, "2 numbers in row 0 and 1 number in row 1"),
         ([X, [[1.0, 2.0], [3.0]]], ValueError, "1 number in row 1 of the table .*client 1"),
         ([X, None], ValueError, "for client 1, got .*NoneType"),
+        (pd.DataFrame(index=range(4)), ValueError, "got a DataFrame without columns"),
+        ([pd.DataFrame(index=range(4))] * 2, ValueError, "one feature for every client.* client 0"),
     ],
 )
 def test_what_is_no_table(transformer, data, error, message):

@@ -203,6 +203,11 @@ def check_columns(estimator, X, shapes):
     shapes : list of tuple
         Shape of each table.
     """
+    if not shapes[0][1]:
+        raise ValueError(
+            f"Expected at least one feature for every client, got shape {shapes[0]} for client 0. "
+            "Give all clients the same columns."
+        )
     names = column_names(X[0], 0)
     first = X[0] if names is not None else np.empty((0, shapes[0][1]))
     # scikit-learn's checks on the first client fix the number and the names of the features.
