@@ -321,7 +321,7 @@ class GaussianMixtureModel(RowModel):
         scatter = self.scatter(mass, means, second)
         if self.reg_covar == 0:
             self._check_scatter(scatter, means)
-        if self.covariance_type == "full":
+        if self.covariance_type == "full" and mass.min() < _RARE:
             # Rounding of a moment, divided by a small mass, may be more than is added below.
             rare = mass < _RARE
             scatter[rare] = without_negative_variance(scatter[rare])
