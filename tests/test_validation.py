@@ -238,7 +238,7 @@ BAD_TABLES = {
         ["Expected numbers, got int too large to convert", "an identifier"],
     ),
     "an integer that is larger than any float in one frame": (
-        pd.DataFrame({"a": [1.0, 2.0], "b": [10**400, 2]}),
+        pd.DataFrame({"a": [1.0, 2.0], "b": pd.Series([10**400, 2], dtype=object)}),
         ValueError,
         ["Expected numbers, got int too large .* in column 'b'", "Encode or drop"],
     ),
