@@ -172,7 +172,10 @@ BAD_TABLES = {
     "no columns of one client": (
         [NAMED[0], pd.DataFrame(index=range(5)), NAMED[2]],
         ValueError,
-        ["at least one feature for every client, got 0 features for client 1"],
+        [
+            "Expected 2 features for every client as for client 0, got 0 for client 1",
+            "same columns",
+        ],
     ),
     "no columns of the first": (
         [pd.DataFrame(index=range(5)), NAMED[1]],

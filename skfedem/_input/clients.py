@@ -29,10 +29,9 @@ from .tables import (
     column_names,
     is_client_list,
     is_mapped,
+    refuse_no_number,
     refuse_odd_dtypes,
-    refuse_overflow,
     refuse_series,
-    refuse_text,
     refuse_what_is_no_table,
     shorten,
     unmasked,
@@ -104,8 +103,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     try:
         rows = validate_data(estimator, X, dtype=_dtype_to_ask(X), ensure_all_finite=False)
     except (TypeError, ValueError, OverflowError) as error:
-        refuse_text(X)
-        refuse_overflow(error)
+        refuse_no_number(X, error)
         raise
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
     if clients is None:
@@ -205,8 +203,8 @@ def check_columns(estimator, X, shapes):
     """
     if not shapes[0][1]:
         raise ValueError(
-            f"Expected at least one feature for every client, got shape {shapes[0]} for client 0. "
-            "Give all clients the same columns."
+            "Expected at least one feature for every client, got 0 features for client 0 (shape "
+            f"{shapes[0]}). Give all clients the same columns."
         )
     names = column_names(X[0], 0)
     first = X[0] if names is not None else np.empty((0, shapes[0][1]))
@@ -239,8 +237,7 @@ def check_rows(estimator, X, *, allow_nan=False):
             ensure_all_finite=False,  # the check below also says where
         )
     except (TypeError, ValueError, OverflowError) as error:
-        refuse_text(X)
-        refuse_overflow(error)
+        refuse_no_number(X, error)
         raise
     check_finite(rows, allow_nan=allow_nan)
     return rows

@@ -145,11 +145,6 @@ def client_rows(table, k):
         raise ValueError(f"Complex data not supported: client {k} has dtype {array.dtype}.")
     if array.dtype not in (np.float32, np.float64):
         array = _as_numbers(table, array, f"the table of client {k}")
-    if not array.shape[1]:
-        raise ValueError(
-            f"Expected at least one feature for every client, got 0 features for client {k} (shape "
-            f"{array.shape}). Give all clients the same columns."
-        )
     if not len(array):
         raise ValueError(
             f"Expected at least one row for every client, got none for client {k} (shape "
@@ -213,8 +208,9 @@ def refuse_text(X, where=""):
             ) from reason
 
 
-def refuse_overflow(error):
-    """Raise for an integer that no float holds, of which scikit-learn does not say where it is."""
+def refuse_no_number(X, error):
+    """Raise for what is no number in one table, where scikit-learn's error does not say enough."""
+    refuse_text(X)
     if isinstance(error, OverflowError):
         raise ValueError(
             f"Expected numbers, got {error}. Look for what is no measurement, as an identifier."

@@ -46,7 +46,9 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     grid = positions, rows
     draw = _draw_marked if mark_missing else _draw_beside
     images = draw(display, axes, grid, norm)
-    colorbars = [_colorbar(image, axes, norm) for image in images[0 if mark_missing else -1 :]]
+    colorbars = [
+        _colorbar(image, axes, norm) for image in (images if mark_missing else images[-1:])
+    ]
     for axis in axes:
         _furnish_rows(axis, display.n_rows, rows)
     lay_out(axes[0].figure)  # how high axes are, for what is written along them

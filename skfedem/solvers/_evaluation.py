@@ -32,7 +32,7 @@ def evaluate(problem, server, workers, controls=None):
     return model.evaluated(log_likelihood, server.parameters), mean_field
 
 
-def evaluation(problem, server, workers):
+def evaluated_columns(problem, server, workers):
     """Columns of the history, evaluated at Ŝ over all rows of all clients."""
     criterion, mean_field = evaluate(problem, server, workers)
     sq_norm = problem.model.field_sq_norm(server.statistics, mean_field)

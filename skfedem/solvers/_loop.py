@@ -14,7 +14,7 @@ from .._federation import client_groups, offsets_of
 from .._history import History
 from ..participation import draw_active
 from ._base import Broadcast, Received, ServerState, after_short_step, mean_control, server_half
-from ._evaluation import evaluate, evaluation, evaluation_columns, evaluation_due
+from ._evaluation import evaluate, evaluated_columns, evaluation_columns, evaluation_due
 from ._stopping import Gains, Sweep, first_sweep, next_gains, next_sweep, no_gains, of_these_rows
 
 
@@ -180,7 +180,7 @@ def _final_criteria(problem, standing, options, workers):
     name, server, history = problem.model.criterion, standing.progress.server, standing.history
     # It has none yet if the run was stopped, or if rounds are exact and none was done.
     if options.eval_every is not None and np.isnan(history.row(-1)[name]):
-        history.update(-1, **evaluation(problem, server, workers))
+        history.update(-1, **evaluated_columns(problem, server, workers))
     if problem.exact:
         criteria = list(standing.criteria)
     else:
@@ -222,7 +222,7 @@ def one_round(solver, problem, standing, options, workers):
         or _used_up(after, options)
         or evaluation_due(problem, progress.epoch, after, options)
     ):
-        history.update(-1, **evaluation(problem, server, workers))
+        history.update(-1, **evaluated_columns(problem, server, workers))
     return standing._replace(progress=after, stopping=stopping)
 
 
@@ -295,7 +295,7 @@ def initialise(solver, problem, start, workers, *, control_init="field", watched
     else:
         server, states = start.kept.server, start.kept.states
     if watched and not problem.exact and not sends_fields:
-        seen = evaluation(problem, server, workers)
+        seen = evaluated_columns(problem, server, workers)
     row = {
         "round": 0,
         "epoch": float(epoch),

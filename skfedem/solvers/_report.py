@@ -155,7 +155,6 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
             for name, wanted in (("max_iter", enough), ("max_epochs", epochs))
             if getattr(estimator, name) is not None and getattr(estimator, name) < wanted
         ]
-        # The user's own function is not called for later rounds.
         step = "steps as long as the last" if callable(estimator.step_size) else "this step"
         advice = f"With {step} set {' and '.join(bounds)}"
         if enough >= _MOST_ROUNDS:
