@@ -384,8 +384,10 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     """
     check_counts(n_inner=n_inner)
     check_not_negative(omega=omega)
+    quotient = n_inner / (1 + omega) / (1 + omega)
     # 49 / 1.4² is 25, but a little more in doubles, which must not add a row.
-    return max(1, math.ceil(n_inner / (1 + omega) / (1 + omega) * (1 - 2**-50)))
+    is_whole = math.isclose(quotient, round(quotient), rel_tol=2**-50)
+    return max(1, round(quotient) if is_whole else math.ceil(quotient))
 
 
 @_finite

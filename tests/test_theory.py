@@ -169,7 +169,7 @@ def test_vr_batch_size_is_the_smallest_sufficient_one(n_inner, omega):
     assert batch_size >= n_inner / (1 + omega) ** 2 > batch_size - 1
 
 
-@pytest.mark.parametrize("n_inner", [1, 20, 333])
+@pytest.mark.parametrize("n_inner", [1, 20, 333, 2**52])
 def test_vr_batch_size_without_compression_is_that_of_spider_em(n_inner):
     assert theory.vr_batch_size(n_inner, 0.0) == n_inner
 

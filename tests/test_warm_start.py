@@ -654,6 +654,21 @@ def test_imputers_keep_control_variates_when_parameters_change(change):
     assert_imputer_memory_is_the_mean(imputer)
 
 
+def test_the_unit_of_cells_does_not_decide_whether_other_weights_are_noticed():
+    settings = {**NOISY_COUNTS, "family": "gaussian", "effects": "none", "max_iter": 9}
+
+    def control(unit):
+        matrices = [matrix * unit for matrix in MATRICES]
+        imputer = FederatedMatrixImputer(**{**settings, "penalty": 2 * unit}, warm_start=True)
+        fit(imputer, matrices)
+        fit(imputer.set_params(client_weights="uniform", max_iter=0), matrices)
+        return imputer._memory.server.control / unit
+
+    usual = control(1.0)
+    # Powers of two change no digit, but for what is compared with a number that has a unit.
+    assert_allclose(control(2.0**-40), usual, rtol=0, atol=1e-6 * np.abs(usual).max())
+
+
 def test_imputers_begin_from_the_parameters_with_other_observations():
     imputer = FederatedMatrixImputer(**NOISY_COUNTS, max_iter=9, warm_start=True)
     factors = fit(imputer, MATRICES).singular_values_

@@ -15,7 +15,7 @@ from ._stopping import Gains
 from .fedem import ClientStates
 
 # Rounding moves V by less in a long run, as a share of the largest number in the V_i, or of 1, the
-# size of Ŝ in standard units, where the V_i have become small.
+# size of a mixture's Ŝ in standard units, where the V_i have become small.
 _ROUNDING = 1e-12
 
 
@@ -161,10 +161,13 @@ def go_on(memory, solver, problem, start, ids):
         _check_kinds(memory.ids, ids)
         at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
-    # V as it was, unless others are there or it keeps the rounding of V_i that were once large.
     control = mean_control(problem, states.controls)
+    same_terms = np.array_equal(memory.ids, ids) and np.array_equal(
+        memory.weights, federation.weights
+    )
     usual = _ROUNDING * max(1.0, np.abs(states.controls).max(initial=0))
-    if not np.allclose(control, server.control, rtol=0, atol=usual):
+    # V as it was, unless it is another sum or keeps the rounding of V_i that were once large.
+    if not (same_terms and np.allclose(control, server.control, rtol=0, atol=usual)):
         server = server._replace(control=control)
     gains = memory.gains if start.parameters is server.parameters else None
     server = server._replace(statistics=start.statistics, parameters=start.parameters)
