@@ -24,6 +24,7 @@ from problems import (
 from skfedem import FederatedGaussianMixture
 from skfedem.models import gaussian_mixture
 from skfedem.models.covariances import roots_and_inverses
+from skfedem.models.mixture_assignment import sums_of_nearest
 from skfedem.models.mixture_domain import in_domain, keeps
 from skfedem.models.mixture_parameters import in_row_units, in_standard_units
 from skfedem.models.units import ROUNDING
@@ -114,7 +115,7 @@ def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
     model, federation = small_model(covariance_type)
     centers = federation.rows[[0, 11, 25]]
     features = model.features(federation.rows)
-    sums = model.nearest(standard_rows(model, centers), features, federation.lengths)
+    sums = sums_of_nearest(model, standard_rows(model, centers), features, federation.lengths)
     distances = ((federation.rows[:, None] - centers) ** 2).sum(axis=2)
     closest = distances.argmin(axis=1)
     pieces = np.split(closest, federation.offsets[1:-1])
@@ -134,7 +135,7 @@ def test_rounding_does_not_choose_between_centres_that_are_equally_near(covarian
     rng = np.random.default_rng(0)
     halfway = (one + other) / 2 + rng.normal(size=(50, 2)) @ across
     features = model.features(halfway * (1 + 1e-15 * rng.normal(size=halfway.shape)))
-    sums = model.nearest(standard_rows(model, centers), features, np.array([50]))
+    sums = sums_of_nearest(model, standard_rows(model, centers), features, np.array([50]))
     assert_array_equal(table(model, sums)[:, 0], [50, 0])
 
 

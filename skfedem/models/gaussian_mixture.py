@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 
 from .._typing import CovarianceType
 from ._base import ClientSums, RowModel, Step
-from .client_rows import by_client, equally_long, segment_sums
+from .client_rows import multiplied_by_client, segment_products, segment_sums
 from .component_units import component_units, within_rows
 from .covariances import (
     COLLAPSED,
@@ -41,7 +41,7 @@ from .covariances import (
 )
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
-from .mixture_parameters import squared_scale
+from .mixture_parameters import Parameters, squared_scale
 from .units import ROUNDING, Units, n_moments, second_moment
 
 COVARIANCE_TYPES = get_args(CovarianceType)
@@ -67,33 +67,6 @@ _NOISE = 0.02
 # Share of √(n b p / (k_in (1 + ω_p))): SPIDER's error adds up over an inner loop. n, b and k_in are
 # as in Proposition 25, p and ω_p are ours. 0.2 failed with batches of one row and 660 statistics.
 _SPIDER = 0.1
-
-
-class Parameters(NamedTuple):
-    """Parameters θ of a mixture, in standard units, with φ(θ) and ψ(θ).
-
-    Attributes
-    ----------
-    weights : ndarray of shape (n_components,)
-    means : ndarray of shape (n_components, n_features)
-    covariances : ndarray
-        Of scikit-learn's shape for the covariance type.
-    natural : ndarray of shape (n_statistics,)
-        φ(θ), one coefficient for each coordinate of the statistic.
-    log_partition : float
-        ψ(θ), nats; 0 where φ holds all of it.
-    roots, inverses : ndarray
-        Lower-triangular L with L Lᵀ = Σ, and L⁻¹, for each covariance matrix; standard deviations
-        and their inverses for "diag" and "spherical". Of the covariances' shape.
-    """
-
-    weights: np.ndarray
-    means: np.ndarray
-    covariances: np.ndarray
-    natural: np.ndarray
-    log_partition: float
-    roots: np.ndarray
-    inverses: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -231,21 +204,22 @@ class GaussianMixtureModel(RowModel):
         if sample_weight is not None:
             log_likelihood *= sample_weight
         return ClientSums(
-            statistics=self._segment_products(posterior, features, lengths),
+            statistics=segment_products(posterior, features, lengths),
             log_likelihood=segment_sums(log_likelihood, lengths),
         )
 
     def expected_statistics(self, natural, features, lengths):
         """Statistics of ``expectation`` alone."""
         posterior, _, _ = self._posterior(natural, features, lengths)
-        return self._segment_products(posterior, features, lengths)
+        return segment_products(posterior, features, lengths)
 
     def _posterior(self, natural, features, lengths, sample_weight=None):
         """Posterior probabilities r, and ``total * exp(highest)``, the density of each row.
 
         r is multiplied by the rows' weights, if there are any.
         """
-        log_joint = self._linear(natural, features, lengths)
+        coefficients = natural.reshape(-1, self.n_components, self.n_functions)
+        log_joint = multiplied_by_client(coefficients, features, lengths)
         highest = log_joint.max(axis=0)
         log_joint -= highest
         # With two arrays, maximum is three times as fast as with a number.
@@ -255,23 +229,6 @@ class GaussianMixtureModel(RowModel):
         posterior *= (1 if sample_weight is None else sample_weight) / total
         return posterior, total, highest
 
-    def nearest(self, centers, features, lengths, sample_weight=None):
-        """Sums over each client's rows of the statistics of a hard assignment.
-
-        A row goes to the nearest of ``centers`` (n_components, n_features, standard units) by the
-        distance in the rows' own units, as k-means has it.
-        """
-        mixing = self.units.mixing
-        coefficients = np.zeros((self.n_components, self.n_functions))
-        coefficients[:, 0] = -0.5 * np.square(centers @ mixing).sum(axis=1)
-        coefficients[:, 1 : 1 + self.n_features] = centers @ mixing @ mixing.T
-        likeness = coefficients @ features
-        # Of centres that are equally near up to rounding, the first.
-        rounding = ROUNDING * (np.abs(coefficients) @ np.abs(features)).max(axis=0)
-        closest = (likeness >= likeness.max(axis=0) - rounding).argmax(axis=0)
-        posterior = np.equal(closest, np.arange(self.n_components)[:, None]).astype(float)
-        return self.assigned(posterior, features, lengths, sample_weight)
-
     def assigned(self, posterior, features, lengths, sample_weight=None):
         """Sums over each client's rows of the statistics under given posterior probabilities.
 
@@ -279,36 +236,7 @@ class GaussianMixtureModel(RowModel):
         """
         if sample_weight is not None:
             posterior = posterior * sample_weight
-        return self._segment_products(posterior, features, lengths)
-
-    def _linear(self, natural, features, lengths):
-        """``φ(θ) f(y)``, shape (n_components, n_rows); one φ for all clients, or one for each."""
-        coefficients = natural.reshape(-1, self.n_components, self.n_functions)
-        if len(coefficients) == 1:
-            return coefficients[0] @ features
-        product = np.empty((self.n_components, features.shape[1]))
-        for clients, rows in equally_long(lengths):
-            columns = by_client(features[:, rows], len(coefficients[clients]))
-            part = np.matmul(coefficients[clients], columns.transpose(1, 0, 2))
-            product[:, rows] = part.transpose(1, 0, 2).reshape(self.n_components, -1)
-        return product
-
-    def _segment_products(self, posterior, features, lengths):
-        """``r f(y)ᵀ`` summed over each client's rows, shape (n_clients, n_statistics)."""
-        if len(lengths) == 1:
-            # Not matmul, which keeps other threads from running if the result is small.
-            return np.dot(posterior, features.T).reshape(1, -1)
-        sums = np.empty((len(lengths), self.n_components, self.n_functions))
-        for clients, rows in equally_long(lengths):
-            n_clients = len(lengths[clients])
-            products = np.matmul(
-                by_client(posterior[:, rows], n_clients).transpose(1, 0, 2),
-                by_client(features[:, rows], n_clients).transpose(1, 2, 0),
-            )
-            if n_clients == len(lengths):
-                return products.reshape(n_clients, -1)
-            sums[clients] = products
-        return sums.reshape(len(lengths), -1)
+        return segment_products(posterior, features, lengths)
 
     # ---- M-step
 

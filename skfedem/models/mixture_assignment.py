@@ -15,6 +15,7 @@ from .._bits import FLOAT_BITS
 from .._federation import owners_of, read
 from .._rows import take_rows
 from .mixture_domain import in_domain
+from .units import ROUNDING
 
 # Clients that cluster their rows for init_params="kmeans"; more of like size would add little.
 _LARGEST_COHORT = 128
@@ -60,7 +61,7 @@ def assign(model, federation, init_params, means, seed):
             centers, n_up, n_down = _CENTERS[init_params](model, federation, seed)
             means = model.units.means_to_standard(centers)
             uplink, downlink = uplink + FLOAT_BITS * n_up, FLOAT_BITS * n_down
-        statistics = pooled_statistics(model, federation, partial(model.nearest, means))
+        statistics = pooled_statistics(model, federation, partial(sums_of_nearest, model, means))
         downlink += FLOAT_BITS * federation.n_clients * means.size
     return _without_empty(model, statistics), uplink, downlink
 
@@ -82,6 +83,24 @@ def pooled_statistics(model, federation, sums):
     for group, rows, lengths, weights in read(federation, every, model.block_rows):
         statistics += row_weights[group] @ sums(model.features(rows), lengths, weights)
     return statistics
+
+
+def sums_of_nearest(model, centers, features, lengths, sample_weight=None):
+    """Sums over each client's rows of the statistics of a hard assignment.
+
+    A row goes to the nearest of ``centers`` (n_components, n_features, standard units) by the
+    distance in the rows' own units, as k-means has it.
+    """
+    mixing = model.units.mixing
+    coefficients = np.zeros((model.n_components, model.n_functions))
+    coefficients[:, 0] = -0.5 * np.square(centers @ mixing).sum(axis=1)
+    coefficients[:, 1 : 1 + model.n_features] = centers @ mixing @ mixing.T
+    likeness = coefficients @ features
+    # Of centres that are equally near up to rounding, the first.
+    rounding = ROUNDING * (np.abs(coefficients) @ np.abs(features)).max(axis=0)
+    closest = (likeness >= likeness.max(axis=0) - rounding).argmax(axis=0)
+    posterior = np.equal(closest, np.arange(model.n_components)[:, None]).astype(float)
+    return model.assigned(posterior, features, lengths, sample_weight)
 
 
 def _without_empty(model, statistics):

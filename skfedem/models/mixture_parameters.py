@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .covariances import MATRICES
@@ -9,6 +11,33 @@ from .units import ROUNDING
 
 # Variances below this many roundings of a second moment have lost their digits.
 _FAITHFUL = 10
+
+
+class Parameters(NamedTuple):
+    """Parameters θ of a mixture, in standard units, with φ(θ) and ψ(θ).
+
+    Attributes
+    ----------
+    weights : ndarray of shape (n_components,)
+    means : ndarray of shape (n_components, n_features)
+    covariances : ndarray
+        Of scikit-learn's shape for the covariance type.
+    natural : ndarray of shape (n_statistics,)
+        φ(θ), one coefficient for each coordinate of the statistic.
+    log_partition : float
+        ψ(θ), nats; 0 where φ holds all of it.
+    roots, inverses : ndarray
+        Lower-triangular L with L Lᵀ = Σ, and L⁻¹, for each covariance matrix; standard deviations
+        and their inverses for "diag" and "spherical". Of the covariances' shape.
+    """
+
+    weights: np.ndarray
+    means: np.ndarray
+    covariances: np.ndarray
+    natural: np.ndarray
+    log_partition: float
+    roots: np.ndarray
+    inverses: np.ndarray
 
 
 def in_row_units(model, parameters):
