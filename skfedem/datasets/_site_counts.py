@@ -6,6 +6,7 @@ from numbers import Integral
 from typing import Literal, get_args
 
 import numpy as np
+from scipy.special import expit
 from sklearn.utils import Bunch, check_random_state
 
 from .._parameters import (
@@ -286,8 +287,7 @@ def _mean(natural, family):
     if family == "poisson":
         return np.exp(natural)
     if family == "bernoulli":
-        # Equal to 1/(1 + exp(-natural)), without overflow.
-        return (1 + np.tanh(natural / 2)) / 2
+        return expit(natural)
     return natural
 
 

@@ -13,7 +13,7 @@ from .._parameters import is_auto
 from ._base import Start
 from .families import FAMILIES
 from .low_rank import LowRankModel, Point
-from .low_rank_theta import Cells, low_rank_at, zero_low_rank
+from .low_rank_theta import Cells, Theta, low_rank_at, zero_low_rank
 from .main_effects import Effects, Margins, Pooled, Support
 from .proximal import largest_curvature, with_effects
 
@@ -62,29 +62,12 @@ def low_rank_model(estimator, federation, shape, log_base_measures):
     model : LowRankModel
     """
     cells, lengths = federation.rows, federation.lengths
-    n_rows, n_columns = shape
     # What a client's observation weighs in the pooled objective: 1 on average.
     shares = federation.weights / lengths
     scale = cells.counts.sum() / float(np.repeat(shares, lengths) @ cells.counts)
     shares = scale * shares
     counts = cells.counts * np.repeat(shares, lengths)
-    numbers, positions = np.unique(
-        cells.rows.astype(np.int64) * n_columns + cells.columns, return_inverse=True
-    )
-    rows = (numbers // n_columns).astype(np.int32)
-    columns = (numbers % n_columns).astype(np.int32)
-    # Sparse arrays convert their indices to one type.
-    index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
-    support = Support(
-        rows=rows,
-        columns=columns,
-        counts=np.bincount(positions, counts),
-        row_starts=np.searchsorted(rows, np.arange(n_rows + 1)).astype(index_type),
-        is_observed=Margins(
-            np.bincount(rows, minlength=n_rows) > 0, np.bincount(columns, minlength=n_columns) > 0
-        ),
-        shape=shape,
-    )
+    support, positions = _support(cells, counts, shape)
     margins = support.margins(np.bincount(positions, counts * cells.values))
     pooled = Pooled(
         support,
@@ -97,6 +80,28 @@ def low_rank_model(estimator, federation, shape, log_base_measures):
     )
     log_base_measure = float(shares @ log_base_measures)
     return LowRankModel(pooled, positions, scale, log_base_measure, is_auto(estimator.step_size))
+
+
+def _support(cells, counts, shape):
+    """The distinct cells, each with the sum of its counts, and which of them each cell is."""
+    n_rows, n_columns = shape
+    numbers, positions = np.unique(
+        cells.rows.astype(np.int64) * n_columns + cells.columns, return_inverse=True
+    )
+    rows, columns = (index.astype(np.int32) for index in np.divmod(numbers, n_columns))
+    # Sparse arrays convert their indices to one type.
+    index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
+    support = Support(
+        rows=rows,
+        columns=columns,
+        counts=np.bincount(positions, counts),
+        row_starts=np.searchsorted(rows, np.arange(n_rows + 1)).astype(index_type),
+        is_observed=Margins(
+            np.bincount(rows, minlength=n_rows) > 0, np.bincount(columns, minlength=n_columns) > 0
+        ),
+        shape=shape,
+    )
+    return support, positions
 
 
 def start_run(model, federation, theta=None):
@@ -114,17 +119,7 @@ def start_run(model, federation, theta=None):
     """
     pooled = model.pooled
     support, family = pooled.support, pooled.family
-    if theta is None:
-        n_rows, n_columns = support.shape
-        # Half an observation is added only where the link of all-zero counts is infinite; elsewhere
-        # it would make the start depend on the unit of the cells.
-        half = 0.0 if np.isfinite(family.link(0.0)) else 0.5
-        mean = (pooled.margins.rows.sum() + half) / (support.counts.sum() + 2 * half)
-        intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
-        effects, low_rank = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns)), None
-    else:
-        effects, low_rank = theta
-    low_rank = low_rank or zero_low_rank(support.shape)
+    effects, low_rank = theta or _mean_alone(pooled)
     values = low_rank_at(low_rank, support.rows, support.columns)
     iterate = with_effects(pooled, low_rank, values, effects)
     natural_step = 1 / largest_curvature(pooled, iterate.theta)
@@ -143,6 +138,19 @@ def start_run(model, federation, theta=None):
         model.maximization(point),
         uplink_bits=_start_bits(federation, support.shape, pooled.effects),
     )
+
+
+def _mean_alone(pooled):
+    """θ of the mean of all observations, without row or column effects or low-rank part."""
+    family, n_observations = pooled.family, pooled.support.counts.sum()
+    # Half an observation is added only where the link of all-zero counts is infinite; elsewhere it
+    # would make the start depend on the unit of the cells.
+    half = 0.0 if np.isfinite(family.link(0.0)) else 0.5
+    mean = (pooled.margins.rows.sum() + half) / (n_observations + 2 * half)
+    intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
+    n_rows, n_columns = pooled.support.shape
+    effects = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns))
+    return Theta(effects, zero_low_rank(pooled.support.shape))
 
 
 def start_again(model, federation, before, server, theta):

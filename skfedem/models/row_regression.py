@@ -24,6 +24,9 @@ _BLOCK = 2**18
 # Share of the curvature that is added to it: without a penalty, fewer cells than coefficients
 # leave directions without curvature. This affects only the steps, not the objective.
 _FLOOR = 1e-12
+# A row is done when each derivative of its objective is at most this share of
+# Σ_l counts_l (1 + |values_l|) |x_l|, where x is the column's factor, or 1 for the effect.
+_TOLERANCE = 1e-10
 _SUFFICIENT_DECREASE = 1e-4
 _MAX_TRIALS = 30
 # Where the objective is a parabola, Newton's step gains half of what the slope at its start
@@ -97,7 +100,6 @@ def fit_rows(
     *,
     row_effects,
     ridge,
-    tol=1e-10,
     max_iter=200,
 ):
     """Effect e and factor f of each row, with the column side fixed.
@@ -127,10 +129,6 @@ def fit_rows(
         Whether there are effects; they are 0 otherwise.
     ridge : float
         Penalty on the squared effect.
-    tol : float, default=1e-10
-        A row is done when each derivative of its objective is at most this share of
-        ``Σ_l counts_l (1 + |values_l|) |x_l|``, where x is the column's factor, or 1 for the
-        effect.
     max_iter : int, default=200
         Largest number of Newton steps. Rows need some twenty at most, except with counts near the
         largest. A row that is not done by then is left where it is; each step has decreased its
@@ -153,7 +151,7 @@ def fit_rows(
     if len(penalties) > 0:
         blocks = _blocks(cells, n_rows, offset_columns, design, penalties, family)
         for rows, regressions in blocks:
-            coefficients[rows], n_here = _minimise(regressions, tol, max_iter)
+            coefficients[rows], n_here = _minimise(regressions, max_iter)
             n_left += n_here
     if n_left:
         warn(
@@ -206,7 +204,7 @@ def _blocks(cells, n_rows, offset_columns, design, penalties, family):
         )
 
 
-def _minimise(regressions, tol, max_iter):
+def _minimise(regressions, max_iter):
     """Coefficients of the rows, by Newton's method, and how many rows were not done.
 
     Rows that are done drop out.
@@ -214,7 +212,7 @@ def _minimise(regressions, tol, max_iter):
     coefficients = np.zeros((regressions.n_rows, len(regressions.penalties)))
     active = np.arange(regressions.n_rows)
     weights = regressions.counts * (1 + np.abs(regressions.values))
-    tolerance = tol * regressions.column_sums(weights, np.abs(regressions.design))
+    tolerance = _TOLERANCE * regressions.column_sums(weights, np.abs(regressions.design))
     gradient = _gradient(regressions, coefficients)
     for _ in range(max_iter):
         hessian = _hessian(regressions)

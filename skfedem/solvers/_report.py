@@ -143,22 +143,7 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
         why, advice = ", as no fit does", "Increase tol, to see whether it converges"
     if travelled < min(_FEW_STEPS, n_rounds):
         why += f": the steps added up to only {travelled:.2g} {iteration}"
-        earlier = result.server.round_index - n_rounds
-        last = _last_step(estimator, result, schedule)
-        enough = _rounds_enough(
-            estimator, n_rounds, travelled, last, lambda number: schedule(earlier + number)
-        )
-        first, last = result.history["epoch"][[0, -1]]
-        epochs = ceil(first + enough * (last - first) / n_rounds)
-        bounds = [
-            f"{name} to about {wanted}"
-            for name, wanted in (("max_iter", enough), ("max_epochs", epochs))
-            if getattr(estimator, name) is not None and getattr(estimator, name) < wanted
-        ]
-        step = "steps as long as the last" if callable(estimator.step_size) else "this step"
-        advice = f"With {step} set {' and '.join(bounds)}"
-        if enough >= _MOST_ROUNDS:
-            advice = "No number of rounds is enough with this step: use a larger step_size"
+        advice = _how_to_travel_on(estimator, result, schedule, travelled)
         if estimator.tol == 0:
             advice += ", and increase tol, to see whether it converges"
     elif estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
@@ -172,6 +157,27 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
         f"{', or '.join([*ways, *otherwise])}.",
         ConvergenceWarning,
     )
+
+
+def _how_to_travel_on(estimator, result, schedule, travelled):
+    """What lets steps add up to enough: larger bounds of the fit, or a larger step."""
+    first, last = result.history["epoch"][[0, -1]]
+    n_rounds = len(result.history["epoch"]) - 1
+    earlier = result.server.round_index - n_rounds
+    last_step = _last_step(estimator, result, schedule)
+    enough = _rounds_enough(
+        estimator, n_rounds, travelled, last_step, lambda number: schedule(earlier + number)
+    )
+    if enough >= _MOST_ROUNDS:
+        return "No number of rounds is enough with this step: use a larger step_size"
+    epochs = ceil(first + enough * (last - first) / n_rounds)
+    bounds = [
+        f"{name} to about {wanted}"
+        for name, wanted in (("max_iter", enough), ("max_epochs", epochs))
+        if getattr(estimator, name) is not None and getattr(estimator, name) < wanted
+    ]
+    step = "steps as long as the last" if callable(estimator.step_size) else "this step"
+    return f"With {step} set {' and '.join(bounds)}"
 
 
 def _last_step(estimator, result, schedule):
@@ -195,5 +201,5 @@ def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
         if some * step_size > missing:  # else the quotient may be infinite
             some = ceil(missing / step_size)
         travelled, n_rounds = travelled + some * step_size, n_rounds + some
-    unit = 10 ** max(len(str(n_rounds)) - 2, 0)
-    return -(-n_rounds // unit) * unit
+    digit = 10 ** max(len(str(n_rounds)) - 2, 0)
+    return -(-n_rounds // digit) * digit
