@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._fitted_matrix import FittedMatrix, tags_of_matrices
 from ._input.cells import check_cells
-from ._input.clients import check_minibatches, features_of
+from ._input.clients import check_minibatches, features_of, store
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
 from ._matrix_warnings import instead_of_more_rounds, warn_of_guard, warn_of_spread
@@ -470,10 +470,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         self._warn(known, result, problem, data, observers)
         return self
 
-    def __sklearn_is_fitted__(self) -> bool:
-        """Whether ``fit`` has succeeded."""
-        return hasattr(self, "converged_")
-
     def __sklearn_tags__(self) -> Tags:
         """Accept NaN and sparse matrices."""
         return tags_of_matrices(super().__sklearn_tags__(), self.family)
@@ -555,8 +551,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             memory = memory_of(
                 data.ids[observers], problem, result.server, result.states, result.gains
             )
-        attributes = {**known, **_so_far(result.server, len(result.trace) - 1, data.origin)}
-        attributes.update(
+        store(
+            self,
+            {**known, **_so_far(result.server, len(result.trace) - 1, data.origin)},
             objective_=float(objective),
             converged_=result.converged,
             history_={**result.history, "singular_values": result.trace},
@@ -564,8 +561,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             _stopped_by=result.stopped_by,
             _memory=memory,
         )
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        self.__dict__.update(attributes)
 
     def _warn(self, known, result, problem, data, observers):
         n_silent = len(data.ids) - len(observers)

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from ._fitted_matrix import tags_of_matrices
 from ._held_out import check_folds, deal_cells, split_cells
 from ._input.cells import check_cells
-from ._input.clients import check_minibatches, take_features
+from ._input.clients import check_minibatches, features_of, store
 from ._matrix_warnings import instead_of_more_rounds
 from ._messages import naming, warn
 from ._parallel import n_workers, single_threaded_libraries
@@ -358,14 +358,20 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         with warnings.catch_warnings(record=True) as given:
             warnings.simplefilter("always")
             imputer.set_params(penalty=best.penalty).fit(X, clients=clients, shape=shape)
-        self.best_estimator_ = imputer.set_params(warm_start=False)
+        imputer.set_params(warm_start=False)
         imputer._memory = None  # nobody goes on from it
-        self.best_params_ = results["params"][best_index]
-        self.best_score_ = float(results["mean_test_score"][best_index])
-        self.best_index_, self.cv_results_ = best_index, results
-        self.penalty_max_, self.n_splits_ = largest[best.effects_penalty], self.n_splits
-        self.n_iter_ = imputer.n_iter_
-        take_features(self, imputer)
+        store(
+            self,
+            features_of(imputer),
+            best_estimator_=imputer,
+            best_params_=results["params"][best_index],
+            best_score_=float(results["mean_test_score"][best_index]),
+            best_index_=best_index,
+            cv_results_=results,
+            penalty_max_=largest[best.effects_penalty],
+            n_splits_=self.n_splits,
+            n_iter_=imputer.n_iter_,
+        )
         for warning in given:
             warn(str(warning.message), warning.category)
         self._warn(trials, imputer)
@@ -443,10 +449,6 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         """
         check_is_fitted(self)
         return self.best_estimator_.score(X)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Whether ``fit`` has succeeded."""
-        return hasattr(self, "best_estimator_")
 
     def __sklearn_tags__(self) -> Tags:
         """Accept NaN and sparse matrices."""

@@ -18,8 +18,8 @@ from ._input.clients import (
     check_minibatches,
     federation_of,
     first_table,
+    store,
 )
-from ._input.tables import column_names
 from ._mixture_outcome import so_far_fitted, warn_of_fit
 from ._mixture_runs import best_run, new_runs, next_run
 from ._mixture_stream import first_call, next_call, read_call
@@ -46,7 +46,7 @@ from ._typing import (
 from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
-from .models.mixture_given import TO_BEGIN_ANEW, check_start
+from .models.mixture_given import check_start
 from .solvers._memory import memory_of
 from .solvers._options import check_federated_parameters
 from .solvers._resume import check_checkpoint_parameters
@@ -440,7 +440,6 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         checked, settings, memory = clone(self), in_python_numbers(self), None
         if self.warm_start and hasattr(self, "converged_"):
             memory = self._memory
-            self._check_type_of_fit()
             check_columns_of_fit(self, X)
         data = check_clients(checked, X, clients, sample_weight)
         check_enough_rows(data, settings.n_components)
@@ -551,18 +550,14 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         """
         self._check_parameters()
         checked, settings = clone(self), in_python_numbers(self)
-        memory, table = getattr(self, "_memory", None), first_table(X)
-        # Names come before values, as in warm fits.
-        has_names = hasattr(self, "feature_names_in_") and column_names(table, 0) is not None
-        if memory is not None and has_names:
-            validate_data(self, table, reset=False, skip_check_array=True)
+        memory = getattr(self, "_memory", None)
+        if memory is not None:
+            check_columns_of_fit(self, X)
         data = check_clients(checked, X, clients, sample_weight)
         if memory is None:
             check_enough_rows(data, settings.n_components)
         else:
-            if not has_names:
-                validate_data(self, table, reset=False, skip_check_array=True)
-            self._check_type_of_fit()
+            validate_data(self, first_table(X), reset=False, skip_check_array=True)
         given = check_start(settings, data.rows.shape[1], warm=memory is not None)
         federation = federation_of(data, self.client_weights)
         with Workers(self.n_jobs) as workers:
@@ -620,19 +615,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         """
         return self.fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)
 
-    def __sklearn_is_fitted__(self) -> bool:
-        """Whether ``fit`` has succeeded."""
-        return hasattr(self, "converged_")
-
     # ---- fitting
-
-    def _check_type_of_fit(self):
-        """Raise if the parameters are of another covariance type than what was fitted."""
-        if self._fitted_type != self.covariance_type:
-            raise ValueError(
-                f"Expected covariance_type={self._fitted_type!r}, as in the last fit, got "
-                f"{self.covariance_type!r}. {TO_BEGIN_ANEW}"
-            )
 
     def _check_one_run(self, resume_from, n_starts):
         """Raise if several starts are to share a checkpoint."""
@@ -656,9 +639,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     def _store(self, result, problem, data, checked):
         """Set the fitted attributes, all at once."""
         n_rounds = len(result.trace) - 1
-        attributes = so_far_fitted(problem.model, result.server, n_rounds, checked)
         lower_bounds = [float(value) for value in result.criteria]
-        attributes.update(
+        store(
+            self,
+            so_far_fitted(problem.model, result.server, n_rounds, checked),
             converged_=result.converged,
             lower_bounds_=lower_bounds,
             lower_bound_=lower_bounds[-1],
@@ -668,19 +652,17 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             client_drift_=problem.vectors.norms(result.states.controls),
             _memory=memory_of(data.ids, problem, result.server, result.states, result.gains),
         )
-        for name in ("feature_names_in_", "new_client_ids_"):  # of an earlier fit
-            self.__dict__.pop(name, None)
-        self.__dict__.update(attributes)
+        self.__dict__.pop("new_client_ids_", None)  # of an earlier stream
 
     def _store_stream(self, problem, memory, history, new_ids, checked):
         """Set the fitted attributes after a call of ``partial_fit``, all at once."""
         n_rounds = len(history["round"]) - 1
-        attributes = so_far_fitted(memory.model, memory.server, n_rounds, checked)
         evaluated = [value for value in history["log_likelihood"].tolist() if value == value]
         # Nobody may have answered since a fit that was never evaluated.
         lower_bounds = evaluated or self.lower_bounds_
-        self.__dict__.update(
-            attributes,
+        store(
+            self,
+            so_far_fitted(memory.model, memory.server, n_rounds, checked),
             _memory=memory,
             history_=history,
             lower_bounds_=lower_bounds,

@@ -580,7 +580,7 @@ def test_forms_of_data_and_sklearn_tools():
         [frame[owner == OWNERS] for owner in range(5)]
     )
     assert_same(gm, by_list, **ALMOST)
-    with pytest.raises(ValueError, match="feature names should match"):
+    with pytest.raises(ValueError, match="Expected the columns of the last fit"):
         gm.partial_fit(frame.rename(columns={"width": "height"}), clients=OWNERS)
     with sklearn.config_context(enable_metadata_routing=True):
         request = gm.get_metadata_routing().partial_fit.requests

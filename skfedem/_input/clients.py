@@ -262,16 +262,16 @@ def check_columns_of_fit(estimator, X):
     want, got = getattr(estimator, "feature_names_in_", None), column_names(first_table(X), 0)
     if want is not None and got is not None and list(want) != got:
         raise ValueError(
-            f"Expected the columns of the last fit, {shorten(want)}, in that order, with "
-            f"warm_start=True, got {shorten(got)}. Rename or reorder them, or fit with "
-            "warm_start=False."
+            f"Expected the columns of the last fit, {shorten(want)}, in that order, got "
+            f"{shorten(got)}. Rename or reorder them, or begin anew: fit with warm_start=False, or "
+            "partial_fit a clone."
         )
 
 
-def take_features(estimator, checked):
-    """Set ``n_features_in_`` and ``feature_names_in_`` as another has them."""
-    vars(estimator).pop("feature_names_in_", None)
-    vars(estimator).update(features_of(checked))
+def store(estimator, known, **attributes):
+    """Set all fitted attributes at once, among them ``features_of`` the fit."""
+    vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
+    vars(estimator).update(known, **attributes)
 
 
 def each_client(X, answer):

@@ -11,7 +11,7 @@ from .covariances import MATRICES, roots_and_inverses
 from .mixture_parameters import covariances_to_standard
 
 # Advice in messages when a fit or a stream cannot go on.
-TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
+_TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
 
 # How far away, wide or narrow a start may be, in standard deviations of the rows. Densities and the
 # units of messages have fourth powers of a distance over a width: larger ones would overflow.
@@ -32,9 +32,10 @@ def check_start(estimator, n_features, *, warm):
 
     With ``warm``, the estimator's fitted parameters are what is given.
     """
+    if warm:
+        _check_kind_of_fit(estimator, n_features)
     fixed = _known_covariance(estimator, n_features)
     if warm:
-        _check_sizes_of_fit(estimator, n_features)
         return Given(estimator.weights_, estimator.means_, estimator.covariances_, fixed)
     size, weights, means = estimator.n_components, estimator.weights_init, estimator.means_init
     if weights is not None:
@@ -68,13 +69,17 @@ def _known_covariance(estimator, d):
     return fixed
 
 
-def _check_sizes_of_fit(estimator, n_features):
-    """Raise if there are other numbers of components or features than in the last fit."""
-    names, fitted = ("n_components", "n_features"), estimator.means_.shape
-    for name, before, now in zip(names, fitted, (estimator.n_components, n_features), strict=True):
+def _check_kind_of_fit(estimator, n_features):
+    """Raise for another covariance type, or numbers of components or features, than were fitted."""
+    n_components, n_features_before = estimator.means_.shape
+    for name, before, now in (
+        ("covariance_type", estimator._fitted_type, estimator.covariance_type),
+        ("n_components", n_components, estimator.n_components),
+        ("n_features", n_features_before, n_features),
+    ):
         if now != before:
             raise ValueError(
-                f"Expected {name}={before}, as in the last fit, got {now}. {TO_BEGIN_ANEW}"
+                f"Expected {name}={before!r}, as in the last fit, got {now!r}. {_TO_BEGIN_ANEW}"
             )
 
 

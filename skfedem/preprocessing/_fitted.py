@@ -29,12 +29,6 @@ def describe(checked, ids):
     return {"n_clients_": len(ids), "client_ids_": ids, **features_of(checked)}
 
 
-def store(estimator, seen, **attributes):
-    """Set all fitted attributes at once."""
-    vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
-    vars(estimator).update(seen, **attributes)
-
-
 def check_transformed(X, n_columns, *, allow_nan=False):
     """Validate a table that ``inverse_transform`` is given."""
     refuse_what_is_no_table(X)

@@ -13,12 +13,12 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
-from .._input.clients import check_rows, together
+from .._input.clients import check_rows, store, together
 from .._input.tables import is_client_list
 from .._parameters import check_number, check_switch
 from .._rows import in_blocks, precision_of
 from .._typing import ByClient, ClientsLike, FloatArray, Transformed
-from ._fitted import check_transformed, read_clients, store
+from ._fitted import check_transformed, read_clients
 from ._moments import n_rows_for_products, pooled_moments
 
 _EPS = np.finfo(np.float64).eps

@@ -18,7 +18,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._input.client_labels import grouped
-from .._input.clients import check_columns, each_client, refuse_labels_of_a_list
+from .._input.clients import check_columns, each_client, refuse_labels_of_a_list, store
 from .._input.tables import (
     GIVE_TABLES,
     is_client_list,
@@ -30,7 +30,7 @@ from .._input.tables import (
 )
 from .._messages import naming, shown
 from .._typing import ClientsLike, Transformed, available_if
-from ._fitted import describe, store
+from ._fitted import describe
 
 
 def _inner_has(name: str) -> Callable[[Any], bool]:

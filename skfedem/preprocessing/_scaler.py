@@ -11,13 +11,13 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
-from .._input.clients import check_rows, together
+from .._input.clients import check_rows, store, together
 from .._input.tables import is_client_list
 from .._messages import warn
 from .._parameters import check_switch
 from .._rows import precision_of
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
-from ._fitted import check_transformed, read_clients, store
+from ._fitted import check_transformed, read_clients
 from ._moments import only_counts, pooled_moments
 
 _EPS = np.finfo(np.float64).eps
