@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
@@ -100,6 +101,32 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             filled = self._means(theta, largest)
         filled[cells.rows, cells.columns] = cells.values
         return filled
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
+        """Names of the columns: those of the fit, as text where they were dates or numbers.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+            Must be the names of the fit, if that had names of text.
+
+        Returns
+        -------
+        names : ndarray of str
+            "x0", "x1", ... where the columns of the fit had no labels.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        ValueError
+            For names that are not those of the fit.
+        """
+        check_is_fitted(self)
+        labels = self._column_labels
+        if input_features is None and not hasattr(self, "feature_names_in_") and labels is not None:
+            return np.array([str(label) for label in labels], dtype=object)
+        return super().get_feature_names_out(input_features)
 
     def fitted_mean(
         self, rows: ArrayLike | None = None, columns: ArrayLike | None = None

@@ -33,6 +33,25 @@ def instead_of_more_rounds(estimator):
     return []
 
 
+def warn_of_lines(cells):
+    """Warn if a matrix looks like lines (site, month, value) whose ``shape`` was not given.
+
+    Lines have no gaps, and their first two columns number sites and months. A matrix without gaps
+    has nothing to impute.
+    """
+    if cells.shape[1] != 3 or len(cells.columns) % 3:
+        return
+    are_complete = (cells.columns.reshape(-1, 3) == np.arange(3)).all()
+    numbers = cells.values[cells.columns < 2]
+    if are_complete and (numbers >= 0).all() and (numbers == np.floor(numbers)).all():
+        warn(
+            "The three columns were taken for three months without a missing cell. If these are "
+            "lines (site, month, value), as the whole numbers in the first two columns suggest, "
+            "give shape=(number of sites, number of months).",
+            UserWarning,
+        )
+
+
 def warn_of_guard(theta):
     """Warn if Poisson means are capped before exp overflows."""
     n_cut = np.count_nonzero(theta > MAX_LOG_MEAN)

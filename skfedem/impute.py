@@ -17,7 +17,12 @@ from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
-from ._matrix_warnings import instead_of_more_rounds, warn_of_guard, warn_of_spread
+from ._matrix_warnings import (
+    instead_of_more_rounds,
+    warn_of_guard,
+    warn_of_lines,
+    warn_of_spread,
+)
 from ._messages import either, shown, warn
 from ._parallel import Workers
 from ._parameters import (
@@ -182,7 +187,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Rounds between two saves. The last round is saved as well, unless the fit is stopped from
         the keyboard: the file then holds the last regular save, if there was one.
     verbose : int, default=0
-        1 prints every tenth round, 2 every round.
+        1 prints every tenth round and how a run ended, 2 every round.
 
     Attributes
     ----------
@@ -421,7 +426,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             last tenth of the rounds, when the objective ended above that of the start, or when the
             fit was stopped from the keyboard.
         UserWarning
-            For clients without an observed cell, which contribute nothing; for a ``Compressor``
+            For clients without an observed cell, which contribute nothing; for what looks like
+            triplets without their ``shape``; for a ``Compressor``
             object that is not used, or is coarser than ``omega``; for Poisson means that were
             capped because exp would overflow; and for a cell that holds the others back, as its
             count is so large or it was observed so often.
@@ -572,6 +578,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 f"nothing: {names}{', ...' if n_silent > len(silent) else ''}.",
                 UserWarning,
             )
+        if not known["_has_triplets"]:
+            warn_of_lines(data)
         if self.family == "poisson":
             warn_of_guard(result.server.statistics.iterate.theta)
         warn_of_spread(problem, result, known, self.client_weights)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -50,7 +50,7 @@ from .solvers._options import check_federated_parameters
 _HOW_MANY = "how many there are, or a list"
 
 
-class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     """FederatedMatrixImputer whose rank and penalties are chosen by cross-validation.
 
     Every client deals its observed cells at random to ``n_splits`` folds, and tells nobody how. For
@@ -196,7 +196,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
     >>> sites, months = rng.normal(size=(30, 2)), rng.normal(size=(2, 12))
     >>> counts = rng.poisson(np.exp(1 + 0.7 * sites @ months)).astype(float)
     >>> observers = [np.where(rng.random(counts.shape) < 0.2, counts, np.nan) for _ in range(4)]
-    >>> search = FederatedMatrixImputerCV(family="poisson", penalties=6, eps=0.1, random_state=0)
+    >>> search = FederatedMatrixImputerCV(family="poisson", penalties=6, random_state=0)
     >>> search = search.fit(observers)
     >>> search.best_params_["penalty"] < search.penalty_max_
     True
@@ -320,7 +320,8 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         ConvergenceWarning
             When ``tol`` was not reached, in the search or at its end.
         UserWarning
-            As given by :meth:`FederatedMatrixImputer.fit`.
+            When the best penalty is the smallest of a path that followed from `penalties`, a
+            number, and `eps`; and as given by :meth:`FederatedMatrixImputer.fit`.
         """
         # Warnings about parameters and data are left to the last fit.
         with _muted():
@@ -374,7 +375,7 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         )
         for warning in given:
             warn(str(warning.message), warning.category)
-        self._warn(trials, imputer)
+        self._warn(trials, imputer, is_last=best.penalty == path[-1] < path[0])
         return self
 
     def transform(self, X: MatricesLike) -> Transformed:
@@ -401,6 +402,27 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
         imputer = copy(self.best_estimator_)
         imputer._sklearn_output_config = getattr(self, "_sklearn_output_config", {})
         return imputer.transform(X)
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
+        """Names of the columns, as :meth:`FederatedMatrixImputer.get_feature_names_out` has them.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+
+        Returns
+        -------
+        names : ndarray of str
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        ValueError
+            For names that are not those of the fit.
+        """
+        check_is_fitted(self)
+        return self.best_estimator_.get_feature_names_out(input_features)
 
     def fitted_mean(
         self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
@@ -533,7 +555,13 @@ class FederatedMatrixImputerCV(OneToOneFeatureMixin, TransformerMixin, BaseEstim
                     )
         return trials
 
-    def _warn(self, trials, imputer):
+    def _warn(self, trials, imputer, *, is_last):
+        if is_last and isinstance(self.penalties, Real):
+            warn(
+                f"The best penalty, {imputer.penalty:.3g}, is the smallest that was tried. A "
+                f"smaller eps (it was {self.eps:g}) or a bound in ranks may predict better.",
+                UserWarning,
+            )
         if imputer._stopped_by == "keyboard":
             warn(
                 "The search itself was complete. For more rounds, fit FederatedMatrixImputer with "

@@ -211,7 +211,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Rounds between two saves. The last round is saved as well, unless the fit is stopped from
         the keyboard: the file then holds the last regular save, if there was one.
     verbose : int, default=0
-        1 prints every tenth round, 2 every round.
+        1 prints every tenth round and how a run ended, 2 every round.
 
     Attributes
     ----------

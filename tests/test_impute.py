@@ -21,7 +21,13 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from problems import assert_same_fit, fit_unconverged
-from skfedem import FederatedMatrixImputer, _fitted_matrix, _matrix_warnings, _parallel
+from skfedem import (
+    FederatedMatrixImputer,
+    FederatedMatrixImputerCV,
+    _fitted_matrix,
+    _matrix_warnings,
+    _parallel,
+)
 from skfedem._compat import SEEDED_ARPACK
 from skfedem.compression import Dithering, RandK
 from skfedem.datasets import make_site_counts
@@ -873,6 +879,42 @@ def test_set_output_makes_every_client_a_frame():
             imputer.transform(X)
 
 
+@pytest.mark.parametrize("kind", ["periods", "years", "dates", "counted"])
+def test_labels_that_are_no_text_name_the_columns_of_what_is_filled(kind):
+    columns = {
+        "periods": pd.period_range("2020-01", periods=N_COLUMNS, freq="M"),
+        "years": range(2001, 2001 + N_COLUMNS),
+        "dates": pd.date_range("2020-01-31", periods=N_COLUMNS),
+        "counted": range(N_COLUMNS),
+    }[kind]
+    frames = [pd.DataFrame(client, columns=columns) for client in CLIENTS]
+    usual = [f"x{k}" for k in range(N_COLUMNS)]
+    names = usual if kind == "counted" else [str(label) for label in columns]
+    imputer = FederatedMatrixImputer(**QUICK).set_output(transform="pandas").fit(frames)
+    assert imputer.get_feature_names_out().tolist() == names
+    assert imputer.transform(frames)[0].columns.tolist() == names
+    search = FederatedMatrixImputerCV([1], penalties=[9.0], n_splits=2, random_state=0)
+    search.set_output(transform="pandas").fit(frames)
+    assert search.get_feature_names_out().tolist() == names
+    assert search.transform(frames)[0].columns.tolist() == names
+    assert imputer.get_feature_names_out(usual).tolist() == usual
+
+
+def test_lines_without_their_shape_are_told():
+    triplets = [np.column_stack([*np.nonzero(c == c), c[c == c]]) for c in CLIENTS]
+    together, owners = np.concatenate(triplets), np.repeat(range(N_CLIENTS), [*map(len, triplets)])
+    imputer = FederatedMatrixImputer(**{**QUICK, "rank": 1})
+    with pytest.warns(UserWarning, match=r"three months.* give shape=\(number of sites, number"):
+        imputer.fit(together, clients=owners)
+    with pytest.warns(UserWarning, match="taken for three months"):
+        imputer.fit([client[:20] for client in triplets])
+    imputer.fit(triplets, shape=CLIENTS[0].shape)  # warns nothing
+    gaps, halves = together.copy(), together.copy()
+    gaps[3, 1], halves[3, 1] = np.nan, 0.5
+    for matrix in (gaps, halves, together[:, :2], -together):
+        imputer.set_params(family="gaussian").fit(matrix, clients=owners)
+
+
 def test_feature_names(fitted, named):
     assert named.feature_names_in_.tolist() == MONTHS
     assert named.get_feature_names_out().tolist() == MONTHS
@@ -1373,10 +1415,11 @@ def test_verbose(capsys):
     assert capsys.readouterr().out == ""
     fit_unconverged(FederatedMatrixImputer(**parameters, verbose=1), CLIENTS)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0].strip() for line in lines] == ["Round 10", "Round 20"]
-    assert all("objective before it 2" in line for line in lines)
+    steps = ["Round 10", "Round 20", "Not converged after 25 rounds"]
+    assert [line.split(":")[0].strip() for line in lines] == steps
+    assert all("objective before it 2" in line for line in lines[:2])
     fit_unconverged(FederatedMatrixImputer(**parameters, verbose=2), CLIENTS)
-    assert len(capsys.readouterr().out.splitlines()) == 25
+    assert len(capsys.readouterr().out.splitlines()) == 26
 
 
 def test_no_rounds_are_the_effects():

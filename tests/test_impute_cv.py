@@ -26,6 +26,8 @@ from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
 
 DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+# Most paths are short here.
+pytestmark = pytest.mark.filterwarnings("ignore:The best penalty.* is the smallest that was tried")
 SHAPE = (14, 9)
 LOG_DENSITIES = {
     "gaussian": lambda y, mean: norm.logpdf(y, mean),
@@ -584,7 +586,7 @@ def test_warnings_that_the_last_fit_does_not_repeat_are_given(recorded, monkeypa
 def test_it_warns_once():
     clients = [*clients_of(), np.full(SHAPE, np.nan)]
     with pytest.warns(UserWarning) as caught:
-        FederatedMatrixImputerCV(penalties=2, n_splits=2).fit(clients)
+        FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2).fit(clients)
     (warning,) = caught
     assert str(warning.message).startswith("1 of 5 clients have no observed cell")
     assert warning.filename == __file__
@@ -627,6 +629,22 @@ def test_a_search_is_kept_where_warnings_are_errors(max_iter):
         search.fit(clients_of())
     assert len(search.cv_results_["mean_test_score"]) == 4
     assert np.isfinite(search.score(clients_of()))
+
+
+def test_a_path_that_ends_too_early_says_so():
+    rng = np.random.default_rng(0)
+    signal = 30 * rng.normal(size=(14, 2)) @ rng.normal(size=(2, 9))
+    clients = [np.where(rng.random(SHAPE) < 0.4, rng.normal(signal), np.nan) for _ in range(4)]
+    search = FederatedMatrixImputerCV([2], penalties=3, eps=0.1, n_splits=2, random_state=0)
+    with pytest.warns(UserWarning, match=r"smaller eps \(it was 0.1\) or a bound in ranks"):
+        search.fit(clients)
+    assert search.best_params_["penalty"] == pytest.approx(0.1 * search.penalty_max_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(search).set_params(penalties=search.cv_results_["param_penalty"]).fit(clients)
+        search.set_params(penalties=1).fit(clients)
+        search.set_params(penalties=3, eps=1e-3).fit(clients_of())
+    assert search.best_params_["penalty"] > 2e-3 * search.penalty_max_
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

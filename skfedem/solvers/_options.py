@@ -22,7 +22,7 @@ from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from . import fedem, vr_fedem
 from ._base import Problem
 from ._loop import Options, run
-from ._report import printer
+from ._report import print_outcome, printer
 from ._resume import checkpoint_of
 from .step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
 
@@ -209,4 +209,7 @@ def run_solver(estimator, problem, start, workers, resume_from, tasks):
     checkpoint = checkpoint_of(estimator, problem, options.step_size, resume_from)
     solver = SOLVERS[estimator.solver]
     report = printer(estimator.verbose, problem.model.criterion)
-    return run(solver, problem, start, options, workers, report, checkpoint, tasks)
+    result = run(solver, problem, start, options, workers, report, checkpoint, tasks)
+    if estimator.verbose:
+        print_outcome(result, problem.model.criterion)
+    return result

@@ -41,6 +41,17 @@ def printer(verbose, criterion):
     return print_row
 
 
+def print_outcome(result, criterion):
+    """Print how a run ended, what it reached and what the clients sent."""
+    n_rounds = len(result.history["round"]) - 1
+    ended = "Converged" if result.converged else "Not converged"
+    n_bytes = int(result.history["uplink_bits"].sum()) // 8
+    print(
+        f"  {ended} after {plural(n_rounds, 'round')}: {criterion.replace('_', '-')} "
+        f"{result.criteria[-1]:.6g}, {n_bytes:,} bytes sent by clients"
+    )
+
+
 def warn_outcome(
     estimator, result, schedule, *, iteration, left, remedy, or_tol, otherwise, is_worse
 ):
