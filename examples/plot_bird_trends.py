@@ -35,7 +35,7 @@ parser.add_argument("--months", type=int, default=525, help="simulated months")
 parser.add_argument("--observations", type=int, help="simulated observations")
 parser.add_argument("--full", action="store_true", help="both of the paper's species, simulated")
 parser.add_argument("--output", help="file to save the figure to")
-options, _ = parser.parse_known_args()
+options = parser.parse_args()
 
 # %%
 # The data: for each client its observations (site, month, count). Nobody ever visited most of the

@@ -29,7 +29,7 @@ parser.add_argument("--full", action="store_true", help="twenty federations inst
 parser.add_argument("--clients", type=int, default=30)
 parser.add_argument("--rounds", type=int, default=500)
 parser.add_argument("--output", help="file to save the figure to")
-options, _ = parser.parse_known_args()
+options = parser.parse_args()
 
 # Runs of this many rounds are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)

@@ -38,7 +38,7 @@ parser.add_argument("--full", action="store_true", help="MNIST instead of the di
 parser.add_argument("--seeds", type=int, default=3, help="runs of each setting")
 parser.add_argument("--rounds", type=int, help="of a run: 150, or 300 with MNIST")
 parser.add_argument("--output", help="file to save the figure to")
-options, _ = parser.parse_known_args()
+options = parser.parse_args()
 n_rounds = options.rounds or (300 if options.full else 150)
 
 # Runs of this many rounds are wanted, converged or not.

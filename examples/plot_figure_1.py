@@ -29,7 +29,7 @@ parser = argparse.ArgumentParser(description="FedEM and VR-FedEM, Figure 1 of th
 parser.add_argument("--epochs", type=int, default=500, help="of FedEM; VR-FedEM runs twice that")
 parser.add_argument("--full", action="store_true", help="twenty seeds instead of one")
 parser.add_argument("--output", help="file to save the figure to")
-options, _ = parser.parse_known_args()
+options = parser.parse_args()
 
 # Runs of this many epochs are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)

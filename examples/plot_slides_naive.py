@@ -29,7 +29,7 @@ parser.add_argument("--runs", type=int, default=5)
 parser.add_argument("--epochs", type=int, default=250)
 parser.add_argument("--full", action="store_true", help="50 runs of 500 epochs")
 parser.add_argument("--output", help="file to save the figure to")
-options, _ = parser.parse_known_args()
+options = parser.parse_args()
 if options.full:
     options.runs, options.epochs = 50, 500
 

@@ -34,7 +34,7 @@ parser.add_argument("--halvings", type=int, default=5, help="of the interval of 
 parser.add_argument("--length", type=float, default=15.0, help="of a run, in time constants")
 parser.add_argument("--full", action="store_true", help="12 seeds, 9 halvings, length 30")
 parser.add_argument("--output", help="file to save the figure to")
-options, _ = parser.parse_known_args()
+options = parser.parse_args()
 if options.full:
     options.seeds, options.halvings, options.length = 12, 9, 30.0
 
@@ -237,7 +237,8 @@ bounds = {
     key: np.array([in_theory(key[0], *setting) for setting in SWEEPS[key[1]]]) for key in measured
 }
 for (name, swept), steps in measured.items():
-    print(f"{name}, against {swept}")
+    plain = swept.strip("$\\")
+    print(f"{name}, against {plain}")
     for setting, step, bound in zip(SWEEPS[swept], steps, bounds[name, swept], strict=True):
         print(
             "  n = {:2}, omega = {:2.0f}, p = {:4.2f}, ".format(*setting)
@@ -249,7 +250,7 @@ for (name, swept), steps in measured.items():
         ratios = steps / [clients_per_noise(*setting) for setting in SWEEPS[swept]]
         print(f"  over n / omega_p (at most 2): {np.round(ratios, 2)}")
     print(
-        f"  as a power of {swept}: measured {exponent(x, steps):.2f}, "
+        f"  as a power of {plain}: measured {exponent(x, steps):.2f}, "
         f"bound {exponent(x, bounds[name, swept]):.2f}"
     )
 

@@ -152,7 +152,7 @@ def test_weights_of_vr_fedem_agree(script, small):
 def test_step_sizes_and_their_theory(script):
     sizes = ("--seeds", "1", "--halvings", "1", "--length", "1")
     names, printed = script("plot_step_size_theory.py", *sizes)
-    assert "FedEM, against $p$" in printed and "VR-FedEM, against $n$" in printed
+    assert "FedEM, against p" in printed and "VR-FedEM, against n" in printed
     for key, steps in names["measured"].items():
         assert len(steps) == len(names["bounds"][key]) == len(names["VALUES"][key[1]])
 

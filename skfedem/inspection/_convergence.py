@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .._input.table_labels import is_frame
 from .._parameters import check_choice
 from ._common import (
     as_list,
@@ -416,6 +417,11 @@ def _by_name(history):
 
 def _history(estimator):
     """``history_`` of a fitted estimator."""
+    if isinstance(estimator, Mapping) or is_frame(estimator):
+        raise TypeError(
+            f"Expected fitted estimators, got a {type(estimator).__name__}. Give histories to the "
+            "class itself: ConvergenceDisplay([...], labels=[...]).plot()."
+        )
     estimator, _ = last_step(estimator)
     if not isinstance(getattr(estimator, "history_", None), Mapping):
         raise TypeError(
