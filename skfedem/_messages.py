@@ -29,13 +29,16 @@ def shown(label):
 
 @contextmanager
 def naming(where):
-    """Errors begin with whose data they are about."""
+    """Errors begin with whose data they are about; those that users raise have it as a note."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
         # Not the error's own type: that of a user's transformer may take other arguments.
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{where}: {error}") from error
+    except Exception as error:
+        error.add_note(where)
+        raise
 
 
 def warn(message, category):

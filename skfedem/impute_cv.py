@@ -618,7 +618,7 @@ def _checked_ranks(ranks, shape=None):
         check_number("each of ranks", rank, kind=Integral, low=1, hint="None is no bound.")
         if shape is not None:
             check_rank("ranks", rank, shape)
-    return [python_number(rank) for rank in ranks]
+    return list(dict.fromkeys(python_number(rank) for rank in ranks))
 
 
 def _checked_penalties(name, penalties, what="a list"):
@@ -627,7 +627,8 @@ def _checked_penalties(name, penalties, what="a list"):
     try:
         array = np.asarray(penalties, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{expected}, got {penalties!r}.") from error
+        hint = " Give a list." if np.iterable(penalties) and not isinstance(penalties, str) else ""
+        raise TypeError(f"{expected}, got {penalties!r}.{hint}") from error
     if array.ndim != 1:
         is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf
         hint = f" Give [{penalties!r}] for a single one." if is_one else ""

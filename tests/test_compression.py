@@ -150,6 +150,11 @@ def test_unbiased_with_exact_variance_within_omega(operator, name):
     assert variance <= (omega + (1 + omega) * 2**-22) * scale
 
 
+@every_operator
+def test_a_variance_beyond_all_doubles_is_infinite(operator):
+    assert operator.variance([1e300, 1e299, 1.0]).item() in (0.0, np.inf)
+
+
 def test_rand_k_that_keeps_all_has_no_variance_whatever_the_size():
     for operator in (RandK(5), RandK(omega=1e-9)):
         assert operator.variance([1e200, -1.0]).tolist() == [0.0]

@@ -822,6 +822,11 @@ def test_a_last_fit_stopped_from_the_keyboard_has_a_complete_search(monkeypatch)
     assert imputer.n_iter_ == whole.n_iter_ - 1
 
 
+def test_a_rank_that_is_given_twice_is_tried_once():
+    search = FederatedMatrixImputerCV([1, 1], penalties=[9.0], effects_penalties=[1.0], n_splits=2)
+    assert len(search.fit(clients_of()).cv_results_["params"]) == 1
+
+
 @pytest.mark.parametrize(
     "ranks",
     [(rank for rank in (1, 2)), map(int, "12"), {1: 2}.keys()],

@@ -1243,6 +1243,9 @@ def test_times_are_those_of_the_clock_where_they_are(pyplot, imputer, zone):
         (np.arange(SHAPE[1])[::-1], np.arange(SHAPE[1])),
         ([f"item {k}" for k in range(SHAPE[1])], np.arange(SHAPE[1])),
         (["2000-13"] * SHAPE[1], np.arange(SHAPE[1])),
+        # An axis of dates has no room before the year 1 and after 9999, which often means never.
+        ([*COLUMNS[:-1], "9999-12"], np.arange(SHAPE[1])),
+        ([f"{year:04}-01" for year in range(1, 1 + SHAPE[1])], np.arange(SHAPE[1])),
         (COLUMNS[::-1], np.arange(SHAPE[1])),
         (np.append(np.arange(SHAPE[1] - 1.0), np.inf), np.arange(SHAPE[1])),
         (None, np.arange(SHAPE[1])),
@@ -1734,6 +1737,20 @@ def test_counts_have_whole_ticks(pyplot):
     axis = ConvergenceDisplay.from_estimator(gm, y="n_active").ax_
     ticks = np.ravel([one.get_yticks() for one in np.ravel(axis)])
     assert (ticks == np.round(ticks)).all()
+
+
+def test_histories_among_estimators_are_sent_to_the_class(pyplot, mixtures):
+    pandas = pytest.importorskip("pandas")
+    for history in (mixtures[0].history_, pandas.DataFrame({"round": [0, 1]})):
+        kind = type(history).__name__
+        with pytest.raises(TypeError, match=f"got a {kind}. Give histories to the class itself"):
+            ConvergenceDisplay.from_estimators([mixtures[0], history])
+
+
+def test_an_empty_history_was_never_evaluated(pyplot):
+    history = {"round": [], "log_likelihood": []}
+    with pytest.raises(ValueError, match="to draw, got none: it was never evaluated"):
+        ConvergenceDisplay(history, y="log_likelihood").plot()
 
 
 def test_a_list_is_sent_to_from_estimators(pyplot, mixtures):

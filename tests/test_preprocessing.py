@@ -975,6 +975,13 @@ def test_an_error_of_any_type_names_the_client():
     with pytest.raises(ValueError, match="In the table of client 0: 'utf-8' codec can't decode"):
         fitted.transform(CLIENTS)
 
+    def look_up(rows):
+        return {}[rows.shape]
+
+    with pytest.raises(KeyError) as caught:
+        PerClient(FunctionTransformer(look_up)).fit(CLIENTS).transform(CLIENTS)
+    assert caught.value.__notes__ == ["In the table of client 0"]
+
 
 @pytest.mark.parametrize("transformer", [FederatedStandardScaler(), FederatedPCA(2)])
 def test_bad_tables_to_transform_back(transformer):

@@ -378,6 +378,16 @@ BAD_TABLES = {
         TypeError,
         ["dense", "client 0", "sparse", "sparse.to_dense"],
     ),
+    "one sparse DataFrame": (
+        pd.DataFrame(X).astype(pd.SparseDtype(float, np.nan)),
+        TypeError,
+        ["dense table, got a sparse DataFrame", "sparse.to_dense"],
+    ),
+    "sparse vectors": (
+        [sparse.coo_array(np.ones(3))] * 2,
+        TypeError,
+        ["dense table in the list, got a sparse coo_array", "toarray"],
+    ),
     "one sparse table": (sparse.csr_matrix(X), TypeError, ["[Ss]parse", "toarray"]),
     "a dictionary": (
         dict(enumerate(CLIENTS)),
@@ -663,6 +673,11 @@ BAD_LABELS = {
         np.array([frozenset([owner]) for owner in np.tile(["ash", "birch"], 14)], dtype=object),
         TypeError,
         ["can be sorted", "frozenset", "with str"],
+    ),
+    "tuples of one length": (
+        [(owner, 1) for owner in OWNERS.tolist()],
+        ValueError,
+        [r"shape \(28, 2\)", "Tuples are labels in a pandas Series"],
     ),
     "labels without a hash": (
         pd.Series([[owner] for owner in np.tile(["ash", "birch"], 14).tolist()]),
@@ -1406,3 +1421,9 @@ def test_rows_are_single_where_all_clients_are(single):
 def test_of_many_names_eight_are_told():
     assert shorten(list("abcdefgh")) == "['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']"
     assert shorten(list("abcdefghi")) == "['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', ...]"
+
+
+def test_tuples_of_several_lengths_are_labels():
+    clients = [(owner,) if owner == OWNERS[0] else (owner, 1) for owner in OWNERS.tolist()]
+    gm = FederatedGaussianMixture(**GOOD).fit(X, clients=clients)
+    assert gm.client_ids_.tolist() == sorted(set(clients))

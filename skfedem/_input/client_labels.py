@@ -77,28 +77,30 @@ def grouped(labels, n_rows):
         ) from error
     starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
     ids = array[starts]
-    if array.dtype == object and _n_distinct(ids) < len(ids):
-        raise TypeError(
-            f"Expected client labels that can be sorted, got {type(ids[0]).__name__} labels, of "
-            "which some are neither smaller nor larger than others. Convert them, for example "
-            "with str."
-        )
-    if not hasattr(labels, "dtype"):
+    refuse_partial_order(ids, "client labels")
+    if not (hasattr(labels, "dtype") or any(isinstance(label, tuple) for label in ids)):
         plain = np.array(ids.tolist())
         # As floats, large integers would change, or become equal.
         ids = plain if (plain == ids).all() else ids
     return ids, order, np.append(starts, n_rows)
 
 
-def _n_distinct(ids):
-    """How many of some objects differ."""
+def refuse_partial_order(ids, what):
+    """Raise if some label is there twice although unlike its neighbours, as sorted sets may be."""
+    if ids.dtype != object:
+        return
     try:
-        return len(set(ids.tolist()))
+        n_distinct = len(set(ids.tolist()))
     except TypeError as error:
         raise TypeError(
-            f"Expected client labels that can be told apart by their hash, got {error}. Convert "
-            "them, for example with str."
+            f"Expected {what} that can be told apart by their hash, got {error}. Convert them, for "
+            "example with str."
         ) from error
+    if n_distinct < len(ids):
+        raise TypeError(
+            f"Expected {what} that can be sorted, got {type(ids[0]).__name__} labels, of which "
+            "some are neither smaller nor larger than others. Convert them, for example with str."
+        )
 
 
 def _label_array(labels, n_rows):
@@ -110,7 +112,8 @@ def _label_array(labels, n_rows):
     if array.ndim != 1 or len(array) != n_rows:
         raise ValueError(
             f"Expected `clients` to hold one label for each of the {n_rows} rows, got shape "
-            f"{array.shape}. Labels say who owns a row; lengths or lists of rows do not fit here."
+            f"{array.shape}. Labels say who owns a row; lengths or lists of rows do not fit here. "
+            "Tuples are labels in a pandas Series."
         )
     if array.dtype != object:
         missing = np.flatnonzero(array != array)

@@ -110,6 +110,7 @@ def refuse_dates(table, where=""):
 def refuse_odd_dtypes(X):
     """Raise for a table with text, dates or durations, which NumPy may take for numbers."""
     refuse_dates(X)
+    refuse_sparse_columns(X)
     if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:
         raise ValueError(
             f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
@@ -117,15 +118,25 @@ def refuse_odd_dtypes(X):
         )
 
 
+def refuse_sparse_columns(table, whose=""):
+    """Raise for a sparse table of pandas, which may be full of what is no zero."""
+    # Tables without columns have the accessor, too.
+    if hasattr(table, "sparse") and len(table.columns):
+        refuse_sparse(table, whose, ".sparse.to_dense()")
+
+
+def refuse_sparse(table, whose, dense=".toarray()"):
+    raise TypeError(
+        f"Expected a dense table{whose}, got a sparse {type(table).__name__}. Use `{dense}` if it "
+        "fits in memory."
+    )
+
+
 def client_rows(table, k):
     """One client's rows as a 2-D array of float32 or float64."""
-    # The accessor of pandas' sparse tables, and of those without columns.
-    if issparse(table) or (hasattr(table, "sparse") and len(table.columns)):
-        dense = ".toarray()" if issparse(table) else ".sparse.to_dense()"
-        raise TypeError(
-            f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "
-            f"`{dense}` if it fits in memory."
-        )
+    if issparse(table):
+        refuse_sparse(table, f" for client {k}")
+    refuse_sparse_columns(table, f" for client {k}")
     if isinstance(table, np.matrix):
         raise TypeError(
             f"Expected an array or a DataFrame for client {k}, got a numpy.matrix. Convert it with "
@@ -282,6 +293,8 @@ def refuse_uneven_rows(rows, of_whom=""):
 
 def _length(row):
     """Number of entries of a row, None for a number."""
+    if issparse(row):
+        refuse_sparse(row, " in the list")
     return len(row) if n_dimensions(row) > 0 else None
 
 

@@ -8,6 +8,7 @@ from itertools import count
 from numbers import Integral
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _codec, _vectors
@@ -79,7 +80,8 @@ class Operator(Compressor):
 
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         x, sizes = _vectors.as_vectors(values, lengths)
-        return self._variance(x.ravel(), sizes)
+        with np.errstate(over="ignore"):  # inf where it exceeds all doubles
+            return self._variance(x.ravel(), sizes)
 
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         x, sizes = _vectors.as_vectors(values, lengths)

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
 
-from .._input.tables import unmasked
+from .._input.client_labels import refuse_partial_order
+from .._input.tables import is_missing, unmasked
 from .._parameters import check_choice, check_number, takes_python_numbers
 from .._typing import IntArray, Seed
 
@@ -234,15 +235,20 @@ def _label_codes(y, n_samples, scheme):
     y = column_or_1d(y if hasattr(y, "dtype") else np.asarray(y, dtype=object))
     if len(y) != n_samples:
         raise ValueError(f"Expected y to have one label per row of X, {n_samples}, got {len(y)}.")
+    missing = np.flatnonzero([is_missing(label) for label in y] if y.dtype == object else y != y)
+    if len(missing):
+        raise ValueError(
+            f"Expected a label for every row, got a missing one in row {missing[0]} of y: drop or "
+            "fill these rows."
+        )
     try:
         labels, codes = np.unique(y, return_inverse=True)
     except TypeError as error:
         raise TypeError(
-            "Expected y to hold labels of one type, without missing values, got values that "
-            f"cannot be sorted ({error}): convert y to strings or to numbers."
+            "Expected y to hold labels of one type, got values that cannot be sorted "
+            f"({error}): convert y to strings or to numbers."
         ) from error
-    if np.any(labels != labels):
-        raise ValueError("Expected a label for every row, got NaN in y: drop or fill these rows.")
+    refuse_partial_order(labels, "labels in y")
     return codes
 
 

@@ -97,7 +97,7 @@ def place(labels):
             days = date2num(labels.astype("datetime64[s]"))
         except (TypeError, ValueError):  # pandas' NaT; there is no 1995-13
             days = np.zeros(0)
-        if len(days) and np.isfinite(days).all() and (np.diff(days) > 0).all():
+        if len(days) and _fits_an_axis(days) and (np.diff(days) > 0).all():
             return Columns(days, "dates", [])
     if labels.dtype.kind in "iuf" and np.isfinite(labels).all() and (np.diff(labels) > 0).all():
         return Columns(labels.astype(np.float64), "numbers", [])
@@ -106,6 +106,16 @@ def place(labels):
     # Of dates that are placed one after another, a time of midnight says nothing.
     names = [_MIDNIGHT.sub("", str(label)) for label in labels]
     return Columns(np.arange(len(labels), dtype=np.float64), "names", names)
+
+
+def _fits_an_axis(days):
+    """Whether an axis of dates, which ends in the years 1 and 9999, has room around these days."""
+    from matplotlib.dates import date2num
+
+    first, last = date2num(np.array(["0001-01-01", "9999-12-31"], dtype="datetime64[D]"))
+    # Cells reach half a gap beyond the first and the last one; a single one, some days.
+    margin = max(366.0, days.max() - days.min())
+    return first + margin <= days.min() and days.max() + margin <= last
 
 
 def _durations(labels):

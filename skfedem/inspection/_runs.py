@@ -90,7 +90,8 @@ def evaluated(history, x, y, *, log_x=False):
     values : ndarray of shape (n_points, n_components)
     """
     at, values = positions(history, x), np.asarray(history[y], dtype=np.float64)
-    values = values.reshape(len(at), -1)
+    if values.ndim == 1:
+        values = values[:, None]
     known = np.isfinite(values).all(axis=1)
     if y in _OF_ROUNDS:
         known &= np.asarray(history["round"]) > 0
