@@ -18,6 +18,7 @@ The terms of eBird forbid passing its data on: get them from https://ebird.org/d
 """
 
 import argparse
+import sys
 
 import numpy as np
 
@@ -35,7 +36,8 @@ parser.add_argument("--months", type=int, default=525, help="simulated months")
 parser.add_argument("--observations", type=int, help="simulated observations")
 parser.add_argument("--full", action="store_true", help="both of the paper's species, simulated")
 parser.add_argument("--output", help="file to save the figure to")
-options = parser.parse_args()
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
 # %%
 # The data: for each client its observations (site, month, count). Nobody ever visited most of the

@@ -14,6 +14,7 @@ The script takes some ten seconds. ``--full`` repeats it with twenty federations
 """
 
 import argparse
+import sys
 import warnings
 
 import matplotlib.pyplot as plt
@@ -29,7 +30,8 @@ parser.add_argument("--full", action="store_true", help="twenty federations inst
 parser.add_argument("--clients", type=int, default=30)
 parser.add_argument("--rounds", type=int, default=500)
 parser.add_argument("--output", help="file to save the figure to")
-options = parser.parse_args()
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
 # Runs of this many rounds are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)

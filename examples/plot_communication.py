@@ -20,6 +20,7 @@ quarter of an hour::
 import argparse
 import gzip
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -38,7 +39,8 @@ parser.add_argument("--full", action="store_true", help="MNIST instead of the di
 parser.add_argument("--seeds", type=int, default=3, help="runs of each setting")
 parser.add_argument("--rounds", type=int, help="of a run: 150, or 300 with MNIST")
 parser.add_argument("--output", help="file to save the figure to")
-options = parser.parse_args()
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 n_rounds = options.rounds or (300 if options.full else 150)
 
 # Runs of this many rounds are wanted, converged or not.

@@ -16,6 +16,7 @@ of their trajectories::
 """
 
 import argparse
+import sys
 import warnings
 
 import matplotlib.pyplot as plt
@@ -29,7 +30,8 @@ parser = argparse.ArgumentParser(description="FedEM and VR-FedEM, Figure 1 of th
 parser.add_argument("--epochs", type=int, default=500, help="of FedEM; VR-FedEM runs twice that")
 parser.add_argument("--full", action="store_true", help="twenty seeds instead of one")
 parser.add_argument("--output", help="file to save the figure to")
-options = parser.parse_args()
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
 # Runs of this many epochs are wanted, converged or not.
 warnings.simplefilter("ignore", ConvergenceWarning)

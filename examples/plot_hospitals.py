@@ -22,6 +22,7 @@ cholesterol. ``--full`` searches a larger grid::
 import argparse
 import csv
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -45,7 +46,8 @@ parser.add_argument("--diabetes", action="store_true", help="scikit-learn's pati
 parser.add_argument("--full", action="store_true", help="a larger grid")
 parser.add_argument("--rounds", type=int, default=400, help="rounds of a fit in the grid search")
 parser.add_argument("--output", help="file to save the figure to")
-options = parser.parse_args()
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
 # Some settings of the grid do not converge in their rounds, and their score says so.
 warnings.simplefilter("ignore", ConvergenceWarning)

@@ -19,6 +19,7 @@ times as many epochs as the paper, which takes six minutes, to see where the run
 import argparse
 import gzip
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -37,7 +38,8 @@ parser.add_argument("--digits", action="store_true", help="scikit-learn's digits
 parser.add_argument("--full", action="store_true", help="2,000 epochs instead of 100")
 parser.add_argument("--epochs", type=float, help="so many epochs")
 parser.add_argument("--output", help="file to save the figure to")
-options = parser.parse_args()
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 n_epochs = options.epochs or (2_000 if options.full else 100)
 
 # Runs of this many epochs are wanted, converged or not.

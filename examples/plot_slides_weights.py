@@ -13,6 +13,7 @@ The default is eight runs of 200 epochs; ``--full`` is 50 runs of 500::
 """
 
 import argparse
+import sys
 import warnings
 
 import matplotlib.pyplot as plt
@@ -27,7 +28,8 @@ parser.add_argument("--runs", type=int, default=8)
 parser.add_argument("--epochs", type=int, default=200)
 parser.add_argument("--full", action="store_true", help="50 runs of 500 epochs")
 parser.add_argument("--output", help="file to save the figure to")
-options = parser.parse_args()
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 if options.full:
     options.runs, options.epochs = 50, 500
 

@@ -15,6 +15,7 @@ twelve seeds, nine halvings and runs of twice the length::
 """
 
 import argparse
+import sys
 import warnings
 from functools import cache
 from math import ceil
@@ -34,7 +35,8 @@ parser.add_argument("--halvings", type=int, default=5, help="of the interval of 
 parser.add_argument("--length", type=float, default=15.0, help="of a run, in time constants")
 parser.add_argument("--full", action="store_true", help="12 seeds, 9 halvings, length 30")
 parser.add_argument("--output", help="file to save the figure to")
-options = parser.parse_args()
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 if options.full:
     options.seeds, options.halvings, options.length = 12, 9, 30.0
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.sparse import issparse
 
 from ._federation import owners_of
+from ._input.matrices import is_cell_list
 from ._input.table_labels import label_text
+from ._input.tables import n_dimensions
 from ._messages import shown, warn
 from ._parameters import is_auto
 from .models.families import MAX_LOG_MEAN
@@ -33,17 +36,21 @@ def instead_of_more_rounds(estimator):
     return []
 
 
-def warn_of_lines(cells):
-    """Warn if a matrix looks like lines (site, month, value) whose ``shape`` was not given.
+def warn_of_lines(X, known, cells):
+    """Warn if tables look like lines (site, month, value) whose ``shape`` was not given.
 
-    Lines have no gaps, and their first two columns number sites and months. A matrix without gaps
-    has nothing to impute.
+    Lines are rows of dense tables. They have no gaps and no labels, and their first two columns
+    number sites and months. A matrix without gaps has nothing to impute.
     """
-    if cells.shape[1] != 3 or len(cells.columns) % 3:
+    tables = X if is_cell_list(X) else [X]
+    has_lines = cells.shape[1] == 3 and known["_row_labels"] is None
+    if not has_lines or any(issparse(table) or n_dimensions(table) != 2 for table in tables):
         return
-    are_complete = (cells.columns.reshape(-1, 3) == np.arange(3)).all()
+    are_complete = len(cells.columns) == 3 * sum(map(len, tables))
     numbers = cells.values[cells.columns < 2]
-    if are_complete and (numbers >= 0).all() and (numbers == np.floor(numbers)).all():
+    are_numbers = (numbers >= 0).all() and (numbers == np.floor(numbers)).all()
+    # Presences are 0 and 1, which would be two sites at most.
+    if are_complete and are_numbers and numbers.max() > 1:
         warn(
             "The three columns were taken for three months without a missing cell. If these are "
             "lines (site, month, value), as the whole numbers in the first two columns suggest, "

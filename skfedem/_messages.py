@@ -37,7 +37,8 @@ def naming(where):
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{where}: {error}") from error
     except Exception as error:
-        error.add_note(where)
+        if where not in getattr(error, "__notes__", ()):  # it may be raised again and again
+            error.add_note(where)
         raise
 
 

@@ -473,7 +473,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 objective, _ = evaluate(problem, result.server, workers)
         self._store(known, result, problem, data, observers, objective)
         task.end()
-        self._warn(known, result, problem, data, observers)
+        self._warn(X, known, result, problem, data, observers)
         return self
 
     def __sklearn_tags__(self) -> Tags:
@@ -568,7 +568,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             _memory=memory,
         )
 
-    def _warn(self, known, result, problem, data, observers):
+    def _warn(self, X, known, result, problem, data, observers):
         n_silent = len(data.ids) - len(observers)
         if n_silent:
             silent = np.setdiff1d(np.arange(len(data.ids)), observers)[:5]
@@ -578,8 +578,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 f"nothing: {names}{', ...' if n_silent > len(silent) else ''}.",
                 UserWarning,
             )
-        if not known["_has_triplets"]:
-            warn_of_lines(data)
+        warn_of_lines(X, known, data)
         if self.family == "poisson":
             warn_of_guard(result.server.statistics.iterate.theta)
         warn_of_spread(problem, result, known, self.client_weights)

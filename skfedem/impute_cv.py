@@ -320,8 +320,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         ConvergenceWarning
             When ``tol`` was not reached, in the search or at its end.
         UserWarning
-            When the best penalty is the smallest of a path that followed from `penalties`, a
-            number, and `eps`; and as given by :meth:`FederatedMatrixImputer.fit`.
+            When, without a bound on the rank, the best penalty is the smallest of a path that
+            followed from `penalties`, a number, and `eps`; and as given by
+            :meth:`FederatedMatrixImputer.fit`.
         """
         # Warnings about parameters and data are left to the last fit.
         with _muted():
@@ -556,7 +557,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         return trials
 
     def _warn(self, trials, imputer, *, is_last):
-        if is_last and isinstance(self.penalties, Real):
+        # Below a bound that fits, hardly any penalty is needed.
+        if is_last and isinstance(self.penalties, Real) and imputer.rank is None:
             warn(
                 f"The best penalty, {imputer.penalty:.3g}, is the smallest that was tried. A "
                 f"smaller eps (it was {self.eps:g}) or a bound in ranks may predict better.",

@@ -34,6 +34,21 @@ def script(monkeypatch, tmp_path, capsys):
     plt.close("all")
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("plot_*.py")), ids=lambda path: path.stem)
+def test_scripts_refuse_options_that_they_do_not_have_but_run_in_notebooks(path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    lines = path.read_text("utf-8").splitlines()
+    (at,) = (k for k, line in enumerate(lines) if line.startswith("options = "))
+    parse = compile("\n".join(lines[: at + 1]), str(path), "exec")
+    monkeypatch.setattr(sys, "argv", [str(path), "--ouput", "figure.png"])
+    with pytest.raises(SystemExit):
+        exec(parse, {"__name__": "__main__"})
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    exec(parse, names := {"__name__": "__main__"})
+    assert names["options"].output is None
+
+
 @pytest.fixture(scope="module")
 def small():
     """Few clients with few rows: some hundred epochs are then a thousand cheap rounds."""

@@ -908,11 +908,17 @@ def test_lines_without_their_shape_are_told():
         imputer.fit(together, clients=owners)
     with pytest.warns(UserWarning, match="taken for three months"):
         imputer.fit([client[:20] for client in triplets])
-    imputer.fit(triplets, shape=CLIENTS[0].shape)  # warns nothing
-    gaps, halves = together.copy(), together.copy()
-    gaps[3, 1], halves[3, 1] = np.nan, 0.5
-    for matrix in (gaps, halves, together[:, :2], -together):
-        imputer.set_params(family="gaussian").fit(matrix, clients=owners)
+    imputer.fit(pd.DataFrame(together), clients=owners, shape=CLIENTS[0].shape)  # warns nothing
+    three = np.column_stack([*np.indices((20, 3)).reshape(2, -1), np.arange(60)])
+    imputer.fit(three, shape=(20, 3))
+    imputer.set_params(family="gaussian")
+    gaps, rows, halves = together.copy(), together.copy(), together.copy()
+    gaps[[3, 7, 11], 1], rows[7], halves[3, 1] = np.nan, np.nan, 0.5
+    labelled = pd.DataFrame(together, index=[f"site {k}" for k in range(len(together))])
+    for matrix in (gaps, rows, halves, together[:, :2], -together, together > 1, labelled):
+        imputer.fit(matrix, clients=owners)
+    imputer.fit([coo_array(together + 1)])
+    imputer.fit(together[None])
 
 
 def test_feature_names(fitted, named):
@@ -1416,10 +1422,16 @@ def test_verbose(capsys):
     fit_unconverged(FederatedMatrixImputer(**parameters, verbose=1), CLIENTS)
     lines = capsys.readouterr().out.splitlines()
     steps = ["Round 10", "Round 20", "Not converged after 25 rounds"]
-    assert [line.split(":")[0].strip() for line in lines] == steps
+    assert [line.partition(":")[0].partition(",")[0].strip() for line in lines] == steps
     assert all("objective before it 2" in line for line in lines[:2])
     fit_unconverged(FederatedMatrixImputer(**parameters, verbose=2), CLIENTS)
     assert len(capsys.readouterr().out.splitlines()) == 26
+    # After the first round the objective still falls fast: that of the round before is another.
+    parameters["max_iter"] = 1
+    fitted = fit_unconverged(FederatedMatrixImputer(**parameters, verbose=1), CLIENTS)
+    assert capsys.readouterr().out.endswith(f": objective {fitted.objective_:.6g}\n")
+    fit_unconverged(FederatedMatrixImputer(**parameters, verbose=1, eval_every=None), CLIENTS)
+    assert "objective" not in capsys.readouterr().out
 
 
 def test_no_rounds_are_the_effects():

@@ -635,15 +635,17 @@ def test_a_path_that_ends_too_early_says_so():
     rng = np.random.default_rng(0)
     signal = 30 * rng.normal(size=(14, 2)) @ rng.normal(size=(2, 9))
     clients = [np.where(rng.random(SHAPE) < 0.4, rng.normal(signal), np.nan) for _ in range(4)]
-    search = FederatedMatrixImputerCV([2], penalties=3, eps=0.1, n_splits=2, random_state=0)
+    search = FederatedMatrixImputerCV(penalties=3, eps=0.1, n_splits=2, random_state=0)
     with pytest.warns(UserWarning, match=r"smaller eps \(it was 0.1\) or a bound in ranks"):
         search.fit(clients)
     assert search.best_params_["penalty"] == pytest.approx(0.1 * search.penalty_max_)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         clone(search).set_params(penalties=search.cv_results_["param_penalty"]).fit(clients)
-        search.set_params(penalties=1).fit(clients)
+        clone(search).set_params(penalties=1).fit(clients)
+        bounded = clone(search).set_params(ranks=[2]).fit(clients)
         search.set_params(penalties=3, eps=1e-3).fit(clients_of())
+    assert bounded.best_params_["penalty"] == pytest.approx(0.1 * bounded.penalty_max_)
     assert search.best_params_["penalty"] > 2e-3 * search.penalty_max_
 
 

@@ -1261,6 +1261,21 @@ def test_other_column_labels(pyplot, imputer, labels, expected):
         assert set(shown) <= {*labels, ""}
 
 
+@pytest.mark.parametrize("ends", [("0900-01-01", "2020-01-01"), ("2020-01-01", "6000-01-01")])
+def test_dates_of_any_year_that_leaves_room_are_placed_to_scale(pyplot, ends):
+    days = np.linspace(*np.array(ends, "M8[D]").astype(int), SHAPE[1]).astype("M8[D]")
+    for labels in (days, np.array(ends, "M8[D]")):
+        columns = _columns.place(labels)
+        assert columns.kind == "dates"
+        shape = (3, len(labels))
+        display = ImputationDisplay(
+            trend=np.ones(len(labels)), fitted=np.ones(shape), n_rows=3, column_labels=labels
+        )
+        for kind in ("trend", "heatmap"):
+            display.plot(kind=kind)
+            display.figure_.canvas.draw()  # where an axis ends beyond all dates, this raises
+
+
 def test_one_column_without_a_date_has_a_name():
     columns = _columns.place(np.array(["NaT"], dtype="M8[D]"))
     assert (columns.positions.tolist(), columns.kind, columns.names) == ([0], "names", ["NaT"])

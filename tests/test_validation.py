@@ -383,6 +383,16 @@ BAD_TABLES = {
         TypeError,
         ["dense table, got a sparse DataFrame", "sparse.to_dense"],
     ),
+    "one sparse Series": (
+        pd.Series(pd.arrays.SparseArray([1.0, 2.0, 3.0])),
+        ValueError,
+        ["2-dim"],
+    ),
+    "a sparse Series": (
+        [CLIENTS[0], pd.Series(pd.arrays.SparseArray([1.0, 2.0, 3.0]))],
+        ValueError,
+        ["client 1", "2-D"],
+    ),
     "sparse vectors": (  # of one dimension, or one row where scipy < 1.13 has no others
         [sparse.coo_array(np.ones(3))] * 2,
         TypeError,
@@ -438,6 +448,11 @@ def test_lazy_frames_are_to_be_collected(which, estimator):
         fitted = clone(estimator).fit(frame)
         with pytest.raises(TypeError, match="got a LazyFrame, .*collect"):
             getattr(fitted, "predict", fitted.transform)(X[which])
+    if which in ("alone", "first") and hasattr(estimator, "partial_fit"):
+        # Their columns are not read where there are no names to compare them with, either.
+        for rows in (frame, frame.to_numpy()):
+            with pytest.raises(TypeError, match=says):
+                clone(estimator).fit(rows).partial_fit(X[which])
 
 
 @pytest.mark.parametrize("as_list", [False, True])

@@ -31,6 +31,7 @@ from .tables import (
     is_mapped,
     refuse_no_number,
     refuse_odd_dtypes,
+    refuse_other_frames,
     refuse_series,
     refuse_what_is_no_table,
     shorten,
@@ -259,8 +260,12 @@ def check_columns_of_fit(estimator, X):
 
     Names come before values: a misspelt column of two tables that were joined holds NaN.
     """
-    want, got = getattr(estimator, "feature_names_in_", None), column_names(first_table(X), 0)
-    if want is not None and got is not None and list(want) != got:
+    want, table = getattr(estimator, "feature_names_in_", None), first_table(X)
+    if want is None:
+        return
+    refuse_other_frames(table, " of client 0" if is_client_list(X) else "")
+    got = column_names(table, 0)
+    if got is not None and list(want) != got:
         raise ValueError(
             f"Expected the columns of the last fit, {shorten(want)}, in that order, got "
             f"{shorten(got)}. Rename or reorder them, or begin anew: fit with warm_start=False, or "

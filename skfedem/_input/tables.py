@@ -120,8 +120,8 @@ def refuse_odd_dtypes(X):
 
 def refuse_sparse_columns(table, whose=""):
     """Raise for a sparse table of pandas, which may be full of what is no zero."""
-    # Tables without columns have the accessor, too.
-    if hasattr(table, "sparse") and len(table.columns):
+    # Tables without columns have the accessor, too, and so has a Series.
+    if hasattr(table, "sparse") and len(getattr(table, "columns", ())):
         refuse_sparse(table, whose, ".sparse.to_dense()")
 
 

@@ -113,8 +113,9 @@ def _fits_an_axis(days):
     from matplotlib.dates import date2num
 
     first, last = date2num(np.array(["0001-01-01", "9999-12-31"], dtype="datetime64[D]"))
-    # Cells reach half a gap beyond the first and the last one; a single one, some days.
-    margin = max(366.0, days.max() - days.min())
+    # Cells reach half a gap beyond the ends, axes of lines a twentieth of all; a single day, some.
+    gaps = np.diff(days)
+    margin = max(366.0, 0.1 * (days.max() - days.min()), 0.5 * np.abs(gaps).max(initial=0))
     return first + margin <= days.min() and days.max() + margin <= last
 
 

@@ -46,9 +46,11 @@ def print_outcome(result, criterion):
     n_rounds = len(result.history["round"]) - 1
     ended = "Converged" if result.converged else "Not converged"
     n_bytes = int(result.history["uplink_bits"].sum()) // 8
+    reached = result.history[criterion][-1]
+    is_evaluated = reached == reached
     print(
-        f"  {ended} after {plural(n_rounds, 'round')}: {criterion.replace('_', '-')} "
-        f"{result.criteria[-1]:.6g}, {n_bytes:,} bytes sent by clients"
+        f"  {ended} after {plural(n_rounds, 'round')}, {n_bytes:,} bytes sent by clients"
+        + (f": {criterion.replace('_', '-')} {reached:.6g}" if is_evaluated else "")
     )
 
 
