@@ -8,7 +8,6 @@ from scipy.sparse import issparse
 from ._federation import owners_of
 from ._input.matrices import is_cell_list
 from ._input.table_labels import label_text
-from ._input.tables import n_dimensions
 from ._messages import shown, warn
 from ._parameters import is_auto
 from .models.families import MAX_LOG_MEAN
@@ -43,8 +42,8 @@ def warn_of_lines(X, known, cells):
     number sites and months. A matrix without gaps has nothing to impute.
     """
     tables = X if is_cell_list(X) else [X]
-    has_lines = cells.shape[1] == 3 and known["_row_labels"] is None
-    if not has_lines or any(issparse(table) or n_dimensions(table) != 2 for table in tables):
+    has_labels = known["_row_labels"] is not None
+    if cells.shape[1] != 3 or has_labels or any(map(issparse, tables)):
         return
     are_complete = len(cells.columns) == 3 * sum(map(len, tables))
     numbers = cells.values[cells.columns < 2]

@@ -914,8 +914,10 @@ def test_lines_without_their_shape_are_told():
     imputer.set_params(family="gaussian")
     gaps, rows, halves = together.copy(), together.copy(), together.copy()
     gaps[[3, 7, 11], 1], rows[7], halves[3, 1] = np.nan, np.nan, 0.5
+    less, more = together.copy(), np.column_stack([together, np.full(len(together), np.nan)])
+    less[3, 1] = -1
     labelled = pd.DataFrame(together, index=[f"site {k}" for k in range(len(together))])
-    for matrix in (gaps, rows, halves, together[:, :2], -together, together > 1, labelled):
+    for matrix in (gaps, rows, halves, less, more, together > 1, labelled):
         imputer.fit(matrix, clients=owners)
     imputer.fit([coo_array(together + 1)])
     imputer.fit(together[None])
