@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import issparse
+from sklearn.utils.validation import _num_samples
 
 from ._federation import owners_of
 from ._input.matrices import is_cell_list
@@ -45,7 +46,7 @@ def warn_of_lines(X, known, cells):
     has_labels = known["_row_labels"] is not None
     if cells.shape[1] != 3 or has_labels or any(map(issparse, tables)):
         return
-    are_complete = len(cells.columns) == 3 * sum(np.shape(table)[0] for table in tables)
+    are_complete = len(cells.columns) == 3 * sum(map(_num_samples, tables))
     numbers = cells.values[cells.columns < 2]
     are_numbers = (numbers >= 0).all() and (numbers == np.floor(numbers)).all()
     # Presences are 0 and 1, which would be two sites at most.
