@@ -467,6 +467,9 @@ def test_arrays_may_come_from_tables_and_files(tmp_path):
         ({"observed_share": np.ones(4)}, r"numbers of shape \(5,\), got dtype float64 and shape"),
         ({"fitted": np.ones((2, 3))}, r"numbers of shape \(any, 5\)"),
         ({"unobserved_columns": [False, True]}, "numpy.flatnonzero"),
+        ({"trend": [1, 2, 3, 4, NAN]}, r"trend to be finite .* \(5,\) with 1 values that are not"),
+        ({"fitted": np.full((4, 5), np.inf)}, "fitted to be finite .* with 20 values"),
+        ({"fitted": np.empty((0, 5))}, r"fitted to be finite and not empty, got shape \(0, 5\)"),
     ],
 )
 def test_messages_about_arrays(arrays, says):

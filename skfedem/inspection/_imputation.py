@@ -92,7 +92,8 @@ class ImputationDisplay:
     Raises
     ------
     TypeError, ValueError
-        For arrays of other shapes, or a family or an order of rows that there is not.
+        For arrays of other shapes, sums or means that are not finite, or a family or an order of
+        rows that there is not.
 
     See Also
     --------
@@ -141,6 +142,13 @@ class ImputationDisplay:
         columns = self.trend.shape
         self.fitted: FloatArray = _numbers("fitted", np.asarray(fitted), (None, *columns))
         bands = self.fitted.shape
+        for name, means in (("trend", self.trend), ("fitted", self.fitted)):
+            if not (means.size and np.isfinite(means).all()):
+                raise ValueError(
+                    f"Expected {name} to be finite and not empty, got shape {means.shape} with "
+                    f"{means.size - np.isfinite(means).sum()} values that are not finite. Every "
+                    "cell has a fitted mean; from_estimator makes these arrays."
+                )
         if isinstance(n_rows, np.ndarray) and not n_rows.ndim:  # numpy.load makes arrays of numbers
             n_rows = n_rows.item()
         check_number("n_rows", n_rows, kind=Integral, low=bands[0])
