@@ -6,52 +6,40 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from ._federation import offsets_of
-from ._random import VALIDATION, ragged_client_uniforms
-
-_NEVER_HELD_OUT = -1
+from ._random import VALIDATION, generator
 
 
-def deal_cells(lengths, n_splits, seed):
-    """Fold of every cell, dealt by its client: at random, and as evenly as can be.
+def deal_cells(cells, n_splits, seed):
+    """Fold of every cell: distinct ones are dealt at random, and as evenly as can be.
+
+    All clients hold a cell out for the same fold, whoever saw it: what one of them saw would tell a
+    fit what others hold out. Only the cells are needed, which the server knows, and no value.
 
     Parameters
     ----------
-    lengths : ndarray of int, shape (n_clients,)
-        How many cells each client observed.
+    cells : CellData
     n_splits : int
     seed : int
 
     Returns
     -------
-    folds : ndarray of int, shape (sum(lengths),)
-        -1 for the only cell of a client, which is never held out.
+    folds : ndarray of int, shape (n_cells,)
+
+    Raises
+    ------
+    ValueError
+        If there are fewer distinct cells than folds.
     """
-    clients = np.arange(len(lengths))
-    owners = np.repeat(clients, lengths)
-    ends = np.cumsum(lengths + 1)
-    uniforms = ragged_client_uniforms(seed, VALIDATION, 0, clients, lengths + 1)
-    # A client's last number is the fold that it deals to first: small clients do not all begin
-    # with the same one.
-    first_folds = (uniforms[ends - 1] * n_splits).astype(np.int64)
-    order = np.lexsort((np.delete(uniforms, ends - 1), owners))
-    dealt = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    folds = np.empty(len(owners), dtype=np.int64)
-    folds[order] = (dealt + first_folds[owners]) % n_splits
-    folds[lengths[owners] == 1] = _NEVER_HELD_OUT
-    return folds
-
-
-def check_folds(folds, n_splits):
-    empty = np.setdiff1d(np.arange(n_splits), folds)
-    if len(empty):
-        smaller = "a smaller n_splits, " if n_splits > 2 else ""
+    numbers = cells.rows.astype(np.int64) * cells.shape[1] + cells.columns
+    distinct, which = np.unique(numbers, return_inverse=True)
+    if len(distinct) < n_splits:
         raise ValueError(
-            f"Expected cells to hold out in each of n_splits={n_splits} folds, got none in "
-            f"{len(empty)} of them: {len(folds)} observed cells (n_samples), of which "
-            f"{np.count_nonzero(folds == _NEVER_HELD_OUT)} are a client's only one, not held "
-            f"out. Use {smaller}labels of clients with more cells each, as observers are and "
-            "single lines are not, or GridSearchCV, which holds clients out."
+            f"Expected at least n_splits={n_splits} distinct observed cells (n_samples), got "
+            f"{len(distinct)}: each fold holds some out. Use a smaller n_splits, at least 2, or "
+            "more cells."
         )
+    order = generator(seed, VALIDATION).permutation(len(distinct))
+    return (order % n_splits)[which]
 
 
 def split_cells(cells, held_out):

@@ -19,14 +19,14 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ._fitted_matrix import tags_of_matrices
-from ._held_out import check_folds, deal_cells, split_cells
+from ._held_out import deal_cells, split_cells
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._matrix_warnings import instead_of_more_rounds
 from ._messages import naming, warn
 from ._parallel import n_workers, single_threaded_libraries
-from ._parameters import check_choice, check_number, check_rank, python_number
-from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
+from ._parameters import check_choice, check_number, check_rank, is_auto, python_number
+from ._penalty_path import Trial, follow_path, largest_penalty, path_trials, tabulated
 from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,
@@ -48,12 +48,20 @@ from .models.main_effects import EFFECTS
 from .solvers._options import check_federated_parameters
 
 _HOW_MANY = "how many there are, or a list"
+_RIDGES = '"auto", or a list'
+# Penalties on the effects. Counts of flocks, whose variance was 4 to 2,000 times their mean, were
+# predicted best with 1 to 10,000: about in proportion.
+_FIRST_RIDGES = (0.1, 1.0)
+_LARGEST_RIDGE = 1e5
+# By this share of what a score differs by between folds the largest one has to be better.
+_WORTH_A_PATH = 0.01
 
 
 class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     """FederatedMatrixImputer whose rank and penalties are chosen by cross-validation.
 
-    Every client deals its observed cells at random to ``n_splits`` folds, and tells nobody how. For
+    The observed cells are dealt at random to ``n_splits`` folds. All clients hold out the cells of
+    a fold together, so that nothing that one of them saw there helps to predict the others. For
     each rank and each penalty on the effects, the fits go down a path of penalties on the low-rank
     part, from the smallest one with which that part is 0; each fit starts from the one before. A
     fit that leaves out a fold is scored by the clients on that fold: each reports the sum of the
@@ -78,13 +86,15 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     eps : float in (0, 1), default=0.01
         Ratio of the last penalty of the path to its first, if ``penalties`` is a number. Decrease
         it where the best penalty is the last: strong signals want a smaller one.
-    effects_penalties : list of float, default=(0.1, 1.0)
+    effects_penalties : "auto" or list of float, default="auto"
         Ridges on the effects to choose from; the time of the search grows with their number.
-        ``1 / effects_penalty`` is the variance of a normal prior on effects: 1 where sites differ
-        by factors like e, the smaller the more they differ. Without effects the first one is taken.
+        "auto" tries 0.1 and 1, and ten times the largest one as long as that is the best, by more
+        than a hundredth of what scores differ by between folds: counts whose variance is many times
+        their mean ask for about as many times the ridge. ``1 / effects_penalty`` is the variance of
+        a normal prior on effects. Without effects the first one is taken.
     n_splits : int, default=5
-        Number of folds, at least 2. A client's only cell is never held out, and a cell that a
-        client observed several times is held out or kept as a whole.
+        Number of folds, at least 2. A cell that was observed several times, by one client or by
+        several, is held out or kept as a whole.
     patience : int or None, default=3
         A path ends when this many penalties in a row have not improved on the best score of the
         path, not counting those so large that no fit has a low-rank part; None follows every path
@@ -151,7 +161,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         first.
     cv_results_ : dict of ndarray
         One entry for each rank and penalties that were tried, in the order of ``ranks``, then of
-        ``effects_penalties``, and down the path: ``param_rank``, ``param_effects_penalty``,
+        ``effects_penalties``, and down the path; those to which "auto" came later follow in the
+        same order: ``param_rank``, ``param_effects_penalty``,
         ``param_penalty``, ``split0_test_score`` and so on (mean log-likelihood per held-out
         observation of a fold, in nats), ``mean_test_score``, ``std_test_score``,
         ``rank_test_score`` (1 is the best); over the folds, the means ``mean_n_iter`` (rounds) and
@@ -226,7 +237,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         ranks: Iterable[int | None] = (None,),
         penalties: int | ArrayLike = 10,
         *,
-        effects_penalties: ArrayLike = (0.1, 1.0),
+        effects_penalties: ArrayLike | Literal["auto"] = "auto",
         eps: float = 1e-2,
         n_splits: int = 5,
         patience: int | None = 3,
@@ -340,16 +351,19 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 has_intercept=self.effects != "none",
             )
             ranks = _checked_ranks(self.ranks, cells.shape)
-            folds = deal_cells(np.diff(cells.offsets), self.n_splits, seed)
-            check_folds(folds, self.n_splits)
+            folds = deal_cells(cells, self.n_splits, seed)
             self._check_minibatches(cells, folds)
             imputer = self._imputer(seed)
-            largest = {
-                ridge: largest_penalty(clone(imputer).set_params(effects_penalty=ridge), cells)
-                for ridge in self._ridges()
-            }
-            paths = {ridge: self._path(penalty_max) for ridge, penalty_max in largest.items()}
-            trials = self._search(imputer, cells, folds, ranks, paths)
+            largest, paths, trials = {}, {}, []
+            ridges = self._ridges()
+            while ridges:
+                for ridge in ridges:
+                    beginning = clone(imputer).set_params(effects_penalty=ridge)
+                    largest[ridge] = largest_penalty(beginning, cells)
+                    paths[ridge] = self._path(largest[ridge])
+                plans = product(ranks, ((ridge, paths[ridge]) for ridge in ridges))
+                trials += self._search(imputer, cells, folds, plans)
+                ridges = self._larger_ridges(trials)
             results = tabulated(trials)
             best_index = int(np.argmin(results["rank_test_score"]))
             best = trials[best_index]
@@ -488,7 +502,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             check_number("eps", self.eps, low=0, low_open=True, high=1, high_open=True, hint=hint)
         else:
             _checked_penalties("penalties", self.penalties, _HOW_MANY)
-        _checked_penalties("effects_penalties", self.effects_penalties)
+        if not is_auto(self.effects_penalties):
+            _checked_penalties("effects_penalties", self.effects_penalties, _RIDGES)
         hint = "Each part of the cells is held out once."
         check_number("n_splits", self.n_splits, kind=Integral, low=2, hint=hint)
         if self.patience is not None:
@@ -499,10 +514,25 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         check_federated_parameters(self)
 
     def _ridges(self):
-        """Penalties on the effects, each once."""
-        ridges = _checked_penalties("effects_penalties", self.effects_penalties)
+        """Penalties on the effects to begin with, each once."""
+        if is_auto(self.effects_penalties):
+            return list(_FIRST_RIDGES if self.effects != "none" else _FIRST_RIDGES[:1])
+        ridges = _checked_penalties("effects_penalties", self.effects_penalties, _RIDGES)
         ridges = list(dict.fromkeys(ridges.tolist()))
         return ridges[:1] if self.effects == "none" else ridges
+
+    def _larger_ridges(self, trials):
+        """Ten times the largest penalty on the effects, in a list, if that was worth its path."""
+        if not is_auto(self.effects_penalties) or self.effects == "none":
+            return []
+        best: dict[float, Trial] = {}
+        for trial in trials:
+            other = best.setdefault(trial.effects_penalty, trial)
+            best[trial.effects_penalty] = max(other, trial, key=lambda each: each.score)
+        *others, largest = sorted(best)
+        gain = best[largest].score - max(best[ridge].score for ridge in others)
+        is_worth_a_path = gain > _WORTH_A_PATH * np.ptp(best[largest].scores)
+        return [10 * largest] if is_worth_a_path and largest < _LARGEST_RIDGE else []
 
     def _path(self, penalty_max):
         if not isinstance(self.penalties, Real):
@@ -527,12 +557,13 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             with naming(f"Without the cells of fold {fold}"):
                 check_minibatches(self, lengths[seen], cells.ids[seen], "observed cells")
 
-    def _search(self, imputer, cells, folds, ranks, paths):
+    def _search(self, imputer, cells, folds, plans):
+        """Trials of paths, each for a rank and a penalty on the effects, in their order."""
         # Sites are shared by then, and nobody will look at the histories.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
         plans = [
             (clone(imputer).set_params(rank=rank, effects_penalty=ridge), path)
-            for rank, (ridge, path) in product(ranks, paths.items())
+            for rank, (ridge, path) in plans
         ]
         trials, n_jobs = [], min(n_workers(self.n_jobs), len(plans))
         # Around all paths: in threads, the end of one would free the libraries of the others.
@@ -623,7 +654,7 @@ def _checked_ranks(ranks, shape=None):
     return list(dict.fromkeys(python_number(rank) for rank in ranks))
 
 
-def _checked_penalties(name, penalties, what="a list"):
+def _checked_penalties(name, penalties, what):
     """Penalties as an array; ``what`` is expected, for the message."""
     expected = f"Expected {name} to be {what} of finite numbers >= 0"
     try:

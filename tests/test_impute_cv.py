@@ -60,7 +60,7 @@ def observed_by(clients, family="gaussian", **options):
 
 
 def folds_of(observed, n_splits, seed=0):
-    return deal_cells(np.diff(observed.offsets), n_splits, seed)
+    return deal_cells(observed, n_splits, seed)
 
 
 class Recorder(FederatedMatrixImputer):
@@ -135,7 +135,9 @@ def test_the_path_of_normal_cells_does_not_know_their_offset():
     cells = np.round(64 * rng.normal(size=(40, 12))) / 64
     cells[rng.random(cells.shape) < 0.4] = np.nan
     searches = [
-        FederatedMatrixImputerCV(penalties=3, n_splits=2, tol=0.1).fit([cells + offset])
+        FederatedMatrixImputerCV(penalties=3, n_splits=2, tol=0.1, random_state=0).fit(
+            [cells + offset]
+        )
         for offset in (0, 1e6)
     ]
     near, far = (search.cv_results_["param_penalty"] for search in searches)
@@ -169,7 +171,7 @@ def test_fits_down_the_path_are_those_from_nothing(family):
     beginning = FederatedMatrixImputer(family=family, effects_penalty=0.01)
     threshold = largest_penalty(beginning, observed)
     imputer = FederatedMatrixImputer(None, family=family, warm_start=True, tol=1e-11, max_iter=2000)
-    penalties = threshold * np.geomspace(1, 0.34, 5)
+    penalties = threshold * np.geomspace(1, 0.34, 20)
     n_rounds, n_rounds_cold = 0, 0
     for trial in path_trials(imputer, [split], penalties, None):
         cold = clone(imputer).set_params(penalty=trial.penalty).fit(split[0])
@@ -251,30 +253,50 @@ def test_penalties_above_the_largest_of_all_do_not_end_the_path():
 # ---- what clients hold out
 
 
-def test_clients_deal_all_their_cells_evenly():
-    lengths = np.array([23, 1, 0, 5, 2, 1, 400])
-    folds = deal_cells(lengths, 5, 0)
-    for first, length in zip(np.cumsum(lengths) - lengths, lengths, strict=True):
-        own = folds[first : first + length]
-        if length == 1:
-            assert own[0] == -1
-        else:
-            assert np.ptp(np.bincount(own, minlength=5)) <= 1
-            assert own.min(initial=0) == 0
-    assert (folds[-400:] != deal_cells(lengths, 5, 1)[-400:]).any()
-    # Not one fold after the other.
-    assert np.bincount(np.diff(folds[-400:]) % 5, minlength=5).min() > 40
-    # Small clients do not all hold out for the same fold.
-    pairs = deal_cells(np.full(1000, 2), 5, 0)
-    assert np.bincount(pairs, minlength=5).min() > 300
-    # Of 1000 last cells, each fold has 200 +- 13.
-    assert np.abs(np.bincount(pairs[1::2], minlength=5) - 200).max() < 4 * 13
+def test_distinct_cells_are_dealt_evenly():
+    clients = clients_of()
+    folds = folds_of(observed_by(clients), 5)
+    seen = ~np.isnan(clients).all(axis=0)
+    distinct = folds_of(observed_by([np.where(seen, 1.0, np.nan)]), 5)
+    assert np.ptp(np.bincount(distinct)) <= 1 and len(np.unique(folds)) == 5
+    assert (folds != folds_of(observed_by(clients), 5, seed=1)).any()
+    # Not one fold after the other, nor by rows or columns.
+    dense = observed_by([np.zeros((40, 50))])
+    dealt = folds_of(dense, 5)
+    assert np.bincount(np.diff(dealt) % 5, minlength=5).min() > 300
+    for lines in (dense.rows, dense.columns):
+        counts = np.bincount(5 * lines + dealt, minlength=5)
+        assert 0.8 < counts.var() / (counts.mean() * 0.8) < 1.3  # that of random dealing is 1
 
 
-def test_a_deal_depends_on_no_other_client():
-    folds = deal_cells(np.array([4, 30, 7]), 3, 0)
-    others = deal_cells(np.array([11, 30, 0, 500]), 3, 0)
-    assert_array_equal(folds[4:34], others[11:41])
+def test_all_clients_hold_a_cell_out_for_the_same_fold():
+    observed = observed_by(clients_of())
+    fold_of_cell = {}
+    folds = folds_of(observed, 4)
+    for row, column, fold in zip(observed.rows, observed.columns, folds, strict=True):
+        assert fold_of_cell.setdefault((row, column), fold) == fold
+    # So whoever saw a cell, the folds are those of one client with all the cells.
+    together = observed_by([np.stack(clients_of())])
+    pooled = dict(
+        zip(zip(together.rows, together.columns, strict=True), folds_of(together, 4), strict=True)
+    )
+    assert pooled == fold_of_cell
+
+
+def test_what_others_saw_of_a_flock_tells_nothing_about_it():
+    # Three observers count the same flocks, whose sizes are noise beside sites and months. If fits
+    # knew what others counted in held-out cells, small penalties would seem to predict these well.
+    rng = np.random.default_rng(0)
+    means = np.exp(rng.normal(3, 1, (40, 1)) + rng.normal(0, 0.3, 15))
+    flocks = means * rng.gamma(3, 1 / 3, means.shape)
+    visited = rng.random(flocks.shape) < 0.4
+    party = [np.where(visited, rng.poisson(flocks), np.nan) for _ in range(3)]
+    search = FederatedMatrixImputerCV(
+        penalties=4, effects_penalties=[1.0], family="poisson", n_splits=3, random_state=0
+    ).fit(party)
+    alone = clone(search).fit([np.stack(party)])
+    assert_allclose(search.best_score_, alone.best_score_, rtol=1e-4)
+    assert search.best_params_ == pytest.approx(alone.best_params_)
 
 
 def test_held_out_cells_are_not_read():
@@ -336,7 +358,13 @@ def test_scores_are_mean_log_likelihoods_of_held_out_observations(family):
 
 def test_results_are_those_of_the_folds():
     search = FederatedMatrixImputerCV(
-        (1, None), 3, n_splits=3, patience=None, tol=1e-3, random_state=0
+        (1, None),
+        3,
+        effects_penalties=(0.1, 1.0),
+        n_splits=3,
+        patience=None,
+        tol=1e-3,
+        random_state=0,
     )
     search.fit(clients_of())
     results = search.cv_results_
@@ -407,6 +435,40 @@ def test_the_penalty_on_the_effects_is_the_one_that_predicts_best(spread, best):
             assert_array_equal(alone.fitted_mean(), search.fitted_mean())
 
 
+def test_larger_penalties_on_the_effects_are_tried_as_long_as_they_are_better():
+    # Flocks: the variance of counts is some 30 times their mean, two counts of a site.
+    rng = np.random.default_rng(0)
+    rates = np.exp(2 + rng.normal(size=(60, 1)) + np.zeros(12)) * rng.gamma(0.2, 5.0, (60, 12))
+    counts = np.where(rng.random(rates.shape) < 0.2, rng.poisson(rates), np.nan)
+    search = FederatedMatrixImputerCV(
+        penalties=[1e9], family="poisson", n_splits=3, tol=1e-3, random_state=0
+    ).fit(counts)
+    ridges, scores = (
+        search.cv_results_[name] for name in ("param_effects_penalty", "mean_test_score")
+    )
+    assert_array_equal(ridges, 10.0 ** np.arange(-1, len(ridges) - 1))
+    assert search.best_params_["effects_penalty"] >= 10 and len(ridges) < 8
+    folds = [search.cv_results_[f"split{fold}_test_score"] for fold in range(3)]
+    worth = np.diff(scores) > 0.01 * np.ptp(folds, axis=0)[1:]
+    assert worth[:-1].all() and not worth[-1]
+    # They come after those of all ranks; and given penalties are all that is tried.
+    both = clone(search).set_params(ranks=[1, None]).fit(counts)
+    assert_array_equal(both.cv_results_["param_rank"][:4], [1, 1, None, None])
+    assert_array_equal(both.cv_results_["param_effects_penalty"][:6], [0.1, 1, 0.1, 1, 10, 10])
+    given = clone(search).set_params(effects_penalties=[0.1, 1.0]).fit(counts)
+    assert_array_equal(given.cv_results_["mean_test_score"], scores[:2])
+    without = clone(search).set_params(effects="none").fit(counts)
+    assert_array_equal(without.cv_results_["param_effects_penalty"], [0.1])
+
+
+def test_larger_penalties_on_the_effects_end_where_no_effect_is_left():
+    # Alternating signs: effects are 0, and the less of them is fitted, the better.
+    table = (-1.0) ** np.add.outer(np.arange(20), np.arange(16))
+    table[np.random.default_rng(0).random(table.shape) < 0.5] = np.nan
+    search = FederatedMatrixImputerCV(penalties=[1e9], random_state=0).fit(table)
+    assert search.cv_results_["param_effects_penalty"].max() == 1e5
+
+
 @every_family
 def test_the_best_estimator_is_fitted_to_all_cells(family):
     clients = clients_of(family)
@@ -435,7 +497,7 @@ def test_the_best_estimator_has_what_the_fits_on_the_way_go_without(capsys):
 def test_the_last_fit_comes_down_the_path_to_the_best_penalty(recorded):
     penalties = [16.0, 8.0, 4.0, 2.0, 1.0]
     search = FederatedMatrixImputerCV(
-        penalties=penalties, effects_penalties=[0.1], n_splits=2, patience=None, random_state=0
+        penalties=penalties, effects_penalties=[100.0], n_splits=2, patience=None, random_state=0
     ).fit(clients_of())
     best = search.best_params_["penalty"]
     assert 16.0 > best > 1.0
@@ -609,7 +671,9 @@ def test_it_says_how_many_fits_did_not_converge():
         },
     }
     for says, parameters in advice.items():
-        search = FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, **parameters)
+        search = FederatedMatrixImputerCV(
+            penalties=[9.0, 1.0], effects_penalties=[0.1, 1.0], n_splits=2, **parameters
+        )
         with pytest.warns(ConvergenceWarning) as caught:
             search.fit(clients_of())
         assert {w.filename for w in caught} == {__file__}
@@ -622,7 +686,11 @@ def test_it_says_how_many_fits_did_not_converge():
 def test_a_search_is_kept_where_warnings_are_errors(max_iter):
     # The last fit did not converge after 10 rounds; after 60, only some of the search did not.
     search = FederatedMatrixImputerCV(
-        penalties=[9.0, 0.1], n_splits=2, max_iter=max_iter, random_state=0
+        penalties=[9.0, 0.1],
+        effects_penalties=[0.1, 1.0],
+        n_splits=2,
+        max_iter=max_iter,
+        random_state=0,
     )
     says = "^Not converged" if max_iter == 10 else "^. of 8 fits of the search"
     with pytest.raises(ConvergenceWarning, match=says):
@@ -651,7 +719,12 @@ def test_a_path_that_ends_too_early_says_so():
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_it_prints_what_it_tried(n_jobs, capsys):
-    options = {"penalties": [9.0, 1.0], "n_splits": 2, "verbose": 1}
+    options = {
+        "penalties": [9.0, 1.0],
+        "effects_penalties": [0.1, 1.0],
+        "n_splits": 2,
+        "verbose": 1,
+    }
     with parallel_config("threading"):
         FederatedMatrixImputerCV(**options, n_jobs=n_jobs).fit(clients_of())
     lines = capsys.readouterr().out.splitlines()
@@ -688,7 +761,11 @@ def test_which_messages_are_counted():
             r"^Expected ranks .* got 10 for a matrix of shape \(14, 9\)",
         ),
         ({"ranks": np.array(2)}, TypeError, "Expected ranks to be a list .* got array"),
-        ({"effects_penalties": "auto"}, TypeError, "^Expected effects_penalties to be a list of f"),
+        (
+            {"effects_penalties": "all"},
+            TypeError,
+            '^Expected effects_penalties to be "auto", or a l',
+        ),
         ({"effects_penalties": 1.0}, TypeError, r"list of .* got 1.0. Give \[1.0\] for a single"),
         ({"effects_penalties": 0}, TypeError, r"list of .* got 0. Give \[0\] for a single"),
         ({"effects_penalties": [-1]}, ValueError, r">= 0, got \[-1\]\.$"),
@@ -707,7 +784,7 @@ def test_which_messages_are_counted():
         ({"eps": 1}, ValueError, "Expected eps to be a number > 0 and < 1, got 1. The smallest"),
         ({"eps": 2}, ValueError, "Expected eps to be a number > 0 and < 1, got 2. The smallest"),
         ({"n_splits": 1}, ValueError, "Expected n_splits to be an integer >= 2"),
-        ({"n_splits": 10_000}, ValueError, "got none in .* Use a smaller n_splits"),
+        ({"n_splits": 10_000}, ValueError, "at least n_splits=10000 .* Use a smaller"),
         ({"patience": 0}, ValueError, "Expected patience .* None follows"),
         ({"family": "gamma"}, ValueError, "Expected family to be one of"),
         ({"family": "poisson"}, ValueError, "Expected non-negative integers .* of client 0"),
@@ -734,11 +811,11 @@ def test_a_client_that_holds_out_too_many_cells_is_named_as_it_is_labelled():
     notes = np.column_stack([*np.indices((6, 4)).reshape(2, -1), np.arange(24.0) % 5])
     observers = np.where(np.arange(24) < 5, "ann", "bob")
     search = FederatedMatrixImputerCV(
-        n_splits=5, penalties=2, max_iter=3, batch_size=5, replacement=False
+        n_splits=5, penalties=2, max_iter=3, batch_size=5, replacement=False, random_state=0
     )
     with pytest.raises(ValueError, match=r"of fold 0: Expected .* got 4 for client 'ann'\."):
         search.fit(notes, clients=observers, shape=(6, 4))
-    search.set_params(batch_size=4).fit(notes, clients=observers, shape=(6, 4))
+    search.set_params(batch_size=3).fit(notes, clients=observers, shape=(6, 4))
     # Who has seen nothing draws nothing.
     with pytest.warns(UserWarning, match="1 of 3 clients have no observed cell"):
         search.fit([notes[:5], notes[5:], np.empty((0, 3))], shape=(6, 4))
@@ -753,9 +830,8 @@ def test_scores_whose_squares_overflow_have_a_deviation():
 
 
 def test_bad_data():
-    for n_splits, says in ((2, "Use labels of clients"), (3, "Use a smaller n_splits, labels")):
-        with pytest.raises(ValueError, match=f"of which 3 are a client's only one, .*{says}"):
-            FederatedMatrixImputerCV(n_splits=n_splits).fit([np.array([[1.0, np.nan]])] * 3)
+    with pytest.raises(ValueError, match="at least n_splits=2 distinct .*, got 1: .*more cells"):
+        FederatedMatrixImputerCV(n_splits=2).fit([np.array([[1.0, np.nan]])] * 3)
     with pytest.raises(NotFittedError):
         FederatedMatrixImputerCV().fitted_mean()
     with pytest.raises(ValueError, match="at least one observed cell"):
