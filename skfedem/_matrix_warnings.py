@@ -39,12 +39,11 @@ def instead_of_more_rounds(estimator):
 def warn_of_lines(X, known, cells):
     """Warn if tables look like lines (site, month, value) whose ``shape`` was not given.
 
-    Lines are rows of dense tables. They have no gaps and no labels, and their first two columns
+    Lines are rows of dense tables. They have no gaps and no names, and their first two columns
     number sites and months. A matrix without gaps has nothing to impute.
     """
     tables = X if is_cell_list(X) else [X]
-    has_labels = known["_row_labels"] is not None
-    if cells.shape[1] != 3 or has_labels or any(map(issparse, tables)):
+    if cells.shape[1] != 3 or _has_names(known["_row_labels"]) or any(map(issparse, tables)):
         return
     are_complete = len(cells.columns) == 3 * sum(map(_num_samples, tables))
     numbers = cells.values[cells.columns < 2]
@@ -59,6 +58,14 @@ def warn_of_lines(X, known, cells):
         )
 
 
+def _has_names(labels):
+    """Whether rows are called anything but numbers, which stay of lines that were filtered."""
+    if labels is None:
+        return False
+    kind = getattr(getattr(labels, "dtype", None), "kind", "O")
+    return kind not in "iu" or getattr(labels, "name", None) is not None
+
+
 def warn_of_guard(theta):
     """Warn if Poisson means are capped before exp overflows."""
     n_cut = np.count_nonzero(theta > MAX_LOG_MEAN)
@@ -66,7 +73,7 @@ def warn_of_guard(theta):
         warn(
             f"The fitted means of {n_cut} of {theta.size} cells are above "
             f"{np.exp(MAX_LOG_MEAN):.3g} and were cut there, before exp overflows. Use a larger "
-            "penalty or a smaller rank.",
+            "penalty or effects_penalty, or a smaller rank.",
             UserWarning,
         )
 
@@ -87,7 +94,7 @@ def warn_of_means(theta, largest):
             f"The fitted means of {is_far.sum()} of {theta.size} cells, up to "
             f"{np.exp(farthest.max()):.3g}, are more than {_EXTRAPOLATED} times the largest of an "
             f"observed cell, {np.exp(largest[row]):.3g}: sums over such cells mean nothing. Use a "
-            "larger penalty; FederatedMatrixImputerCV chooses one.",
+            "larger penalty or effects_penalty; FederatedMatrixImputerCV chooses both.",
             UserWarning,
         )
 

@@ -818,3 +818,11 @@ def test_the_longest_name_that_is_accepted_is_saved_twice(tmp_path):
     gm = FederatedGaussianMixture(2, checkpoint=tmp_path / ("a" * longest), checkpoint_every=1)
     gm.set_params(max_iter=2).fit(make_clients())
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("header", [np.arange(3), np.array("a text, no JSON")])
+def test_a_header_of_others_makes_no_checkpoint(header, tmp_path):
+    foreign = tmp_path / "foreign.npz"
+    np.savez(foreign, header=header)
+    with pytest.raises(ValueError, match="got another file"):
+        FederatedGaussianMixture().fit(np.zeros((5, 2)), resume_from=foreign)

@@ -29,6 +29,7 @@ from skfedem import (
     _parallel,
 )
 from skfedem._compat import SEEDED_ARPACK
+from skfedem._matrix_warnings import instead_of_more_rounds, warn_of_means
 from skfedem.compression import Dithering, RandK
 from skfedem.datasets import make_site_counts
 from skfedem.models import main_effects
@@ -908,6 +909,10 @@ def test_lines_without_their_shape_are_told():
         imputer.fit(together, clients=owners)
     with pytest.warns(UserWarning, match="taken for three months"):
         imputer.fit([client[:20] for client in triplets])
+    # The index of a filtered or sorted table has lost its beginning or its order, and is no name.
+    for frame in (pd.DataFrame(together)[5:], pd.DataFrame(together).sort_values(2)):
+        with pytest.warns(UserWarning, match="taken for three months"):
+            imputer.fit(frame)
     imputer.fit(pd.DataFrame(together), clients=owners, shape=CLIENTS[0].shape)  # warns nothing
     three = np.column_stack([*np.indices((20, 3)).reshape(2, -1), np.arange(60)])
     imputer.fit(three, shape=(20, 3))
@@ -916,8 +921,9 @@ def test_lines_without_their_shape_are_told():
     gaps[[3, 7, 11], 1], rows[7], halves[3, 1] = np.nan, np.nan, 0.5
     less, more = together.copy(), np.column_stack([together, np.full(len(together), np.nan)])
     less[3, 1] = -1
-    labelled = pd.DataFrame(together, index=[f"site {k}" for k in range(len(together))])
-    for matrix in (gaps, rows, halves, less, more, together > 1, labelled):
+    named = pd.DataFrame(together, index=[f"site {k}" for k in range(len(together))])
+    numbered = pd.DataFrame(together, index=pd.RangeIndex(1, len(together) + 1, name="site"))
+    for matrix in (gaps, rows, halves, less, more, together > 1, named, numbered):
         imputer.fit(matrix, clients=owners)
     imputer.fit([coo_array(together + 1)])
     imputer.fit(together[None])
@@ -1769,7 +1775,9 @@ def test_means_that_reach_the_guard_are_said(monkeypatch):
     with pytest.warns(UserWarning, match="cells are above 7.39 and were cut there") as caught:
         imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
     assert [warning.filename for warning in caught] == [__file__]
-    with pytest.warns(UserWarning, match="Use a larger penalty or a smaller rank"):
+    with pytest.warns(
+        UserWarning, match="Use a larger penalty or effects_penalty, or a smaller rank"
+    ):
         imputer.fitted_mean()
     with pytest.warns(UserWarning, match="cut there"):
         imputer.transform(STACKED)
@@ -2081,3 +2089,18 @@ def test_means_far_above_what_a_row_shows_are_told_whoever_else_is_there(contain
         with pytest.warns(UserWarning, match="^The fitted means of 1 of .* cells") as caught:
             imputer.transform(clients)
         assert len(caught) == 1
+
+
+def test_means_are_compared_with_the_largest_that_their_own_row_shows():
+    theta = np.array([[0.0, 0.0], [1.0, 9.0]])
+    says = r"of 1 of 4 cells, up to 8.1e\+03, .* 100 times the largest of an observed cell, 7.39:"
+    with pytest.warns(UserWarning, match=says):
+        warn_of_means(theta, np.array([5.0, 2.0]))
+    # Where next to nothing was observed, means below 100 are not far from it.
+    warn_of_means(np.array([[-9.0, np.log(50)]]), np.array([-9.0]))
+
+
+def test_who_reads_minibatches_is_told_of_the_other_solver():
+    (told,) = instead_of_more_rounds(FederatedMatrixImputer(batch_size=3))
+    assert 'solver="vr_fedem"' in told.replace("'", '"')
+    assert not instead_of_more_rounds(FederatedMatrixImputer(batch_size=3, solver="vr_fedem"))

@@ -12,11 +12,12 @@ from scipy.stats import ortho_group
 import literal_imputation as oracle
 from skfedem import FederatedMatrixImputer
 from skfedem._federation import Federation, offsets_of
+from skfedem._input.cells import check_cells
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models import main_effects, thresholding
 from skfedem.models.families import FAMILIES
-from skfedem.models.low_rank_start import low_rank_model, start_run
+from skfedem.models.low_rank_start import cell_federation, low_rank_model, start_run
 from skfedem.models.low_rank_theta import (
     Cells,
     LowRank,
@@ -741,3 +742,12 @@ def test_where_nothing_is_curved_a_step_is_finite():
     pooled = pooled_everywhere(np.ones((2, 2)), "poisson")
     assert 0 < 1 / largest_curvature(pooled, np.full(4, -800.0)) < np.inf
     assert largest_curvature(pooled, np.log([1.0, 2.0, 7.0, 3.0])) == pytest.approx(7.0, rel=1e-15)
+
+
+def test_weights_of_clients_add_up_to_one_whatever_was_observed_again():
+    cell = np.array([[1.0, np.nan], [2.0, 3.0]])
+    X = [np.stack([cell] * 3), cell, cell[:, ::-1] * [1, np.nan]]
+    data = check_cells(FederatedMatrixImputer(), X, family=FAMILIES["gaussian"])
+    for client_weights in ("n_samples", "uniform"):
+        federation = cell_federation(data, np.arange(3), client_weights)
+        assert federation.weights.sum() == pytest.approx(1, abs=1e-15)

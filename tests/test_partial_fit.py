@@ -911,3 +911,44 @@ def test_one_client_in_place_of_another_is_no_certain_step():
     # A whole step would have left nothing of the component that client 1 used to see.
     assert gm.history_["safeguarded"][-1] > 0
     assert (gm.weights_ > 0.1).all()
+
+
+def test_weights_that_all_rows_of_a_client_share_change_no_mean_of_its_batches():
+    gm = FederatedGaussianMixture(**NOISY, batch_size=20, client_weights="uniform")
+    weights = [np.full(len(rows), 1.0 + k) for k, rows in enumerate(CLIENTS)]
+    plain = clone(gm).partial_fit(CLIENTS)
+    assert plain.history_["round"][-1] > 1
+    weighted = clone(gm).partial_fit(CLIENTS, sample_weight=weights)
+    assert_same(weighted, plain, **ALMOST)
+
+
+def test_the_next_call_begins_with_the_parameters_of_this_one():
+    # Ŝ and the second moment of the rows went one step, also where the safeguard made it shorter.
+    noise, n_shortened = {"step_size": 0.3, "omega": 4.0, "participation": 0.5}, 0
+    gm = FederatedGaussianMixture(**GIVEN, **noise, covariance_type="tied")
+    gm.partial_fit(X[:150], clients=OWNERS[:150])
+    for batch, labels in batches_of(3):
+        server, model = gm.partial_fit(batch, clients=labels)._memory.server, gm._memory.model
+        n_shortened += gm.history_["safeguarded"][-1]
+        parameters = model.maximization(server.statistics)
+        assert_array_equal(parameters.covariances, server.parameters.covariances)
+    assert n_shortened > 0
+
+
+def test_the_first_call_is_one_of_a_stream():
+    # Messages are in other units than those of a fit, where clients tell no second moment.
+    given = {**NOISY, "covariance_type": "tied", "client_weights": "uniform"}
+    begun = fit(FederatedGaussianMixture(**given, max_iter=0), CLIENTS)
+    first = FederatedGaussianMixture(**given).partial_fit(CLIENTS)
+    assert_same(first, begun.partial_fit(CLIENTS), **ALMOST)
+
+
+def test_a_fit_knows_clients_of_a_stream_in_whatever_order_they_came():
+    gm = FederatedGaussianMixture(**NOISY, warm_start=True)
+    for first in (3, 0):
+        gm.partial_fit(X[first <= OWNERS], clients=OWNERS[first <= OWNERS])
+    assert gm.client_ids_.tolist() == [3, 4, 0, 1, 2]
+    controls = gm._memory.states.controls
+    fit(gm.set_params(max_iter=0), X, clients=OWNERS)
+    assert gm.client_ids_.tolist() == [0, 1, 2, 3, 4]
+    assert_array_equal(gm._memory.states.controls, controls[[2, 3, 4, 0, 1]])

@@ -768,3 +768,29 @@ def test_a_fixed_step_does_not_take_over_how_far_an_automatic_one_had_grown():
     grown = fit(imputer, MATRICES)._memory.server.statistics.natural_step
     imputer.set_params(step_size=1.0, max_iter=0).fit(MATRICES)
     assert imputer._memory.server.statistics.natural_step < grown
+
+
+def test_imputers_begin_anew_with_other_values_of_the_same_cells():
+    imputer = FederatedMatrixImputer(**NOISY_COUNTS, max_iter=9, warm_start=True)
+    fit(imputer, MATRICES)
+    fit(imputer.set_params(max_iter=0), [matrix + 1 for matrix in MATRICES])
+    # Control variates are those of other values.
+    assert imputer.history_["epoch"][0] == 1
+    assert imputer.history_["uplink_bits"][0] > 0
+
+
+def test_a_fit_that_goes_on_is_evaluated_every_so_many_rounds_of_its_own():
+    gm = FederatedGaussianMixture(**NOISY, eval_every=4, max_iter=6, warm_start=True)
+    for fitted in (fit(gm, CLIENTS), fit(gm, CLIENTS)):
+        evaluated = np.flatnonzero(np.isfinite(fitted.history_["log_likelihood"]))
+        assert evaluated.tolist() == [0, 4, 6]
+
+
+def test_of_exact_rounds_only_the_last_is_evaluated_by_itself(monkeypatch):
+    evaluated, asked = _loop.evaluated_columns, []
+    monkeypatch.setattr(
+        _loop, "evaluated_columns", lambda *args: asked.append(args) or evaluated(*args)
+    )
+    gm = fit(FederatedGaussianMixture(**GIVEN, max_iter=5), CLIENTS)
+    assert len(asked) == 1
+    assert np.isfinite(gm.history_["log_likelihood"]).all()
