@@ -27,7 +27,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "**/sg_execution_times.rst"]
+exclude_patterns = ["_build", "**sg_execution_times.rst"]
 default_role = "literal"
 
 autosummary_generate = True

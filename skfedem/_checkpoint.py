@@ -155,6 +155,10 @@ def _arrays_of(path):
         raise ValueError(
             f"Expected a checkpoint to resume from at {path}, got a folder. Name the file in it."
         )
+    if not path.is_file():
+        raise ValueError(
+            f"Expected a checkpoint to resume from at {path}, got a device or a pipe. Name a file."
+        )
     with path.open("rb") as handle:
         start = handle.read(len(_ZIP))
     if not _ZIP.startswith(start):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from sklearn.base import (
     BaseEstimator,
@@ -30,6 +29,7 @@ from ._typing import (
     FloatArray,
     IntArray,
     LabelsByClient,
+    OneTable,
     RowWeights,
     Transformed,
 )
@@ -48,7 +48,7 @@ class FittedMixture(
     """Methods of a fitted mixture, which use the attributes that ``fit`` has set."""
 
     @overload
-    def predict(self, X: NDArray[Any]) -> IntArray: ...
+    def predict(self, X: OneTable) -> IntArray: ...
     @overload
     def predict(self, X: ClientsLike) -> LabelsByClient: ...
     def predict(self, X: ClientsLike) -> LabelsByClient:
@@ -73,7 +73,7 @@ class FittedMixture(
         return self._by_client(X, "predict")
 
     @overload
-    def predict_proba(self, X: NDArray[Any]) -> FloatArray: ...
+    def predict_proba(self, X: OneTable) -> FloatArray: ...
     @overload
     def predict_proba(self, X: ClientsLike) -> ByClient: ...
     def predict_proba(self, X: ClientsLike) -> ByClient:
@@ -122,7 +122,7 @@ class FittedMixture(
         return self.predict_proba(X)
 
     @overload
-    def score_samples(self, X: NDArray[Any]) -> FloatArray: ...
+    def score_samples(self, X: OneTable) -> FloatArray: ...
     @overload
     def score_samples(self, X: ClientsLike) -> ByClient: ...
     def score_samples(self, X: ClientsLike) -> ByClient:

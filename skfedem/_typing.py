@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,13 @@ IntArray = NDArray[np.integer[Any]]
 BoolArray = NDArray[np.bool_]
 
 # ---- what users give
+
+
+class OneTable(Protocol):
+    """An array or a DataFrame: what is one table, where a list may hold several."""
+
+    def __array__(self) -> NDArray[Any]: ...
+
 
 ClientsLike = ArrayLike | Sequence[ArrayLike]
 """One table, or a list with one table for each client."""

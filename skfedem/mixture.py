@@ -37,6 +37,7 @@ from ._typing import (
     InitParams,
     IntArray,
     LabelsByClient,
+    OneTable,
     RowWeights,
     Seed,
     SolverName,
@@ -575,7 +576,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     @overload
     def fit_predict(
         self,
-        X: NDArray[Any],
+        X: OneTable,
         y: object = None,
         *,
         clients: ArrayLike | None = None,

@@ -790,6 +790,9 @@ def test_a_pipe_is_not_replaced(tmp_path):
     with pytest.raises(ValueError, match="a device or a pipe, which would be replaced. Name a"):
         FederatedMatrixImputer(checkpoint=tmp_path / "pipe", max_iter=3).fit(matrices())
     assert (tmp_path / "pipe").is_fifo()
+    # Nor is one read, which would wait for ever.
+    with pytest.raises(ValueError, match="resume from at .*pipe, got a device or a pipe. Name a f"):
+        FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path / "pipe")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")

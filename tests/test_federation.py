@@ -352,7 +352,7 @@ def test_libraries_have_one_thread_beside_workers():
     with threadpool_limits(limits=2):
         before = n_threads()
         with Workers(1):
-            assert set(n_threads()) == {1}
+            assert set(n_threads()) <= {1}  # there may be none that can be asked
         assert n_threads() == before
 
 

@@ -903,6 +903,7 @@ def test_a_moving_mean_does_not_run_across_a_gap(pyplot):
     ],
 )
 def test_gaps_between_columns(labels, lengths):
+    pytest.importorskip("matplotlib")
     positions = _columns.place(np.asarray(labels)).positions
     assert [run.stop - run.start for run in _columns.unbroken(positions)] == lengths
 
@@ -1280,6 +1281,7 @@ def test_dates_of_any_year_that_leaves_room_are_placed_to_scale(pyplot, ends):
 
 
 def test_one_column_without_a_date_has_a_name():
+    pytest.importorskip("matplotlib")
     columns = _columns.place(np.array(["NaT"], dtype="M8[D]"))
     assert (columns.positions.tolist(), columns.kind, columns.names) == ([0], "names", ["NaT"])
 

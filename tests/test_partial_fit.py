@@ -17,6 +17,7 @@ from problems import quiet_fit as fit
 from problems import stack
 from skfedem import FederatedGaussianMixture, _parallel
 from skfedem.compression import Dithering
+from skfedem.datasets import split_clients
 from skfedem.solvers._stream import batches
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -271,6 +272,25 @@ def test_clients_are_known_by_large_integers(first, then):
     says = "labels like those of the calls before.* call fit with warm_start=False, or partial_fit"
     with pytest.raises(ValueError, match=says):
         gm.partial_fit(rows, clients=each.astype(str))
+
+
+def test_objects_of_other_types_are_not_taken_for_new_clients():
+    rows = make_rows(40)
+    days = pd.date_range("2026-01-01", periods=2).to_pydatetime()[np.arange(40) % 2]
+    texts = np.array([str(day) for day in days])
+    periods = pd.Series(days).dt.to_period("D")
+    gm = FederatedGaussianMixture(2, random_state=0, warm_start=True).partial_fit(
+        rows, clients=days
+    )
+    for labels, got in ((texts, "dtype <U19"), (periods, "type Period")):
+        for fitted in (gm.partial_fit, gm.fit):
+            with pytest.raises(ValueError, match=f"of type datetime, got {got}"):
+                fitted(rows, clients=labels)
+    assert gm.partial_fit(rows, clients=list(days)).n_clients_ == 2
+    # Texts are texts, whatever holds them.
+    gm = FederatedGaussianMixture(2, random_state=0).partial_fit(rows, clients=texts)
+    for labels in (list(texts), pd.Series(texts), pd.Categorical(texts)):
+        assert gm.partial_fit(rows, clients=labels).n_clients_ == 2
 
 
 @pytest.mark.parametrize("control_step", [1.0, 0.3])
@@ -952,3 +972,17 @@ def test_a_fit_knows_clients_of_a_stream_in_whatever_order_they_came():
     fit(gm.set_params(max_iter=0), X, clients=OWNERS)
     assert gm.client_ids_.tolist() == [0, 1, 2, 3, 4]
     assert_array_equal(gm._memory.states.controls, controls[[2, 3, 4, 0, 1]])
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="new in NumPy 2")
+@pytest.mark.parametrize("missing", [np.nan, None, pd.NA], ids=repr)
+def test_missing_ones_among_numpys_strings_are_nobody(missing):
+    labels = np.array(list("abcd") * 10, dtype=object)
+    labels[3] = missing
+    strings = labels.astype(np.dtypes.StringDType(na_object=missing))
+    gm, rows = FederatedGaussianMixture(2, random_state=0), make_rows(40)
+    for fitted in (gm.fit, gm.partial_fit):
+        with pytest.raises(ValueError, match="got a missing one at row 3"):
+            fitted(rows, clients=strings)
+    with pytest.raises(ValueError, match="got a missing one in row 3 of y"):
+        split_clients(rows, 2, scheme="label", y=strings, random_state=0)

@@ -213,7 +213,7 @@ ESTIMATORS = [
     FederatedGaussianMixture(2, max_iter=500, random_state=0),
     FederatedMatrixImputer(1),
     FederatedMatrixImputer(1, rows="disjoint"),
-    FederatedMatrixImputerCV(penalties=3, n_splits=2, random_state=0),
+    FederatedMatrixImputerCV(penalties=[1.0], n_splits=2, random_state=0),
     FederatedPCA(2),
     FederatedStandardScaler(),
     FederatedStandardScaler(with_mean=False, with_std=False),
@@ -256,6 +256,7 @@ def test_annotated_attributes_are_the_documented_ones(cls):
 # mypy has to report the lines that end in "# wrong", and no others.
 A_USERS_SCRIPT = """
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -279,6 +280,15 @@ gm.set_params(tol=1e-2)
 gm = gm.fit(clients)
 gm.fit(table, clients=["here"] * 80).fit([[0.0, 1.0], [2.0, 3.0]]).fit((table, table.tolist()))
 weights: NDArray[np.float64] = gm.weights_[gm.predict(table)]
+
+
+class Frame:  # a table that is no array, as DataFrames are
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return table
+
+
+of_frame: tuple[int, ...] = gm.predict(Frame()).shape + gm.fit_predict(Frame()).shape
+likely_of_frame: float = gm.predict_proba(Frame()).max() + gm.score_samples(Frame()).min()
 largest = int(gm.fit_predict(table).max())
 likely: float = gm.predict_proba(table).max() + gm.score_samples(table).min() + gm.score(clients)
 for labels in gm.predict(clients):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .tables import is_missing, refuse_masked
+from .tables import missing_labels, refuse_masked
 
 
 def refuse_name(clients):
@@ -115,10 +115,7 @@ def _label_array(labels, n_rows):
             f"{array.shape}. Labels say who owns a row; lengths or lists of rows do not fit here. "
             "Tuples are labels in a pandas Series."
         )
-    if array.dtype != object:
-        missing = np.flatnonzero(array != array)
-    else:
-        missing = np.flatnonzero([is_missing(label) for label in array])
+    missing = missing_labels(array)
     if len(missing):
         raise ValueError(
             f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "

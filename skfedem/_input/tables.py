@@ -318,6 +318,13 @@ def is_missing(label):
         return True
 
 
+def missing_labels(labels):
+    """Positions at which an array of labels has a missing one."""
+    if labels.dtype.kind in "OT":  # what is missing among strings equals itself in an array
+        return np.flatnonzero([is_missing(label) for label in labels.tolist()])
+    return np.flatnonzero(labels != labels)
+
+
 def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
     """Raise for numbers that are missing, infinite, or too large to be squared."""
     n_rows = max(1, _BLOCK // rows.shape[1])

@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
 
 from .._input.client_labels import refuse_partial_order
-from .._input.tables import is_missing, unmasked
+from .._input.tables import missing_labels, unmasked
 from .._parameters import check_choice, check_number, takes_python_numbers
 from .._typing import IntArray, Seed
 
@@ -235,7 +235,7 @@ def _label_codes(y, n_samples, scheme):
     y = column_or_1d(y if hasattr(y, "dtype") else np.asarray(y, dtype=object))
     if len(y) != n_samples:
         raise ValueError(f"Expected y to have one label per row of X, {n_samples}, got {len(y)}.")
-    missing = np.flatnonzero([is_missing(label) for label in y] if y.dtype == object else y != y)
+    missing = missing_labels(y)
     if len(missing):
         raise ValueError(
             f"Expected a label for every row, got a missing one in row {missing[0]} of y: drop or "

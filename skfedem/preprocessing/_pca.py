@@ -17,7 +17,7 @@ from .._input.clients import check_rows, store, together
 from .._input.tables import is_client_list
 from .._parameters import check_number, check_switch
 from .._rows import in_blocks, precision_of
-from .._typing import ByClient, ClientsLike, FloatArray, Transformed
+from .._typing import ByClient, ClientsLike, FloatArray, OneTable, Transformed
 from ._fitted import check_transformed, read_clients
 from ._moments import n_rows_for_products, pooled_moments
 
@@ -256,7 +256,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return old.astype(scores.dtype, copy=False)
 
     @overload
-    def score_samples(self, X: NDArray[Any]) -> FloatArray: ...
+    def score_samples(self, X: OneTable) -> FloatArray: ...
     @overload
     def score_samples(self, X: ClientsLike) -> ByClient: ...
     def score_samples(self, X: ClientsLike) -> ByClient:

@@ -227,22 +227,29 @@ def join(memory, ids, client_weights):
 
 def _check_kinds(known, ids):
     """Raise for labels that cannot be those of known clients: all would count as new."""
-    kinds = {_kind(labels) for labels in (known, ids)}
-    if len(kinds - {"O", "U", "T"}) > 0 and len(kinds) > 1:
+    of_known, of_ids = _kind(known), _kind(ids)
+    if of_known != of_ids:
+        of_known, of_ids = (
+            f"type {kind}" if labels.dtype == object else f"dtype {labels.dtype}"
+            for labels, kind in ((known, of_known), (ids, of_ids))
+        )
         raise ValueError(
-            f"Expected client labels like those of the calls before, of dtype {known.dtype}, got "
-            f"dtype {ids.dtype}. Name clients by the same labels in every call (those of a list "
-            "are their positions; of one table alone, 0), or begin anew: call fit with "
-            "warm_start=False, or partial_fit on a clone."
+            f"Expected client labels like those of the calls before, of {of_known}, got {of_ids}. "
+            "Name clients by the same labels in every call (those of a list are their positions; "
+            "of one table alone, 0), or begin anew: call fit with warm_start=False, or "
+            "partial_fit on a clone."
         )
 
 
 def _kind(labels):
-    """Kind of labels: "number", also for numbers as objects; else the kind of their dtype."""
-    numbers = labels.dtype.kind in "biuf" or (
-        labels.dtype == object and all(isinstance(label, Real) for label in labels)
-    )
-    return "number" if numbers else labels.dtype.kind
+    """Kind of labels: "number" or "text", also as objects; else their types or kind of dtype."""
+    if labels.dtype != object:
+        names = {**dict.fromkeys("biuf", "number"), **dict.fromkeys("UT", "text")}
+        return names.get(labels.dtype.kind, labels.dtype.kind)
+    for name, one_type in (("number", Real), ("text", str)):
+        if all(isinstance(label, one_type) for label in labels):
+            return name
+    return " and ".join(sorted({type(label).__name__ for label in labels}))
 
 
 def _together(known, new):
