@@ -118,7 +118,11 @@ def print_searches():
         seconds, scores = {None: [], 2: []}, []
         for n_jobs in (None, 2, None, 2):
             search = FederatedMatrixImputerCV(
-                ranks, family="poisson", random_state=0, n_jobs=n_jobs
+                ranks,
+                effects_penalties=(0.1, 1.0),
+                family="poisson",
+                random_state=0,
+                n_jobs=n_jobs,
             )
             begun = time.perf_counter()
             search.fit(counts.clients, shape=(n_sites, n_months))
