@@ -35,8 +35,8 @@ def deal_cells(cells, n_splits, seed):
     if len(distinct) < n_splits:
         raise ValueError(
             f"Expected at least n_splits={n_splits} distinct observed cells (n_samples), got "
-            f"{len(distinct)}: each fold holds some out. Use a smaller n_splits, at least 2, or "
-            "more cells."
+            f"{len(distinct)}: each fold holds some out. Use "
+            f"{'a smaller n_splits, or ' if n_splits > 2 else ''}more cells."
         )
     order = generator(seed, VALIDATION).permutation(len(distinct))
     return (order % n_splits)[which]

@@ -59,11 +59,12 @@ def warn_of_lines(X, known, cells):
 
 
 def _has_names(labels):
-    """Whether rows are called anything but numbers, which stay of lines that were filtered."""
+    """Whether rows are called anything but the numbers with gaps that filtered lines keep."""
     if labels is None:
         return False
     kind = getattr(getattr(labels, "dtype", None), "kind", "O")
-    return kind not in "iu" or getattr(labels, "name", None) is not None
+    is_named = kind not in "iu" or getattr(labels, "name", None) is not None
+    return is_named or bool((np.diff(np.asarray(labels)) == 1).all())  # years
 
 
 def warn_of_guard(theta):

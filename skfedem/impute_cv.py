@@ -50,7 +50,7 @@ from .solvers._options import check_federated_parameters
 _HOW_MANY = "how many there are, or a list"
 _RIDGES = '"auto", or a list'
 # Penalties on the effects. Counts of flocks, whose variance was 4 to 2,000 times their mean, were
-# predicted best with 1 to 10,000: about in proportion.
+# predicted best with 10 to 10,000: about in proportion.
 _FIRST_RIDGES = (0.1, 1.0)
 _LARGEST_RIDGE = 1e5
 # By this share of what a score differs by between folds the largest one has to be better.
@@ -89,9 +89,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     effects_penalties : "auto" or list of float, default="auto"
         Ridges on the effects to choose from; the time of the search grows with their number.
         "auto" tries 0.1 and 1, and ten times the largest one as long as that is the best, by more
-        than a hundredth of what scores differ by between folds: counts whose variance is many times
-        their mean ask for about as many times the ridge. ``1 / effects_penalty`` is the variance of
-        a normal prior on effects. Without effects the first one is taken.
+        than a hundredth of what scores differ by between folds, up to 1e5: counts whose variance is
+        many times their mean ask for about as many times the ridge. ``1 / effects_penalty`` is the
+        variance of a normal prior on effects. Without effects the first one is taken.
     n_splits : int, default=5
         Number of folds, at least 2. A cell that was observed several times, by one client or by
         several, is held out or kept as a whole.

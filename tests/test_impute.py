@@ -909,8 +909,9 @@ def test_lines_without_their_shape_are_told():
         imputer.fit(together, clients=owners)
     with pytest.warns(UserWarning, match="taken for three months"):
         imputer.fit([client[:20] for client in triplets])
-    # The index of a filtered or sorted table has lost its beginning or its order, and is no name.
-    for frame in (pd.DataFrame(together)[5:], pd.DataFrame(together).sort_values(2)):
+    # The index of a filtered or sorted table has gaps or another order, and is no name.
+    filtered = pd.DataFrame(together)[np.arange(len(together)) != 7]
+    for frame in (filtered, pd.DataFrame(together).sort_values(2)):
         with pytest.warns(UserWarning, match="taken for three months"):
             imputer.fit(frame)
     imputer.fit(pd.DataFrame(together), clients=owners, shape=CLIENTS[0].shape)  # warns nothing
@@ -923,7 +924,8 @@ def test_lines_without_their_shape_are_told():
     less[3, 1] = -1
     named = pd.DataFrame(together, index=[f"site {k}" for k in range(len(together))])
     numbered = pd.DataFrame(together, index=pd.RangeIndex(1, len(together) + 1, name="site"))
-    for matrix in (gaps, rows, halves, less, more, together > 1, named, numbered):
+    years = pd.DataFrame(together, index=range(2001, 2001 + len(together)))
+    for matrix in (gaps, rows, halves, less, more, together > 1, named, numbered, years):
         imputer.fit(matrix, clients=owners)
     imputer.fit([coo_array(together + 1)])
     imputer.fit(together[None])

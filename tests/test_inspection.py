@@ -469,6 +469,7 @@ def test_arrays_may_come_from_tables_and_files(tmp_path):
         ({"unobserved_columns": [False, True]}, "numpy.flatnonzero"),
         ({"trend": [1, 2, 3, 4, NAN]}, r"trend to be finite .* \(5,\) with 1 values that are not"),
         ({"fitted": np.full((4, 5), np.inf)}, "fitted to be finite .* with 20 values"),
+        ({"trend": np.ma.masked_equal([1, 2, 3, 4, 5], 3)}, "trend to be finite .* with 1 values"),
         ({"fitted": np.empty((0, 5))}, r"fitted to be finite and not empty, got shape \(0, 5\)"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -274,23 +275,43 @@ def test_clients_are_known_by_large_integers(first, then):
         gm.partial_fit(rows, clients=each.astype(str))
 
 
-def test_objects_of_other_types_are_not_taken_for_new_clients():
+DAYS = pd.date_range("2026-01-01", periods=2)[np.arange(40) % 2]
+TEXTS = DAYS.astype(str).to_numpy(dtype=str)
+PAIRS = [pd.Series([(kind(k % 2), "a") for k in range(40)]) for kind in (int, str)]
+OTHERS = {  # labels that look like the known ones, and can be none of them
+    "text": (DAYS.to_pydatetime(), TEXTS, "got '2026-01-01' of dtype"),
+    "periods": (DAYS.to_pydatetime(), DAYS.to_period("D"), "of type datetime, got .* type Period"),
+    "zone": (DAYS.tz_localize("UTC"), DAYS.astype(object), "of type Timestamp, got"),
+    "months": (DAYS.to_period("D"), DAYS.to_period("M"), "of type Period, got"),
+    "tuples": (*PAIRS, "of type tuple, got"),
+}
+
+
+@pytest.mark.parametrize(("known", "others", "says"), OTHERS.values(), ids=OTHERS)
+def test_labels_that_can_be_no_known_clients_are_refused(known, others, says):
     rows = make_rows(40)
-    days = pd.date_range("2026-01-01", periods=2).to_pydatetime()[np.arange(40) % 2]
-    texts = np.array([str(day) for day in days])
-    periods = pd.Series(days).dt.to_period("D")
-    gm = FederatedGaussianMixture(2, random_state=0, warm_start=True).partial_fit(
-        rows, clients=days
-    )
-    for labels, got in ((texts, "dtype <U19"), (periods, "type Period")):
-        for fitted in (gm.partial_fit, gm.fit):
-            with pytest.raises(ValueError, match=f"of type datetime, got {got}"):
-                fitted(rows, clients=labels)
-    assert gm.partial_fit(rows, clients=list(days)).n_clients_ == 2
-    # Texts are texts, whatever holds them.
-    gm = FederatedGaussianMixture(2, random_state=0).partial_fit(rows, clients=texts)
-    for labels in (list(texts), pd.Series(texts), pd.Categorical(texts)):
-        assert gm.partial_fit(rows, clients=labels).n_clients_ == 2
+    gm = FederatedGaussianMixture(2, random_state=0, warm_start=True)
+    gm.partial_fit(rows, clients=known)
+    for fitted in (gm.partial_fit, gm.fit):
+        with pytest.raises(ValueError, match=f"like those of the calls before, as .*{says}"):
+            fitted(rows, clients=others)
+
+
+def test_clients_are_known_by_equal_labels_of_any_type():
+    rows, numbers = make_rows(40), 2 + np.arange(40) % 2
+    decimals = [Decimal(number) for number in numbers.tolist()]
+    for first, then in (
+        (DAYS.to_pydatetime(), list(DAYS)),
+        (list(DAYS), list(DAYS.to_pydatetime())),
+        ([DAYS[0].to_pydatetime(), *DAYS[1:]], DAYS.to_pydatetime()),
+        ([2, *decimals[1:]], decimals),
+        (decimals, numbers),
+        (TEXTS, list(TEXTS)),
+        (list(TEXTS), pd.Categorical(TEXTS)),
+        (pd.Series(TEXTS), TEXTS),
+    ):
+        gm = FederatedGaussianMixture(2, random_state=0).partial_fit(rows, clients=first)
+        assert gm.partial_fit(rows, clients=then).n_clients_ == 2
 
 
 @pytest.mark.parametrize("control_step", [1.0, 0.3])
@@ -986,3 +1007,6 @@ def test_missing_ones_among_numpys_strings_are_nobody(missing):
             fitted(rows, clients=strings)
     with pytest.raises(ValueError, match="got a missing one in row 3 of y"):
         split_clients(rows, 2, scheme="label", y=strings, random_state=0)
+    labels[3] = "d"
+    gm.partial_fit(rows, clients=labels.astype(np.dtypes.StringDType(na_object=missing)))
+    assert gm.partial_fit(rows, clients=labels.astype(np.dtypes.StringDType())).n_clients_ == 4

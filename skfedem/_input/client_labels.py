@@ -121,4 +121,5 @@ def _label_array(labels, n_rows):
             f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "
             "the row or give it to a client."
         )
-    return array
+    # Arrays of two calls may have unlike values for missing strings, of which there are none.
+    return array.astype(np.dtypes.StringDType()) if array.dtype.kind == "T" else array

@@ -320,7 +320,7 @@ def is_missing(label):
 
 def missing_labels(labels):
     """Positions at which an array of labels has a missing one."""
-    if labels.dtype.kind in "OT":  # what is missing among strings equals itself in an array
+    if labels.dtype.kind in {"O", "T"}:  # a missing string equals itself in an array of strings
         return np.flatnonzero([is_missing(label) for label in labels.tolist()])
     return np.flatnonzero(labels != labels)
 

@@ -138,9 +138,9 @@ class ImputationDisplay:
         column_labels: ArrayLike | None = None,
         row_order: Literal["total", "given"] = "total",
     ) -> None:
-        self.trend: FloatArray = _numbers("trend", np.asarray(trend), (None,))
+        self.trend: FloatArray = _numbers("trend", np.asanyarray(trend), (None,))
         columns = self.trend.shape
-        self.fitted: FloatArray = _numbers("fitted", np.asarray(fitted), (None, *columns))
+        self.fitted: FloatArray = _numbers("fitted", np.asanyarray(fitted), (None, *columns))
         bands = self.fitted.shape
         for name, means in (("trend", self.trend), ("fitted", self.fitted)):
             if not (means.size and np.isfinite(means).all()):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 
 from .._federation import fingerprint, weights_of_clients
+from .._messages import shown
 from ..models._base import Model
 from ._base import ServerState, mean_control
 from ._stopping import Gains
@@ -226,30 +226,40 @@ def join(memory, ids, client_weights):
 
 
 def _check_kinds(known, ids):
-    """Raise for labels that cannot be those of known clients: all would count as new."""
-    of_known, of_ids = _kind(known), _kind(ids)
-    if of_known != of_ids:
-        of_known, of_ids = (
-            f"type {kind}" if labels.dtype == object else f"dtype {labels.dtype}"
-            for labels, kind in ((known, of_known), (ids, of_ids))
+    """Raise for labels that cannot be compared with those of known clients: all would be new."""
+    if _are_comparable(known, ids):
+        return
+    before, now = (
+        f"{shown(labels[0])} of "
+        + (
+            f"type {type(labels[0]).__name__}"
+            if labels.dtype == object
+            else f"dtype {labels.dtype}"
         )
-        raise ValueError(
-            f"Expected client labels like those of the calls before, of {of_known}, got {of_ids}. "
-            "Name clients by the same labels in every call (those of a list are their positions; "
-            "of one table alone, 0), or begin anew: call fit with warm_start=False, or "
-            "partial_fit on a clone."
-        )
+        for labels in (known, ids)
+    )
+    raise ValueError(
+        f"Expected client labels like those of the calls before, as {before}, got {now}. Name "
+        "clients by the same labels in every call (those of a list are their positions; of one "
+        "table alone, 0), or begin anew: call fit with warm_start=False, or partial_fit on a clone."
+    )
+
+
+def _are_comparable(known, ids):
+    """Whether labels are of one kind, or are objects that can be sorted, as those of a call."""
+    kinds = {_kind(known), _kind(ids)}
+    if "O" not in kinds or kinds & {"M", "m"}:  # dates as objects are not found among these
+        return len(kinds) == 1
+    try:
+        _ = known.tolist()[0] < ids.tolist()[0]
+    except (TypeError, ValueError):  # pandas' periods of other lengths
+        return False
+    return True
 
 
 def _kind(labels):
-    """Kind of labels: "number" or "text", also as objects; else their types or kind of dtype."""
-    if labels.dtype != object:
-        names = {**dict.fromkeys("biuf", "number"), **dict.fromkeys("UT", "text")}
-        return names.get(labels.dtype.kind, labels.dtype.kind)
-    for name, one_type in (("number", Real), ("text", str)):
-        if all(isinstance(label, one_type) for label in labels):
-            return name
-    return " and ".join(sorted({type(label).__name__ for label in labels}))
+    kind = labels.dtype.kind
+    return "number" if kind in "biuf" else "text" if kind in "UT" else kind
 
 
 def _together(known, new):
