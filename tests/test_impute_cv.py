@@ -120,7 +120,7 @@ def test_the_path_of_clients_who_count_alike_begins_there_too():
         for n in (600, 80)
     )
     options = {"family": "poisson", "client_weights": "uniform"}
-    search = FederatedMatrixImputerCV(penalties=1, n_splits=2, **options)
+    search = FederatedMatrixImputerCV(penalties=1, n_splits=2, random_state=0, **options)
     search.fit([often, once], shape=(12, 8))
     options["effects_penalty"] = search.best_params_["effects_penalty"]
     for factor, n_factors in ((1 + 1e-6, 0), (1 - 1e-3, 1)):
@@ -145,7 +145,7 @@ def test_the_path_of_normal_cells_does_not_know_their_offset():
 
 
 def test_the_path_is_a_log_scale_from_the_largest_penalty():
-    options = {"n_splits": 2, "tol": 0.1, "effects_penalties": [0.1]}
+    options = {"n_splits": 2, "random_state": 0, "tol": 0.1, "effects_penalties": [0.1]}
     search = FederatedMatrixImputerCV(penalties=4, eps=0.064, patience=None, **options)
     search.fit(clients_of())
     penalties = search.cv_results_["param_penalty"] / search.penalty_max_
@@ -518,7 +518,9 @@ def test_names_of_columns_are_those_of_the_last_search():
 
 def test_set_output_makes_every_client_a_frame():
     clients = clients_of()
-    search = FederatedMatrixImputerCV(penalties=[1.0], n_splits=2).set_output(transform="pandas")
+    search = FederatedMatrixImputerCV(penalties=[1.0], n_splits=2, random_state=0).set_output(
+        transform="pandas"
+    )
     filled = search.fit(clients).transform(clients)
     assert [type(table) for table in filled] == [pd.DataFrame] * len(clients)
     # It is the search that was asked, not the best estimator.
@@ -652,7 +654,7 @@ def test_warnings_that_the_last_fit_does_not_repeat_are_given(recorded, monkeypa
 def test_it_warns_once():
     clients = [*clients_of(), np.full(SHAPE, np.nan)]
     with pytest.warns(UserWarning) as caught:
-        FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2).fit(clients)
+        FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, random_state=0).fit(clients)
     (warning,) = caught
     assert str(warning.message).startswith("1 of 5 clients have no observed cell")
     assert warning.filename == __file__
@@ -676,7 +678,11 @@ def test_it_says_how_many_fits_did_not_converge():
     }
     for says, parameters in advice.items():
         search = FederatedMatrixImputerCV(
-            penalties=[9.0, 1.0], effects_penalties=[0.1, 1.0], n_splits=2, **parameters
+            penalties=[9.0, 1.0],
+            effects_penalties=[0.1, 1.0],
+            n_splits=2,
+            random_state=0,
+            **parameters,
         )
         with pytest.warns(ConvergenceWarning) as caught:
             search.fit(clients_of())
@@ -738,7 +744,7 @@ def test_it_prints_what_it_tried(n_jobs, capsys):
 
 def test_which_messages_are_counted():
     # The set-up with the first fit of each path, as docstring and doc/what_leaves_a_client.rst say.
-    search = FederatedMatrixImputerCV((1, 2), penalties=[9.0, 3.0, 1.0], n_splits=2)
+    search = FederatedMatrixImputerCV((1, 2), penalties=[9.0, 3.0, 1.0], n_splits=2, random_state=0)
     search.fit(clients_of())
     results, of_last = search.cv_results_, search.best_estimator_.history_["uplink_bits"]
     assert search.best_params_["penalty"] < 9.0
@@ -861,7 +867,9 @@ def test_held_out_error_on_oystercatchers():
 
 
 def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
-    imputer = FederatedMatrixImputerCV([2], penalties=3, n_splits=2, eval_every=None)
+    imputer = FederatedMatrixImputerCV(
+        [2], penalties=3, n_splits=2, eval_every=None, random_state=0
+    )
     n_rounds = 0
 
     def interrupted(*args):
