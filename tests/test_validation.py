@@ -1442,3 +1442,13 @@ def test_tuples_of_several_lengths_are_labels():
     clients = [(owner,) if owner == OWNERS[0] else (owner, 1) for owner in OWNERS.tolist()]
     gm = FederatedGaussianMixture(**GOOD).fit(X, clients=clients)
     assert gm.client_ids_.tolist() == sorted(set(clients))
+
+
+def test_one_table_of_text_or_of_many_dimensions():
+    for rows in ([["a", "b"], ["c", "d"]], [[1.0, "b"], [2.0, 3.0]]):
+        with pytest.raises(
+            ValueError, match="^Expected numbers: could not .* Encode or drop the c"
+        ):
+            FederatedGaussianMixture().fit(rows)
+    with pytest.raises(ValueError, match=r"one array with 4 dimensions and shape .*\. Give a list"):
+        FederatedGaussianMixture().fit(np.zeros((2, 3, 4, 5)))

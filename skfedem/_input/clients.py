@@ -92,10 +92,12 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         )
         return _weighted(data, weights)
     refuse_name(clients)
-    if getattr(X, "ndim", 2) == 3:
+    n_dimensions = getattr(X, "ndim", 2)
+    if n_dimensions > 2:
+        hint = "If its first axis counts clients, give `list(X)`. " if n_dimensions == 3 else ""
         raise ValueError(
-            f"Expected 2-D data, got one array with 3 dimensions and shape {X.shape}. If its first "
-            f"axis counts clients, give `list(X)`. {GIVE_TABLES}"
+            f"Expected 2-D data, got one array with {n_dimensions} dimensions and shape {X.shape}. "
+            f"{hint}{GIVE_TABLES}"
         )
     refuse_series(X)
     refuse_what_is_no_table(X)

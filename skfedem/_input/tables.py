@@ -226,6 +226,10 @@ def refuse_no_number(X, error):
         raise ValueError(
             f"Expected numbers, got {error}. Look for what is no measurement, as an identifier."
         ) from error
+    if str(error).startswith("could not convert string"):  # in a list of rows
+        raise ValueError(
+            f"Expected numbers: {error}. Encode or drop the columns that are not numbers."
+        ) from error
 
 
 def refuse_what_is_no_table(X):

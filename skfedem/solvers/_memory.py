@@ -229,20 +229,19 @@ def _check_kinds(known, ids):
     """Raise for labels that cannot be compared with those of known clients: all would be new."""
     if _are_comparable(known, ids):
         return
-    before, now = (
-        f"{shown(labels[0])} of "
-        + (
-            f"type {type(labels[0]).__name__}"
-            if labels.dtype == object
-            else f"dtype {labels.dtype}"
-        )
-        for labels in (known, ids)
-    )
     raise ValueError(
-        f"Expected client labels like those of the calls before, as {before}, got {now}. Name "
-        "clients by the same labels in every call (those of a list are their positions; of one "
-        "table alone, 0), or begin anew: call fit with warm_start=False, or partial_fit on a clone."
+        f"Expected client labels like those of the calls before, as {_described(known)}, got "
+        f"{_described(ids)}. Name clients by the same labels in every call (those of a list are "
+        "their positions; of one table alone, 0), or begin anew: call fit with warm_start=False, "
+        "or partial_fit on a clone."
     )
+
+
+def _described(labels):
+    """The first label and what it is, for a message."""
+    is_object = labels.dtype == object
+    kind = f"type {type(labels[0]).__name__}" if is_object else f"dtype {labels.dtype}"
+    return f"{shown(labels[0])} of {kind}"
 
 
 def _are_comparable(known, ids):
