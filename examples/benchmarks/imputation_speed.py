@@ -210,7 +210,7 @@ def observers_round(n_sites, n_months, n_observers, n_observations, repeats):
 def print_observers(options):
     """Small matrices, and many observers who saw unlike numbers of cells."""
     print(f"poisson, both effects, rank 2; a round in ms, fastest of {options.repeats}")
-    print(f"{'sites':>6s}{'months':>8s}{'observers':>11s}{'cells':>8s}{'exact':>9s}{'ω = 1':>9s}")
+    print(f"{'sites':>6s}{'months':>8s}{'observers':>11s}{'cells':>8s}{'exact':>9s}{'omega 1':>9s}")
     for sizes in OBSERVERS:
         exact, compressed = apart(observers_round, *sizes, options.repeats)
         n_sites, n_months, n_observers, n_observations = sizes
