@@ -60,9 +60,7 @@ def warn_of_fit(settings, result, problem):
     result : Run
     problem : Problem
     """
-    log_likelihood = result.history["log_likelihood"]
-    evaluated = log_likelihood[np.isfinite(log_likelihood)]
-    fall = evaluated[0] - evaluated[-1] if len(evaluated) and not problem.exact else 0.0
+    fall = 0.0 if problem.exact else result.begun - result.criteria[-1]
     doubt = "check for degenerate data"
     if problem.lasting_noise:
         doubt = "use solver='vr_fedem', whose minibatches leave no noise"

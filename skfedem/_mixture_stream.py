@@ -83,7 +83,7 @@ def first_call(settings, ids, federation, given, workers):
     seed, start = _best_start(settings, problem, given, seeds, cost, workers)
     problem = problem._replace(seed=seed)
     # Fields at the start would soon be out of date, and stay so for clients that do not come back.
-    server, states, row = initialise(
+    server, states, row, _ = initialise(
         fedem, problem, start, workers, control_init="zeros", watched=True
     )
     first = History()

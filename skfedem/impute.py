@@ -165,7 +165,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
         ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no
-        evaluation.
+        evaluation; with ``control_init="zeros"``, a fit that ended above the objective of its start
+        is then not warned of.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time, and on other machines up to rounding. With
         compression and a rank that binds, rounding may grow from round to round.
@@ -582,7 +583,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         if self.family == "poisson":
             warn_of_guard(result.server.statistics.iterate.theta)
         warn_of_spread(problem, result, known, self.client_weights)
-        begun = result.history["objective"][0]
+        begun = result.begun
         rise = problem.model.change(self.objective_, begun) if self.objective_ > begun else 0.0
         is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
         if is_worse:

@@ -364,7 +364,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                     paths[ridge] = self._path(largest[ridge])
                 plans = product(ranks, ((ridge, paths[ridge]) for ridge in ridges))
                 trials += self._search(imputer, cells, folds, plans)
-                ridges = self._larger_ridges(trials)
+                ridges = [ridge for ridge in self._larger_ridges(trials) if ridge <= _LARGEST_RIDGE]
             results = tabulated(trials)
             best_index = int(np.argmin(results["rank_test_score"]))
             best = trials[best_index]
@@ -533,7 +533,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         *others, largest = sorted(best)
         gain = best[largest].score - max(best[ridge].score for ridge in others)
         is_worth_a_path = gain > _WORTH_A_PATH * np.ptp(best[largest].scores)
-        return [10 * largest] if is_worth_a_path and largest < _LARGEST_RIDGE else []
+        return [10 * largest] if is_worth_a_path else []
 
     def _path(self, penalty_max):
         if not isinstance(self.penalties, Real):
@@ -596,7 +596,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 f"smaller eps (it was {self.eps:g}) or a bound in ranks may predict better.",
                 UserWarning,
             )
-        if is_auto(self.effects_penalties) and imputer.effects_penalty >= _LARGEST_RIDGE:
+        if self._larger_ridges(trials):
             warn(
                 f"The best penalty on the effects, {imputer.effects_penalty:g}, is the largest "
                 'that "auto" tries. Larger ones may predict better: give them in a list, as '

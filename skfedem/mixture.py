@@ -183,8 +183,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of log-likelihood and mean field over all rows, for
         ``history_``. "auto": every round if rounds are exact, as these yield both, else once an
-        epoch. None: no evaluation for ``history_``, not even at the start and the end. Evaluations
-        serve the experimenter: they count neither as bits nor as epochs.
+        epoch. None: no evaluation for ``history_``, not even at the start and the end; with
+        ``control_init="zeros"``, a fit that ended below its start is then not warned of.
+        Evaluations serve the experimenter: they count neither as bits nor as epochs.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time, and on other machines up to rounding. What a client
         draws depends only on the seed, the round and its position among the clients. So reordering
@@ -232,14 +233,16 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Whether ``tol`` was reached; a stream never converges.
     lower_bound_ : float
         Log-likelihood in nats per row, with clients weighted by ``client_weights``. If rounds are
-        exact, it is that of the last E-step, as in scikit-learn; otherwise that of the fit.
+        exact, it is that of the last E-step, as in scikit-learn; otherwise that of the fit. In a
+        stream, that of the last rows, under the parameters that had not seen them.
     lower_bounds_ : list of float
         The log-likelihoods that were computed on the way.
     history_ : dict of ndarray
         What happened, row 0 being the start and row r the state after round r: ``round``,
         ``epoch``, ``log_likelihood`` (nats per row, weighted as ``lower_bound_``),
         ``field_sq_norm`` (||H||², the server's estimate of the field in this round),
-        ``mean_field_sq_norm`` (||h(Ŝ)||²; in row 0, at the parameters that were given, if any),
+        ``mean_field_sq_norm`` (||h(Ŝ)||²; in row 0, at the parameters that were given, if any;
+        where no statistic gives those, NaN, like ``field_sq_norm`` in row 1),
         ``step_size`` (γ as taken, after the safeguard), ``n_active``, ``uplink_bits``,
         ``downlink_bits`` (of this round, all clients together), ``safeguarded`` (how often the step
         was halved, or rare components were left as they were, to stay in the domain of the M-step),

@@ -553,7 +553,7 @@ class AfterRound(NamedTuple):
 def run_rounds(solver, problem, start, n_rounds, step_size=0.05, control_init="field"):
     """Yield what stands before the first round, and after each."""
     with Workers(1) as workers:
-        server, states, _ = initialise(solver, problem, start, workers, control_init=control_init)
+        server, states, *_ = initialise(solver, problem, start, workers, control_init=control_init)
         yield AfterRound(server, copied(states), None, None, np.arange(0))
         for _ in range(n_rounds):
             active = active_clients(problem, server.round_index)

@@ -1439,6 +1439,14 @@ def test_a_fit_that_ends_below_its_start_is_told():
     (message,) = [str(w.message) for w in caught if "below its start" in str(w.message)]
     fall = exact.score(clients) - worse.score(clients)
     assert fall > 0.1 and f"ended {fall:.3g} nats per row" in message
+    # Nor does it take a history, where the first control variates tell what the start was worth.
+    for control_init, n_told in (("field", 1), ("zeros", 0)):
+        unseen = clone(worse).set_params(eval_every=None, control_init=control_init)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            unseen.fit(clients)
+        assert len([w for w in caught if "below its start" in str(w.message)]) == n_told
+    assert len(unseen.lower_bounds_) == 1
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         worse.set_params(step_size="auto", batch_size=10).fit(clients)
@@ -1664,6 +1672,41 @@ def test_eval_every_epoch():
     wanted = {int(np.searchsorted(epoch, k)) for k in range(int(epoch[-1]) + 1)}
     assert len(wanted) > 3
     assert evaluated_rows(gm) == sorted(wanted | {gm.n_iter_})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"max_iter": 0},
+        {"omega": 1.0},
+        {"omega": 1.0, "control_init": "zeros"},
+        {"participation": 0.5, "control_init": "zeros"},
+    ],
+)
+def test_a_start_that_no_statistic_gives_has_no_field(setting, capsys):
+    # "tied" covariances are what the means leave of all rows' moments: those of all rows are not.
+    # Then Ŝ_0 is s̄(θ), and 0 would be drawn 30 decades below the next values.
+    start = {"means_init": X[:3], "precisions_init": np.linalg.inv(np.cov(X.T))}
+    setting = {"max_iter": 4, "eval_every": 1, "tol": 0, "random_state": 0, **setting}
+    gm = FederatedGaussianMixture(3, covariance_type="tied", **setting, verbose=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        history = gm.set_params(**start).fit(CLIENTS).history_
+    assert "nan" not in capsys.readouterr().out
+    assert np.isnan(history["mean_field_sq_norm"][0]) and np.isfinite(history["log_likelihood"][0])
+    assert np.isnan(history["field_sq_norm"][:2]).all()
+    assert np.isfinite(history["mean_field_sq_norm"][1:]).all()
+    assert np.isfinite(history["field_sq_norm"][2:]).all()
+
+
+def test_minibatches_of_more_rows_than_any_client_has():
+    most = max(map(len, CLIENTS))
+    gm = FederatedGaussianMixture(**{**STOCHASTIC, "batch_size": most + 1})
+    told = f"batch_size={most + 1} rows is more than any client has; the most are {most}[.]"
+    with pytest.warns(UserWarning, match=told):
+        gm.fit(CLIENTS)
+    gm.set_params(batch_size=most).fit(CLIENTS)  # which may be a step of a search, and is silent
 
 
 def test_never_evaluated():

@@ -17,7 +17,7 @@ from .._federation import (
     sample_weight_of,
     weights_of_clients,
 )
-from .._messages import naming, shown
+from .._messages import naming, shown, warn
 from .._rows import JoinedRows, ReorderedRows
 from .client_labels import grouped, refuse_name
 from .sample_weight import check_weights, weights_of_list, weights_of_table
@@ -384,10 +384,20 @@ def check_enough_rows(data, n_components):
 def check_minibatches(estimator, lengths, ids, what, sample_weight=None):
     """Raise if some client cannot draw minibatches without replacement.
 
-    ``what`` names, in the plural, what each client has ``lengths`` of.
+    Warn if all would read more with replacement than they have. ``what`` names, in the plural, what
+    each client has ``lengths`` of.
     """
     batch_size = estimator.batch_size
-    if batch_size is None or estimator.replacement:
+    if batch_size is None:
+        return
+    if estimator.replacement:
+        if batch_size > lengths.max():
+            warn(
+                f"A minibatch of batch_size={batch_size} {what} is more than any client has; the "
+                f"most are {lengths.max()}. batch_size=None reads all of them, for less and "
+                "without noise.",
+                UserWarning,
+            )
         return
     if sample_weight is not None:
         raise ValueError(

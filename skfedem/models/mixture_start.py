@@ -212,6 +212,7 @@ def start_run(model, federation, init_params, given, seed, cost):
         covariances = parameters.covariances if covariances is None else covariances
     parameters = model.parameters(weights, means, covariances)
     statistics, n_passes = model.statistics_of(parameters), 0
+    has_field = True
     if np.abs(statistics).max() > _FAR or not in_domain(model, statistics):
         # No data have these means with this covariance, or the rows' moments would be lost in the
         # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
@@ -219,7 +220,8 @@ def start_run(model, federation, init_params, given, seed, cost):
             return model.expectation(parameters.natural, *rows).statistics
 
         statistics, n_passes = pooled_statistics(model, federation, sums), 1
+        has_field = False
         uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
     # For θ, which does not follow from Ŝ_0.
     downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
-    return Start(statistics, parameters, uplink, downlink, n_passes)
+    return Start(statistics, parameters, uplink, downlink, n_passes, has_field)

@@ -15,7 +15,7 @@ on how many workers clients run is the round loop's business.
 
 from __future__ import annotations
 
-from math import ceil, inf
+from math import ceil, inf, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,10 +150,11 @@ class ServerState(NamedTuple):
     """All that the server needs for the next round: Ŝ, T(Ŝ), V, and what it learnt of steps.
 
     Automatic steps are at most ``step_limit``; it shrinks when the safeguard acts, and where
-    lasting noise is too much for the step. ``n_restarts`` counts the outer loops that were begun
-    before k_in rounds were over: after a step that the safeguard shortened, and to see whether a
-    run that seems to have converged has. Before the round ``rest_until``, automatic steps are 0, so
-    that control variates can learn the fields where Ŝ is.
+    lasting noise is too much for the step. ``has_field`` says whether h(Ŝ) says anything: not where
+    Ŝ_0 is s̄ of parameters that no statistic gives. ``n_restarts`` counts the outer loops that were
+    begun before k_in rounds were over: after a step that the safeguard shortened, and to see
+    whether a run that seems to have converged has. Before the round ``rest_until``, automatic steps
+    are 0, so that control variates can learn the fields where Ŝ is.
     """
 
     round_index: int
@@ -161,6 +162,7 @@ class ServerState(NamedTuple):
     parameters: Parameters
     control: FloatArray
     step_limit: float = inf
+    has_field: bool = True
     n_restarts: int = 0
     rest_until: int = 0
 
@@ -283,6 +285,7 @@ def server_half(
         step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
     else:
         step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
+    sq_norm = step.field_sq_norm if server.has_field else nan
     step_limit = server.step_limit
     if step.step_taken < step_size:
         step_limit = min(step_limit, _CAUTION * step_size)
@@ -294,5 +297,6 @@ def server_half(
         parameters=model.learned(step.step_taken).maximization(step.statistics),
         control=server.control + problem.control_step * received.message_sum,
         step_limit=step_limit,
+        has_field=True,
     )
-    return server, RoundInfo(field, step.field_sq_norm, step.safeguarded, step.step_taken)
+    return server, RoundInfo(field, sq_norm, step.safeguarded, step.step_taken)

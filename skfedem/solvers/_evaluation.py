@@ -35,8 +35,14 @@ def evaluate(problem, server, workers, controls=None):
 def evaluated_columns(problem, server, workers):
     """Columns of the history, evaluated at Ŝ over all rows of all clients."""
     criterion, mean_field = evaluate(problem, server, workers)
-    sq_norm = problem.model.field_sq_norm(server.statistics, mean_field)
-    return evaluation_columns(problem.model, criterion, sq_norm)
+    return columns_at(problem.model, server, criterion, mean_field)
+
+
+def columns_at(model, server, criterion, mean_field):
+    """Columns of the history at Ŝ, from what ``evaluate`` gives."""
+    if not server.has_field:
+        return evaluation_columns(model, criterion)
+    return evaluation_columns(model, criterion, model.field_sq_norm(server.statistics, mean_field))
 
 
 def evaluation_columns(model, criterion=np.nan, mean_field_sq_norm=np.nan):

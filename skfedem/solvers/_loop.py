@@ -14,7 +14,13 @@ from .._federation import client_groups, offsets_of
 from .._history import History
 from ..participation import draw_active
 from ._base import Broadcast, Received, ServerState, after_short_step, mean_control, server_half
-from ._evaluation import evaluate, evaluated_columns, evaluation_columns, evaluation_due
+from ._evaluation import (
+    columns_at,
+    evaluate,
+    evaluated_columns,
+    evaluation_columns,
+    evaluation_due,
+)
 from ._stopping import Gains, Sweep, first_sweep, next_gains, next_sweep, no_gains, of_these_rows
 
 
@@ -39,6 +45,7 @@ class Run(NamedTuple):
 
     ``criteria`` are values of the model's criterion (log-likelihood, objective): with exact rounds
     those that convergence was judged by, else those that were evaluated (at least the last).
+    ``begun`` is that of the start, NaN where none was computed.
     ``trace`` has ``model.trace(parameters)`` for each row of the history. ``gains``, by which a run
     that goes on from here can judge its first round, is None unless rounds are exact and the last
     was evaluated. ``stopped_by`` is "keyboard" or "callback" if either stopped the run, else None.
@@ -49,6 +56,7 @@ class Run(NamedTuple):
     history: dict
     trace: np.ndarray
     criteria: list
+    begun: float
     converged: bool
     gains: Gains | None
     stopped_by: str | None = None
@@ -72,7 +80,8 @@ class Saved(NamedTuple):
     """All that a run needs to go on after a round.
 
     ``stopping`` is what the stopping rule goes by. ``criteria`` are those that exact rounds have
-    yielded. A round changes all but ``progress`` and ``stopping`` in place.
+    yielded, from the start's on; of other rounds the start's alone, NaN if it is not known. A round
+    changes all but ``progress`` and ``stopping`` in place.
     """
 
     progress: Progress
@@ -145,6 +154,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         history.as_dict(),
         np.array(trace),
         criteria,
+        standing.criteria[0] if standing.criteria else np.nan,
         progress.converged,
         gains,
         stopped_by,
@@ -156,7 +166,7 @@ def _begin(solver, problem, start, options, workers, checkpoint):
     saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
     if saved is not None:
         return saved
-    server, states, first_row = initialise(
+    server, states, first_row, begun = initialise(
         solver,
         problem,
         start,
@@ -172,7 +182,8 @@ def _begin(solver, problem, start, options, workers, checkpoint):
         stopping = before or no_gains(problem.model)
     else:
         stopping = first_sweep(server, outer_loop_of(problem, server))
-    return Saved(progress, states, history, trace, stopping, criteria=[])
+    criteria = [] if problem.exact else [begun]
+    return Saved(progress, states, history, trace, stopping, criteria)
 
 
 def _final_criteria(problem, standing, options, workers):
@@ -267,11 +278,12 @@ def _judged_by_sweep(problem, standing, received, server, info, options):
 
 
 def initialise(solver, problem, start, workers, *, control_init="field", watched=False):
-    """Server and client states before the first round, and row 0 of the history.
+    """Server and client states before the first round, row 0 of the history, and the criterion.
 
-    ``watched`` rows have an evaluation where rounds will not give it.
+    ``watched`` rows have an evaluation where rounds will not give it. The criterion is NaN where
+    nothing needs it.
     """
-    model, vectors = problem.model, problem.vectors
+    model, vectors, criterion = problem.model, problem.vectors, np.nan
     seen, epoch = evaluation_columns(model), start.n_passes
     uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
     # In exact rounds the field does not depend on V, and α = 1 sets V_i to h_i(Ŝ) in the first one.
@@ -280,12 +292,17 @@ def initialise(solver, problem, start, workers, *, control_init="field", watched
     sends_fields = needs_controls and start.kept is None and control_init == "field"
     if start.kept is None:
         controls = vectors.zeros()
-        server = ServerState(0, start.statistics, start.parameters, vectors.server_zeros())
+        server = ServerState(
+            0,
+            start.statistics,
+            start.parameters,
+            vectors.server_zeros(),
+            has_field=start.has_field,
+        )
         if sends_fields:
             criterion, mean_field = evaluate(problem, server, workers, controls)
             if watched:
-                sq_norm = model.field_sq_norm(server.statistics, mean_field)
-                seen = evaluation_columns(model, criterion, sq_norm)
+                seen = columns_at(model, server, criterion, mean_field)
             server = server._replace(control=mean_field)
             every = np.arange(problem.federation.n_clients)
             uplink_bits += FLOAT_BITS * vectors.n_numbers(every)
@@ -296,6 +313,7 @@ def initialise(solver, problem, start, workers, *, control_init="field", watched
         server, states = start.kept.server, start.kept.states
     if watched and not problem.exact and not sends_fields:
         seen = evaluated_columns(problem, server, workers)
+        criterion = seen[model.criterion]
     row = {
         "round": 0,
         "epoch": float(epoch),
@@ -307,7 +325,7 @@ def initialise(solver, problem, start, workers, *, control_init="field", watched
         "safeguarded": 0,
         **seen,
     }
-    return server, states, row
+    return server, states, row, criterion
 
 
 def active_clients(problem, round_index):

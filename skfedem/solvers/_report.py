@@ -28,13 +28,13 @@ def printer(verbose, criterion):
 
     def print_row(row):
         if verbose > 1 or (verbose and row["round"] % 10 == 0):
-            when, value = "", row[criterion]
+            when, value, field = "", row[criterion], row["field_sq_norm"]
             if "criterion_before" in row:
                 when, value = " before it", row["criterion_before"]
             is_evaluated = value == value
             print(
-                "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}, squared norm of "
-                "the field {field_sq_norm:.3g}".format(**row)
+                "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}".format(**row)
+                + (f", squared norm of the field {field:.3g}" if field == field else "")
                 + (f", {criterion.replace('_', '-')}{when} {value:.6g}" if is_evaluated else "")
             )
 
