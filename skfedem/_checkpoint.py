@@ -19,7 +19,7 @@ from time import sleep, time
 import numpy as np
 
 _FORMAT = "skfedem checkpoint"
-_VERSION = 4
+_VERSION = 5
 _HEADER, _DIGEST = "header", "digest"
 _PREVIOUS = ".previous"
 # Seconds after which a file that is still being written is not.
@@ -204,11 +204,9 @@ def _rebuilt(name, template, arrays):
             keys = [key for key in arrays if key.startswith(f"{name}.")]
             return {key.removeprefix(f"{name}."): arrays[key] for key in keys}
         return {key: _rebuilt(f"{name}.{key}", child, arrays) for key, child in template.items()}
-    if name not in arrays:
-        return None
     if isinstance(template, bool | int | float):
         return type(template)(arrays[name])
-    return arrays[name]
+    return arrays.get(name)
 
 
 def _digest(arrays):

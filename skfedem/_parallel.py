@@ -6,6 +6,7 @@ from collections import deque
 from contextlib import ExitStack
 from functools import cache
 from queue import SimpleQueue
+from threading import Lock
 from time import perf_counter
 
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
@@ -43,7 +44,7 @@ class Workers:
     def __enter__(self):
         self._n_workers = n_workers(self.n_jobs)  # may raise
         self._stack = ExitStack()
-        self._stack.enter_context(single_threaded_libraries())
+        self._stack.enter_context(single_threaded_libraries)
         return self
 
     def __exit__(self, *exception):
@@ -137,13 +138,29 @@ class Workers:
         return errands
 
 
-def single_threaded_libraries():
+class _OneThread:
     """Context in which libraries have one thread, on which the rounding of linear algebra depends.
 
-    Where contexts overlap in threads, one has to be around them all: the end of each restores what
-    was at its beginning.
+    It may be entered again, and in several threads: the last to leave restores what the first met.
     """
-    return _libraries().limit(limits=1)
+
+    def __init__(self):
+        self._lock, self._n_inside, self._limit = Lock(), 0, None
+
+    def __enter__(self):
+        with self._lock:
+            if not self._n_inside:
+                self._limit = _libraries().limit(limits=1)
+            self._n_inside += 1
+
+    def __exit__(self, *exception):
+        with self._lock:
+            self._n_inside -= 1
+            if not self._n_inside:
+                self._limit.restore_original_limits()
+
+
+single_threaded_libraries = _OneThread()
 
 
 @cache

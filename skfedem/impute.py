@@ -214,7 +214,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Row 0 is the start and row r the state after round r: ``round``, ``epoch``, ``objective``
         (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
         ``mean_field_sq_norm`` (the same for the step that all cells ask for: with momentum, the
-        step that follows, from beyond the iterate; else a step of the safe length), ``step_size``
+        step that follows, from beyond the iterate; else a step of the safe length; with automatic
+        steps, as one pass of block power iteration sees it, a few percent off), ``step_size``
         (γ as taken, after the safeguard), ``n_active``, ``uplink_bits``, ``downlink_bits``,
         ``safeguarded`` (how often a step given by a number had to be halved; "auto" steps follow
         the curvature), and ``singular_values`` of shape (n_rows, largest rank). NaN where not

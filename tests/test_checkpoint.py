@@ -368,6 +368,30 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
     assert "state.server.control" in arrays
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_is_saved_goes_with_a_version(tmp_path):
+    # Change this list and the version together: files of others would be read as if they had it.
+    path = tmp_path / "run.npz"
+    names = set()
+    for kwargs in ({}, {"omega": 1.0}):
+        gm = FederatedGaussianMixture(2, max_iter=3, tol=0, checkpoint=path, **kwargs)
+        gm.fit([np.random.default_rng(0).normal(size=(20, 2))] * 3)
+        names |= {name.removeprefix("state.") for name in _checkpoint._read(path)[1]}
+    kept = {name for name in names if not name.startswith(("history.", "stopping.parameters."))}
+    server = "round_index statistics control step_limit has_field n_restarts rest_until"
+    gains = "latest criterion step_size ahead"
+    sweep = "outer_loop travelled n_rounds n_messages n_quiet quiet_since converged"
+    assert _checkpoint._VERSION == 5
+    assert kept == {
+        *("epoch", "converged", "trace", "criteria", "begun", "states.controls"),
+        *(f"server.{name}" for name in server.split()),
+        *(f"stopping.{name}" for name in f"{gains} {sweep}".split()),
+    }
+    # A number that is missing is no number.
+    with pytest.raises(KeyError):
+        _checkpoint._rebuilt("state", {"begun": 0.0}, {})
+
+
 @pytest.mark.skipif(os.name == "nt", reason="folders cannot be synced on Windows")
 def test_a_file_is_on_the_disk_before_it_takes_the_name(tmp_path, monkeypatch):
     path, calls = tmp_path / "run.npz", []

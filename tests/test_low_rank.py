@@ -612,6 +612,28 @@ def test_power_iteration_finds_what_has_become_dominant_elsewhere(block):
     assert_allclose(found.singular_values, [11.5], rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_norms_of_fields_with_given_steps_are_those_of_whole_decompositions():
+    # Whose vectors of the last step are not those of the step that the field asks for.
+    rng = np.random.default_rng(0)
+    signal = 3 * np.outer(rng.normal(size=60), rng.normal(size=40))
+    clients = [
+        np.where(rng.random((60, 40)) < 0.3, signal + rng.normal(size=(60, 40)), np.nan)
+        for _ in range(4)
+    ]
+    noisy = {"omega": 1.0, "step_size": 0.5, "max_iter": 3, "tol": 0, "random_state": 0}
+    imputer = FederatedMatrixImputer(2, penalty=3.0, effects="none", **noisy).fit(clients)
+    theta = imputer.fitted_mean()
+    counts = np.sum(~np.isnan(clients), axis=0)
+    residuals = np.nansum(clients, axis=0) - counts * theta
+    step = 1 / counts.max()
+    left, values, right = np.linalg.svd(theta + step * residuals, full_matrices=False)
+    values = np.maximum(values - step * 3.0, 0)[:2]
+    moved = (left[:, :2] * values) @ right[:2] - theta
+    expected = np.sum((moved / step) ** 2)
+    assert_allclose(imputer.history_["mean_field_sq_norm"][-1], expected, rtol=1e-6)
+
+
 def test_lapack_has_no_say_in_the_directions_that_are_stirred():
     generator = np.random.default_rng(0)
     block = orthonormal(generator.standard_normal((40, 5)))

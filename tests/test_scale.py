@@ -234,7 +234,7 @@ def test_a_fit_holds_one_array_of_controls_and_little_else():
     n_clients, each, d, size = 40_000, 5, 10, 5
     X = np.random.default_rng(0).normal(size=(n_clients * each, d))
     labels = np.repeat(np.arange(n_clients), each)
-    parameters = {"covariance_type": "tied", "batch_size": 20, "participation": 100 / n_clients}
+    parameters = {"covariance_type": "tied", "batch_size": 5, "participation": 100 / n_clients}
     fit = FederatedGaussianMixture(
         size, **parameters, step_size=0.01, max_iter=3, random_state=0, eval_every=None
     ).fit

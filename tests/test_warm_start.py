@@ -704,6 +704,26 @@ def test_a_warm_imputation_is_resumed_bit_for_bit(tmp_path):
         assert_array_equal(getattr(resumed, name), getattr(whole, name), err_msg=name)
 
 
+def test_a_fit_of_rows_that_have_no_such_covariance_begins_without_a_field():
+    # The means are farther apart than the new rows: no statistic of these gives them.
+    rng = np.random.default_rng(0)
+    far = [rng.normal(size=(50, 2)) + shift for shift in (-8, 8)]
+    near = [0.5 * rng.normal(size=(50, 2)) for _ in range(2)]
+    gm = FederatedGaussianMixture(
+        2, covariance_type="tied", warm_start=True, max_iter=5, tol=0, random_state=0
+    )
+    history = fit(fit(gm, far), near).history_
+    assert np.isnan(history["mean_field_sq_norm"][0]) and np.isnan(history["field_sq_norm"][1])
+    assert np.isfinite(history["mean_field_sq_norm"][1:]).all()
+    # Without a round, the next fit begins there as well; with one, it begins from a statistic.
+    fit(clone(gm).set_params(max_iter=0), far)
+    start = {"means_init": gm.means_ + [[9.0], [-9.0]], "precisions_init": np.eye(2)}
+    again = fit(clone(gm).set_params(max_iter=0, **start), near)
+    for max_iter in (2, 1):
+        history = fit(again.set_params(max_iter=max_iter), near).history_
+        assert np.isnan(history["mean_field_sq_norm"][0]) == (max_iter == 2)
+
+
 def test_imputers_keep_what_warm_starts_need_and_no_more():
     imputer = fit(FederatedMatrixImputer(**COUNTS, max_iter=5), MATRICES)
     assert imputer._memory is None

@@ -206,9 +206,9 @@ class Model(ABC):
 
     @abstractmethod
     def change(self, now: float, before: float) -> float:
-        """Difference of two values of the criterion or of the minorizer, in units of ``tol``.
+        """Size of the difference of two values of the criterion, or minorizer, in units of tol.
 
-        Positive where ``now`` is better.
+        Without a sign: noise may well make the minorizer fall.
         """
 
     @abstractmethod
@@ -383,7 +383,7 @@ class RowModel(Model):
 
     def change(self, now: float, before: float) -> float:
         """Difference in nats per row."""
-        return now - before
+        return abs(now - before)
 
     def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
         """Numbers in Ŝ: φ(T(Ŝ)) follows from it and what clients were told once."""

@@ -33,20 +33,17 @@ def roots_and_inverses(covariance_type, covariances):
     roots = cholesky(covariances)
     if roots is None:
         raise ValueError(COLLAPSED)
-    inverses = [lapack.dtrtri(root, lower=True)[0] for root in roots]
-    return tuple(np.array(factors).reshape(covariances.shape) for factors in (roots, inverses))
+    stack = roots.reshape(-1, *roots.shape[-2:])
+    inverses = [lapack.dtrtri(root, lower=True)[0] for root in stack]
+    return roots, np.reshape(inverses, roots.shape)
 
 
 def cholesky(matrices):
-    """Lower-triangular Cholesky factors of matrices (..., d, d), as a list; None if one has none.
-
-    LAPACK is called directly: the checks of ``numpy.linalg`` take longer than a small matrix.
-    """
-    stack = matrices.reshape(-1, *matrices.shape[-2:])
-    factors = [lapack.dpotrf(matrix, lower=True) for matrix in stack]
-    if any(info != 0 for _, info in factors):
+    """Lower-triangular Cholesky factors of matrices (..., d, d); None if one has none."""
+    try:
+        return np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
         return None
-    return [factor for factor, _ in factors]
 
 
 def without_negative_variance(matrices):

@@ -269,7 +269,7 @@ class LowRankModel(Model):
             self._sums(here, field),
             1.0,
             1 / largest_curvature(self.pooled, here.theta),
-            statistics.block,
+            statistics.block if self.adaptive else None,
         )
         return np.nan if move is None else move.sq_norm
 
@@ -297,10 +297,7 @@ class LowRankModel(Model):
         return penalty - float(log_likelihood)
 
     def change(self, now, before):
-        """Relative size of the change of the objective without constants, which has no unit.
-
-        Without a sign: noise may well make the minorizer fall.
-        """
+        """Relative size of the change of the objective without constants, which has no unit."""
         size = max(abs(now) - self._constant, self._nothing, _FEW_DIGITS * abs(now))
         return abs(now - before) / max(size, np.finfo(float).tiny)
 

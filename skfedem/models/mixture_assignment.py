@@ -236,11 +236,10 @@ def _centroids_to_send(rows, n_clusters, seed, sample_weight):
     common = max(_COMMON * sample_weight.sum() / n_clusters, _MANY * sample_weight.min())
     for row in np.flatnonzero(sample_weight >= common):
         members = np.bincount(labels, minlength=n_clusters)
-        distances = np.square(rows - rows[row]).sum(axis=1)
-        distances[members[labels] <= _FEWEST_ROWS] = np.inf
-        nearest = distances.argmin()
-        if members[labels[row]] == 1 and distances[nearest] < np.inf:
-            labels[nearest] = labels[row]
+        if members[labels[row]] == 1:
+            distances = np.square(rows - rows[row]).sum(axis=1)
+            distances[members[labels] <= _FEWEST_ROWS] = np.inf
+            labels[distances.argmin()] = labels[row]
             centroids = _means_of_clusters(rows, labels, n_clusters, sample_weight)
     members = np.bincount(labels, minlength=n_clusters)
     mass = np.bincount(labels, sample_weight, minlength=n_clusters)

@@ -226,7 +226,6 @@ def _minimise(regressions, max_iter):
         gradient = _gradient(regressions, coefficients[active])
         # After a step that promised no more than rounding, none makes sense.
         going_on = (np.abs(gradient) > tolerance).any(axis=1) & (decrease > rounding)
-        going_on &= lengths > 0
         if not going_on.any():
             return coefficients, 0
         if not going_on.all():

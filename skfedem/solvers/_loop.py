@@ -80,8 +80,8 @@ class Saved(NamedTuple):
     """All that a run needs to go on after a round.
 
     ``stopping`` is what the stopping rule goes by. ``criteria`` are those that exact rounds have
-    yielded, from the start's on; of other rounds the start's alone, NaN if it is not known. A round
-    changes all but ``progress`` and ``stopping`` in place.
+    yielded; ``begun`` is that of the start, NaN where it is not known or comes with the first
+    round. A round changes ``states``, ``history``, ``trace`` and ``criteria`` in place.
     """
 
     progress: Progress
@@ -90,6 +90,7 @@ class Saved(NamedTuple):
     trace: list
     stopping: Gains | Sweep
     criteria: list
+    begun: float
 
 
 def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
@@ -154,7 +155,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         history.as_dict(),
         np.array(trace),
         criteria,
-        standing.criteria[0] if standing.criteria else np.nan,
+        standing.criteria[0] if standing.criteria else standing.begun,
         progress.converged,
         gains,
         stopped_by,
@@ -182,8 +183,7 @@ def _begin(solver, problem, start, options, workers, checkpoint):
         stopping = before or no_gains(problem.model)
     else:
         stopping = first_sweep(server, outer_loop_of(problem, server))
-    criteria = [] if problem.exact else [begun]
-    return Saved(progress, states, history, trace, stopping, criteria)
+    return Saved(progress, states, history, trace, stopping, criteria=[], begun=begun)
 
 
 def _final_criteria(problem, standing, options, workers):

@@ -170,7 +170,9 @@ def go_on(memory, solver, problem, start, ids):
     if not (same_terms and np.allclose(control, server.control, rtol=0, atol=usual)):
         server = server._replace(control=control)
     gains = memory.gains if start.parameters is server.parameters else None
-    server = server._replace(statistics=start.statistics, parameters=start.parameters)
+    server = server._replace(
+        statistics=start.statistics, parameters=start.parameters, has_field=start.has_field
+    )
     return start._replace(kept=Kept(server, states, gains))
 
 

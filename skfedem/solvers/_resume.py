@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from math import isclose
+from math import isclose, nan
 from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +78,7 @@ class Checkpoint(NamedTuple):
         server = ServerState(0, start.statistics, start.parameters, problem.vectors.server_zeros())
         stopping = no_gains(problem.model) if problem.exact else Sweep(start.parameters)
         states = solver.init(problem, problem.vectors.zeros())
-        template = _as_state(Saved(Progress(server, 0.0), states, History(), [], stopping, []))
+        template = _as_state(Saved(Progress(server, 0.0), states, History(), [], stopping, [], nan))
         state = _checkpoint.load(self.resume_from, self.identity, template)
         parameters = problem.model.maximization(state["server"]["statistics"])
         server = ServerState(parameters=parameters, **state["server"])
@@ -92,6 +92,7 @@ class Checkpoint(NamedTuple):
             list(state["trace"]),
             state["stopping"],
             state["criteria"].tolist(),
+            state["begun"],
         )
 
 
@@ -198,6 +199,7 @@ def _as_state(saved):
         "trace": np.array(saved.trace),
         "stopping": saved.stopping,
         "criteria": np.array(saved.criteria),
+        "begun": saved.begun,
     }
 
 

@@ -107,7 +107,7 @@ def next_gains(gains, criterion, step_size, model):
     gains = of_these_rows(gains, criterion, model)
     gain = inf
     if gains.step_size > 0:
-        gain = abs(model.change(criterion, gains.criterion)) / gains.step_size
+        gain = model.change(criterion, gains.criterion) / gains.step_size
     return Gains(np.append(gains.latest[1:], gain), criterion, step_size)
 
 
@@ -141,7 +141,7 @@ def next_sweep(sweep, server, step_size, n_messages, outer_loop, *, tol, model, 
         return sweep
     now = model.minorizer(server.statistics, server.parameters)
     before = model.minorizer(server.statistics, sweep.parameters)
-    if not 2 * abs(model.change(now, before)) < tol:
+    if not 2 * model.change(now, before) < tol:
         return first_sweep(server, outer_loop)
     n_quiet = sweep.n_quiet + 1
     return Sweep(
