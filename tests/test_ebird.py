@@ -737,3 +737,14 @@ def test_without_pandas(monkeypatch):
     make_site_counts(5, 4, 1, random_state=0)
     with pytest.raises(ImportError, match="pip install pandas"):
         read_ebird("nothing.txt")
+
+
+def test_a_sampling_file_that_breaks_off_in_its_last_but_one_column(tmp_path):
+    # That is GROUP IDENTIFIER: half of it would make another group.
+    ebd = write_ebd(tmp_path, [seen("S1", group="G100")])
+    sampling = write_sampling(tmp_path, [checklist("S1", group="G100"), checklist("S2")])
+    whole = sampling.read_text(encoding="utf-8")
+    sampling.write_text(whole[: whole.rindex("\t")], encoding="utf-8")
+    n_fields = len(SAMPLING_COLUMNS)
+    with pytest.raises(ValueError, match=rf"{n_fields} fields .*, got {n_fields - 1}: .* cut off"):
+        read_ebird(ebd, sampling)

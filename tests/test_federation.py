@@ -584,3 +584,13 @@ def test_fingerprints_know_the_rows_of_clients():
         changed[client][row, 1] += 1e-9
         fingerprints.add(fingerprint(stack(changed)))
     assert len(fingerprints) == 5
+
+
+def test_counts_of_a_history_are_integers():
+    counts = ("round", "n_active", "uplink_bits", "downlink_bits", "safeguarded")
+    history = History()
+    history.append(**dict.fromkeys(counts, 2**53 + 1), step_size=0.5)
+    for columns in (history.as_dict(), History.of_dict(history.as_dict()).as_dict()):
+        for name in counts:
+            assert columns[name].dtype == np.int64 and columns[name][0] == 2**53 + 1
+        assert columns["step_size"].dtype == np.float64

@@ -2020,3 +2020,174 @@ def test_what_a_display_is_given_may_be_lists(pyplot):
     display.plot()
     assert_array_equal(display.lines_[0].get_ydata(), [1, 2])
     assert display.effort_ is not None
+
+
+def test_bits_are_added_up_without_rounding():
+    # Single precision has no 2**24 + 1.
+    history = made_history(range(3), range(3), uplink_bits=np.array([2**24, 1, 1]))
+    assert_array_equal(_runs.positions(history, "bits"), 2**24 + np.arange(3))
+
+
+@pytest.mark.parametrize("y", ["n_active", "safeguarded"])
+def test_the_start_is_no_point_of_what_only_rounds_have(y):
+    history = made_history(range(3), np.zeros(3), **{y: np.array([0, 2, 3])})
+    at, values = _runs.evaluated(history, "round", y)
+    assert (at.tolist(), values.tolist()) == ([1, 2], [[2], [3]])
+
+
+@pytest.mark.parametrize("y", ["n_active", "safeguarded", "uplink_bits", "downlink_bits"])
+def test_what_describes_rounds_at_one_position_is_their_mean(y):
+    history = made_history([1, 2, 2], np.zeros(3)) | {"round": np.arange(1, 4)}
+    history[y] = np.array([0, 10, 30])
+    curve = _runs.group_curve(
+        None, [history] * 2, "epoch", y, log_x=False, log_y=False, quantiles=None
+    )
+    assert_array_equal(curve.middle[:, 0], [0, 20])
+
+
+def test_a_band_on_a_logarithmic_axis_leaves_out_what_is_not_positive():
+    histories = [made_history([0, 1], values) for values in ([4, 0.0], [4, 2.0])]
+    curve = _runs.group_curve(
+        None, histories, "epoch", "loss", log_x=False, log_y=True, quantiles=(0, 1)
+    )
+    assert_array_equal(curve.low[:, 0], [4, NAN])
+    assert_array_equal(curve.high[:, 0], [4, 2])
+
+
+def test_dates_that_are_there_twice_are_placed_one_after_another():
+    pytest.importorskip("matplotlib")
+    columns = _columns.place(np.array(["2000-01", "2000-01", "2000-02"]))
+    assert (columns.positions.tolist(), columns.kind) == ([0, 1, 2], "names")
+
+
+def test_dates_so_far_apart_that_their_cells_leave_the_axis_are_placed_one_after_another():
+    pytest.importorskip("matplotlib")
+    # Cells reach half the 1,720 years before the year 300.
+    columns = _columns.place(np.array(["0300-01-01", "2020-01-01"], dtype="M8[D]"))
+    assert (columns.positions.tolist(), columns.kind) == ([0, 1], "names")
+
+
+def test_observed_cells_are_read_by_the_marker_of_the_fit(pyplot):
+    clients = counts_of_clients()
+    marked = [np.nan_to_num(table, nan=-1) for table in clients]
+    model = FederatedMatrixImputer(1, family="poisson", missing_values=-1, random_state=0)
+    display = ImputationDisplay.from_estimator(model.fit(marked), marked, row_order="given")
+    np.testing.assert_allclose(display.observed, pooled_means(clients), **ROUNDING)
+
+
+@pytest.mark.parametrize(("fitted", "observed"), [([1.0, 2.0], [-1.0, 5.0]), ([-1.0, 5.0], [1, 2])])
+def test_colors_reach_from_the_smallest_value_to_the_largest(pyplot, fitted, observed):
+    display = ImputationDisplay(
+        trend=fitted, fitted=[fitted], n_rows=1, observed=np.array([observed]), family="gaussian"
+    ).plot(kind="heatmap")
+    norm = display.images_[0].norm
+    assert (norm.vmin, norm.vmax) == (-1, 5)
+
+
+def test_colors_of_counts_begin_at_zero(pyplot):
+    display = ImputationDisplay(trend=[3.0, 5.0], fitted=[[3.0, 5.0]], n_rows=1)
+    norm = display.plot(kind="heatmap").images_[0].norm
+    assert (norm.vmin, norm.vmax) == (0, 5)
+
+
+def test_no_negative_value_is_on_a_logarithmic_color_scale(pyplot):
+    display = ImputationDisplay(trend=[1.0, -0.5], fitted=[[1, -0.5]], n_rows=1, family="gaussian")
+    with pytest.raises(ValueError, match=r"color_scale='log', got -0.5\."):
+        display.plot(kind="heatmap", color_scale="log")
+
+
+def test_a_map_with_marks_shows_fitted_means_and_says_which_are_of_missing_cells(pyplot, imputer):
+    display = ImputationDisplay.from_estimator(
+        imputer, counts_of_clients(), kind="heatmap", mark_missing=True
+    )
+    seen = ~np.isnan(display.observed)
+    for image, shown in zip(display.images_, (seen, ~seen), strict=True):
+        assert_array_equal(image.get_array().compressed(), display.fitted[shown])
+    labels = [bar.ax.get_ylabel().replace("\n", " ") for bar in display.colorbars_]
+    assert labels == ["fitted where observed: count, log(1 + x) scale", "fitted where missing"]
+
+
+def test_effort_is_in_percent(pyplot, imputer):
+    display = ImputationDisplay.from_estimator(imputer, counts_of_clients())
+    written = display.ax_[1].yaxis.get_major_formatter()
+    assert [written(share, None) for share in (0.25, 0.005, 1.0)] == ["25%", "0.5%", "100%"]
+
+
+@pytest.mark.parametrize(
+    ("family", "says"),
+    [
+        ("poisson", "expected counts, all sites"),
+        ("bernoulli", "expected number of sites\nwith presence"),
+        ("gaussian", "sum of fitted means,\nall sites"),
+    ],
+)
+def test_a_trend_says_what_is_summed(pyplot, family, says):
+    display = ImputationDisplay(trend=[0.5], fitted=[[0.5]], n_rows=1, family=family)
+    assert display.plot(row_name="sites").ax_.get_ylabel() == says
+
+
+@pytest.mark.parametrize(("total", "is_drawn"), [(4.0, False), (6.0, True)])
+def test_observed_sums_are_drawn_where_they_can_be_told_from_the_axis(pyplot, total, is_drawn):
+    display = ImputationDisplay(
+        trend=[100.0] * 2, fitted=[[50.0] * 2], n_rows=2, observed_total=np.array([total, 0])
+    ).plot()
+    labels = [line.get_label() for line in display.ax_.lines]
+    assert ("observed rows alone" in labels) == is_drawn
+
+
+def test_observed_sums_of_zero_are_not_on_a_logarithmic_axis(pyplot):
+    display = ImputationDisplay(
+        trend=[10.0] * 3, fitted=[[5.0] * 3], n_rows=2, observed_total=np.array([4, 0, NAN])
+    )
+    for yscale, shown in (("linear", [4, 0, NAN]), ("log", [4, NAN, NAN])):
+        axis = display.plot(yscale=yscale).ax_
+        (line,) = (line for line in axis.lines if line.get_label() == "observed rows alone")
+        assert_array_equal(points(line)[1], shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("objective", "objective F (nats)"),
+        ("n_active", "active clients"),
+        ("uplink_bits", "uplink (bits per round)"),
+        ("downlink_bits", "downlink (bits per round)"),
+        ("safeguarded", "times the safeguard acted"),
+        ("singular_values", "singular values"),
+        ("of_my_own", "of my own"),
+    ],
+)
+def test_labels_of_other_series(pyplot, name, label):
+    history = made_history(range(3), range(3)) | {name: np.arange(3)}
+    assert ConvergenceDisplay(history, y=name).plot().ax_.get_ylabel() == label
+
+
+@pytest.mark.parametrize("name", ["n_active", "safeguarded"])
+def test_small_counts_of_rounds_have_whole_ticks(pyplot, name):
+    history = made_history(range(3), range(3)) | {name: np.array([0, 0, 1])}
+    ticks = ConvergenceDisplay(history, y=name).plot().ax_.get_yticks()
+    assert_array_equal(ticks, np.round(ticks))
+
+
+def test_every_component_has_a_band_of_its_own(pyplot):
+    weights = [np.array([[0.7, 0.3]] * 2), np.array([[0.9, 0.1]] * 2)]
+    histories = [made_history([0, 1], [1, 2]) | {"weights": run} for run in weights]
+    display = ConvergenceDisplay(histories, y="weights").plot(quantiles=(0, 1))
+    heights = [band.get_paths()[0].vertices[:, 1] for band in display.fill_between_["weights"]]
+    assert [(low.min(), low.max()) for low in heights] == [(0.7, 0.9), (0.1, 0.3)]
+
+
+@pytest.mark.parametrize(("n_components", "size"), [(60, None), (20, (3, 2))])
+def test_a_legend_of_some_components_has_the_lines_of_these(paper, n_components, size):
+    history = made_history([0, 1], [1, 2]) | {"weights": np.full((2, n_components), 0.1)}
+    axis = None if size is None else paper.subplots(figsize=size, layout="constrained")[1]
+    display = ConvergenceDisplay(history, y="weights").plot(axis)
+    legend, lines = display.ax_.get_legend(), display.lines_["weights"]
+    shown = [int(text.get_text()) for text in legend.get_texts()]
+    assert shown == list(range(0, n_components, shown[1])) and shown[1] > 1
+    look = [(line.get_color(), line.get_linestyle(), line.get_linewidth()) for line in lines]
+    of_legend = [
+        (line.get_color(), line.get_linestyle(), line.get_linewidth())
+        for line in legend.legend_handles
+    ]
+    assert of_legend == [look[component] for component in shown]

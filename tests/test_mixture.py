@@ -3,6 +3,7 @@ import re
 import threading
 import warnings
 from functools import cache
+from types import SimpleNamespace
 
 import joblib
 import numpy as np
@@ -31,7 +32,12 @@ from skfedem.models import mixture_assignment, mixture_start
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture_given import Given
 from skfedem.preprocessing import FederatedStandardScaler
-from skfedem.solvers._report import _rounds_enough, calmer
+from skfedem.solvers._report import (
+    _how_to_travel_on,
+    _rounds_enough,
+    _warn_of_steps,
+    calmer,
+)
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0]])
@@ -2087,3 +2093,43 @@ def test_rounding_alone_does_not_exceed_the_omega_of_messages():
     )
     with pytest.warns(ConvergenceWarning, match="^Not converged"):
         gm.fit([rows[:, :2] for rows in CLIENTS])
+
+
+def outcome_of(step_size, safeguarded, *, round_index):
+    """An estimator of exact rounds with automatic steps, and how its run ended."""
+    estimator = SimpleNamespace(
+        step_size="auto",
+        batch_size=None,
+        participation=1.0,
+        omega=0.0,
+        max_iter=10,
+        max_epochs=None,
+    )
+    history = {
+        "step_size": np.append(np.nan, step_size),
+        "safeguarded": np.append(0, safeguarded),
+        "epoch": np.arange(1.0 + len(step_size)),
+    }
+    server = SimpleNamespace(step_limit=0.9, round_index=round_index)
+    return estimator, SimpleNamespace(history=history, server=server)
+
+
+@pytest.mark.parametrize(("last", "warns"), [(19, True), (18, True), (17, False)])
+def test_steps_are_looked_at_in_the_last_tenth_of_the_rounds(last, warns):
+    safeguarded = np.arange(20) == last
+    estimator, result = outcome_of(np.ones(20), safeguarded, round_index=20)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _warn_of_steps(estimator, result, lambda number: 1.0, "were too long", "")
+    said = [str(warning.message) for warning in caught]
+    assert [text.startswith("Steps were too long in 1 of the last 2 rounds") for text in said] == (
+        [True] * warns
+    )
+
+
+def test_advice_after_a_warm_start_counts_the_rounds_before_it():
+    # Steps of 50 / r add up to 50 from round 100 to round 100e, 172 later; it is rounded up.
+    steps = 50 / np.arange(101, 111)
+    estimator, result = outcome_of(steps, np.zeros(10), round_index=110)
+    says = _how_to_travel_on(estimator, result, lambda number: 50 / number, steps.sum())
+    assert says == "With this step set max_iter to about 180"

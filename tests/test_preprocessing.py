@@ -1164,3 +1164,32 @@ def test_a_list_of_small_tables_is_answered_as_each_of_them(estimator, container
         for wrong in (np.ones((2, 4)), np.ones((0, 3)), np.ones(3)):
             with pytest.raises(ValueError, match="In the table of client 1: "):
                 fitted.transform([clients[0], wrong])
+
+
+@pytest.mark.parametrize(("share", "varies"), [(90, False), (120, True)])
+def test_a_variance_of_less_than_the_documented_share_is_taken_for_0(share, varies):
+    # n_features + 100 is 102.
+    size = np.sqrt(share * np.finfo(np.float64).eps)
+    pca = FederatedPCA().fit([np.array([[1, 0], [-1, 0]]), np.array([[0, size], [0, -size]])])
+    assert (pca.explained_variance_ > 0).tolist() == [True, varies]
+
+
+def test_there_are_no_more_components_than_rows():
+    rows = np.random.default_rng(0).normal(size=(3, 5))
+    assert FederatedPCA(3).fit([rows[:2], rows[2:]]).n_components_ == 3
+    with pytest.raises(ValueError, match=r"min\(n_samples, n_features\) = 3, got 4"):
+        FederatedPCA(4).fit([rows[:2], rows[2:]])
+
+
+def test_a_transformer_that_adds_rows_is_refused():
+    rows = np.arange(12.0).reshape(6, 2)
+    twice = FunctionTransformer(lambda table: np.repeat(table, 2, axis=0))
+    with pytest.raises(ValueError, match="Expected a row for each of the 6 rows, got 12"):
+        PerClient(twice).fit(rows).transform(rows)
+
+
+@pytest.mark.parametrize("dtype", [int, bool, np.uint8])
+def test_what_a_mask_hides_among_integers_is_missing(dtype):
+    masked = np.ma.array([[1, 0], [1, 1], [0, 1]], dtype=dtype, mask=[[1, 0], [0, 0], [0, 1]])
+    assert_array_equal(FederatedStandardScaler().fit(masked).mean_, [0.5, 0.5])
+    assert_array_equal(FederatedStandardScaler().fit([masked] * 2).n_samples_seen_, [4, 4])

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import MinMaxScaler
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem._input.client_labels import client_codes
 from skfedem._input.clients import check_clients, stacks
 from skfedem._input.tables import shorten
 from skfedem.compression import RandK
@@ -1452,3 +1453,11 @@ def test_one_table_of_text_or_of_many_dimensions():
             FederatedGaussianMixture().fit(rows)
     with pytest.raises(ValueError, match=r"one array with 4 dimensions and shape .*\. Give a list"):
         FederatedGaussianMixture().fit(np.zeros((2, 3, 4, 5)))
+
+
+def test_one_label_that_is_there_twice_is_found_among_labels_without_an_order():
+    # None of these sets is smaller or larger than another, so that nothing is out of order.
+    ash, birch = frozenset(["ash"]), frozenset(["birch"])
+    labels = np.array([ash, birch, ash], dtype=object)
+    with pytest.raises(TypeError, match="labels that can be sorted, got frozenset"):
+        client_codes(labels, 3)

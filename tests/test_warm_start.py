@@ -717,7 +717,7 @@ def test_a_fit_of_rows_that_have_no_such_covariance_begins_without_a_field():
     assert np.isfinite(history["mean_field_sq_norm"][1:]).all()
     # Without a round, the next fit begins there as well; with one, it begins from a statistic.
     fit(clone(gm).set_params(max_iter=0), far)
-    start = {"means_init": gm.means_ + [[9.0], [-9.0]], "precisions_init": np.eye(2)}
+    start = {"means_init": gm.means_ + np.array([[9.0], [-9.0]]), "precisions_init": np.eye(2)}
     again = fit(clone(gm).set_params(max_iter=0, **start), near)
     for max_iter in (2, 1):
         history = fit(again.set_params(max_iter=max_iter), near).history_
