@@ -88,6 +88,11 @@ class Federation(NamedTuple):
         """What each client's sums over its rows are divided by: their weights, or their number."""
         return self.lengths if self.sample_weight is None else self.sample_weight.totals
 
+    @property
+    def row_weights(self):
+        """What a row of each client weighs, times its own weight: w_i over the client's total."""
+        return self.weights / self.totals
+
     def lengths_of(self, clients):
         """``lengths[clients]``, without those of the others, of whom there may be a million."""
         return self.offsets[clients + 1] - self.offsets[clients]

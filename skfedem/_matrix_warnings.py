@@ -1,17 +1,20 @@
-"""Warnings of fitted matrices: means too large for exp, or cells that hold the others back."""
+"""Warnings of fitted matrices: how a run ended, means too large, cells that hold others back."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import issparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _num_samples
 
 from ._federation import owners_of
 from ._input.matrices import is_cell_list
 from ._input.table_labels import label_text
-from ._messages import shown, warn
-from ._parameters import is_auto
+from ._messages import either, shown, warn
+from ._parameters import in_python_numbers, is_auto
 from .models.families import MAX_LOG_MEAN
+from .solvers._options import step_schedule
+from .solvers._report import calmer, warn_outcome
 
 # If the curvature of a cell is this many times that of the others, it leaves them behind. One flock
 # among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the optimum
@@ -21,6 +24,8 @@ from .models.families import MAX_LOG_MEAN
 # and up to 0.7, as if converged, at 100,000; with a fixed step 0.1 at 100, and 65 or more at 1,000.
 _LARGEST_SPREAD = 1e4
 _LARGEST_SPREAD_OF_SLOW_ROUNDS = 500
+# An objective that ends this much of it above that of the start is worth a word.
+_LARGE_RISE = 0.1
 # A mean this many times the largest of an observed cell is extrapolated. With the default penalty,
 # counts of wading birds in the hundreds gave means of missing cells of 1e10; with the penalty that
 # cross-validation chose, the largest was that of an observed cell.
@@ -34,6 +39,54 @@ def instead_of_more_rounds(estimator):
     if estimator.batch_size is not None and estimator.solver != "vr_fedem":
         return ["use solver='vr_fedem' (with FedEM's minibatches cells may never settle)"]
     return []
+
+
+def warn_of_fit(settings, result, problem):
+    """Say how the run of a fit ended: above its start, interrupted, or not converged.
+
+    Parameters
+    ----------
+    settings : FederatedMatrixImputer
+        Fitted.
+    result : Run
+    problem : Problem
+    """
+    begun, ended, rise = result.begun, settings.objective_, 0.0
+    if ended > begun:
+        rise = problem.model.change(ended, begun)
+    is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
+    if is_worse:
+        ways = ["a smaller step_size", *calmer(settings)]
+        if not is_auto(settings.control_step):
+            ways.append('control_step="auto"')
+        warn(
+            f"The fit ended with an objective of {ended:.3g}, above the {begun:.3g} of its start: "
+            f"do not use it. Use {either(ways)}.",
+            ConvergenceWarning,
+        )
+    warn_outcome(
+        settings,
+        result,
+        step_schedule(in_python_numbers(settings), problem),
+        iteration="natural steps",
+        left="were too long for the curvature",
+        remedy="" if is_auto(settings.step_size) else '; or use step_size="auto"',
+        or_tol=False,  # it would end fits of counts short of the optimum, see its docstring
+        otherwise=instead_of_more_rounds(settings),
+        is_worse=is_worse,
+    )
+
+
+def warn_of_silent(ids, observers):
+    """Warn of clients without an observed cell; ``observers`` are the positions of the others."""
+    silent = np.setdiff1d(np.arange(len(ids)), observers)
+    if len(silent):
+        names = ", ".join(shown(ids[k]) for k in silent[:5])
+        warn(
+            f"{len(silent)} of {len(ids)} clients have no observed cell and contribute nothing: "
+            f"{names}{', ...' if len(silent) > 5 else ''}.",
+            UserWarning,
+        )
 
 
 def warn_of_lines(X, known, cells):

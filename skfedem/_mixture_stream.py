@@ -29,7 +29,7 @@ from .solvers._evaluation import evaluate
 from .solvers._loop import initialise
 from .solvers._memory import Memory, join, memory_of, of_stream, weighing
 from .solvers._options import federated_problem, step_schedule
-from .solvers._stream import appended, stream
+from .solvers._stream import stream
 
 # Automatic α of a stream is this share of 1 / (1 + ω). With all of it, V_i would be the noise of
 # the rows of one call, and that of a client which does not come back would push Ŝ on for ever. With
@@ -199,4 +199,31 @@ def read_call(settings, beginning, ids, workers):
     uplink_bits, downlink_bits = row["uplink_bits"] + bits, row["downlink_bits"] + bits
     downlink_bits += bits_of_units(memory.model, len(memory.ids) - n_known)
     rounds.update(0, uplink_bits=uplink_bits, downlink_bits=downlink_bits)
-    return memory, appended(beginning.history, rounds, trace)
+    return memory, _appended(beginning.history, rounds, trace)
+
+
+def _appended(old, history, trace):
+    """History of a stream with the rounds of one more call.
+
+    Parameters
+    ----------
+    old : dict of ndarray
+        With the columns of the history, and ``weights`` for the trace.
+    history : History
+    trace : list
+
+    Returns
+    -------
+    history : dict of ndarray
+        The log-likelihood of a round's rows is in the row of the parameters that had not seen them.
+    """
+    new = {**history.as_dict(), "weights": np.array(trace)}
+    new["epoch"] = old["epoch"][-1] + np.cumsum(new["epoch"])
+    new["round"] = old["round"][-1] + 1 + np.arange(len(trace))
+    unseen = new["log_likelihood"]
+    new["log_likelihood"] = np.append(unseen[1:], np.nan)
+    columns = {name: np.concatenate([old[name], new[name]]) for name in old}
+    last = len(old["round"]) - 1
+    if np.isnan(old["log_likelihood"][last]):
+        columns["log_likelihood"][last] = unseen[0]
+    return columns

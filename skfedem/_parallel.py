@@ -8,6 +8,7 @@ from functools import cache
 from queue import SimpleQueue
 from threading import Lock
 from time import perf_counter
+from typing import Any
 
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
@@ -145,7 +146,8 @@ class _OneThread:
     """
 
     def __init__(self):
-        self._lock, self._n_inside, self._limit = Lock(), 0, None
+        self._lock, self._n_inside = Lock(), 0
+        self._limit: Any = None
 
     def __enter__(self):
         with self._lock:

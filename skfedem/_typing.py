@@ -47,6 +47,7 @@ SolverName = Literal["fedem", "vr_fedem"]
 CompressorName = Literal["dithering", "block", "rand_k"]
 ControlInit = Literal["field", "zeros"]
 ClientWeights = Literal["n_samples", "uniform"]
+RowsName = Literal["shared", "disjoint"]
 StepSize = float | Literal["auto"] | Callable[[int], float]
 
 # ---- what they get

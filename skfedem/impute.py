@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -18,12 +17,12 @@ from ._input.clients import check_minibatches, features_of, store
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
 from ._matrix_warnings import (
-    instead_of_more_rounds,
+    warn_of_fit,
     warn_of_guard,
     warn_of_lines,
+    warn_of_silent,
     warn_of_spread,
 )
-from ._messages import either, shown, warn
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
@@ -31,7 +30,6 @@ from ._parameters import (
     check_rank,
     check_switch,
     in_python_numbers,
-    is_auto,
 )
 from ._random import seeds_of_runs
 from ._typing import (
@@ -44,6 +42,7 @@ from ._typing import (
     FloatArray,
     IntArray,
     MatricesLike,
+    RowsName,
     Seed,
     SolverName,
     StepSize,
@@ -60,13 +59,8 @@ from .solvers._options import (
     check_federated_parameters,
     federated_problem,
     run_solver,
-    step_schedule,
 )
-from .solvers._report import calmer, warn_outcome
 from .solvers._resume import check_checkpoint_parameters, seed_of
-
-# An objective that ends this much of it above that of the start is worth a word.
-_LARGE_RISE = 0.1
 
 
 class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
@@ -319,7 +313,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         penalty: float = 1.0,
         effects: EffectsName = "both",
         effects_penalty: float = 0.1,
-        rows: Literal["shared", "disjoint"] = "shared",
+        rows: RowsName = "shared",
         missing_values: float = np.nan,
         solver: SolverName = "fedem",
         step_size: StepSize = "auto",
@@ -571,42 +565,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         )
 
     def _warn(self, X, known, result, problem, data, observers):
-        n_silent = len(data.ids) - len(observers)
-        if n_silent:
-            silent = np.setdiff1d(np.arange(len(data.ids)), observers)[:5]
-            names = ", ".join(shown(data.ids[k]) for k in silent)
-            warn(
-                f"{n_silent} of {len(data.ids)} clients have no observed cell and contribute "
-                f"nothing: {names}{', ...' if n_silent > len(silent) else ''}.",
-                UserWarning,
-            )
+        warn_of_silent(data.ids, observers)
         warn_of_lines(X, known, data)
         if self.family == "poisson":
             warn_of_guard(result.server.statistics.iterate.theta)
         warn_of_spread(problem, result, known, self.client_weights)
-        begun = result.begun
-        rise = problem.model.change(self.objective_, begun) if self.objective_ > begun else 0.0
-        is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
-        if is_worse:
-            ways = ["a smaller step_size", *calmer(self)]
-            if not is_auto(self.control_step):
-                ways.append('control_step="auto"')
-            warn(
-                f"The fit ended with an objective of {self.objective_:.3g}, above the {begun:.3g} "
-                f"of its start: do not use it. Use {either(ways)}.",
-                ConvergenceWarning,
-            )
-        warn_outcome(
-            self,
-            result,
-            step_schedule(in_python_numbers(self), problem),
-            iteration="natural steps",
-            left="were too long for the curvature",
-            remedy="" if is_auto(self.step_size) else '; or use step_size="auto"',
-            or_tol=False,  # it would end fits of counts short of the optimum, see its docstring
-            otherwise=instead_of_more_rounds(self),
-            is_worse=is_worse,
-        )
+        warn_of_fit(self, result, problem)
 
 
 def _so_far(server, n_rounds, origin):

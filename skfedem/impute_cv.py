@@ -26,7 +26,7 @@ from ._matrix_warnings import instead_of_more_rounds
 from ._messages import naming, warn
 from ._parallel import n_workers, single_threaded_libraries
 from ._parameters import check_choice, check_number, check_rank, is_auto, python_number
-from ._penalty_path import Trial, follow_path, largest_penalty, path_trials, tabulated
+from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
 from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,
@@ -36,6 +36,7 @@ from ._typing import (
     FamilyName,
     FloatArray,
     MatricesLike,
+    RowsName,
     Seed,
     SolverName,
     StepSize,
@@ -244,7 +245,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         patience: int | None = 3,
         family: FamilyName = "gaussian",
         effects: EffectsName = "both",
-        rows: Literal["shared", "disjoint"] = "shared",
+        rows: RowsName = "shared",
         missing_values: float = np.nan,
         solver: SolverName = "fedem",
         step_size: StepSize = "auto",
@@ -355,28 +356,12 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             folds = deal_cells(cells, self.n_splits, seed)
             self._check_minibatches(cells, folds)
             imputer = self._imputer(seed)
-            largest, paths, trials = {}, {}, []
-            ridges = self._ridges()
-            while ridges:
-                for ridge in ridges:
-                    beginning = clone(imputer).set_params(effects_penalty=ridge)
-                    largest[ridge] = largest_penalty(beginning, cells)
-                    paths[ridge] = self._path(largest[ridge])
-                plans = product(ranks, ((ridge, paths[ridge]) for ridge in ridges))
-                trials += self._search(imputer, cells, folds, plans)
-                ridges = [ridge for ridge in self._larger_ridges(trials) if ridge <= _LARGEST_RIDGE]
-            results = tabulated(trials)
-            best_index = int(np.argmin(results["rank_test_score"]))
-            best = trials[best_index]
-            imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
-            path = paths[best.effects_penalty]
-            follow_path(imputer, path[path > best.penalty], X, clients=clients, shape=shape)
-        # Where warnings are errors, they must not cost the search.
-        with warnings.catch_warnings(record=True) as given:
-            warnings.simplefilter("always")
-            imputer.set_params(penalty=best.penalty).fit(X, clients=clients, shape=shape)
-        imputer.set_params(warm_start=False)
-        imputer._memory = None  # nobody goes on from it
+            trials, paths, largest = self._search(imputer, cells, folds, ranks)
+        results = tabulated(trials)
+        best_index = int(np.argmin(results["rank_test_score"]))
+        best = trials[best_index]
+        path = paths[best.effects_penalty]
+        given = _refit(imputer, best, path, X, clients=clients, shape=shape)
         store(
             self,
             features_of(imputer),
@@ -391,7 +376,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         )
         for warning in given:
             warn(str(warning.message), warning.category)
-        self._warn(trials, imputer, is_last=best.penalty == path[-1] < path[0])
+        self._warn(trials, imputer, is_last=len(path) > 1 and best.penalty == path[-1])
         return self
 
     def transform(self, X: MatricesLike) -> Transformed:
@@ -459,8 +444,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         ------
         NotFittedError
             Before ``fit``.
-        IndexError, TypeError
-            For numbers of rows or columns that there are not, or that are no integers.
+        IndexError, TypeError, ValueError
+            As :meth:`FederatedMatrixImputer.fitted_mean`.
         """
         check_is_fitted(self)
         return self.best_estimator_.fitted_mean(rows, columns)
@@ -522,18 +507,14 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         ridges = list(dict.fromkeys(ridges.tolist()))
         return ridges[:1] if self.effects == "none" else ridges
 
-    def _larger_ridges(self, trials):
-        """Ten times the largest penalty on the effects, in a list, if that was worth its path."""
+    def _wants_larger_ridges(self, trials):
+        """Whether "auto" goes on: the largest penalty on the effects was worth its paths."""
         if not is_auto(self.effects_penalties) or self.effects == "none":
-            return []
-        best: dict[float, Trial] = {}
-        for trial in trials:
-            other = best.setdefault(trial.effects_penalty, trial)
-            best[trial.effects_penalty] = max(other, trial, key=lambda each: each.score)
-        *others, largest = sorted(best)
-        gain = best[largest].score - max(best[ridge].score for ridge in others)
-        is_worth_a_path = gain > _WORTH_A_PATH * np.ptp(best[largest].scores)
-        return [10 * largest] if is_worth_a_path else []
+            return False
+        largest = max(trial.effects_penalty for trial in trials)
+        best = max((t for t in trials if t.effects_penalty == largest), key=lambda t: t.score)
+        others = (trial.score for trial in trials if trial.effects_penalty < largest)
+        return best.score - max(others) > _WORTH_A_PATH * np.ptp(best.scores)
 
     def _path(self, penalty_max):
         if not isinstance(self.penalties, Real):
@@ -558,7 +539,23 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             with naming(f"Without the cells of fold {fold}"):
                 check_minibatches(self, lengths[seen], cells.ids[seen], "observed cells")
 
-    def _search(self, imputer, cells, folds, plans):
+    def _search(self, imputer, cells, folds, ranks):
+        """Trials, and by penalty on the effects the paths and the largest penalties."""
+        trials, paths, largest = [], {}, {}
+        ridges = self._ridges()
+        while ridges:
+            for ridge in ridges:
+                beginning = clone(imputer).set_params(effects_penalty=ridge)
+                largest[ridge] = largest_penalty(beginning, cells)
+                paths[ridge] = self._path(largest[ridge])
+            plans = product(ranks, ((ridge, paths[ridge]) for ridge in ridges))
+            trials += self._follow(imputer, cells, folds, plans)
+            last = max(paths)
+            goes_on = last < _LARGEST_RIDGE and self._wants_larger_ridges(trials)
+            ridges = [10 * last] if goes_on else []
+        return trials, paths, largest
+
+    def _follow(self, imputer, cells, folds, plans):
         """Trials of paths, each for a rank and a penalty on the effects, in their order."""
         # Sites are shared by then, and nobody will look at the histories.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
@@ -595,7 +592,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 f"smaller eps (it was {self.eps:g}) or a bound in ranks may predict better.",
                 UserWarning,
             )
-        if self._larger_ridges(trials):
+        if self._wants_larger_ridges(trials):
             warn(
                 f"The best penalty on the effects, {imputer.effects_penalty:g}, is the largest "
                 'that "auto" tries. Larger ones may predict better: give them in a list, as '
@@ -620,6 +617,20 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 f'see cv_results_["n_converged"]. {advice[0].upper()}{advice[1:]}.',
                 ConvergenceWarning,
             )
+
+
+def _refit(imputer, best, path, X, **data):
+    """Fit the best trial to all cells, down its path; return the warnings of the last fit."""
+    imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
+    with _muted():
+        follow_path(imputer, path[path > best.penalty], X, **data)
+    # Where warnings are errors, they must not cost the search.
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        imputer.set_params(penalty=best.penalty).fit(X, **data)
+    imputer.set_params(warm_start=False)
+    imputer._memory = None  # nobody goes on from it
+    return given
 
 
 def _splits(cells, folds):

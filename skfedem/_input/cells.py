@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from scipy.sparse import issparse
@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from .._federation import MOST_CLIENTS, client_groups, offsets_of
 from .._messages import plural
 from .._parameters import check_choice
+from .._typing import RowsName
 from .cell_values import check_values
 from .matrices import GIVE_MATRICES, holds_clients, is_cell_list
 from .observations import (
@@ -113,7 +114,7 @@ def check_cells(
     TypeError, ValueError
         The message names the client and the cell, what was expected and what was got.
     """
-    check_choice("rows", rows, ("shared", "disjoint"), hint="Do clients have the same rows?")
+    check_choice("rows", rows, get_args(RowsName), hint="Do clients have the same rows?")
     missing = marker(missing_values)
     if holds_clients(X):
         if clients is not None:

@@ -78,7 +78,7 @@ def pooled_statistics(model, federation, sums):
         (n_clients, n_statistics).
     """
     statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.totals
+    row_weights = federation.row_weights
     every = np.arange(federation.n_clients)
     for group, rows, lengths, weights in read(federation, every, model.block_rows):
         statistics += row_weights[group] @ sums(model.features(rows), lengths, weights)
@@ -114,7 +114,7 @@ def _without_empty(model, statistics):
 def _random_statistics(model, federation, seed):
     """Statistics under posterior probabilities that each client draws for its own rows."""
     statistics = np.zeros(model.n_statistics)
-    row_weights = federation.weights / federation.totals
+    row_weights = federation.row_weights
     size, every = model.n_components, np.arange(federation.n_clients)
     source, here = _random.generator(seed, _random.INITIALISATION), 0
     for group, rows, lengths, weights in read(federation, every, model.block_rows):
@@ -293,7 +293,7 @@ def _plusplus_centers(model, federation, seed):
     rng = np.random.RandomState(seed)
     sample = _sample(rng, 0, federation.n_samples)
     owners = owners_of(federation.offsets, sample)
-    row_weights = (federation.weights / federation.totals)[owners]
+    row_weights = federation.row_weights[owners]
     if federation.sample_weight is not None:
         row_weights *= federation.sample_weight.values[sample]
     rows, row_weights = _distinct(take_rows(federation.rows, sample), row_weights)

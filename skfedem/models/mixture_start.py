@@ -157,7 +157,8 @@ def start_again(model, federation, before, server, given, cost):
         # Ŝ does not go with the second moment of these rows.
         return start_run(model, federation, None, given, 0, cost)
     if model.units is before.units and has_same_domain(model, before):
-        return Start(server.statistics, server.parameters, *cost, has_field=server.has_field)
+        start = Start(server.statistics, server.parameters, *cost)
+        return start._replace(has_field=server.has_field)
     statistics = server.statistics
     if model.units is not before.units:
         statistics = model.told_of_axes(statistics, before.units, 1.0)

@@ -121,7 +121,7 @@ def mean_of_rows(federation):
     # Counted from the first row, a constant feature has no rounding in its mean.
     first = federation.rows[:1].astype(np.float64)
     mean = first[0]
-    shares = federation.weights / federation.totals
+    shares = federation.row_weights
     every = np.arange(federation.n_clients)
     for reading in read(federation, every, _rows_at_once(len(mean))):
         # In one memory layout, so that sums do not depend on that of the rows.
@@ -148,7 +148,7 @@ def second_moment(federation, center, *, matrix, clients=None):
     d = len(center)
     second = np.zeros((d, d) if matrix else d)
     clients = np.arange(federation.n_clients) if clients is None else clients
-    shares = (federation.weights / federation.totals)[clients]
+    shares = federation.row_weights[clients]
     for reading in read(federation, clients, _rows_at_once(d)):
         y = np.subtract(reading.rows, center, order="C")  # as in ``mean_of_rows``
         y *= np.sqrt(_row_weights(shares, reading))[:, None]

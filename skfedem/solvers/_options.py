@@ -6,6 +6,7 @@ The parameters of the federated algorithms have the same names in every estimato
 from __future__ import annotations
 
 from numbers import Integral
+from typing import get_args
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from .._parameters import (
     check_verbose,
     is_auto,
 )
+from .._typing import ClientWeights, ControlInit
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from . import fedem, vr_fedem
 from ._base import Problem
@@ -41,7 +43,7 @@ def check_federated_parameters(estimator):
     if not is_auto(estimator.control_step):
         check_number("control_step", estimator.control_step, low=0, high=1, hint='Or give "auto".')
     check_switch("replacement", estimator.replacement)
-    check_choice("control_init", estimator.control_init, ("field", "zeros"))
+    check_choice("control_init", estimator.control_init, get_args(ControlInit))
     if estimator.batch_size is not None:
         _check_count("batch_size", estimator.batch_size, hint="None is all rows.")
     if not is_auto(estimator.n_inner):
@@ -49,7 +51,7 @@ def check_federated_parameters(estimator):
     check_number("omega", estimator.omega, low=0, hint="0 is no compression.")
     hint = "1 is everybody in every round."
     check_number("participation", estimator.participation, low=0, low_open=True, high=1, hint=hint)
-    check_choice("client_weights", estimator.client_weights, ("n_samples", "uniform"))
+    check_choice("client_weights", estimator.client_weights, get_args(ClientWeights))
     check_number("tol", estimator.tol, low=0, hint="0 runs all rounds.")
     if estimator.max_epochs is not None:
         hint = "None is no bound."

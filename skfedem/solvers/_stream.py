@@ -180,30 +180,3 @@ def _round(problem, server, states, step_size, epoch_rows, workers):
         **evaluation_columns(model, criterion),
     }
     return server, model, row
-
-
-def appended(old, history, trace):
-    """History of a stream with the rounds of one more call.
-
-    Parameters
-    ----------
-    old : dict of ndarray
-        With the columns of the history, and ``weights`` for the trace.
-    history : History
-    trace : list
-
-    Returns
-    -------
-    history : dict of ndarray
-        The log-likelihood of a round's rows is in the row of the parameters that had not seen them.
-    """
-    new = {**history.as_dict(), "weights": np.array(trace)}
-    new["epoch"] = old["epoch"][-1] + np.cumsum(new["epoch"])
-    new["round"] = old["round"][-1] + 1 + np.arange(len(trace))
-    unseen = new["log_likelihood"]
-    new["log_likelihood"] = np.append(unseen[1:], np.nan)
-    columns = {name: np.concatenate([old[name], new[name]]) for name in old}
-    last = len(old["round"]) - 1
-    if np.isnan(old["log_likelihood"][last]):
-        columns["log_likelihood"][last] = unseen[0]
-    return columns
