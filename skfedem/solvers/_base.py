@@ -162,9 +162,9 @@ class ServerState(NamedTuple):
     parameters: Parameters
     control: FloatArray
     step_limit: float = inf
-    has_field: bool = True
     n_restarts: int = 0
     rest_until: int = 0
+    has_field: bool = True
 
 
 class RoundInfo(NamedTuple):
