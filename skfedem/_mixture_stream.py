@@ -149,7 +149,7 @@ def next_call(settings, federation, given, memory, history):
         share = federation.n_samples / (memory.n_samples + federation.n_samples)
         statistics = model.told_of_axes(server.statistics, units_before, share)
         parameters = model.maximization(statistics)
-        server = server._replace(statistics=statistics, parameters=parameters)
+        server = server._replace(statistics=statistics, parameters=parameters, has_field=True)
     memory = memory._replace(model=model, server=server)
     if not of_stream(memory):
         # A stream begins with V_i = 0: it would take tens of calls to forget those of a fit, which

@@ -6,9 +6,7 @@ from collections import deque
 from contextlib import ExitStack
 from functools import cache
 from queue import SimpleQueue
-from threading import Lock
 from time import perf_counter
-from typing import Any
 
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
@@ -45,7 +43,7 @@ class Workers:
     def __enter__(self):
         self._n_workers = n_workers(self.n_jobs)  # may raise
         self._stack = ExitStack()
-        self._stack.enter_context(single_threaded_libraries)
+        self._stack.enter_context(single_threaded_libraries())
         return self
 
     def __exit__(self, *exception):
@@ -139,30 +137,13 @@ class Workers:
         return errands
 
 
-class _OneThread:
+def single_threaded_libraries():
     """Context in which libraries have one thread, on which the rounding of linear algebra depends.
 
-    It may be entered again, and in several threads: the last to leave restores what the first met.
+    Where contexts overlap in threads, one has to be around them all: the end of each restores what
+    was at its beginning.
     """
-
-    def __init__(self):
-        self._lock, self._n_inside = Lock(), 0
-        self._limit: Any = None
-
-    def __enter__(self):
-        with self._lock:
-            if not self._n_inside:
-                self._limit = _libraries().limit(limits=1)
-            self._n_inside += 1
-
-    def __exit__(self, *exception):
-        with self._lock:
-            self._n_inside -= 1
-            if not self._n_inside:
-                self._limit.restore_original_limits()
-
-
-single_threaded_libraries = _OneThread()
+    return _libraries().limit(limits=1)
 
 
 @cache

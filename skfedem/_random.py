@@ -2,7 +2,8 @@
 
 A client's numbers depend on nothing else: not on who else takes part, not on how clients are
 grouped for the computation, not on the number of workers. A lone client can draw what it would
-have drawn in the simulation. (In a stream, clients count by their positions in the call.)
+have drawn in the simulation. (In a stream, clients count by their positions
+among those with rows in the round.)
 
 Seed, purpose and round give a stream of PCG-64 DXSM, hashed together by NumPy's ``SeedSequence``;
 client ``i`` owns the numbers ``i * size`` to ``(i + 1) * size - 1`` of it, where ``size`` is how

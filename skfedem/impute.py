@@ -159,8 +159,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
         ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no
-        evaluation; with ``control_init="zeros"``, a fit that ended above the objective of its start
-        is then not warned of.
+        evaluation; with ``control_init="zeros"``, or after a warm start, a fit of random rounds
+        that ended above the objective of its start is then not warned of.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time, and on other machines up to rounding. With
         compression and a rank that binds, rounding may grow from round to round.
@@ -209,7 +209,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
         ``mean_field_sq_norm`` (the same for the step that all cells ask for: with momentum, the
         step that follows, from beyond the iterate; else a step of the safe length; with automatic
-        steps, as one pass of block power iteration sees it, a few percent off), ``step_size``
+        steps, as one pass of block power iteration sees it, mostly a few percent off, early up to a
+        fifth), ``step_size``
         (γ as taken, after the safeguard), ``n_active``, ``uplink_bits``, ``downlink_bits``,
         ``safeguarded`` (how often a step given by a number had to be halved; "auto" steps follow
         the curvature), and ``singular_values`` of shape (n_rows, largest rank). NaN where not

@@ -564,7 +564,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             for rank, (ridge, path) in plans
         ]
         trials, n_jobs = [], min(n_workers(self.n_jobs), len(plans))
-        with single_threaded_libraries:
+        # Around all paths: in threads, the end of one would free the libraries of the others.
+        with single_threaded_libraries():
             if n_jobs > 1:
                 found = Parallel(n_jobs, verbose=self.verbose)(
                     delayed(_trials_in_worker)(imputer, cells, folds, path, self.patience)
@@ -640,7 +641,7 @@ def _splits(cells, folds):
 
 def _trials_in_worker(imputer, cells, folds, path, patience):
     """Trials of a path, in a process that may have other filters and numbers of threads."""
-    with _muted(), single_threaded_libraries:
+    with _muted(), single_threaded_libraries():
         # Split here: cells are sent once, where the splits have each of them once a fold.
         return list(path_trials(imputer, _splits(cells, folds), path, patience))
 

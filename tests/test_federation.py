@@ -354,14 +354,6 @@ def test_libraries_have_one_thread_beside_workers():
         with Workers(1):
             assert set(n_threads()) <= {1}  # there may be none that can be asked
         assert n_threads() == before
-        # Fits that overlap in threads: the last to end restores what the first met.
-        first, second = Workers(1), Workers(1)
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert set(n_threads()) <= {1}
-        second.__exit__(None, None, None)
-        assert n_threads() == before
 
 
 @pytest.fixture

@@ -395,7 +395,7 @@ def check_minibatches(estimator, lengths, ids, what, sample_weight=None):
             warn(
                 f"A minibatch of batch_size={batch_size} {what} is more than any client has; the "
                 f"most are {lengths.max()}. batch_size=None reads all of them, for less and "
-                "without noise.",
+                "without the noise of minibatches.",
                 UserWarning,
             )
         return

@@ -104,10 +104,10 @@ class Start(NamedTuple):
         Bits that were sent to get there.
     n_passes : int
         E-steps over all rows that it took.
-    has_field : bool
-        Whether h(Ŝ_0) says anything: not where Ŝ_0 is s̄ of parameters that no statistic gives.
     kept : NamedTuple or None
         Server and clients' states of an earlier run that this one goes on from.
+    has_field : bool
+        Whether h(Ŝ_0) says anything: not where Ŝ_0 is s̄ of parameters that no statistic gives.
     """
 
     statistics: Any
@@ -115,8 +115,8 @@ class Start(NamedTuple):
     uplink_bits: int = 0
     downlink_bits: int = 0
     n_passes: int = 0
-    has_field: bool = True
     kept: NamedTuple | None = None
+    has_field: bool = True
 
 
 class Model(ABC):

@@ -225,4 +225,4 @@ def start_run(model, federation, init_params, given, seed, cost):
         uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
     # For θ, which does not follow from Ŝ_0.
     downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
-    return Start(statistics, parameters, uplink, downlink, n_passes, has_field)
+    return Start(statistics, parameters, uplink, downlink, n_passes, has_field=has_field)
