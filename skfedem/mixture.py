@@ -429,7 +429,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             the keyboard.
         UserWarning
             For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
-            covariances that rounding has widened, because rows lie too far apart for them.
+            covariances that rounding has widened, because rows lie too far apart for them; for a
+            ``batch_size`` above the number of rows of every client.
 
         Notes
         -----
