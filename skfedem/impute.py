@@ -424,10 +424,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             fit was stopped from the keyboard.
         UserWarning
             For clients without an observed cell, which contribute nothing; for what looks like
-            triplets without their ``shape``; for a ``Compressor``
-            object that is not used, or is coarser than ``omega``; for Poisson means that were
-            capped because exp would overflow; and for a cell that holds the others back, as its
-            count is so large or it was observed so often.
+            triplets without their ``shape``; for a ``batch_size`` above the number of cells of
+            every client; for a ``Compressor`` object that is not used, or is coarser than
+            ``omega``; for Poisson means that were capped because exp would overflow; and for a cell
+            that holds the others back, as its count is so large or it was observed so often.
         """
         self._check_parameters()
         checked, settings = clone(self), in_python_numbers(self)
