@@ -2106,3 +2106,19 @@ def test_who_reads_minibatches_is_told_of_the_other_solver():
     (told,) = instead_of_more_rounds(FederatedMatrixImputer(batch_size=3))
     assert 'solver="vr_fedem"' in told.replace("'", '"')
     assert not instead_of_more_rounds(FederatedMatrixImputer(batch_size=3, solver="vr_fedem"))
+
+
+@pytest.mark.parametrize(("control_init", "is_told"), [("field", True), ("zeros", False)])
+def test_a_fit_above_its_start_is_told_of_without_a_history(control_init, is_told):
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(5.0, (4, 30, 20))
+    clients = [np.where(rng.random((30, 20)) < 0.3, own, np.nan) for own in counts]
+    rough = {"omega": 50.0, "compressor": "rand_k", "participation": 0.3, "control_step": 1.0}
+    imputer = FederatedMatrixImputer(
+        3, family="poisson", penalty=0.1, **rough, step_size=1.0, max_iter=30, random_state=0
+    ).set_params(eval_every=None, control_init=control_init)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        imputer.fit(clients)
+    said = [str(warning.message) for warning in caught]
+    assert any("of its start: do not use it" in message for message in said) == is_told
