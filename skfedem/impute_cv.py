@@ -334,8 +334,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             When ``tol`` was not reached, in the search or at its end.
         UserWarning
             When, without a bound on the rank, the best penalty is the smallest of a path that
-            followed from `penalties`, a number, and `eps`; when the best penalty on the effects is
-            the largest that "auto" tries; and as given by :meth:`FederatedMatrixImputer.fit`.
+            followed from `penalties`, a number, and `eps`; and as given by
+            :meth:`FederatedMatrixImputer.fit`.
         """
         # Warnings about parameters and data are left to the last fit.
         with _muted():
@@ -591,13 +591,6 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             warn(
                 f"The best penalty, {imputer.penalty:.3g}, is the smallest that was tried. A "
                 f"smaller eps (it was {self.eps:g}) or a bound in ranks may predict better.",
-                UserWarning,
-            )
-        if self._wants_larger_ridges(trials):
-            warn(
-                f"The best penalty on the effects, {imputer.effects_penalty:g}, is the largest "
-                'that "auto" tries. Larger ones may predict better: give them in a list, as '
-                "effects_penalties.",
                 UserWarning,
             )
         if imputer._stopped_by == "keyboard":

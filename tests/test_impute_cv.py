@@ -468,11 +468,9 @@ def test_larger_penalties_on_the_effects_end_where_no_effect_is_left(monkeypatch
     search = FederatedMatrixImputerCV(penalties=[1e9], random_state=0).fit(table)
     assert search.cv_results_["param_effects_penalty"].max() <= 1e5
     monkeypatch.setattr(impute_cv, "_LARGEST_RIDGE", 100.0)
-    with pytest.warns(UserWarning, match='effects, 100, is the largest that "auto" tries'):
-        search.fit(table)
+    search.fit(table)
     assert search.best_params_["effects_penalty"] == 100
     assert search.cv_results_["param_effects_penalty"].max() == 100
-    search.set_params(effects_penalties=[1.0, 100.0]).fit(table)  # and then nothing is said
 
 
 @every_family
