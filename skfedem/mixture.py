@@ -185,8 +185,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``history_``. "auto": every round if rounds are exact, as these yield both, else once an
         epoch. None: no evaluation for ``history_``, not even at the start and the end; with
         ``control_init="zeros"``, or after a warm start, a fit of random rounds that ended below its
-        start is then not warned of.
-        Evaluations serve the experimenter: they count neither as bits nor as epochs.
+        start is then not warned of. Evaluations serve the experimenter: they count neither as bits
+        nor as epochs.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time, and on other machines up to rounding. What a client
         draws depends only on the seed, the round and its position among the clients. So reordering

@@ -369,6 +369,21 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_resumed_fit_knows_what_its_start_was_worth(tmp_path):
+    # Without a history, only the file has it.
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(size=(60, 2)) + shift for shift in (-3, 3, 0)]
+    optimum = FederatedGaussianMixture(2, random_state=0).fit(clients)
+    gm = FederatedGaussianMixture(
+        2, weights_init=optimum.weights_, means_init=optimum.means_,
+        precisions_init=optimum.precisions_, batch_size=2, step_size=0.9, tol=0, max_iter=30,
+        eval_every=None, random_state=0, checkpoint=tmp_path / "run.npz",
+    ).fit(clients)  # fmt: skip
+    with pytest.warns(ConvergenceWarning, match="below its start: do not use it"):
+        gm.set_params(max_iter=60).fit(clients, resume_from=tmp_path / "run.npz")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_what_is_saved_goes_with_a_version(tmp_path):
     # Change this list and the version together: files of others would be read as if they had it.
     path = tmp_path / "run.npz"

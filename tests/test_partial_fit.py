@@ -1010,3 +1010,17 @@ def test_missing_ones_among_numpys_strings_are_nobody(missing):
     labels[3] = "d"
     gm.partial_fit(rows, clients=labels.astype(np.dtypes.StringDType(na_object=missing)))
     assert gm.partial_fit(rows, clients=labels.astype(np.dtypes.StringDType())).n_clients_ == 4
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_stream_in_new_axes_has_a_field_where_its_start_had_none():
+    # With means so far away Ŝ is s̄(θ), and no step was taken; with a new axis, Ŝ is counted anew.
+    rows = make_rows(60)[:, :2]
+    still = np.column_stack([rows, np.full(60, 7.0)])
+    gm = FederatedGaussianMixture(
+        2, means_init=[[900, 0, 7], [-900, 0, 7]], max_iter=0, random_state=0
+    ).fit(still)
+    assert np.isnan(gm.history_["mean_field_sq_norm"][0])
+    moving = np.column_stack([rows, np.random.default_rng(0).normal(size=60)])
+    assert np.isnan(clone(gm).fit(still).partial_fit(still).history_["field_sq_norm"][1])
+    assert np.isfinite(gm.partial_fit(moving).history_["field_sq_norm"][1])

@@ -966,7 +966,8 @@ def test_numbers_of_any_type_are_used_as_pythons(number):
         for parameters in (odd, {})
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no convergence, and no client has so many rows
+        # No convergence, and no client has so many rows.
+        warnings.simplefilter("ignore", UserWarning)
         got.fit(CLIENTS), want.fit(CLIENTS)
         assert_unchanged(fitted_attributes(got), fitted_attributes(want))
         got.partial_fit(CLIENTS), want.partial_fit(CLIENTS)
@@ -1306,7 +1307,8 @@ def test_a_list_and_its_labels_are_the_same_federation(data):
         random_state=seed % 1000,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no convergence, and minibatches of more than one row
+        # No convergence, and minibatches larger than clients.
+        warnings.simplefilter("ignore", UserWarning)
         attributes = fitted_attributes(gm.fit(tables))
         gm.fit(rows, clients=labels)
     got = fitted_attributes(gm)
