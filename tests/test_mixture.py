@@ -3,7 +3,6 @@ import re
 import threading
 import warnings
 from functools import cache
-from types import SimpleNamespace
 
 import joblib
 import numpy as np
@@ -32,6 +31,8 @@ from skfedem.models import mixture_assignment, mixture_start
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture_given import Given
 from skfedem.preprocessing import FederatedStandardScaler
+from skfedem.solvers._base import ServerState
+from skfedem.solvers._loop import Run
 from skfedem.solvers._report import (
     _how_to_travel_on,
     _rounds_enough,
@@ -2097,21 +2098,14 @@ def test_rounding_alone_does_not_exceed_the_omega_of_messages():
 
 def outcome_of(step_size, safeguarded, *, round_index):
     """An estimator of exact rounds with automatic steps, and how its run ended."""
-    estimator = SimpleNamespace(
-        step_size="auto",
-        batch_size=None,
-        participation=1.0,
-        omega=0.0,
-        max_iter=10,
-        max_epochs=None,
-    )
     history = {
         "step_size": np.append(np.nan, step_size),
         "safeguarded": np.append(0, safeguarded),
         "epoch": np.arange(1.0 + len(step_size)),
     }
-    server = SimpleNamespace(step_limit=0.9, round_index=round_index)
-    return estimator, SimpleNamespace(history=history, server=server)
+    server = ServerState(round_index, None, None, None, step_limit=0.9)
+    result = Run(server, None, history, None, [], np.nan, converged=False, gains=None)
+    return FederatedGaussianMixture(max_iter=10), result
 
 
 @pytest.mark.parametrize(("last", "warns"), [(19, True), (18, True), (17, False)])
