@@ -4,9 +4,9 @@ Variance reduction: FedEM and VR-FedEM
 
 The synthetic experiment of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021), their Figure 1: two
 components in the plane with a known covariance, on 100 clients of 100 rows each. FedEM reads
-minibatches and keeps their noise; VR-FedEM gets rid of it. Both are judged by
-:math:`\lVert h(\hat S_k) \rVert^2`, the squared norm of the mean field, which is zero where EM on
-the pooled rows stands still, and by :math:`\lVert H_k \rVert^2`, what the server sees of it.
+minibatches and keeps their noise; VR-FedEM gets rid of it. Both are judged by ‖h(Ŝ)‖², the squared
+norm of the mean field, which is zero where EM on the pooled rows stands still, and by ‖H‖², what
+the server sees of it.
 
 The script runs at the paper's size. ``--full`` repeats that with twenty seeds, and adds the band
 of their trajectories::

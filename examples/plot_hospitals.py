@@ -292,13 +292,25 @@ for title in (AT_FACE, MARKED):
         left += shares
     axes[title].set(title=title, xlim=(0, 1), xlabel="share of the hospital's patients")
     axes[title].invert_yaxis()
-    axes[title].legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
+    axes[title].legend(
+        title="components, by how many of their patients are ill",
+        ncols=3,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        frameon=False,
+    )
 
 axis = axes["grid"]
 good = held_out >= held_out.max() - WITHIN
+# Fits with other steps may send as much: their markers are a little higher or lower.
+heights = np.array(
+    [
+        rows.index(setting[1:]) + 0.15 * (grid[STEP].index(setting[0]) - (len(grid[STEP]) - 1) / 2)
+        for setting in settings
+    ]
+)
 for step_size, marker in zip(grid[STEP], "osv^D", strict=False):
     of_step = np.array([setting[0] == step_size for setting in settings])
-    heights = np.array([rows.index(setting[1:]) for setting in settings])
     for kind, face in ((good, "tab:blue"), (~good, "none")):
         axis.plot(
             sent[of_step & kind],
@@ -310,7 +322,7 @@ for step_size, marker in zip(grid[STEP], "osv^D", strict=False):
         )
 axis.plot(
     sent[search.best_index_],
-    rows.index(settings[search.best_index_][1:]),
+    heights[search.best_index_],
     "osv^D"[grid[STEP].index(settings[search.best_index_][0])],
     markersize=10,
     color="tab:red",

@@ -5,7 +5,7 @@ Handwritten digits: weights and field, epoch by epoch
 The second experiment of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021), their Figure 3: a
 Gaussian mixture with ten components and a common covariance, fitted to the images of MNIST on 100
 clients by FedEM and by VR-FedEM. The weights of the components are followed over a hundred epochs,
-and so is :math:`\lVert H_k \rVert^2`, the squared norm of what the server sees of the mean field.
+and so is ‖H‖², the squared norm of what the server sees of the mean field.
 
 MNIST's four idx files are read from the subfolder ``mnist`` of the folder that ``SKFEDEM_DATA``
 names (``data`` if it is not set), or from the folder given with ``--mnist``. Without them the
@@ -193,10 +193,10 @@ print("  weights", " ".join(f"{weight:.3f}" for weight in np.sort(pooled.weights
 # that of VR-FedEM on one that goes down to :math:`5 \cdot 10^{-4}`, over 100 epochs both.
 #
 # *What ours shows on the digits*, which are quick: the table and the figure of this page, if MNIST
-# is not at hand. With the paper's step neither algorithm is near its end after 100 epochs. FedEM
-# has gone further, as its epochs hold more rounds; its :math:`\lVert H_k \rVert^2` is mostly noise.
-# With ten times the step VR-FedEM has overtaken it. The triangles are the weights of EM on the
-# pooled rows.
+# is not at hand. With :math:`\gamma = 0.01` neither algorithm is near its end after 100 epochs.
+# FedEM has gone further, as its epochs hold more rounds; its :math:`\lVert H_k \rVert^2` is mostly
+# noise. With ten times the step VR-FedEM has overtaken it. The triangles are the weights of EM on
+# the pooled rows.
 #
 # *What ours shows on MNIST.* With the paper's step, FedEM's :math:`\lVert H_k \rVert^2` is 0.02 to
 # 0.03, of which noise of minibatches and compression is more than half at first, and seven eighths

@@ -3,9 +3,9 @@ Compressed messages
 ===================
 
 The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) show FedEM's robustness to
-compression: the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs, against epochs, on their toy
-example of two components in the plane. Here we draw it for messages whose relative variance
-:math:`\omega` goes from 0, where nothing is compressed, to 8, where one number in nine is sent.
+compression: the mean of ‖h(Ŝ)‖² over runs, against epochs, on their toy example of two components
+in the plane. Here we draw it for messages whose relative variance ω goes from 0, where nothing is
+compressed, to 8, where one number in nine is sent.
 
 The default is a mean of eight runs of 200 epochs; ``--full`` is 50 runs of 500::
 
@@ -113,10 +113,10 @@ curves = {omega: mean_over_runs(data, omega, options.epochs, options.runs) for o
 # neither settings nor levels, so that we can compare the claim, but no numbers.
 #
 # *What ours shows.* It does: for every :math:`\omega` the field falls by more than three orders of
-# magnitude, and equally fast until it nears its floor. The floor rises as :math:`1 + \omega`:
-# near the floor, what is compressed is little more than the noise of minibatches, and the operator
-# multiplies its mean square by this factor. The bound of Theorem 4 rises about twice as fast, as a
-# bound may.
+# magnitude, and equally fast until it nears its floor. The floor rises about as
+# :math:`1 + \omega`: near the floor, what is compressed is little more than the noise of
+# minibatches, and the operator multiplies its mean square by this factor. The bound of Theorem 4
+# rises two to three times as fast, as a bound may.
 
 
 def floor(epochs, values):

@@ -3,10 +3,10 @@ What control variates are for
 =============================
 
 The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) set FedEM against *naive*
-FedEM, in which clients compress what they know instead of what is new:
-:math:`V_{k,i} = 0` throughout. They follow the estimate of a weight over the epochs, once for
-homogeneous and once for strongly heterogeneous clients, on their toy example of two components in
-the plane. Here the heterogeneous clients hold rows of one component each.
+FedEM, in which clients compress what they know instead of what is new: V = 0 throughout. They
+follow the estimate of a weight over the epochs, once for homogeneous and once for strongly
+heterogeneous clients, on their toy example of two components in the plane. Here the heterogeneous
+clients hold rows of one component each.
 
 The default is five runs of 250 epochs; ``--full`` is 50 runs of 500::
 
@@ -133,7 +133,9 @@ for (name, reading, algorithm), of_runs in runs.items():
 # it. Homogeneous clients have small fields there, and the noise of minibatches hides that of their
 # messages. A client of one component keeps sending a large field, which the others outvote: the
 # naive weight strays several times as far, at a mean field several times as large. Nothing is
-# biased, though: it wanders about the right value.
+# biased, though: it wanders about the right value. (FedEM's own floor is *lower* with clients of
+# one component: their minibatches together are a stratified sample, in which no component can be
+# over- or under-represented.)
 #
 # Without minibatches the difference is one of kind. FedEM converges to the solution of pooled EM,
 # and no more slowly for heterogeneous clients. Naive FedEM stops at a floor, even for homogeneous

@@ -3,9 +3,9 @@ Clients that stay away
 ======================
 
 The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) show FedEM's robustness to
-partial participation: the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs, against epochs, on
-their toy example of two components in the plane. Here we draw it for clients that take part in a
-round with probability :math:`p = 0.25`, 0.5, 0.75 and 1.
+partial participation: the mean of ‖h(Ŝ)‖² over runs, against epochs, on their toy example of two
+components in the plane. Here we draw it for clients that take part in a round with probability
+p = 0.25, 0.5, 0.75 and 1.
 
 The default is a mean of five runs of 200 epochs; ``--full`` is 50 runs of 500::
 

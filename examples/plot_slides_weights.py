@@ -3,8 +3,8 @@ Trajectories of the weights
 ===========================
 
 The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) follow the estimate of a
-mixture's weight, and the mean of :math:`\lVert h(\hat S_k) \rVert^2` over runs, against epochs, for
-FedEM and for VR-FedEM on their toy example of two components in the plane.
+mixture's weight, and the mean of ‖h(Ŝ)‖² over runs, against epochs, for FedEM and for VR-FedEM on
+their toy example of two components in the plane.
 
 The default is eight runs of 200 epochs; ``--full`` is 50 runs of 500::
 

@@ -2,9 +2,9 @@ r"""
 How long may a step be?
 =======================
 
-Theorems 1, 3 and 4 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021) bound the step size
-:math:`\gamma` of FedEM and VR-FedEM by the number of clients n, the compression's :math:`\omega`
-and the participation p; :mod:`skfedem.theory` has the bounds as functions. Here the largest stable
+Theorems 1, 3 and 4 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021) bound the step size γ of
+FedEM and VR-FedEM by the number of clients n, the compression's ω and the participation p;
+:mod:`skfedem.theory` has the bounds as functions. Here the largest stable
 step is *measured*, by bisection over short runs, and set beside them.
 
 The default tries each step with three seeds and halves the interval five times; ``--full`` takes
@@ -258,7 +258,7 @@ for (name, swept), steps in measured.items():
 
 # %%
 # *What the theorems promise holds, with room to spare.* Stable steps are 5 to 90 times as long as
-# the bounds; the factor is largest where the bounds are smallest. A bound is for all problems that
+# the bounds; the factor grows with :math:`\omega`, and as p falls. A bound is for all problems that
 # meet its assumptions, and this is one of them.
 #
 # *The dependence differs.* Where FedEM's steps are not held down by 1, they are proportional to

@@ -395,9 +395,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             Client label of each row of X, when X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
             Numbers of sites and months; dense 2-D arrays are then triplets. ``transform`` and
-            ``score`` remember it: dense arrays are triplets there as they were here, in a list or
-            alone. (With two clients, scikit-learn's searches would split ``shape`` like rows: give
-            them sparse matrices instead.)
+            ``score`` remember it: after a fit to a list, the dense arrays of a list are triplets
+            there as well; after a fit to one long table, so is an array alone. (With two clients,
+            scikit-learn's searches would split ``shape`` like rows: give them sparse matrices
+            instead.)
         resume_from : path-like, default=None
             Checkpoint of the same run, with the same data and parameters, to go on from. The fit is
             bit for bit that of an uninterrupted run, except that ``history_`` has an evaluation

@@ -1079,7 +1079,7 @@ def test_a_series_of_words_is_no_table():
         ([np.where(SEEN[0], np.inf, NAN)], "client 0: Input X contains infinity"),
         (
             WORDS,
-            "^Expected numbers: could not convert .*'many'. Names of sites belong into the index",
+            "^Expected numbers: could not convert .*'many'. Names of sites belong in the index",
         ),
         ([WORDS], "client 0: Expected numbers: could not convert .*'many'. Names of sites"),
     ],

@@ -1231,7 +1231,9 @@ def test_rounds_of_steps_that_decrease_by_themselves():
 @pytest.mark.parametrize("step_size", [5e-324, 1e-300])
 def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
     gm = FederatedGaussianMixture(**EXACT, step_size=step_size, omega=1.0, max_iter=3, max_epochs=9)
-    with pytest.warns(ConvergenceWarning, match="No number of rounds .* use a larger step_size, "):
+    with pytest.warns(
+        ConvergenceWarning, match="1,000,000 rounds would not .* use a larger step_size, "
+    ):
         gm.fit(CLIENTS)
     # Fifty whole steps, as above.
     with pytest.warns(ConvergenceWarning, match="set max_iter to about 50000 and max_epochs"):
@@ -2127,3 +2129,14 @@ def test_advice_after_a_warm_start_counts_the_rounds_before_it():
     estimator, result = outcome_of(steps, np.zeros(10), round_index=110)
     says = _how_to_travel_on(estimator, result, lambda number: 50 / number, steps.sum())
     assert says == "With this step set max_iter to about 180"
+
+
+def test_advice_where_automatic_steps_are_too_short_is_not_a_number_of_rounds():
+    steps = np.full(10, 1e-6)
+    estimator, result = outcome_of(steps, np.zeros(10), round_index=10)
+    estimator.set_params(omega=1.0, participation=0.5)
+    says = _how_to_travel_on(estimator, result, lambda number: 1e-6, steps.sum())
+    assert says == (
+        "1,000,000 rounds would not be enough with this step: use more participation or a smaller "
+        "omega"
+    )

@@ -271,6 +271,17 @@ BAD_TABLES = {
         ValueError,
         ["Expected numbers", "red.* in column 'b'", "Encode or drop"],
     ),
+    "a list of vectors": (
+        [np.ones(3), np.zeros(3)],
+        TypeError,
+        [
+            "got a list of 1-D arrays",
+            r"values\.reshape\(-1, 1\)",
+            r"numpy\.array\(X\) if each is a row",
+        ],
+    ),
+    "the name of a file": ("data.csv", TypeError, ["got 'data.csv'", "read it first"]),
+    "nothing": (None, TypeError, ["got None", "a list with one for each client"]),
     "a list of series": (
         [pd.Series([1.0, 2.0]), pd.Series([3.0, 4.0])],
         TypeError,
@@ -318,7 +329,7 @@ BAD_TABLES = {
         ["2 numbers in row 0 and 1 number in row 2", "every client a 2-D table"],
     ),
     "vectors of several lengths": (
-        [np.ones(2), np.ones(3)],
+        [np.ones(2).tolist(), np.ones(3).tolist()],
         ValueError,
         ["2 numbers in row 0 and 3 numbers in row 1", "every client a 2-D table"],
     ),
@@ -554,13 +565,17 @@ def test_masked_rows_of_a_list_are_those_of_a_masked_array():
     masked = np.ma.masked_greater(rows, 1)
     assert masked.mask.any()
     as_rows = [np.ma.masked_greater(row, 1) for row in rows]
-    for X, want in ((as_rows, masked), ([as_rows, rows], [masked, rows])):
-        got = FederatedStandardScaler().fit(X)
-        assert_array_equal(got.mean_, FederatedStandardScaler().fit(want).mean_)
-        got, want = (FederatedMatrixImputer(1).fit(each).intercept_ for each in (X, want))
-        assert got == want
+    of_one = np.zeros(len(rows))
+    for X, want, labels in (
+        (as_rows, masked, of_one),
+        ([as_rows, rows], [masked, rows], None),
+    ):
+        got, wanted = (FederatedStandardScaler().fit(each, clients=labels) for each in (X, want))
+        assert_array_equal(got.mean_, wanted.mean_)
+        got, wanted = (FederatedMatrixImputer(1).fit(each, clients=labels) for each in (X, want))
+        assert got.intercept_ == wanted.intercept_
         with pytest.raises(ValueError, match="contains NaN"):
-            FederatedGaussianMixture().fit(X)
+            FederatedGaussianMixture().fit(X, clients=labels)
     whole = np.concatenate(split_clients(as_rows, 2, random_state=0))
     assert np.isnan(whole).sum() == masked.mask.sum()
 

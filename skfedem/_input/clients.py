@@ -32,7 +32,7 @@ from .tables import (
     refuse_no_number,
     refuse_odd_dtypes,
     refuse_other_frames,
-    refuse_series,
+    refuse_vectors,
     refuse_what_is_no_table,
     shorten,
     unmasked,
@@ -99,7 +99,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
             f"Expected 2-D data, got one array with {n_dimensions} dimensions and shape {X.shape}. "
             f"{hint}{GIVE_TABLES}"
         )
-    refuse_series(X)
+    refuse_vectors(X, clients)
     refuse_what_is_no_table(X)
     refuse_odd_dtypes(X)
     X = unmasked(X)

@@ -22,7 +22,7 @@ GIVE_MATRICES = (
 )
 
 _HOW_NUMBERS = (
-    "Names of sites belong into the index of a DataFrame (set_index); in triplets (site, month, "
+    "Names of sites belong in the index of a DataFrame (set_index); in triplets (site, month, "
     "value), which are fitted with their `shape`, number them. "
     "Encode or drop what else is no number."
 )

@@ -25,7 +25,7 @@ from .matrices import (
     refuse_no_numbers,
 )
 from .table_labels import check_same_labels, is_frame
-from .tables import column_names, is_missing, refuse_dates, refuse_series, refuse_what_is_no_table
+from .tables import column_names, is_missing, refuse_dates, refuse_vectors, refuse_what_is_no_table
 
 _HOW_ROWS = (
     "Give all clients the same sites and months. If each client has rows of its own, give "
@@ -90,6 +90,8 @@ def observations_of_table(estimator, X, clients, missing, *, reset):
     With ``reset`` the estimator keeps the features; otherwise they are compared with those kept.
     """
     refuse_name(clients)
+    if reset:
+        refuse_vectors(X, clients)
     table = _one_table(estimator, X, reset)
     codes, values = _observed(table, missing)
     given = X if is_frame(X) else table
@@ -260,8 +262,6 @@ def _from_triplets(tables, shape, missing, whose):
 
 def _one_table(estimator, X, reset):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
-    if reset:
-        refuse_series(X)
     refuse_what_is_no_table(X)
     refuse_dates(X)
     if issparse(X):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from mmap import mmap
+from os import PathLike
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -237,6 +238,12 @@ def refuse_what_is_no_table(X):
     kind = type(X).__name__
     if issparse(X):
         return  # scikit-learn says it
+    if X is None or isinstance(X, str | bytes | PathLike):
+        is_file = "" if X is None else "If this names a file, read it first. "
+        raise TypeError(
+            f"Expected a table or a list of tables, got {X!r} of type {kind}. {is_file}Give one "
+            "table, or a list with one for each client."
+        )
     refuse_other_frames(X)
     if isinstance(X, Mapping):
         raise TypeError(
@@ -270,17 +277,24 @@ def refuse_what_is_no_table(X):
     refuse_repeated_names(X)
 
 
-def refuse_series(X):
-    """Raise if ``fit`` is given a list of Series, which may be rows or clients."""
+def refuse_vectors(X, clients=None):
+    """Raise if ``fit`` is given a list of Series or 1-D arrays, which may be rows or clients."""
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
-    if hasattr(first, "to_frame") and n_dimensions(first) == 1:
+    if len(getattr(first, "shape", ())) != 1 or issparse(first):
+        return
+    if hasattr(first, "to_frame"):
+        kind, as_table = type(first).__name__, "[series.to_frame() for series in X]"
         # polars takes a list of Series for columns
         of_rows = "DataFrame(X)" if hasattr(first, "index") else "numpy.array(X)"
-        raise TypeError(
-            f"Expected a table or a list of tables, got a {type(X).__name__} of "
-            f"{type(first).__name__}. Give [series.to_frame() for series in X] if each is a "
-            f"client's, {of_rows} if each is a row."
-        )
+    elif clients is None:
+        kind, as_table = "1-D arrays", "[values.reshape(-1, 1) for values in X]"
+        of_rows = "numpy.array(X)"
+    else:
+        return  # labels make them rows
+    raise TypeError(
+        f"Expected a table or a list of tables, got a {type(X).__name__} of {kind}. Give "
+        f"{as_table} if each is a client's only feature, {of_rows} if each is a row."
+    )
 
 
 def refuse_uneven_rows(rows, of_whom=""):

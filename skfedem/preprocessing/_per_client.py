@@ -23,8 +23,8 @@ from .._input.tables import (
     GIVE_TABLES,
     is_client_list,
     refuse_other_frames,
-    refuse_series,
     refuse_uneven_rows,
+    refuse_vectors,
     refuse_what_is_no_table,
     unmasked,
 )
@@ -341,7 +341,7 @@ def _tables(
         shapes = [_shape(table, f" for client {k}") for k, table in enumerate(tables)]
         check_columns(checked, tables, shapes)
         return tables, np.arange(len(X))
-    refuse_series(X)
+    refuse_vectors(X, clients)
     refuse_what_is_no_table(X)
     X = unmasked(X)
     _shape(X)

@@ -14,8 +14,8 @@ from .._parameters import is_auto
 _FEW_STEPS = 10
 # ... and this many may well be needed, up to rounding.
 _ENOUGH_STEPS = 50 * (1 - 1e-9)
-# No computer gets through so many rounds.
-_MOST_ROUNDS = 10**12
+# Nobody waits for more rounds.
+_MOST_ROUNDS = 10**6
 # Automatic steps cut to less than this share of the first are worth a word.
 _SMALL_SHARE = 0.1
 
@@ -181,8 +181,12 @@ def _how_to_travel_on(estimator, result, schedule, travelled):
     enough = _rounds_enough(
         estimator, n_rounds, travelled, last_step, lambda number: schedule(earlier + number)
     )
-    if enough >= _MOST_ROUNDS:
-        return "No number of rounds is enough with this step: use a larger step_size"
+    if enough > _MOST_ROUNDS:
+        ways = calmer(estimator) if is_auto(estimator.step_size) else []
+        return (
+            f"{_MOST_ROUNDS:,} rounds would not be enough with this step: use "
+            f"{either(ways or ['a larger step_size'])}"
+        )
     epochs = ceil(first + enough * (last - first) / n_rounds)
     bounds = [
         f"{name} to about {wanted}"
@@ -207,7 +211,7 @@ def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
     # The user's own function is not called for later rounds.
     follows = is_auto(estimator.step_size)
     unit = last_step / schedule(n_rounds) if follows else last_step
-    while travelled < _ENOUGH_STEPS and n_rounds < _MOST_ROUNDS:
+    while travelled < _ENOUGH_STEPS and n_rounds <= _MOST_ROUNDS:
         some = max(1, n_rounds // 50)
         step_size = unit * schedule(n_rounds + 1) if follows else unit
         missing = _ENOUGH_STEPS - travelled
