@@ -19,7 +19,7 @@ from time import sleep, time
 import numpy as np
 
 _FORMAT = "skfedem checkpoint"
-_VERSION = 5
+_VERSION = 6
 _HEADER, _DIGEST = "header", "digest"
 _PREVIOUS = ".previous"
 # Seconds after which a file that is still being written is not.

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._history import History
 from ._parameters import is_auto
 from ._random import seeds_of_runs
 from .models.mixture_domain import brought_into_domain, in_domain
@@ -26,9 +25,9 @@ from .models.mixture_start import (
 from .solvers import fedem
 from .solvers._base import Problem, ServerState
 from .solvers._evaluation import evaluate
-from .solvers._loop import initialise
 from .solvers._memory import Memory, join, memory_of, of_stream, weighing
 from .solvers._options import federated_problem, step_schedule
+from .solvers._run_state import initialise
 from .solvers._stream import stream
 
 # Automatic α of a stream is this share of 1 / (1 + ω). With all of it, V_i would be the noise of
@@ -83,13 +82,9 @@ def first_call(settings, ids, federation, given, workers):
     seed, start = _best_start(settings, problem, given, seeds, cost, workers)
     problem = problem._replace(seed=seed)
     # Fields at the start would soon be out of date, and stay so for clients that do not come back.
-    server, states, row, _ = initialise(
-        fedem, problem, start, workers, control_init="zeros", watched=True
-    )
-    first = History()
-    first.append(**row)
-    history = {**first.as_dict(), "weights": model.trace(server.parameters)[None]}
-    memory = memory_of(ids, problem, server, states)
+    first = initialise(fedem, problem, start, workers, control_init="zeros", watched=True)
+    history = {**first.history.as_dict(), "weights": np.array(first.trace)}
+    memory = memory_of(ids, problem, first.progress.server, first.states)
     # The rounds have yet to read these rows.
     memory = memory._replace(totals=np.zeros(len(ids)))
     return Beginning(problem._replace(batch_size=settings.batch_size), memory, history, 0)

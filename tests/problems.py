@@ -32,7 +32,8 @@ from skfedem.models.mixture_parameters import in_row_units
 from skfedem.models.units import standard_units
 from skfedem.solvers import fedem, vr_fedem
 from skfedem.solvers._base import Problem, server_half
-from skfedem.solvers._loop import active_clients, client_round, initialise
+from skfedem.solvers._loop import active_clients, client_round
+from skfedem.solvers._run_state import initialise
 
 LENGTHS = (9, 4, 17, 1, 6, 11)
 # They do not follow the numbers of rows.
@@ -553,7 +554,10 @@ class AfterRound(NamedTuple):
 def run_rounds(solver, problem, start, n_rounds, step_size=0.05, control_init="field"):
     """Yield what stands before the first round, and after each."""
     with Workers(1) as workers:
-        server, states, *_ = initialise(solver, problem, start, workers, control_init=control_init)
+        progress, states, *_ = initialise(
+            solver, problem, start, workers, control_init=control_init
+        )
+        server = progress.server
         yield AfterRound(server, copied(states), None, None, np.arange(0))
         for _ in range(n_rounds):
             active = active_clients(problem, server.round_index)

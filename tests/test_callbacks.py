@@ -13,7 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.solvers import _loop
-from skfedem.solvers._loop import initialise
+from skfedem.solvers._run_state import initialise
 
 callback = pytest.importorskip("sklearn.callback", reason="this scikit-learn has no callbacks")
 

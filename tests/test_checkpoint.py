@@ -396,9 +396,9 @@ def test_what_is_saved_goes_with_a_version(tmp_path):
     server = "round_index statistics control step_limit has_field n_restarts rest_until"
     gains = "latest criterion step_size ahead"
     sweep = "outer_loop travelled n_rounds n_messages n_quiet quiet_since converged"
-    assert _checkpoint._VERSION == 5
+    assert _checkpoint._VERSION == 6
     assert kept == {
-        *("epoch", "converged", "trace", "criteria", "begun", "states.controls"),
+        *("n_expectations", "converged", "trace", "criteria", "begun", "states.controls"),
         *(f"server.{name}" for name in server.split()),
         *(f"stopping.{name}" for name in f"{gains} {sweep}".split()),
     }

@@ -1335,6 +1335,28 @@ def test_max_epochs_ends_with_the_round_that_completes_them(max_iter):
     assert gm.n_iter_ == len(gm.history_["epoch"]) - 1
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "n_rounds", "evaluated"),
+    [(5, 60, [0, 20, 40, 60]), (30, 10, [0, 4, 7, 10]), (7, 43, [0, 15, 29, 43])],
+)
+def test_epochs_are_counted_in_rows_not_in_rounded_shares(batch_size, n_rounds, evaluated):
+    # Each of ten clients reads ``batch_size`` of its 100 rows in a round.
+    rng = np.random.default_rng(0)
+    gm = FederatedGaussianMixture(
+        batch_size=batch_size,
+        control_init="zeros",
+        max_iter=None,
+        max_epochs=3,
+        tol=0,
+        random_state=0,
+    )
+    with pytest.warns(ConvergenceWarning, match="Not converged to tol=0"):
+        gm.fit([rng.normal(size=(100, 1)) for _ in range(10)])
+    assert gm.n_iter_ == n_rounds
+    assert evaluated_rows(gm) == evaluated
+    assert_array_equal(gm.history_["epoch"], np.arange(n_rounds + 1) * batch_size / 100)
+
+
 @pytest.fixture(scope="module")
 def overlapping():
     """Model and start, clients that overlap, so that EM needs many rounds, and where EM ends."""

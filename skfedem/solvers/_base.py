@@ -235,6 +235,11 @@ def _check_sent(
         )
 
 
+def outer_loop_of(problem: Problem, server: ServerState) -> int:
+    """Number of the outer loop that the next round is in."""
+    return server.round_index // problem.n_inner + server.n_restarts
+
+
 def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
     """V = Σ_i w_i V_i, as a server's vector."""
     return weighted_sum(problem.vectors, problem.federation.weights, controls)

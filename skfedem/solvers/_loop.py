@@ -11,17 +11,19 @@ from .. import _random
 from .._bits import FLOAT_BITS
 from .._client_vectors import as_slice
 from .._federation import client_groups, offsets_of
-from .._history import History
 from ..participation import draw_active
-from ._base import Broadcast, Received, ServerState, after_short_step, mean_control, server_half
-from ._evaluation import (
-    columns_at,
-    evaluate,
-    evaluated_columns,
-    evaluation_columns,
-    evaluation_due,
+from ._base import (
+    Broadcast,
+    Received,
+    ServerState,
+    after_short_step,
+    mean_control,
+    outer_loop_of,
+    server_half,
 )
-from ._stopping import Gains, Sweep, first_sweep, next_gains, next_sweep, no_gains, of_these_rows
+from ._evaluation import evaluate, evaluated_columns, evaluation_columns, evaluation_due
+from ._run_state import initialise
+from ._stopping import Gains, next_gains, next_sweep, of_these_rows
 
 
 class Options(NamedTuple):
@@ -62,37 +64,6 @@ class Run(NamedTuple):
     stopped_by: str | None = None
 
 
-class Progress(NamedTuple):
-    """Where a run stands after a round; ``first_round`` is where its rounds began."""
-
-    server: ServerState
-    epoch: float
-    converged: bool = False
-    first_round: int = 0
-
-    @property
-    def n_rounds(self):
-        """Rounds of this run."""
-        return self.server.round_index - self.first_round
-
-
-class Saved(NamedTuple):
-    """All that a run needs to go on after a round.
-
-    ``stopping`` is what the stopping rule goes by. ``criteria`` are those that exact rounds have
-    yielded; ``begun`` is that of the start, NaN where it is not known or comes with the first
-    round. A round changes ``states``, ``history``, ``trace`` and ``criteria`` in place.
-    """
-
-    progress: Progress
-    states: NamedTuple
-    history: History
-    trace: list
-    stopping: Gains | Sweep
-    criteria: list
-    begun: float
-
-
 def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
     """Run a solver until it converges or its rounds or epochs are used up.
 
@@ -116,7 +87,16 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     -------
     run : Run
     """
-    standing = _begin(solver, problem, start, options, workers, checkpoint)
+    standing = checkpoint.resumed(solver, problem, start) if checkpoint else None
+    if standing is None:
+        standing = initialise(
+            solver,
+            problem,
+            start,
+            workers,
+            control_init=options.control_init,
+            watched=options.eval_every is not None,
+        )
     progress, states, history, trace, *_ = standing
     stopped_by = None
     try:
@@ -162,30 +142,6 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     )
 
 
-def _begin(solver, problem, start, options, workers, checkpoint):
-    """State that the rounds of a run go on from: its beginning, or what its checkpoint saved."""
-    saved = checkpoint.resumed(solver, problem, start) if checkpoint else None
-    if saved is not None:
-        return saved
-    server, states, first_row, begun = initialise(
-        solver,
-        problem,
-        start,
-        workers,
-        control_init=options.control_init,
-        watched=options.eval_every is not None,
-    )
-    history, trace = History(), [problem.model.trace(server.parameters)]
-    history.append(**first_row)
-    progress = Progress(server, first_row["epoch"], first_round=server.round_index)
-    if problem.exact:
-        before = start.kept.gains if start.kept else None
-        stopping = before or no_gains(problem.model)
-    else:
-        stopping = first_sweep(server, outer_loop_of(problem, server))
-    return Saved(progress, states, history, trace, stopping, criteria=[], begun=begun)
-
-
 def _final_criteria(problem, standing, options, workers):
     """Criteria for ``Run``; the history gets an evaluation of the last row if that has none."""
     name, server, history = problem.model.criterion, standing.progress.server, standing.history
@@ -213,7 +169,7 @@ def one_round(solver, problem, standing, options, workers):
     server, stopping, converged = judged(problem, standing, received, server, info, options)
     after = progress._replace(
         server=server,
-        epoch=progress.epoch + received.n_expectations / problem.federation.n_samples,
+        n_expectations=progress.n_expectations + received.n_expectations,
         converged=converged,
     )
     history.append(
@@ -277,57 +233,6 @@ def _judged_by_sweep(problem, standing, received, server, info, options):
     return server, sweep, sweep.converged
 
 
-def initialise(solver, problem, start, workers, *, control_init="field", watched=False):
-    """Server and client states before the first round, row 0 of the history, and the criterion.
-
-    ``watched`` rows have an evaluation where rounds will not give it. The criterion is NaN where
-    nothing needs it.
-    """
-    model, vectors, criterion = problem.model, problem.vectors, np.nan
-    seen, epoch = evaluation_columns(model), start.n_passes
-    uplink_bits, downlink_bits = start.uplink_bits, start.downlink_bits
-    # In exact rounds the field does not depend on V, and α = 1 sets V_i to h_i(Ŝ) in the first one.
-    # With another α, later rounds that are not exact would start from what was left of V_i = 0.
-    needs_controls = not problem.exact or problem.control_step < 1
-    sends_fields = needs_controls and start.kept is None and control_init == "field"
-    if start.kept is None:
-        controls = vectors.zeros()
-        server = ServerState(
-            0,
-            start.statistics,
-            start.parameters,
-            vectors.server_zeros(),
-            has_field=start.has_field,
-        )
-        if sends_fields:
-            criterion, mean_field = evaluate(problem, server, workers, controls)
-            if watched:
-                seen = columns_at(model, server, criterion, mean_field)
-            server = server._replace(control=mean_field)
-            every = np.arange(problem.federation.n_clients)
-            uplink_bits += FLOAT_BITS * vectors.n_numbers(every)
-            downlink_bits += FLOAT_BITS * model.downlink_numbers(problem.federation, every)
-            epoch += 1
-        states = solver.init(problem, controls)
-    else:
-        server, states = start.kept.server, start.kept.states
-    if watched and not problem.exact and not sends_fields:
-        seen = evaluated_columns(problem, server, workers)
-        criterion = seen[model.criterion]
-    row = {
-        "round": 0,
-        "epoch": float(epoch),
-        "field_sq_norm": np.nan,
-        "step_size": np.nan,
-        "n_active": 0,
-        "uplink_bits": uplink_bits,
-        "downlink_bits": downlink_bits,
-        "safeguarded": 0,
-        **seen,
-    }
-    return server, states, row, criterion
-
-
 def active_clients(problem, round_index):
     """Indices of the clients that take part in a round, increasing."""
     if problem.participation == 1:
@@ -343,11 +248,6 @@ def broadcast_of(problem, server):
     units = model.message_units(parameters) if problem.omega else None
     outer_loop = outer_loop_of(problem, server)
     return Broadcast(server.round_index, outer_loop, reference, parameters.natural, units)
-
-
-def outer_loop_of(problem, server):
-    """Number of the outer loop that the next round is in."""
-    return server.round_index // problem.n_inner + server.n_restarts
 
 
 def client_round(solver, problem, server, states, active, workers):

@@ -19,7 +19,7 @@ from .._federation import fingerprint
 from .._history import History
 from .._parameters import check_number
 from ._base import ServerState
-from ._loop import Progress, Saved
+from ._run_state import Progress, RunState
 from ._stopping import Sweep, no_gains
 
 # What may differ between a run and its continuation: how long it lasts, how it is computed, and
@@ -65,28 +65,36 @@ class Checkpoint(NamedTuple):
     resume_from: object
     step_function: Callable | None
 
-    def after_round(self, saved, over):
+    def after_round(self, standing, over):
         """Save what stands after a round, if it is time."""
-        if self.path is None or not (over or saved.progress.server.round_index % self.every == 0):
+        if self.path is None or not (
+            over or standing.progress.server.round_index % self.every == 0
+        ):
             return
-        _checkpoint.save(self.path, self.identity, _as_state(saved))
+        _checkpoint.save(self.path, self.identity, _as_state(standing))
 
     def resumed(self, solver, problem, start):
-        """What was saved, as ``Saved``; None if the run begins here."""
+        """What was saved, as ``RunState``; None if the run begins here."""
         if self.resume_from is None:
             return None
         server = ServerState(0, start.statistics, start.parameters, problem.vectors.server_zeros())
         stopping = no_gains(problem.model) if problem.exact else Sweep(start.parameters)
         states = solver.init(problem, problem.vectors.zeros())
-        template = _as_state(Saved(Progress(server, 0.0), states, History(), [], stopping, [], nan))
+        beginning = Progress(server, 0, problem.federation.n_samples)
+        template = _as_state(RunState(beginning, states, History(), [], stopping, [], nan))
         state = _checkpoint.load(self.resume_from, self.identity, template)
         parameters = problem.model.maximization(state["server"]["statistics"])
         server = ServerState(parameters=parameters, **state["server"])
         first_round = server.round_index - (len(state["history"]["round"]) - 1)
         if self.step_function:
             _check_steps(self.resume_from, self.step_function, state["history"], first_round)
-        return Saved(
-            Progress(server, state["epoch"], state["converged"], first_round),
+        return RunState(
+            beginning._replace(
+                server=server,
+                n_expectations=state["n_expectations"],
+                converged=state["converged"],
+                first_round=first_round,
+            ),
             state["states"],
             History.of_dict(state["history"]),
             list(state["trace"]),
@@ -186,20 +194,20 @@ def _check_path(path):
         ) from error
 
 
-def _as_state(saved):
+def _as_state(standing):
     """What is written of a run. The parameters follow from the statistics."""
-    server = saved.progress.server._asdict()
+    server = standing.progress.server._asdict()
     del server["parameters"]
     return {
         "server": server,
-        "epoch": saved.progress.epoch,
-        "converged": saved.progress.converged,
-        "states": saved.states,
-        "history": saved.history.as_dict(),
-        "trace": np.array(saved.trace),
-        "stopping": saved.stopping,
-        "criteria": np.array(saved.criteria),
-        "begun": saved.begun,
+        "n_expectations": standing.progress.n_expectations,
+        "converged": standing.progress.converged,
+        "states": standing.states,
+        "history": standing.history.as_dict(),
+        "trace": np.array(standing.trace),
+        "stopping": standing.stopping,
+        "criteria": np.array(standing.criteria),
+        "begun": standing.begun,
     }
 
 
