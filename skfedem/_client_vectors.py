@@ -36,7 +36,7 @@ class Rectangular(NamedTuple):
         """A zero vector of the server."""
         return np.zeros(self.length)
 
-    def index(self, clients: IntArray) -> slice | IntArray:  # type: ignore[override]
+    def places(self, clients: IntArray) -> slice | IntArray:
         """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
         return as_slice(clients)
 
@@ -100,7 +100,7 @@ class OnOwnRows(NamedTuple):
         """A zero vector of the server."""
         return np.zeros(self.length)
 
-    def index(self, clients: IntArray) -> slice | IntArray:  # type: ignore[override]
+    def places(self, clients: IntArray) -> slice | IntArray:
         """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
         group = as_slice(clients)
         if isinstance(group, slice):
@@ -138,7 +138,7 @@ class OnOwnRows(NamedTuple):
         if not parts:
             return self.server_zeros()
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        where = self.positions[self.index(clients)]
+        where = self.positions[self.places(clients)]
         sums: Any = np.bincount(where, values, minlength=self.length)  # floats, by their weights
         return sums
 

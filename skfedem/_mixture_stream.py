@@ -22,6 +22,7 @@ from .models.mixture_start import (
     with_axes_of,
     with_parameters,
 )
+from .models.mixture_stream import with_variance_along_new_axes
 from .solvers import fedem
 from .solvers._base import Problem, ServerState
 from .solvers._evaluation import evaluate
@@ -142,7 +143,7 @@ def next_call(settings, federation, given, memory, history):
     server, units_before = memory.server, memory.model.units
     if model.units is not units_before:
         share = federation.n_samples / (memory.n_samples + federation.n_samples)
-        statistics = model.told_of_axes(server.statistics, units_before, share)
+        statistics = with_variance_along_new_axes(model, server.statistics, units_before, share)
         parameters = model.maximization(statistics)
         server = server._replace(statistics=statistics, parameters=parameters, has_field=True)
     memory = memory._replace(model=model, server=server)

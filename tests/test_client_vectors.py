@@ -28,7 +28,7 @@ class Example:
 
     def of(self, clients):
         """Vectors of some clients, as they lie in memory."""
-        return self.kept[self.vectors.index(clients)]
+        return self.kept[self.vectors.places(clients)]
 
     def numbers(self, clients):
         """Numbers of some clients, one client after the other."""
@@ -85,7 +85,7 @@ def test_index_finds_the_vectors_of_some_clients(drawn):
     assert_array_equal(np.ravel(example.of(clients)), example.numbers(clients))
     assert np.size(example.of(clients)) == example.vectors.n_numbers(clients)
     # What is written there is theirs, and nobody else's.
-    example.kept[example.vectors.index(clients)] = 0.0
+    example.kept[example.vectors.places(clients)] = 0.0
     for k in range(example.n_clients):
         own = np.ravel(example.of(np.array([k])))
         assert_array_equal(own, 0.0 if k in clients else example.own[k])

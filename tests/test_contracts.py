@@ -96,7 +96,7 @@ def test_sizes_are_as_the_contract_says(case):
     assert estimate.statistics.shape == vectors.zeros().shape
     assert estimate.log_likelihood.shape == (6,)
     assert estimate.n_expectations == federation.n_samples
-    own = vectors.zeros()[vectors.index(some)]
+    own = vectors.zeros()[vectors.places(some)]
     assert model.all_rows(federation, natural, some).statistics.shape == own.shape
     assert model.kept_natural(federation, natural, some).shape == own.shape
     minibatch = model.minibatch(federation, some, np.zeros((3, 2), dtype=int))
@@ -124,7 +124,7 @@ def test_all_rows_of_a_client_do_not_depend_on_company_or_blocks(case, monkeypat
     for n_rows in (1, 2, 7, 20, 1000):
         monkeypatch.setattr(type(model), "block_rows", n_rows)
         part = model.all_rows(federation, natural, some)
-        own = whole.statistics[vectors.index(some)]
+        own = whole.statistics[vectors.places(some)]
         # Sums over 17 rows of numbers of order 10, in another order.
         assert_allclose(part.statistics, own, rtol=1e-12, atol=1e-12)
         assert_allclose(part.log_likelihood, whole.log_likelihood[some], rtol=1e-12, atol=1e-12)

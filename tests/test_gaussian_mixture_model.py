@@ -588,8 +588,10 @@ def test_errors_of_an_estimate_are_in_the_second_moment_too_and_cancel(nobody):
     changes = []
     for size in (1e-3, 1e-4):
         error = size * direction
-        told, _, _ = model.told(federation, answered, parameters, estimate, error)
-        covariance = told.learned(1.0).maximization(estimate + error).covariances
+        of_batch, _, _ = model.with_batch_constants(
+            federation, answered, parameters, estimate, error
+        )
+        covariance = of_batch.after_step(1.0).maximization(estimate + error).covariances
         changes.append(np.abs(covariance - parameters.covariances).max())
     # What is left are products of errors.
     assert 0 < changes[1] < 0.02 * changes[0]

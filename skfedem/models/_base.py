@@ -234,7 +234,7 @@ class Model(ABC):
     def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
         """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
 
-    def told(
+    def with_batch_constants(
         self,
         federation: Federation,
         clients: IntArray,
@@ -242,7 +242,7 @@ class Model(ABC):
         statistics: Any,
         field: FloatArray,
     ) -> tuple[Model, Parameters, int]:
-        """Tell the server of a batch what it is told only once of rows that do not change.
+        """Model that knows of a batch what the server is told only once of rows that do not change.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class Model(ABC):
         Returns
         -------
         model : Model
-            Model that knows both; by default the model itself, which was told nothing.
+            Model that knows both; by default the model itself, which needs nothing.
         parameters : NamedTuple
             The given ones, for ``evaluated`` on the batch alone.
         n_numbers : int
@@ -268,8 +268,8 @@ class Model(ABC):
         """
         return self, parameters, 0
 
-    def learned(self, step_size: float) -> Model:
-        """Model after a step of γ from what the server knew towards what it was told."""
+    def after_step(self, step_size: float) -> Model:
+        """Model after a step of γ from the constants that it had towards those of the batch."""
         return self
 
     def message_units(self, parameters: Parameters) -> Any:

@@ -42,7 +42,8 @@ from .covariances import (
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import Parameters, squared_scale
-from .units import ROUNDING, Units, n_moments, second_moment
+from .mixture_stream import with_batch_moment
+from .units import ROUNDING, Units
 
 COVARIANCE_TYPES = get_args(CovarianceType)
 # Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
@@ -163,7 +164,7 @@ class GaussianMixtureModel(RowModel):
         return self.given_regularization + ROUNDING * np.eye(self.n_features)
 
     @property
-    def _is_rest(self):
+    def covariance_is_rest(self):
         """Whether the covariance is the second moment of all rows minus that of the means."""
         return self.covariance_type == "tied" and self.fixed_covariance is None
 
@@ -346,7 +347,7 @@ class GaussianMixtureModel(RowModel):
         """From the rows read in a round; over q where their noise moves Ŝ."""
         n_rows = federation.effective_n_clients * batch_size
         # There, the noise of the means grows with their distance from the centre of all rows.
-        factor = 5 if self._is_rest else 1
+        factor = 5 if self.covariance_is_rest else 1
         noise = _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
         return noise, _SPIDER * np.sqrt(n_rows / (1 + omega_p))
 
@@ -358,36 +359,13 @@ class GaussianMixtureModel(RowModel):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def told(self, federation, clients, parameters, statistics, field):
-        """Second moment of a batch's rows, for "tied" covariances.
-
-        Clients send their scatter about the broadcast means; if nobody does, it stays as it was.
-        The server adds the second moment of the means from its own estimate, errors included: in
-        the covariance, which is the difference of the two, these errors cancel.
-        """
+    def with_batch_constants(self, federation, clients, parameters, statistics, field):
+        """Second moment of a batch's rows, for "tied" covariances."""
         if self.second_moment is None:
             return self, parameters, 0
-        if not len(clients):
-            moment = self.second_moment + self._between(parameters.means, field)
-            return replace(self, batch_moment=moment), parameters, 0
-        weights = federation.weights[clients]
-        batch = second_moment(federation, self.units.center, matrix=True, clients=clients)
-        batch = self.units.moment_to_standard(batch / weights.sum())
-        alone = replace(self, second_moment=batch).parameters(*parameters[:3])
-        sent = self.all_rows(federation, parameters.natural, clients).statistics
-        sent = weights @ sent / weights.sum()
-        moment = batch + self._between(parameters.means, statistics + field - sent)
-        # Beside a known covariance the log-likelihood alone needs it, and evaluations are not sent.
-        n_numbers = n_moments(self.n_features, True) if self._is_rest else 0
-        return replace(self, batch_moment=moment), alone, n_numbers
+        return with_batch_moment(self, federation, clients, parameters, statistics, field)
 
-    def _between(self, means, statistics):
-        """Σ_g E[r_g (y yᵀ - (y - μ_g) (y - μ_g)ᵀ)], shape (n_features, n_features)."""
-        table = self.table(statistics)
-        mass, first = table[:, :1], table[:, 1 : 1 + self.n_features]
-        return means.T @ first + (first - mass * means).T @ means
-
-    def learned(self, step_size):
+    def after_step(self, step_size):
         """Model whose second moment took the same step as Ŝ: a variance is computed from both."""
         if self.batch_moment is None:
             return self
@@ -403,27 +381,10 @@ class GaussianMixtureModel(RowModel):
             roots, inverses = roots_and_inverses(self.covariance_type, covariances)
         is_zero = self._functions_of_ones == 0
         # In a stream, what clients tell takes the noise of the means out of the covariance.
-        is_rest = self._is_rest and not self.in_stream
+        is_rest = self.covariance_is_rest and not self.in_stream
         return component_units(
             self.covariance_type, weights, means, roots, inverses, is_zero, is_rest=is_rest
         )
-
-    def told_of_axes(self, statistics, units_before, share):
-        """Statistics in which a share of the rows has its variance along axes that are new.
-
-        Clients have told this variance, and it is 1. If it were 0, there would be nothing but the
-        noise of messages, as their units are those of the components. "tied" and "spherical"
-        components have a variance there anyway.
-        """
-        if self.covariance_type not in ("full", "diag"):
-            return statistics
-        d, is_new = self.n_features, self.units.varies & ~units_before.varies
-        squares = np.arange(d)
-        if self.covariance_type == "full":
-            squares = np.flatnonzero(np.eye(d)[upper(d)])
-        table = self.table(statistics).copy()
-        table[:, 1 + d + squares[is_new]] += share * table[:, :1]
-        return table.ravel()
 
     def constants(self):
         """Centre and scale to six digits: rounding differs from one machine to the next.

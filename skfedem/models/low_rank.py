@@ -168,7 +168,7 @@ class LowRankModel(Model):
         return at(natural, cells.rows, cells.columns)
 
     def _cells(self, federation, clients):
-        return _take(federation.rows, self.vectors(federation).index(clients))
+        return _take(federation.rows, self.vectors(federation).places(clients))
 
     def _residuals(self, cells, theta):
         return cells.counts * (cells.values - self.pooled.family.mean(theta))

@@ -125,7 +125,7 @@ def keeps(model, proposal, statistics, share, step_size):
     scatter_before = _scatter_to_keep(model, statistics)
     if is_known and not _is_positive(model, scatter_before):
         return True  # given means may lie where no rows are
-    scatter = _scatter_to_keep(model.learned(step_size), proposal)
+    scatter = _scatter_to_keep(model.after_step(step_size), proposal)
     return _is_positive(model, scatter - share * scatter_before)
 
 

@@ -19,6 +19,7 @@ from .mixture_assignment import assign, pooled_statistics
 from .mixture_domain import in_domain
 from .mixture_given import check_distance, check_spread
 from .mixture_parameters import in_standard_units
+from .mixture_stream import with_variance_along_new_axes
 from .units import (
     mean_of_rows,
     n_moments,
@@ -155,16 +156,16 @@ def start_again(model, federation, before, server, given, cost):
     """
     if not _same(model.second_moment, before.second_moment):
         # Ŝ does not go with the second moment of these rows.
-        return start_run(model, federation, None, given, 0, cost)
+        return _start_at(model, federation, _given_in_standard_units(model, given), cost)
     if model.units is before.units and has_same_domain(model, before):
         start = Start(server.statistics, server.parameters, *cost)
         return start._replace(has_field=server.has_field)
     statistics = server.statistics
     if model.units is not before.units:
-        statistics = model.told_of_axes(statistics, before.units, 1.0)
+        statistics = with_variance_along_new_axes(model, statistics, before.units, 1.0)
     if not in_domain(model, statistics):
         # It was in that of the earlier T, with a known covariance or more regularisation.
-        return start_run(model, federation, None, given, 0, cost)
+        return _start_at(model, federation, _given_in_standard_units(model, given), cost)
     return Start(statistics, model.maximization(statistics), *cost)
 
 
@@ -196,11 +197,7 @@ def start_run(model, federation, init_params, given, seed, cost):
     -------
     start : Start
     """
-    weights, means, covariances = in_standard_units(
-        model, given.weights, given.means, given.covariances
-    )
-    if given.fixed_covariance is not None:
-        covariances = model.fixed_covariance
+    weights, means, covariances = _given_in_standard_units(model, given)
     uplink, downlink = cost
     if weights is None or means is None or covariances is None:
         first, sent, told = assign(model, federation, init_params, means, seed)
@@ -211,17 +208,31 @@ def start_run(model, federation, init_params, given, seed, cost):
         weights = parameters.weights if weights is None else weights
         means = parameters.means if means is None else means
         covariances = parameters.covariances if covariances is None else covariances
-    parameters = model.parameters(weights, means, covariances)
-    statistics, n_passes = model.statistics_of(parameters), 0
-    has_field = True
+    return _start_at(model, federation, (weights, means, covariances), (uplink, downlink))
+
+
+def _given_in_standard_units(model, given):
+    """Weights, means and covariances that were given, each None where it was not."""
+    weights, means, covariances = in_standard_units(
+        model, given.weights, given.means, given.covariances
+    )
+    if given.fixed_covariance is not None:
+        covariances = model.fixed_covariance
+    return weights, means, covariances
+
+
+def _start_at(model, federation, theta, cost):
+    """Start at weights, means and covariances in standard units, which clients are told."""
+    uplink, downlink = cost
+    parameters = model.parameters(*theta)
+    statistics, n_passes, has_field = model.statistics_of(parameters), 0, True
     if np.abs(statistics).max() > _FAR or not in_domain(model, statistics):
         # No data have these means with this covariance, or the rows' moments would be lost in the
         # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
         def sums(*rows):
             return model.expectation(parameters.natural, *rows).statistics
 
-        statistics, n_passes = pooled_statistics(model, federation, sums), 1
-        has_field = False
+        statistics, n_passes, has_field = pooled_statistics(model, federation, sums), 1, False
         uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
     # For θ, which does not follow from Ŝ_0.
     downlink += FLOAT_BITS * federation.n_clients * model.n_statistics

@@ -299,7 +299,7 @@ def server_half(
     server = server._replace(
         round_index=server.round_index + 1,
         statistics=step.statistics,
-        parameters=model.learned(step.step_taken).maximization(step.statistics),
+        parameters=model.after_step(step.step_taken).maximization(step.statistics),
         control=server.control + problem.control_step * received.message_sum,
         step_limit=step_limit,
         has_field=True,

@@ -21,7 +21,7 @@ def evaluate(problem, server, workers, controls=None):
         estimate = model.all_rows(federation, server.parameters.natural, clients)
         fields = estimate.statistics - reference
         if controls is not None:
-            controls[vectors.index(clients)] = fields
+            controls[vectors.places(clients)] = fields
         weights = federation.weights[group]
         return vectors.weighted(weights, clients, fields), weights @ estimate.log_likelihood
 

@@ -263,7 +263,7 @@ def client_round(solver, problem, server, states, active, workers):
 
     def half(group):
         clients = active[group]
-        numbers, own = as_slice(clients), vectors.index(clients)
+        numbers, own = as_slice(clients), vectors.places(clients)
         where = [numbers if name in solver.PER_CLIENT else own for name in states._fields]
         mine = type(states)(*(kept[at] for kept, at in zip(states, where, strict=True)))
         message, mine = solver.client_half(problem, broadcast, clients, mine)

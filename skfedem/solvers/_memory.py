@@ -19,6 +19,15 @@ from .fedem import ClientStates
 _ROUNDING = 1e-12
 
 
+class Setting(NamedTuple):
+    """What made the rounds of a run noisy; their ``kind`` is the solver's module, or "stream"."""
+
+    kind: str
+    omega: float
+    participation: float
+    batch_size: int | None
+
+
 class Memory(NamedTuple):
     """What server and clients keep after a run.
 
@@ -41,8 +50,8 @@ class Memory(NamedTuple):
     server : ServerState
     states : NamedTuple
         Clients' states, as ``_base`` describes them.
-    setting : tuple
-        What made the rounds noisy: the limit of automatic steps belongs to it.
+    setting : Setting
+        To which the limit of automatic steps belongs.
     gains : Gains or None
         Of the last rounds, where they were exact and the last was evaluated.
     """
@@ -56,7 +65,7 @@ class Memory(NamedTuple):
     model: Model
     server: ServerState
     states: NamedTuple
-    setting: tuple
+    setting: Setting
     gains: Gains | None = None
 
 
@@ -114,12 +123,11 @@ def in_setting(memory, problem, kind):
 
 def of_stream(memory):
     """Whether the last rounds were those of a stream."""
-    return memory.setting[0] == "stream"
+    return memory.setting.kind == "stream"
 
 
 def _setting(problem, kind):
-    """What makes rounds noisy; their kind is the solver's module, or "stream"."""
-    return kind, problem.omega, problem.participation, problem.batch_size
+    return Setting(kind, problem.omega, problem.participation, problem.batch_size)
 
 
 def go_on(memory, solver, problem, start, ids):

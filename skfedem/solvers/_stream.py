@@ -94,22 +94,11 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         if client_weights == "uniform":
             weights = np.full(len(here), 1 / len(totals))
         else:
-            # Σ_i w_i V_i with weights that have changed.
-            control = mass * server.control + own @ controls[here]
+            server = _reweighed(server, mass, own, controls[here])
             mass += own.sum()
-            server = server._replace(control=control / mass)
             weights = totals[here] / mass
-        now = problem._replace(
-            model=model,
-            federation=batch._replace(weights=weights),
-            batch_size=None,
-            lasting_noise=True,
-            presence=1.0 if len(here) == len(totals) else float(weights.sum()),
-        )
-        if schedule is None:
-            step_size = min(stream_step_size(now, n_samples), server.step_limit)
-        else:
-            step_size = schedule(server.round_index + 1)
+        now = _problem_of_batch(problem, model, batch, weights, n_known=len(totals))
+        step_size = _step_to_ask(now, server, schedule, n_samples)
         n_samples += batch.n_samples
         states = fedem.ClientStates(controls[here])
         server, model, row = _round(now, server, states, step_size, epoch_rows, workers)
@@ -126,6 +115,33 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         gains=None,
     )
     return memory, history, trace
+
+
+def _reweighed(server, mass, own, controls):
+    """Server with V = Σ_i w_i V_i of the weights that follow when some clients have more rows.
+
+    All known clients had rows of weight ``mass``; these have ``own`` more.
+    """
+    control = mass * server.control + own @ controls
+    return server._replace(control=control / (mass + own.sum()))
+
+
+def _problem_of_batch(problem, model, batch, weights, n_known):
+    """Problem of one batch: of all known clients, those with rows in it have these weights."""
+    return problem._replace(
+        model=model,
+        federation=batch._replace(weights=weights),
+        batch_size=None,
+        lasting_noise=True,
+        presence=1.0 if len(weights) == n_known else float(weights.sum()),
+    )
+
+
+def _step_to_ask(problem, server, schedule, n_samples):
+    """γ of the next round, by the schedule or by the share of its rows in all rows so far."""
+    if schedule is None:
+        return min(stream_step_size(problem, n_samples), server.step_limit)
+    return schedule(server.round_index + 1)
 
 
 def _round(problem, server, states, step_size, epoch_rows, workers):
@@ -157,11 +173,11 @@ def _round(problem, server, states, step_size, epoch_rows, workers):
     active = active_clients(problem, server.round_index)
     received = client_round(fedem, problem, server, states, active, workers)
     field = mean_field(problem, server, received)
-    told, before, n_numbers = model.told(
+    of_batch, before, n_numbers = model.with_batch_constants(
         federation, active, server.parameters, server.statistics, field
     )
-    server, info = server_half(problem._replace(model=told), server, received, step_size)
-    model = told.learned(info.step_taken)
+    server, info = server_half(problem._replace(model=of_batch), server, received, step_size)
+    model = of_batch.after_step(info.step_taken)
     criterion = np.nan
     if len(active):
         mean = received.log_likelihood / federation.weights[active].sum()

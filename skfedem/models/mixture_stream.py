@@ -1,0 +1,57 @@
+"""What clients of a stream tell anew: constants that follow from the rows, which come and go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .covariances import upper
+from .units import n_moments, second_moment
+
+
+def with_batch_moment(model, federation, clients, parameters, statistics, field):
+    """Model that knows the second moment of a batch's rows, as ``Model.with_batch_constants``.
+
+    Clients send their scatter about the broadcast means; if nobody does, it stays as it was. The
+    server adds the second moment of the means from its own estimate, errors included: in the
+    covariance, which is the difference of the two, these errors cancel.
+    """
+    if not len(clients):
+        moment = model.second_moment + _between(model, parameters.means, field)
+        return replace(model, batch_moment=moment), parameters, 0
+    weights = federation.weights[clients]
+    batch = second_moment(federation, model.units.center, matrix=True, clients=clients)
+    batch = model.units.moment_to_standard(batch / weights.sum())
+    alone = replace(model, second_moment=batch).parameters(*parameters[:3])
+    sent = model.all_rows(federation, parameters.natural, clients).statistics
+    sent = weights @ sent / weights.sum()
+    moment = batch + _between(model, parameters.means, statistics + field - sent)
+    # Beside a known covariance the log-likelihood alone needs it, and evaluations are not sent.
+    n_numbers = n_moments(model.n_features, True) if model.covariance_is_rest else 0
+    return replace(model, batch_moment=moment), alone, n_numbers
+
+
+def _between(model, means, statistics):
+    """Σ_g E[r_g (y yᵀ - (y - μ_g) (y - μ_g)ᵀ)], shape (n_features, n_features)."""
+    table = model.table(statistics)
+    mass, first = table[:, :1], table[:, 1 : 1 + model.n_features]
+    return means.T @ first + (first - mass * means).T @ means
+
+
+def with_variance_along_new_axes(model, statistics, units_before, share):
+    """Statistics in which a share of the rows has its variance along axes that are new.
+
+    Clients have told this variance, and it is 1. If it were 0, there would be nothing but the
+    noise of messages, as their units are those of the components. "tied" and "spherical"
+    components have a variance there anyway.
+    """
+    if model.covariance_type not in ("full", "diag"):
+        return statistics
+    d, is_new = model.n_features, model.units.varies & ~units_before.varies
+    squares = np.arange(d)
+    if model.covariance_type == "full":
+        squares = np.flatnonzero(np.eye(d)[upper(d)])
+    table = model.table(statistics).copy()
+    table[:, 1 + d + squares[is_new]] += share * table[:, :1]
+    return table.ravel()
