@@ -1,7 +1,7 @@
-"""FedEM between a server and nodes that exchange nothing but arrays and bytes.
+"""A solver between a server and nodes that exchange nothing but arrays and bytes.
 
-Rounds in which all take part, on all rows. What is called of skfedem here is private and may
-change; the tests run this file.
+Rounds are those of the simulation: nodes call the clients' half of the solver, and the server its
+own. What is called of skfedem here is private and may change; the tests run this file.
 """
 
 import numpy as np
@@ -9,16 +9,15 @@ import numpy as np
 from skfedem._federation import Federation
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.units import standard_units
-
-ALL = np.array([0])  # a node is a federation of one client
+from skfedem.solvers._base import Broadcast, Problem, Received, ServerState, server_half
+from skfedem.solvers._loop import active_clients, outer_loop_of
 
 
 class Node:
-    """A client: its rows and its control variate never leave it."""
+    """A client: its rows and what it keeps between rounds never leave it."""
 
-    def __init__(self, rows, seed):
-        self.rows = rows
-        self.random = np.random.default_rng(seed)
+    def __init__(self, rows, index):
+        self.rows, self.index = rows, index
 
     def mean(self):
         """First message of the set-up."""
@@ -29,47 +28,60 @@ class Node:
         apart = self.rows - center
         return apart.T @ apart / len(apart)
 
-    def join(self, model, operator):
-        """Told the model's units and the operator, once."""
-        self.model, self.operator = model, operator
-        self.federation = Federation(self.rows, np.array([0, len(self.rows)]), np.ones(1))
-        self.control = np.zeros((1, model.n_statistics))
-        self.control_step = 1 / (1 + operator.omega_for(model.n_statistics))
+    def join(self, solver, problem):
+        """Told the solver and the problem, once: model, operator, seed, α and so on."""
+        n_clients, n_rows = problem.federation.n_clients, len(self.rows)
+        alone = problem._replace(
+            federation=Federation(self.rows, np.array([0, n_rows]), np.ones(1))
+        )
+        self.states = solver.init(alone, alone.vectors.zeros())
+        # The place among the clients, whose rows are elsewhere, tells which random numbers to draw.
+        offsets = np.where(np.arange(n_clients + 1) > self.index, n_rows, 0)
+        federation = Federation(self.rows, offsets, problem.federation.weights)
+        self.solver, self.problem = solver, problem._replace(federation=federation)
 
-    def answer(self, statistics):
-        """Quant(s̄_i(T(Ŝ)) - Ŝ - V_i) as bytes, told Ŝ; lines 5-9 of Algorithm 1."""
-        parameters = self.model.maximization(statistics)
-        units = self.model.message_units(parameters)
-        expected = self.model.all_rows(self.federation, parameters.natural, ALL).statistics
-        innovation = units.to_components(expected - self.control - statistics)
-        sent = self.operator.compress(innovation, self.random.random(innovation.shape))
-        self.control = self.control + self.control_step * units.to_standard(sent)
-        return self.operator.encode(sent[0])
+    def answer(self, round_index, outer_loop, statistics):
+        """Quant(Δ_i) as bytes, told Ŝ."""
+        model = self.problem.model
+        parameters = model.maximization(statistics)
+        broadcast = Broadcast(
+            round_index,
+            outer_loop,
+            model.reference(statistics),
+            parameters.natural,
+            model.message_units(parameters),
+        )
+        me = np.array([self.index])
+        message, self.states = self.solver.client_half(self.problem, broadcast, me, self.states)
+        return self.problem.compressor.encode(message.sent[0])
 
 
-def set_up(nodes, weights, n_components, operator):
-    """Model in standard units, from two sums over the nodes."""
+def set_up(nodes, weights, n_components, operator, **options):
+    """Problem in standard units, from two sums over the nodes; ``options`` are further fields."""
     center = sum(w * node.mean() for w, node in zip(weights, nodes, strict=True))
     second = sum(w * node.second_moment(center) for w, node in zip(weights, nodes, strict=True))
     units = standard_units(center, second, "full", reg_covar=1e-6)
     model = GaussianMixtureModel(n_components, "full", units, reg_covar=1e-6)
+    omega = operator.omega_for(model.n_statistics)
+    nobody = Federation(np.empty((0, len(center))), np.zeros(len(nodes) + 1, dtype=int), weights)
+    problem = Problem(model, nobody, operator, omega, **options)
+    return problem._replace(control_step=1 / (1 + omega))
+
+
+def fit(nodes, solver, problem, start, step_size, n_rounds):
+    """Server's state after some rounds from Ŝ_0, and how many bytes the nodes sent."""
     for node in nodes:
-        node.join(model, operator)
-    return model
-
-
-def fit(nodes, weights, model, operator, start, step_size, n_rounds):
-    """Ŝ after some rounds, and how many bytes the nodes sent; lines 13-17 of Algorithm 1."""
-    statistics, control = start, np.zeros(model.n_statistics)
-    control_step = 1 / (1 + operator.omega_for(model.n_statistics))
-    n_bytes = 0
+        node.join(solver, problem)
+    model, weights, n_bytes = problem.model, problem.federation.weights, 0
+    server = ServerState(0, start, model.maximization(start), problem.vectors.server_zeros())
     for _ in range(n_rounds):
-        units = model.message_units(model.maximization(statistics))
-        messages = [node.answer(statistics) for node in nodes]
+        told = server.round_index, outer_loop_of(problem, server), server.statistics
+        active = active_clients(problem, server.round_index)  # who would answer
+        messages = [nodes[client].answer(*told) for client in active]
         n_bytes += sum(map(len, messages))
-        decoded = np.array([operator.decode(data) for data in messages])
-        received = weights @ units.to_standard(decoded)
-        field = control + received
-        statistics = model.server_step(statistics, field, step_size, exact=False).statistics
-        control = control + control_step * received
-    return statistics, n_bytes
+        decoded = np.reshape(
+            [problem.compressor.decode(data) for data in messages], (-1, len(start))
+        )
+        quantized = model.message_units(server.parameters).to_standard(decoded)
+        server, _ = server_half(problem, server, Received(weights[active] @ quantized), step_size)
+    return server, n_bytes

@@ -34,7 +34,7 @@ import test_contracts as contracts
 from problems import LENGTHS, SETTINGS, WEIGHTS, model_case, row_model_case, stack
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._parallel import Workers
-from skfedem._random import COMPRESSION, client_uniforms, seeds_of_runs
+from skfedem._random import seeds_of_runs
 from skfedem.compression import Dithering, RandK
 from skfedem.models._base import Start
 from skfedem.solvers import _options, fedem, vr_fedem
@@ -524,43 +524,45 @@ def test_the_solver_that_is_shown_ends_where_pooled_em_does(shown, monkeypatch):
 # ---- the file of the page on deployment
 
 
-class SimulatedDraws:
-    """In place of a node's own generator: the uniforms of a client of a simulation."""
-
-    def __init__(self, seed, client):
-        self.address, self.round_index = (seed, COMPRESSION, client), 0
-
-    def random(self, shape):
-        seed, purpose, client = self.address
-        drawn = client_uniforms(seed, purpose, self.round_index, np.array([client]), shape[1])
-        self.round_index += 1
-        return drawn
-
-
-@pytest.mark.parametrize("n_clients", [3, 12])
-def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients):
+@pytest.mark.parametrize(
+    ("n_clients", "setting"),
+    [
+        (3, {}),
+        (12, {}),
+        (12, {"participation": 0.5, "batch_size": 8}),
+        (12, {"participation": 0.5, "batch_size": 8, "solver": "vr_fedem", "n_inner": 7}),
+    ],
+)
+def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients, setting):
     spec = importlib.util.spec_from_file_location("wire", ROOT / "doc" / "over_the_wire.py")
     wire = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(wire)
     rng = np.random.default_rng(0)
     clients = [rng.normal(k % 3, 1, size=(30 + 5 * k, 2)) for k in range(n_clients)]
     gm = FederatedGaussianMixture(
-        3, omega=1.0, step_size=0.25, control_init="zeros", tol=0.0, warm_start=True, random_state=0
+        3,
+        omega=1.0,
+        step_size=0.1,
+        control_init="zeros",
+        tol=0.0,
+        warm_start=True,
+        random_state=0,
+        **setting,
     )
     memory = clone(gm).set_params(max_iter=0).fit(clients)._memory
     with pytest.warns(ConvergenceWarning, match="^Not converged"):
         gm.set_params(max_iter=100).fit(clients)
 
-    nodes = [wire.Node(rows, None) for rows in clients]
-    operator = Dithering(omega=1.0)
+    nodes = [wire.Node(rows, index) for index, rows in enumerate(clients)]
+    solver = {"fedem": fedem, "vr_fedem": vr_fedem}[setting.pop("solver", "fedem")]
     (seed,) = seeds_of_runs(0, 1)
-    for client, node in enumerate(nodes):
-        node.join(memory.model, operator)
-        node.random = SimulatedDraws(seed, client)
-    statistics, n_bytes = wire.fit(
-        nodes, memory.weights, memory.model, operator, memory.server.statistics, 0.25, 100
-    )
-    assert_array_equal(statistics, gm._memory.server.statistics)
+    problem = wire.set_up(nodes, memory.weights, 3, Dithering(omega=1.0), seed=seed, **setting)
+    # The same standard units up to rounding; here, to the bit.
+    problem = problem._replace(model=memory.model)
+    server, n_bytes = wire.fit(nodes, solver, problem, memory.server.statistics, 0.1, 100)
+    after = gm._memory
+    assert_array_equal(server.statistics, after.server.statistics)
+    assert_array_equal(server.control, after.server.control)
     assert 8 * n_bytes == gm.history_["uplink_bits"][1:].sum()
     for client, node in enumerate(nodes):
-        assert_array_equal(node.control[0], gm._memory.states.controls[client])
+        assert_array_equal(node.states.controls[0], after.states.controls[client])

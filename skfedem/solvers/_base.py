@@ -117,6 +117,9 @@ class Message(NamedTuple):
     ----------
     quantized : ndarray
         Quant(Δ_i), as the server reads it; client vectors.
+    sent : ndarray
+        The same in the ``message_units`` of the broadcast, in which they travel: what the
+        compressor encodes. The simulation does not read it.
     n_bytes : int
         Length of the encoded messages.
     n_expectations : int
@@ -126,6 +129,7 @@ class Message(NamedTuple):
     """
 
     quantized: FloatArray
+    sent: FloatArray
     n_bytes: int
     n_expectations: int
     log_likelihood: FloatArray | None = None
@@ -190,35 +194,35 @@ def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any
 
 def compress(
     problem: Problem, broadcast: Broadcast, clients: IntArray, innovations: FloatArray
-) -> tuple[FloatArray, IntArray]:
-    """Quant(Δ_i) with each client's own random numbers, and the bytes of each message."""
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Quant(Δ_i) with each client's own random numbers, the same as sent, and bytes of each."""
     lengths = problem.vectors.lengths(clients)
     if problem.omega == 0:
-        return innovations, problem.compressor.n_bytes(innovations, lengths)
+        return innovations, innovations, problem.compressor.n_bytes(innovations, lengths)
     units, purpose = broadcast.message_units, _random.COMPRESSION
     if units is not None:
         innovations = units.to_components(innovations)
     uniforms = problem.vectors.uniforms(problem.seed, purpose, broadcast.round_index, clients)
-    quantized, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
-    _check_sent(problem.compressor, quantized, n_bytes, innovations.shape, len(clients))
-    return quantized if units is None else units.to_standard(quantized), n_bytes
+    sent, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
+    _check_sent(problem.compressor, sent, n_bytes, innovations.shape, len(clients))
+    return sent if units is None else units.to_standard(sent), sent, n_bytes
 
 
 def _check_sent(
     compressor: Compressor,
-    quantized: FloatArray,
+    sent: FloatArray,
     n_bytes: IntArray,
     shape: tuple[int, ...],
     n_clients: int,
 ) -> None:
     """Raise for messages that no compressor may give; users write their own."""
-    shapes = getattr(quantized, "shape", None), getattr(n_bytes, "shape", None)
+    shapes = getattr(sent, "shape", None), getattr(n_bytes, "shape", None)
     if shapes != (shape, (n_clients,)):
         raise ValueError(
             f"Expected compress and n_bytes of {compressor!r} to return arrays of shapes {shape} "
             f"and {(n_clients,)}, got {shapes[0]} and {shapes[1]}. Correct this class."
         )
-    if not np.isfinite(quantized).all():
+    if not np.isfinite(sent).all():
         raise ValueError(
             f"Expected finite values from compress of {compressor!r}, got NaN or inf. Correct this "
             "class."

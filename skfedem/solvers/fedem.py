@@ -73,10 +73,11 @@ def send_innovation(
     """Δ_i = S_i - V_i - Ŝ, Quant(Δ_i), and V_i + α Quant(Δ_i) (lines 7-9)."""
     innovation = estimate.statistics - controls
     innovation -= broadcast.reference
-    quantized, n_bytes = compress(problem, broadcast, clients, innovation)
+    quantized, sent, n_bytes = compress(problem, broadcast, clients, innovation)
     controls = controls + problem.control_step * quantized
     message = Message(
         quantized=quantized,
+        sent=sent,
         n_bytes=int(n_bytes.sum()),
         n_expectations=estimate.n_expectations,
         log_likelihood=estimate.log_likelihood,
