@@ -9,8 +9,15 @@ import numpy as np
 from skfedem._federation import Federation
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.units import standard_units
-from skfedem.solvers._base import Broadcast, Problem, Received, ServerState, server_half
-from skfedem.solvers._loop import active_clients, outer_loop_of
+from skfedem.solvers._base import (
+    Broadcast,
+    Problem,
+    Received,
+    ServerState,
+    outer_loop_of,
+    server_half,
+)
+from skfedem.solvers._loop import active_clients
 
 
 class Node:
