@@ -25,6 +25,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
+    "matplotlib.sphinxext.plot_directive",
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "**sg_execution_times.rst"]
@@ -52,6 +53,12 @@ sphinx_gallery_conf = {
     "show_signature": False,
     "min_reported_time": 1,
 }
+
+# The figures of the page about plots, which ``-D plot_gallery=0`` does not leave out.
+plot_include_source = True
+plot_html_show_source_link = False
+plot_html_show_formats = False
+plot_formats = [("png", 100)]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "skfedem"

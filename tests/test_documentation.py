@@ -205,7 +205,7 @@ def test_every_block_runs(page, tmp_path, monkeypatch):
     code = [block for block in blocks if block.language in ("python", "session")]
     assert run_page(blocks, page.name) == [b for b in code if not lacks_a_module(b.code)]
     if page.name == "plots.rst":
-        assert {path.name for path in tmp_path.iterdir()} == {"convergence.png", "trend.png"}
+        assert {path.name for path in tmp_path.iterdir()} == {"convergence.png"}
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
 
