@@ -352,6 +352,18 @@ def test_rows_of_dependent_features_have_no_likelihood(n_components):
         assert_allclose(got.get_precision(), want.get_precision(), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(("n_components", "kept"), [(None, 4), (3, 3), (1 - 1e-12, 3)])
+def test_a_likelihood_needs_fewer_components_than_were_fitted(n_components, kept):
+    rows = np.c_[X[:, :3], X[:, 0] + X[:, 1]]
+    pca = FederatedPCA(n_components).fit([rows])
+    message = f"^Expected n_components < 3, .* for 4 features, got {kept}: .* Fit with fewer"
+    for later in (n_components, 2):
+        pca.set_params(n_components=later)
+        with pytest.raises(ValueError, match=message):
+            pca.score([rows])
+    assert np.isfinite(pca.fit([rows]).score([rows]))
+
+
 def test_without_fewer_components_there_is_other_advice():
     rows = np.outer(np.arange(6.0), [1.0, 2.0])
     message = r"^Expected at least 2 axes .* fit vary, for 2 features, got 1: .* Fit with more rows"

@@ -372,10 +372,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """Raise if the covariance under probabilistic PCA has no inverse."""
         rank = int(np.count_nonzero(self.explained_variance_))
         if rank < self.n_features_in_ and self.noise_variance_ == 0:
-            expected, got, remedy = "at least 2 axes", f"{rank}", "more rows"
+            expected, got, remedy = "at least 2 axes", rank, "more rows"
             if rank > 1:
-                expected, got = f"n_components < {rank}, the number of axes", f"{self.n_components}"
-                remedy = "fewer components, more rows"
+                expected = f"n_components < {rank}, the number of axes"
+                got, remedy = self.n_components_, "fewer components, more rows"
             raise ValueError(
                 f"Expected {expected} along which the rows of the fit vary, for "
                 f"{self.n_features_in_} features, got {got}: nothing is left for the noise, and "
