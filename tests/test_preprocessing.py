@@ -1006,6 +1006,21 @@ def test_bad_tables_to_transform_back(transformer):
         fitted.inverse_transform(X[:, :4])
 
 
+@pytest.mark.parametrize("transformer", [FederatedStandardScaler(), FederatedPCA(5)])
+@pytest.mark.parametrize("method", ["transform", "inverse_transform"])
+def test_text_to_transform_back_is_told_as_text_to_transform(transformer, method):
+    answer = getattr(clone(transformer).fit(X), method)
+    words = [["1", "2", "3", "red", "5"]]
+    with pytest.raises(ValueError, match="^Expected numbers: .*'red'. Encode or drop the columns"):
+        answer(words)
+    with pytest.raises(ValueError, match="In the table of client 1: Expected numbers: .*'red'"):
+        answer([X, words])
+    with pytest.raises(ValueError, match="'red' in column 3. Encode or drop the columns"):
+        answer(pd.DataFrame(words))
+    with pytest.raises(ValueError, match="Expected numbers, got int too large .*an identifier"):
+        answer([[10**400, 2, 3, 4, 5]])
+
+
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e200])
 def test_numbers_that_cannot_be_squared(bad):
     clients = [rows.copy() for rows in CLIENTS]

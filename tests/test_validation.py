@@ -334,6 +334,11 @@ BAD_TABLES = {
         ["2 numbers in row 0 and 3 numbers in row 1", "every client a 2-D table"],
     ),
     "a number among rows": ([[1.0, 2.0], 3.0], ValueError, ["a bare number in row 1"]),
+    "text beside what a mask hides": (
+        np.ma.array([["red", 1.0], [2.0, 3.0]], dtype=object, mask=[[False, True], [False] * 2]),
+        ValueError,
+        ["Expected numbers: .*'red'", "Encode or drop"],
+    ),
     "a list of tables in a list": (
         [CLIENTS[0], CLIENTS[1:]],
         ValueError,

@@ -27,9 +27,9 @@ from .tables import (
     check_finite,
     client_rows,
     column_names,
+    expecting_numbers,
     is_client_list,
     is_mapped,
-    refuse_no_number,
     refuse_odd_dtypes,
     refuse_other_frames,
     refuse_vectors,
@@ -100,14 +100,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
             f"{hint}{GIVE_TABLES}"
         )
     refuse_vectors(X, clients)
-    refuse_what_is_no_table(X)
-    refuse_odd_dtypes(X)
-    X = unmasked(X)
-    try:
-        rows = validate_data(estimator, X, dtype=_dtype_to_ask(X), ensure_all_finite=False)
-    except (TypeError, ValueError, OverflowError) as error:
-        refuse_no_number(X, error)
-        raise
+    rows = _validated(estimator, X, reset=True)
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
     if clients is None:
         check_finite(rows, allow_nan=allow_nan)
@@ -116,9 +109,15 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     return _from_labels(rows, clients, weights, allow_nan)
 
 
-def _dtype_to_ask(X):
-    """Dtypes of rows; mapped integers become floats when they are read, not all at once."""
-    return "numeric" if is_mapped(X) else [np.float64, np.float32]
+def _validated(estimator, X, *, reset):
+    """Rows of one table, whose numbers are still to be checked."""
+    refuse_what_is_no_table(X)
+    refuse_odd_dtypes(X)
+    with expecting_numbers(X):
+        table = unmasked(X)
+        # Mapped integers become floats when they are read, not all at once.
+        dtype = "numeric" if is_mapped(table) else [np.float64, np.float32]
+        return validate_data(estimator, table, dtype=dtype, reset=reset, ensure_all_finite=False)
 
 
 def refuse_labels_of_a_list(clients):
@@ -229,19 +228,7 @@ def check_columns(estimator, X, shapes):
 
 def check_rows(estimator, X, *, allow_nan=False):
     """Validate one table against the fitted estimator."""
-    refuse_what_is_no_table(X)
-    refuse_odd_dtypes(X)
-    try:
-        rows = validate_data(
-            estimator,
-            unmasked(X),
-            dtype=_dtype_to_ask(X),
-            reset=False,
-            ensure_all_finite=False,  # the check below also says where
-        )
-    except (TypeError, ValueError, OverflowError) as error:
-        refuse_no_number(X, error)
-        raise
+    rows = _validated(estimator, X, reset=False)
     check_finite(rows, allow_nan=allow_nan)
     return rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from mmap import mmap
 from os import PathLike
 from typing import Any, TypeGuard
@@ -220,17 +221,22 @@ def refuse_text(X, where=""):
             ) from reason
 
 
-def refuse_no_number(X, error):
-    """Raise for what is no number in one table, where scikit-learn's error does not say enough."""
-    refuse_text(X)
-    if isinstance(error, OverflowError):
-        raise ValueError(
-            f"Expected numbers, got {error}. Look for what is no measurement, as an identifier."
-        ) from error
-    if str(error).startswith("could not convert string"):  # in a list of rows
-        raise ValueError(
-            f"Expected numbers: {error}. Encode or drop the columns that are not numbers."
-        ) from error
+@contextmanager
+def expecting_numbers(X):
+    """Errors say what to do about what is no number in one table; scikit-learn's do not."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        refuse_text(X)
+        if isinstance(error, OverflowError):
+            raise ValueError(
+                f"Expected numbers, got {error}. Look for what is no measurement, as an identifier."
+            ) from error
+        if str(error).startswith("could not convert string"):  # in a list of rows
+            raise ValueError(
+                f"Expected numbers: {error}. Encode or drop the columns that are not numbers."
+            ) from error
+        raise
 
 
 def refuse_what_is_no_table(X):
