@@ -23,7 +23,7 @@ from ._input.cells import (
 from ._input.clients import stacks, together
 from ._input.matrices import client_table, holds_clients, is_cell_list
 from ._input.table_labels import check_labels, is_frame, table_labels
-from ._input.tables import refuse_masked
+from ._input.tables import refuse_masked, refuse_no_clients
 from ._matrix_warnings import warn_of_means
 from ._messages import naming
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
@@ -341,8 +341,7 @@ def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
 
 def _each_matrix(X, answer):
     """Answers for the tables of a list, or of the observers of a 3-D array."""
-    if not len(X):
-        raise ValueError("Expected at least one client, got an empty list.")
+    refuse_no_clients(X)
     whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
     answers = []
     for k, table in enumerate(X):

@@ -910,7 +910,7 @@ def test_without_components_all_is_noise():
 @pytest.mark.parametrize(
     ("data", "labels", "message"),
     [
-        ([], None, "at least one client, got an empty list"),
+        ([], None, "at least one client, got an empty list. Give a list with one 2-D array"),
         (
             [X, X[:, :2]],
             None,
@@ -938,7 +938,7 @@ def test_bad_tables_to_transform(transformer):
     fitted = clone(transformer).fit(CLIENTS)
     with pytest.raises(ValueError, match="In the table of client 1: X has 2 features"):
         fitted.transform([X, X[:, :2]])
-    with pytest.raises(ValueError, match="at least one client"):
+    with pytest.raises(ValueError, match="at least one client, got an empty list. Give one"):
         fitted.transform([])
     with pytest.raises(NotFittedError):
         clone(transformer).transform(CLIENTS)

@@ -30,6 +30,7 @@ from .tables import (
     expecting_numbers,
     is_client_list,
     is_mapped,
+    refuse_no_clients,
     refuse_odd_dtypes,
     refuse_other_frames,
     refuse_vectors,
@@ -174,8 +175,7 @@ def _weighted(data, weights):
 
 
 def _from_list(estimator, X, allow_nan):
-    if not len(X):
-        raise ValueError(f"Expected at least one client, got an empty list. {GIVE_TABLES}")
+    refuse_no_clients(X, GIVE_TABLES)
     tables = [client_rows(table, k) for k, table in enumerate(X)]
     check_columns(estimator, X, [table.shape for table in tables])
     offsets = offsets_of([len(table) for table in tables])
@@ -270,11 +270,7 @@ def store(estimator, known, **attributes):
 
 def each_client(X, answer):
     """Answer to each table of a list of clients, as a tuple; errors name the client."""
-    if not len(X):
-        raise ValueError(
-            "Expected at least one client, got an empty list. Give one table, or a list with "
-            "one table for each client."
-        )
+    refuse_no_clients(X)
     answers = []
     for k, table in enumerate(X):
         if is_client_list(table):

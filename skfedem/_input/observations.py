@@ -25,7 +25,14 @@ from .matrices import (
     refuse_no_numbers,
 )
 from .table_labels import check_same_labels, is_frame
-from .tables import column_names, is_missing, refuse_dates, refuse_vectors, refuse_what_is_no_table
+from .tables import (
+    column_names,
+    is_missing,
+    refuse_dates,
+    refuse_no_clients,
+    refuse_vectors,
+    refuse_what_is_no_table,
+)
 
 _HOW_ROWS = (
     "Give all clients the same sites and months. If each client has rows of its own, give "
@@ -54,8 +61,7 @@ class Observations(NamedTuple):
 
 
 def observations_of_list(estimator, X, shape, missing, rows):
-    if not len(X):
-        raise ValueError(f"Expected at least one client, got an empty list. {GIVE_MATRICES}")
+    refuse_no_clients(X, GIVE_MATRICES)
     shape = _checked_shape(shape, rows)
     tables = [client_table(table, f" of client {k}") for k, table in enumerate(X)]
     row_offsets = None

@@ -38,6 +38,12 @@ def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
     return not X or any(n_dimensions(table) > 1 for table in X)
 
 
+def refuse_no_clients(X, advice="Give one table, or a list with one table for each client."):
+    """Raise for a list or a 3-D array without a table; ``fit`` has other advice than this."""
+    if not len(X):
+        raise ValueError(f"Expected at least one client, got an empty {type(X).__name__}. {advice}")
+
+
 def n_dimensions(table):
     depth = 0
     while isinstance(table, list | tuple):

@@ -22,6 +22,7 @@ from .._input.clients import check_columns, each_client, refuse_labels_of_a_list
 from .._input.tables import (
     GIVE_TABLES,
     is_client_list,
+    refuse_no_clients,
     refuse_other_frames,
     refuse_uneven_rows,
     refuse_vectors,
@@ -335,8 +336,7 @@ def _tables(
     """Each client's table as given, and the clients' labels; ``checked`` notes the features."""
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
-        if not len(X):
-            raise ValueError("Expected at least one client, got an empty list. Give a table each.")
+        refuse_no_clients(X, GIVE_TABLES)
         tables = [unmasked(table) for table in X]
         shapes = [_shape(table, f" for client {k}") for k, table in enumerate(tables)]
         check_columns(checked, tables, shapes)
