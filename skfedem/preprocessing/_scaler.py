@@ -145,7 +145,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         variance = scale = None
         if self.with_std:
             variance = moments.scatter / np.maximum(moments.counts, 1)
-            constant = _is_constant(variance, moments.mean, moments.counts)
+            constant = _is_constant(variance, moments.mean)
             scale = np.where(constant, 1.0, np.sqrt(variance))
         counts = moments.counts
         n_numbers = federation.rows.shape[1] * (int(self.with_mean) + int(self.with_std))
@@ -241,10 +241,9 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return tags
 
 
-def _is_constant(variance: FloatArray, mean: FloatArray, counts: IntArray) -> BoolArray:
+def _is_constant(variance: FloatArray, mean: FloatArray) -> BoolArray:
     """Whether a variance is no larger than what rounding could make of 0, with a margin.
 
-    The second term of scikit-learn's bound grows with the number of rows; with the sums here, it
-    need not.
+    scikit-learn's bound also grows with the number of rows; with the sums here, it need not.
     """
-    return variance <= counts * _EPS * variance + (4 * _EPS * mean) ** 2
+    return variance <= (4 * _EPS * mean) ** 2
