@@ -263,6 +263,14 @@ def test_a_huge_matrix_is_never_built():
     check_refused(ValueError, says, [last], shape=(2**31, 3))
 
 
+def test_the_order_of_triplets_shows_in_no_bit():
+    rng = np.random.default_rng(0)
+    triplets = np.column_stack([np.argwhere(np.ones((20, 10))), rng.normal(size=200)])
+    shuffled = triplets[rng.permutation(200)]
+    want, got = (cells_of([own], shape=(20, 10), family=GAUSSIAN) for own in (triplets, shuffled))
+    assert_same(got, want)
+
+
 def test_blocks_do_not_show(monkeypatch):
     rng = np.random.default_rng(0)
     clients = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -232,53 +233,70 @@ def check_triplets(X, shape, missing_values, family, origin=0.0):
     return _merged(observations, family, origin)
 
 
+class _CellMeans(NamedTuple):
+    """Distinct cells of some clients, client after client, as in ``CellData``."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    counts: np.ndarray
+
+
 def _merged(observations, family, origin, keep_observations=False):
     """Sort each client's observations by cell, and merge those of the same cell."""
-    codes, offsets = observations.codes, observations.offsets
-    n_rows, n_columns = observations.shape
-    n_cells = n_rows * n_columns
+    offsets, shape = observations.offsets, tuple(map(int, observations.shape))
     lengths = np.diff(offsets)
-    pieces, own_cells, base_measures, kept = [], [], [], []
-    # Clients of one group are told apart by multiples of n_cells, which have to stay within int64.
-    for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
+    means, own_cells, base_measures, kept = [], [], [], []
+    # Clients of one group are told apart by multiples of J * L, which have to stay within int64.
+    for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // math.prod(shape))):
         own, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
-        keys = np.repeat(np.arange(len(own), dtype=np.int64) * n_cells, own) + codes[part]
-        sorted_values = observations.values[part]
-        if (keys[1:] < keys[:-1]).any():
-            order = np.argsort(keys, kind="stable")
-            keys, sorted_values = keys[order], sorted_values[order]
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
-        counts = np.diff(starts, append=len(keys)).astype(np.float64)
-        owners, cells = np.divmod(keys[starts], n_cells)
-        pieces.append(
-            (
-                (cells // n_columns).astype(np.int32),
-                (cells % n_columns).astype(np.int32),
-                np.add.reduceat(sorted_values, starts) / counts,
-                counts,
-            )
+        keys, values = _sorted_by_cell(
+            observations.codes[part], observations.values[part], own, math.prod(shape)
         )
-        if keep_observations:
-            kept.append(sorted_values)
-        own_cells.append(np.bincount(owners, minlength=len(own)))
+        merged, n_own = _means_of_cells(keys, values, len(own), shape)
+        means.append(merged)
+        own_cells.append(n_own)
+        # Of sorted values: added up in the order of cells, not in that of triplets.
         base_measures.append(
             np.bincount(
                 np.repeat(np.arange(len(own)), own),
-                family.log_base_measure(sorted_values - origin),
+                family.log_base_measure(values - origin),
                 minlength=len(own),
             )
         )
-    rows, columns, means, counts = map(np.concatenate, zip(*pieces, strict=True))
+        if keep_observations:
+            kept.append(values)
     return CellData(
-        rows=rows,
-        columns=columns,
-        values=means,
-        counts=counts,
+        **_CellMeans(*map(np.concatenate, zip(*means, strict=True)))._asdict(),
         offsets=offsets_of(np.concatenate(own_cells)),
         log_base_measure=np.concatenate(base_measures),
         ids=np.arange(1) if observations.ids is None else observations.ids,
-        shape=(int(n_rows), int(n_columns)),
+        shape=shape,
         row_offsets=observations.row_offsets,
         observations=np.concatenate(kept) if keep_observations else None,
         origin=origin,
     )
+
+
+def _sorted_by_cell(codes, values, lengths, n_cells):
+    """Keys ``client * n_cells + code`` of some clients' observations, sorted, and their values."""
+    keys = np.repeat(np.arange(len(lengths), dtype=np.int64) * n_cells, lengths) + codes
+    if not (keys[1:] < keys[:-1]).any():
+        return keys, values
+    order = np.argsort(keys, kind="stable")
+    return keys[order], values[order]
+
+
+def _means_of_cells(keys, values, n_clients, shape):
+    """Means of observations with the same key, and how many cells each client has."""
+    n_rows, n_columns = shape
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    counts = np.diff(starts, append=len(keys)).astype(np.float64)
+    owners, cells = np.divmod(keys[starts], n_rows * n_columns)
+    means = _CellMeans(
+        rows=(cells // n_columns).astype(np.int32),
+        columns=(cells % n_columns).astype(np.int32),
+        values=np.add.reduceat(values, starts) / counts,
+        counts=counts,
+    )
+    return means, np.bincount(owners, minlength=n_clients)
