@@ -9,7 +9,9 @@ import inspect
 
 import numpy as np
 from scipy.sparse.linalg import cg, eigsh
+from sklearn.utils import _safe_indexing
 from sklearn.utils._set_output import _get_output_config
+from sklearn.utils.validation import _num_samples
 
 # scipy < 1.12 calls it `tol`.
 _RELATIVE = "rtol" if "rtol" in inspect.signature(cg).parameters else "tol"
@@ -20,6 +22,16 @@ SEEDED_ARPACK = "rng" in inspect.signature(eigsh).parameters
 def gives_arrays(estimator):
     """Whether `transform` gives arrays, as it does unless ``set_output`` asks for other tables."""
     return _get_output_config("transform", estimator)["dense"] == "default"
+
+
+def row_count(table):
+    """Number of rows of a table of any kind, also of one written as a list of rows."""
+    return _num_samples(table)
+
+
+def rows_of(table, positions):
+    """Copy of a table's rows by their numbers, a table of the same kind."""
+    return _safe_indexing(table, positions)
 
 
 def conjugate_gradients(matrix, right, *, rtol, maxiter, M, callback):

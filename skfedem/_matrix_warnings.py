@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import _num_samples
 
+from ._compat import row_count
 from ._federation import owners_of
 from ._input.matrices import is_cell_list
 from ._input.table_labels import label_text
@@ -98,7 +98,7 @@ def warn_of_lines(X, known, cells):
     tables = X if is_cell_list(X) else [X]
     if cells.shape[1] != 3 or _has_names(known["_row_labels"]) or any(map(issparse, tables)):
         return
-    are_complete = len(cells.columns) == 3 * sum(map(_num_samples, tables))
+    are_complete = len(cells.columns) == 3 * sum(map(row_count, tables))
     numbers = cells.values[cells.columns < 2]
     are_numbers = (numbers >= 0).all() and (numbers == np.floor(numbers)).all()
     # Presences are 0 and 1, which would be two sites at most.

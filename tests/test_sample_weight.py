@@ -282,6 +282,20 @@ def test_forms_of_weights_and_their_order():
     assert_same_fit(one, by_list)
 
 
+class OnlyAnArray:
+    """A table that knows nothing but how to become an array."""
+
+    def __array__(self, dtype=None, copy=None):
+        return X.copy()
+
+
+def test_a_table_without_a_length_may_have_weights():
+    gm = fit(FederatedGaussianMixture(**GIVEN), X, sample_weight=WEIGHT)
+    same = fit(FederatedGaussianMixture(**GIVEN), OnlyAnArray(), sample_weight=WEIGHT)
+    assert_array_equal(same.means_, gm.means_)
+    assert gm.score(OnlyAnArray(), sample_weight=WEIGHT) == gm.score(X, sample_weight=WEIGHT)
+
+
 def test_rows_of_weight_zero_are_left_out():
     weight = np.r_[1.0, 0.0, np.ones(len(X) - 2)]
     far = X.copy()

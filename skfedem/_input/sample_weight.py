@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._compat import row_count
 from .._federation import offsets_of, owners_of
 from .tables import LARGEST, is_client_list, refuse_masked
 
@@ -15,13 +16,9 @@ def check_row_weights(X, sample_weight):
         offsets = offsets_of([len(table) for table in X])
         check_weights(weights, lambda row: f" of client {owners_of(offsets, row)}", offsets)
         return weights
-    weights = weights_of_table(sample_weight, _n_rows(X))
+    weights = weights_of_table(sample_weight, row_count(X))
     check_weights(weights)
     return weights
-
-
-def _n_rows(X):
-    return X.shape[0] if hasattr(X, "shape") else len(X)
 
 
 def weights_of_list(X, sample_weight):

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
-from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
 
+from .._compat import rows_of
 from .._input.client_labels import refuse_partial_order
 from .._input.tables import missing_labels, unmasked
 from .._parameters import check_choice, check_number, takes_python_numbers
@@ -315,5 +316,5 @@ def split_by(X, labels, n_clients):
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=n_clients))
     # scikit-learn's checks take longer than the few rows of a client.
-    taken = X.__getitem__ if type(X) is np.ndarray else partial(_safe_indexing, X)
+    taken = X.__getitem__ if type(X) is np.ndarray else partial(rows_of, X)
     return [taken(rows) for rows in np.split(order, ends[:-1])]

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import Tags, _safe_indexing, get_tags
+from sklearn.utils import Tags, get_tags
 from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .._compat import row_count, rows_of
 from .._input.client_labels import grouped
 from .._input.clients import check_columns, each_client, refuse_labels_of_a_list, store
 from .._input.tables import (
@@ -348,12 +349,11 @@ def _tables(
     validate_data(checked, X, skip_check_array=True)
     if clients is None:
         return [X], np.arange(1)
-    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    ids, order, offsets = grouped(clients, n_rows)
-    rows = np.arange(n_rows) if order is None else order
+    ids, order, offsets = grouped(clients, row_count(X))
+    rows = np.arange(offsets[-1]) if order is None else order
     if issparse(X):
         X = X.tocsr()  # not every format has rows to take
-    return [_safe_indexing(X, own) for own in np.split(rows, offsets[1:-1])], ids
+    return [rows_of(X, own) for own in np.split(rows, offsets[1:-1])], ids
 
 
 def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
