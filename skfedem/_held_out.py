@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import coo_array
 
+from ._cells import distinct_cells
 from ._federation import offsets_of
 from ._random import VALIDATION, generator
 
@@ -30,8 +31,7 @@ def deal_cells(cells, n_splits, seed):
     ValueError
         If there are fewer distinct cells than folds.
     """
-    numbers = cells.rows.astype(np.int64) * cells.shape[1] + cells.columns
-    distinct, which = np.unique(numbers, return_inverse=True)
+    distinct, _, which = distinct_cells(cells.rows, cells.columns, cells.shape[1])
     if len(distinct) < n_splits:
         raise ValueError(
             f"Expected at least n_splits={n_splits} distinct observed cells (n_samples), got "

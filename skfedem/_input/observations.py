@@ -1,8 +1,4 @@
-"""Matrices, sparse or with missing cells, and triplets, read as observations of cells.
-
-A cell (j, l) of a J x L matrix has the code ``j * L + l``, so that codes in increasing order are
-cells in row-major order.
-"""
+"""Matrices, sparse or with missing cells, and triplets, read as observations of cells."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, validate_data
 
+from .._cells import cell_codes
 from .._federation import client_groups, offsets_of
 from .._messages import plural
 from .client_labels import client_codes, refuse_name
@@ -47,8 +44,8 @@ _BLOCK = 2**20
 class Observations(NamedTuple):
     """Observations, client after client, in any order within a client.
 
-    ``ids`` is None for the only client. ``given`` is for messages: one table, or a list of the
-    clients' tables; None for triplets.
+    ``codes`` are those of ``_cells``. ``ids`` is None for the only client. ``given`` is for
+    messages: one table, or a list of the clients' tables; None for triplets.
     """
 
     codes: np.ndarray
@@ -259,7 +256,8 @@ def _from_triplets(tables, shape, missing, whose):
                 "Number sites and months from 0, or fit with a larger shape; without `shape`, if "
                 "this is a matrix of sites x months."
             )
-        codes = stacked[:, 0].astype(np.int64) * shape[1] + stacked[:, 1].astype(np.int64)
+        sites, months = numbers.T.astype(np.int64)
+        codes = cell_codes(sites, months, shape[1])
         values = np.ascontiguousarray(stacked[:, 2])
         for k, start, end in zip(own, ends - lengths[group], ends, strict=True):
             pieces[k] = codes[start:end], values[start:end]
@@ -317,8 +315,7 @@ def _observed(table, missing):
     """Codes and values of the observations in a sparse matrix, or in one with missing cells."""
     n_rows, n_columns = table.shape[-2:]
     if issparse(table):
-        rows, columns = table.row, table.col
-        codes = rows.astype(np.int64) * n_columns + columns
+        codes = cell_codes(table.row, table.col, n_columns)
         return codes, table.data.astype(np.float64, copy=False)
     seen = ~_missing_cells(table, missing)
     codes = np.flatnonzero(seen)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import clone
 
+from .._cells import distinct_cells
 from .._federation import owners_of
 from .._input.cells import check_cells
 from .._input.matrices import holds_clients
@@ -69,12 +70,9 @@ def observed_cells(imputer, X):
             "Give what fit was given."
         )
     _check_same_names(imputer, X, rows)
-    codes, cell = np.unique(
-        data.rows.astype(np.int64) * shape[1] + data.columns, return_inverse=True
-    )
-    totals = np.bincount(cell, data.counts * data.values, minlength=len(codes))
-    values = totals / np.bincount(cell, data.counts, minlength=len(codes))
-    return Observed(codes // shape[1], codes % shape[1], values)
+    sites, months, cell = distinct_cells(data.rows, data.columns, shape[1])
+    totals = np.bincount(cell, data.counts * data.values)
+    return Observed(sites, months, totals / np.bincount(cell, data.counts))
 
 
 def _check_same_names(imputer, X, rows):

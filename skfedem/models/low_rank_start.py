@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._bits import FLOAT_BITS
+from .._cells import distinct_cells
 from .._federation import Federation, offsets_of, weights_of_clients
 from .._parameters import is_auto
 from ._base import Start
@@ -85,10 +86,8 @@ def low_rank_model(estimator, federation, shape, log_base_measures):
 def _support(cells, counts, shape):
     """The distinct cells, each with the sum of its counts, and which of them each cell is."""
     n_rows, n_columns = shape
-    numbers, positions = np.unique(
-        cells.rows.astype(np.int64) * n_columns + cells.columns, return_inverse=True
-    )
-    rows, columns = (index.astype(np.int32) for index in np.divmod(numbers, n_columns))
+    rows, columns, positions = distinct_cells(cells.rows, cells.columns, n_columns)
+    rows, columns = rows.astype(np.int32), columns.astype(np.int32)
     # Sparse arrays convert their indices to one type.
     index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
     support = Support(
