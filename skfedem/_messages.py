@@ -50,5 +50,13 @@ def warn(message, category):
     warnings.warn(message, category, stacklevel=level)
 
 
+@contextmanager
+def muted():
+    """Silence the package's advice: that of steps on the way to a result says nothing of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
 def _is_ours(frame):
     return frame.f_globals.get("__name__", "").partition(".")[0] in ("skfedem", "sklearn", "joblib")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+from joblib import Parallel, delayed
 from sklearn.base import clone
 
 from ._client_vectors import weighted_sum
-from ._messages import naming
+from ._held_out import split_cells
+from ._messages import muted, naming
+from ._parallel import n_workers, single_threaded_libraries
 from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
 from .models.thresholding import threshold_singular_values
@@ -120,13 +125,74 @@ def path_trials(imputer, splits, penalties, patience):
             return
 
 
-def follow_path(imputer, penalties, X, **data):
-    """Fit down a path, quietly, for the fit that comes after it to start from there."""
+def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
+    """Trials of paths, in their order.
+
+    Parameters
+    ----------
+    plans : list of (imputer, penalties)
+        As for ``path_trials``.
+    cells : CellData
+        With its observations.
+    folds : ndarray of int, shape (n_cells,)
+    patience : int or None
+    n_jobs : int or None
+        Number of processes, as in joblib.
+    verbose : int
+
+    Returns
+    -------
+    trials : list of Trial
+    """
+    trials, n_jobs = [], min(n_workers(n_jobs), len(plans))
+    # Around all paths: in threads, the end of one would free the libraries of the others.
+    with single_threaded_libraries():
+        if n_jobs > 1:
+            found = Parallel(n_jobs, verbose=verbose)(
+                delayed(_trials_in_worker)(imputer, cells, folds, penalties, patience)
+                for imputer, penalties in plans
+            )
+        else:
+            splits = _splits(cells, folds)
+            found = (path_trials(imputer, splits, path, patience) for imputer, path in plans)
+        for trial in chain.from_iterable(found):
+            trials.append(trial)
+            if verbose:
+                print(
+                    f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
+                    f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
+                )
+    return trials
+
+
+def _splits(cells, folds):
+    """Clients without the cells of each fold, and with these alone."""
+    return [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
+
+
+def _trials_in_worker(imputer, cells, folds, penalties, patience):
+    """Trials of a path, in a process that may have other filters and numbers of threads."""
+    with muted(), single_threaded_libraries():
+        # Split here: cells are sent once, where the splits have each of them once a fold.
+        return list(path_trials(imputer, _splits(cells, folds), penalties, patience))
+
+
+def refit(imputer, best, path, X, **data):
+    """Fit the best trial to all cells, down its path; return the warnings of the last fit."""
+    imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
     last = imputer.get_params()
     imputer.set_params(eval_every=None, verbose=0)
-    for penalty in penalties.tolist():
-        _fit_step(imputer, penalty, X, **data)
+    with muted():
+        for penalty in path[path > best.penalty].tolist():
+            _fit_step(imputer, penalty, X, **data)
     imputer.set_params(**last)
+    # Where warnings are errors, they must not cost the search.
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        imputer.set_params(penalty=best.penalty).fit(X, **data)
+    imputer.set_params(warm_start=False)
+    imputer._memory = None  # nobody goes on from it
+    return given
 
 
 def _fit_step(imputer, penalty, X, **data):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator, MappingView
-from contextlib import contextmanager
+from collections.abc import Iterable
 from copy import copy
-from itertools import chain, product
+from itertools import product
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.exceptions import ConvergenceWarning
@@ -19,14 +16,14 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ._fitted_matrix import tags_of_matrices
-from ._held_out import deal_cells, split_cells
+from ._held_out import deal_cells
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._matrix_warnings import instead_of_more_rounds
-from ._messages import naming, warn
-from ._parallel import n_workers, single_threaded_libraries
-from ._parameters import check_choice, check_number, check_rank, is_auto, python_number
-from ._penalty_path import follow_path, largest_penalty, path_trials, tabulated
+from ._messages import muted, naming, warn
+from ._parameters import check_choice, check_number, check_rank
+from ._penalty_grid import checked_grid
+from ._penalty_path import follow_paths, largest_penalty, refit, tabulated
 from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,
@@ -45,17 +42,7 @@ from ._typing import (
 from .compression import Compressor
 from .impute import FederatedMatrixImputer
 from .models.families import FAMILIES
-from .models.main_effects import EFFECTS
 from .solvers._options import check_federated_parameters
-
-_HOW_MANY = "how many there are, or a list"
-_RIDGES = '"auto", or a list'
-# Penalties on the effects. Counts of flocks, whose variance was 4 to 2,000 times their mean, were
-# predicted best with 10 to 10,000: about in proportion.
-_FIRST_RIDGES = (0.1, 1.0)
-_LARGEST_RIDGE = 1e5
-# By this share of what a score differs by between folds the largest one has to be better.
-_WORTH_A_PATH = 0.01
 
 
 class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
@@ -338,8 +325,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             :meth:`FederatedMatrixImputer.fit`.
         """
         # Warnings about parameters and data are left to the last fit.
-        with _muted():
-            self._check_parameters()
+        with muted():
+            grid = self._checked_grid()
             (seed,) = seeds_of_runs(self.random_state, 1)
             cells = check_cells(
                 clone(self),
@@ -352,16 +339,17 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 keep_observations=True,
                 has_intercept=self.effects != "none",
             )
-            ranks = _checked_ranks(self.ranks, cells.shape)
+            for rank in grid.ranks:
+                check_rank("ranks", rank, cells.shape)
             folds = deal_cells(cells, self.n_splits, seed)
             self._check_minibatches(cells, folds)
             imputer = self._imputer(seed)
-            trials, paths, largest = self._search(imputer, cells, folds, ranks)
+            trials, paths, largest = self._search(imputer, cells, folds, grid)
         results = tabulated(trials)
         best_index = int(np.argmin(results["rank_test_score"]))
         best = trials[best_index]
         path = paths[best.effects_penalty]
-        given = _refit(imputer, best, path, X, clients=clients, shape=shape)
+        given = refit(imputer, best, path, X, clients=clients, shape=shape)
         store(
             self,
             features_of(imputer),
@@ -479,49 +467,19 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
 
     # ---- fitting
 
-    def _check_parameters(self):
-        _checked_ranks(self.ranks)
-        if isinstance(self.penalties, Real):
-            hint = "How many penalties, or an array of them."
-            check_number("penalties", self.penalties, kind=Integral, low=1, high=10_000, hint=hint)
-            hint = "The smallest penalty is eps times the largest; or give them as an array."
-            check_number("eps", self.eps, low=0, low_open=True, high=1, high_open=True, hint=hint)
-        else:
-            _checked_penalties("penalties", self.penalties, _HOW_MANY)
-        if not is_auto(self.effects_penalties):
-            _checked_penalties("effects_penalties", self.effects_penalties, _RIDGES)
+    def _checked_grid(self):
+        """What to try; raise for parameters that are out of range."""
+        grid = checked_grid(
+            self.ranks, self.penalties, self.eps, self.effects_penalties, self.effects
+        )
         hint = "Each part of the cells is held out once."
         check_number("n_splits", self.n_splits, kind=Integral, low=2, hint=hint)
         if self.patience is not None:
             hint = "None follows every path to its end."
             check_number("patience", self.patience, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
-        check_choice("effects", self.effects, EFFECTS)
         check_federated_parameters(self)
-
-    def _ridges(self):
-        """Penalties on the effects to begin with, each once."""
-        if is_auto(self.effects_penalties):
-            return list(_FIRST_RIDGES if self.effects != "none" else _FIRST_RIDGES[:1])
-        ridges = _checked_penalties("effects_penalties", self.effects_penalties, _RIDGES)
-        ridges = list(dict.fromkeys(ridges.tolist()))
-        return ridges[:1] if self.effects == "none" else ridges
-
-    def _wants_larger_ridges(self, trials):
-        """Whether "auto" goes on: the largest penalty on the effects was worth its paths."""
-        if not is_auto(self.effects_penalties) or self.effects == "none":
-            return False
-        largest = max(trial.effects_penalty for trial in trials)
-        best = max((t for t in trials if t.effects_penalty == largest), key=lambda t: t.score)
-        others = (trial.score for trial in trials if trial.effects_penalty < largest)
-        return best.score - max(others) > _WORTH_A_PATH * np.ptp(best.scores)
-
-    def _path(self, penalty_max):
-        if not isinstance(self.penalties, Real):
-            return np.unique(_checked_penalties("penalties", self.penalties, _HOW_MANY))[::-1]
-        if not penalty_max:
-            return np.zeros(1)
-        return np.geomspace(penalty_max, self.eps * penalty_max, self.penalties)
+        return grid
 
     def _imputer(self, seed):
         """Imputer that starts each fit of a path from the one before."""
@@ -539,51 +497,25 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             with naming(f"Without the cells of fold {fold}"):
                 check_minibatches(self, lengths[seen], cells.ids[seen], "observed cells")
 
-    def _search(self, imputer, cells, folds, ranks):
+    def _search(self, imputer, cells, folds, grid):
         """Trials, and by penalty on the effects the paths and the largest penalties."""
-        trials, paths, largest = [], {}, {}
-        ridges = self._ridges()
+        # Sites are shared by then, and nobody will look at the histories.
+        imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
+        trials, paths, largest, ridges = [], {}, {}, grid.ridges
         while ridges:
             for ridge in ridges:
                 beginning = clone(imputer).set_params(effects_penalty=ridge)
                 largest[ridge] = largest_penalty(beginning, cells)
-                paths[ridge] = self._path(largest[ridge])
-            plans = product(ranks, ((ridge, paths[ridge]) for ridge in ridges))
-            trials += self._follow(imputer, cells, folds, plans)
-            last = max(paths)
-            goes_on = last < _LARGEST_RIDGE and self._wants_larger_ridges(trials)
-            ridges = [10 * last] if goes_on else []
+                paths[ridge] = grid.path(largest[ridge])
+            plans = [
+                (clone(imputer).set_params(rank=rank, effects_penalty=ridge), paths[ridge])
+                for rank, ridge in product(grid.ranks, ridges)
+            ]
+            trials += follow_paths(
+                plans, cells, folds, self.patience, n_jobs=self.n_jobs, verbose=self.verbose
+            )
+            ridges = grid.larger_ridges(trials)
         return trials, paths, largest
-
-    def _follow(self, imputer, cells, folds, plans):
-        """Trials of paths, each for a rank and a penalty on the effects, in their order."""
-        # Sites are shared by then, and nobody will look at the histories.
-        imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
-        plans = [
-            (clone(imputer).set_params(rank=rank, effects_penalty=ridge), path)
-            for rank, (ridge, path) in plans
-        ]
-        trials, n_jobs = [], min(n_workers(self.n_jobs), len(plans))
-        # Around all paths: in threads, the end of one would free the libraries of the others.
-        with single_threaded_libraries():
-            if n_jobs > 1:
-                found = Parallel(n_jobs, verbose=self.verbose)(
-                    delayed(_trials_in_worker)(imputer, cells, folds, path, self.patience)
-                    for imputer, path in plans
-                )
-            else:
-                splits = _splits(cells, folds)
-                found = (
-                    path_trials(imputer, splits, path, self.patience) for imputer, path in plans
-                )
-            for trial in chain.from_iterable(found):
-                trials.append(trial)
-                if self.verbose:
-                    print(
-                        f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
-                        f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
-                    )
-        return trials
 
     def _warn(self, trials, imputer, *, is_last):
         # Below a bound that fits, hardly any penalty is needed.
@@ -611,75 +543,3 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 f'see cv_results_["n_converged"]. {advice[0].upper()}{advice[1:]}.',
                 ConvergenceWarning,
             )
-
-
-def _refit(imputer, best, path, X, **data):
-    """Fit the best trial to all cells, down its path; return the warnings of the last fit."""
-    imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
-    with _muted():
-        follow_path(imputer, path[path > best.penalty], X, **data)
-    # Where warnings are errors, they must not cost the search.
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        imputer.set_params(penalty=best.penalty).fit(X, **data)
-    imputer.set_params(warm_start=False)
-    imputer._memory = None  # nobody goes on from it
-    return given
-
-
-def _splits(cells, folds):
-    """Clients without the cells of each fold, and with these alone."""
-    return [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
-
-
-def _trials_in_worker(imputer, cells, folds, path, patience):
-    """Trials of a path, in a process that may have other filters and numbers of threads."""
-    with _muted(), single_threaded_libraries():
-        # Split here: cells are sent once, where the splits have each of them once a fold.
-        return list(path_trials(imputer, _splits(cells, folds), path, patience))
-
-
-@contextmanager
-def _muted():
-    """Silence the warnings of fits that are only steps of the search."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
-
-
-def _checked_ranks(ranks, shape=None):
-    """Bounds of the rank as a list; with a shape, none is larger than the matrix."""
-    expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
-    if isinstance(ranks, str) or not np.iterable(ranks):
-        raise TypeError(f"{expected}, got {ranks!r}. Give [2] or [None], say, for a single one.")
-    if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
-        raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
-    ranks = list(ranks)
-    if not ranks:
-        raise ValueError(f"{expected}, got none. Give (None,) to choose the penalty only.")
-    for rank in ranks:
-        if rank is None:
-            continue
-        check_number("each of ranks", rank, kind=Integral, low=1, hint="None is no bound.")
-        if shape is not None:
-            check_rank("ranks", rank, shape)
-    return list(dict.fromkeys(python_number(rank) for rank in ranks))
-
-
-def _checked_penalties(name, penalties, what):
-    """Penalties as an array; ``what`` is expected, for the message."""
-    expected = f"Expected {name} to be {what} of finite numbers >= 0"
-    try:
-        array = np.asarray(penalties, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        hint = " Give a list." if np.iterable(penalties) and not isinstance(penalties, str) else ""
-        raise TypeError(f"{expected}, got {penalties!r}.{hint}") from error
-    if array.ndim != 1:
-        is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf
-        hint = f" Give [{penalties!r}] for a single one." if is_one else ""
-        raise TypeError(f"{expected}, got {penalties!r}.{hint}")
-    if not (np.isfinite(array) & (array >= 0)).all():
-        raise ValueError(f"{expected}, got {penalties!r}.")
-    if not len(array):
-        raise ValueError(f"{expected}, got none. Give at least one.")
-    return array

@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, impute_cv
+from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, _penalty_grid, impute_cv
 from skfedem._held_out import deal_cells, split_cells
 from skfedem._input.cells import check_cells
 from skfedem._penalty_path import _places, largest_penalty, path_trials, tabulated
@@ -467,7 +467,7 @@ def test_larger_penalties_on_the_effects_end_where_no_effect_is_left(monkeypatch
     table[np.random.default_rng(0).random(table.shape) < 0.5] = np.nan
     search = FederatedMatrixImputerCV(penalties=[1e9], random_state=0).fit(table)
     assert search.cv_results_["param_effects_penalty"].max() <= 1e5
-    monkeypatch.setattr(impute_cv, "_LARGEST_RIDGE", 100.0)
+    monkeypatch.setattr(_penalty_grid, "_LARGEST_RIDGE", 100.0)
     search.fit(table)
     assert search.best_params_["effects_penalty"] == 100
     assert search.cv_results_["param_effects_penalty"].max() == 100

@@ -1,0 +1,133 @@
+"""Ranks and penalties that a search tries, from what its user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MappingView
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+
+from ._parameters import check_choice, check_number, is_auto, python_number
+from .models.main_effects import EFFECTS
+
+# Penalties on the effects. Counts of flocks, whose variance was 4 to 2,000 times their mean, were
+# predicted best with 10 to 10,000: about in proportion.
+_FIRST_RIDGES = (0.1, 1.0)
+_LARGEST_RIDGE = 1e5
+# By this share of what a score differs by between folds the largest one has to be better.
+_WORTH_A_PATH = 0.01
+
+
+class Grid(NamedTuple):
+    """Ranks, paths of penalties, and penalties on the effects ("ridges").
+
+    Attributes
+    ----------
+    ranks : list of (int or None)
+        Each once.
+    penalties : int or ndarray
+        Number of penalties on a path, or the path itself.
+    eps : float
+        Ratio of the last penalty of a path to its first, where ``penalties`` is their number.
+    ridges : list of float
+        To begin with, each once.
+    is_open : bool
+        Whether larger ridges may follow.
+    """
+
+    ranks: list
+    penalties: int | np.ndarray
+    eps: float
+    ridges: list
+    is_open: bool
+
+    def path(self, largest):
+        """Decreasing penalties; with ``largest`` the low-rank part is 0."""
+        if isinstance(self.penalties, np.ndarray):
+            return self.penalties
+        if not largest:
+            return np.zeros(1)
+        return np.geomspace(largest, self.eps * largest, self.penalties)
+
+    def larger_ridges(self, trials):
+        """Ridges to go on with: ten times the largest of the trials, if that was worth its paths.
+
+        Parameters
+        ----------
+        trials : list of Trial
+
+        Returns
+        -------
+        ridges : list of float
+        """
+        largest = max(trial.effects_penalty for trial in trials)
+        if not self.is_open or largest >= _LARGEST_RIDGE:
+            return []
+        best = max((t for t in trials if t.effects_penalty == largest), key=lambda t: t.score)
+        others = (trial.score for trial in trials if trial.effects_penalty < largest)
+        is_worth_it = best.score - max(others) > _WORTH_A_PATH * np.ptp(best.scores)
+        return [10 * largest] if is_worth_it else []
+
+
+def checked_grid(ranks, penalties, eps, effects_penalties, effects):
+    """Grid of a search's parameters of these names.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    ranks = _checked_ranks(ranks)
+    if isinstance(penalties, Real):
+        hint = "How many penalties, or an array of them."
+        check_number("penalties", penalties, kind=Integral, low=1, high=10_000, hint=hint)
+        hint = "The smallest penalty is eps times the largest; or give them as an array."
+        check_number("eps", eps, low=0, low_open=True, high=1, high_open=True, hint=hint)
+    else:
+        array = _checked_penalties("penalties", penalties, "how many there are, or a list")
+        penalties = np.unique(array)[::-1]
+    is_open = is_auto(effects_penalties)
+    if is_open:
+        ridges = list(_FIRST_RIDGES)
+    else:
+        array = _checked_penalties("effects_penalties", effects_penalties, '"auto", or a list')
+        ridges = list(dict.fromkeys(array.tolist()))
+    check_choice("effects", effects, EFFECTS)
+    if effects == "none":
+        ridges, is_open = ridges[:1], False
+    return Grid(ranks, penalties, eps, ridges, is_open)
+
+
+def _checked_ranks(ranks):
+    """Bounds of the rank as a list, each once."""
+    expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
+    if isinstance(ranks, str) or not np.iterable(ranks):
+        raise TypeError(f"{expected}, got {ranks!r}. Give [2] or [None], say, for a single one.")
+    if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
+        raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
+    ranks = list(ranks)
+    if not ranks:
+        raise ValueError(f"{expected}, got none. Give (None,) to choose the penalty only.")
+    for rank in ranks:
+        if rank is not None:
+            check_number("each of ranks", rank, kind=Integral, low=1, hint="None is no bound.")
+    return list(dict.fromkeys(python_number(rank) for rank in ranks))
+
+
+def _checked_penalties(name, penalties, what):
+    """Penalties as an array; ``what`` is expected, for the message."""
+    expected = f"Expected {name} to be {what} of finite numbers >= 0"
+    try:
+        array = np.asarray(penalties, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        hint = " Give a list." if np.iterable(penalties) and not isinstance(penalties, str) else ""
+        raise TypeError(f"{expected}, got {penalties!r}.{hint}") from error
+    if array.ndim != 1:
+        is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf
+        hint = f" Give [{penalties!r}] for a single one." if is_one else ""
+        raise TypeError(f"{expected}, got {penalties!r}.{hint}")
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError(f"{expected}, got {penalties!r}.")
+    if not len(array):
+        raise ValueError(f"{expected}, got none. Give at least one.")
+    return array
