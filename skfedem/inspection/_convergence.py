@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from numbers import Real
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._input.table_labels import is_frame
 from .._parameters import check_choice
 from ._common import (
     as_list,
     check_matplotlib,
     check_options,
     given_axes,
-    last_step,
     new_axes,
     one_or_all,
 )
 from ._labels import mark_bits, series_label
 from ._lines import add_legends, draw_curves
-from ._runs import X_AXES, check_names, evaluated, group_curve
+from ._runs import (
+    X_AXES,
+    check_names,
+    check_quantiles,
+    checked_histories,
+    evaluated,
+    group_curve,
+    history_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,18 +119,7 @@ class ConvergenceDisplay:
         y: str | Iterable[str] | None = None,
         labels: str | Iterable[str] | None = None,
     ) -> None:
-        is_one = _is_history(histories)
-        self.histories: list[Any] = [
-            _by_name(history) for history in ([histories] if is_one else as_list(histories))
-        ]
-        if not self.histories:
-            raise ValueError("Expected the history of at least one run, got none. Give history_.")
-        for history in self.histories:
-            if not _is_history(history):
-                raise TypeError(
-                    "Expected histories to be dictionaries, the history_ of a fit or several of "
-                    f"them, got {type(history).__name__}. For estimators use from_estimators."
-                )
+        self.histories: list[Any] = checked_histories(histories)
         check_choice("x", x, X_AXES)
         if y is None:
             first = self.histories[0]
@@ -199,7 +193,7 @@ class ConvergenceDisplay:
                 f"Expected one fitted estimator, got a {type(estimator).__name__}. Use "
                 "from_estimators for several."
             )
-        display = cls([_history(estimator)], x=x, y=y, labels=None if name is None else [name])
+        display = cls([history_of(estimator)], x=x, y=y, labels=None if name is None else [name])
         return display.plot(ax, xscale=xscale, yscale=yscale, line_kw=line_kw)
 
     @classmethod
@@ -259,7 +253,7 @@ class ConvergenceDisplay:
                 f"Expected a list of fitted estimators, got a {type(estimators).__name__}. Give "
                 "its values, and its keys as labels."
             )
-        histories = [_history(estimator) for estimator in estimators]
+        histories = [history_of(estimator) for estimator in estimators]
         return cls(histories, x=x, y=y, labels=labels).plot(
             ax,
             xscale=xscale,
@@ -311,7 +305,7 @@ class ConvergenceDisplay:
         """
         check_matplotlib(f"{type(self).__name__}.plot")
         check_choice("xscale", xscale, ("linear", "log"))
-        _check_quantiles(quantiles)
+        check_quantiles(quantiles)
         check_options("line_kw", line_kw)
         check_options("fill_between_kw", fill_between_kw)
         scales = [
@@ -398,50 +392,3 @@ class ConvergenceDisplay:
             if quantity.endswith("bits"):
                 mark_bits(line, scale)
         axis.grid(alpha=0.3)
-
-
-def _is_history(value):
-    return hasattr(value, "keys") or _is_polars(value)
-
-
-def _is_polars(value):
-    return hasattr(value, "columns") and hasattr(value, "to_dicts")
-
-
-def _by_name(history):
-    """A history; one in a DataFrame of polars, which has no keys, as a dictionary."""
-    if _is_polars(history):
-        return {name: history[name].to_numpy() for name in history.columns}
-    return history
-
-
-def _history(estimator):
-    """``history_`` of a fitted estimator."""
-    if isinstance(estimator, Mapping) or is_frame(estimator):
-        raise TypeError(
-            f"Expected fitted estimators, got a {type(estimator).__name__}. Give histories to the "
-            "class itself: ConvergenceDisplay([...], labels=[...]).plot()."
-        )
-    estimator, _ = last_step(estimator)
-    if not isinstance(getattr(estimator, "history_", None), Mapping):
-        raise TypeError(
-            "Expected an estimator with a history_, a FederatedGaussianMixture or a "
-            f"FederatedMatrixImputer, or a Pipeline that ends in one, got "
-            f"{type(estimator).__name__}."
-        )
-    return estimator.history_
-
-
-def _check_quantiles(quantiles):
-    if quantiles is None:
-        return
-    numbers = list(quantiles) if np.iterable(quantiles) else []
-    if (
-        len(numbers) != 2
-        or not all(isinstance(number, Real) for number in numbers)
-        or not 0 <= numbers[0] <= numbers[1] <= 1
-    ):
-        raise ValueError(
-            "Expected quantiles to be two numbers from 0 to 1, the lower first, or None for no "
-            f"band, got {quantiles!r}."
-        )

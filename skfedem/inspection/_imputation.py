@@ -23,7 +23,7 @@ from ._common import (
     one_or_all,
 )
 from ._maps import draw_maps
-from ._matrix import band_edges, fitted_bands, observed_bands, observed_cells, totals
+from ._matrix import drawn
 from ._trend import check_window, draw_trend
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class ImputationDisplay:
         check_number("max_rows", max_rows, kind=Integral, low=1)
         if column_labels is None:
             column_labels = known_labels(imputer, X)
-        data = _drawn(imputer, X, row_order, max_rows)
+        data = drawn(imputer, X, row_order, max_rows)
         display = cls(
             **data,
             family=imputer._fitted_family,
@@ -357,28 +357,6 @@ class ImputationDisplay:
                 if ax is None:
                     axis.label_outer()
         return self
-
-
-def _drawn(imputer, X, row_order, max_rows):
-    """Arrays that a display of this imputer holds, by name."""
-    trend, sizes = totals(imputer)
-    n_rows, n_columns = len(sizes), len(trend)
-    order = np.argsort(-sizes, kind="stable") if row_order == "total" else np.arange(n_rows)
-    bands = band_edges(n_rows, max_rows)
-    data = {
-        "trend": trend,
-        "fitted": fitted_bands(imputer, order, bands),
-        "n_rows": n_rows,
-        "unobserved_columns": imputer.unobserved_columns_,
-    }
-    if X is not None:
-        cells = observed_cells(imputer, X)
-        means, share = observed_bands(cells, order, bands, n_columns)
-        data["observed"], data["band_observed_share"] = means, share
-        data["observed_share"] = np.bincount(cells.columns, minlength=n_columns) / n_rows
-        total = np.bincount(cells.columns, cells.values, minlength=n_columns)
-        data["observed_total"] = np.where(data["observed_share"] > 0, total, np.nan)
-    return data
 
 
 def _numbers(name, values, shape):

@@ -142,6 +142,28 @@ def observed_bands(observed, order, edges, n_columns):
     return means.reshape(-1, n_columns), share
 
 
+def drawn(imputer, X, row_order, max_rows):
+    """Arrays that a display of this imputer holds, by name."""
+    trend, sizes = totals(imputer)
+    n_rows, n_columns = len(sizes), len(trend)
+    order = np.argsort(-sizes, kind="stable") if row_order == "total" else np.arange(n_rows)
+    bands = band_edges(n_rows, max_rows)
+    data = {
+        "trend": trend,
+        "fitted": fitted_bands(imputer, order, bands),
+        "n_rows": n_rows,
+        "unobserved_columns": imputer.unobserved_columns_,
+    }
+    if X is not None:
+        cells = observed_cells(imputer, X)
+        means, share = observed_bands(cells, order, bands, n_columns)
+        data["observed"], data["band_observed_share"] = means, share
+        data["observed_share"] = np.bincount(cells.columns, minlength=n_columns) / n_rows
+        total = np.bincount(cells.columns, cells.values, minlength=n_columns)
+        data["observed_total"] = np.where(data["observed_share"] > 0, total, np.nan)
+    return data
+
+
 def moving_mean(values, window):
     """Centred mean over ``window`` neighbours; NaN where some of them are missing.
 

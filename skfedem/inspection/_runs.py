@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
+
+from .._input.table_labels import is_frame
+from ._common import as_list, last_step
 
 X_AXES = ("round", "epoch", "bits")
 # Series that only rounds have: the entry of the start, 0, means nothing.
@@ -36,6 +41,53 @@ class Curve(NamedTuple):
     low: np.ndarray | None
     high: np.ndarray | None
     per_component: bool
+
+
+def checked_histories(histories):
+    """One history, or several, as a list; raise for what is none.
+
+    One in a DataFrame of polars, which has no keys, becomes a dictionary.
+    """
+    histories = [histories] if _is_history(histories) else as_list(histories)
+    if not histories:
+        raise ValueError("Expected the history of at least one run, got none. Give history_.")
+    for history in histories:
+        if not _is_history(history):
+            raise TypeError(
+                "Expected histories to be dictionaries, the history_ of a fit or several of "
+                f"them, got {type(history).__name__}. For estimators use from_estimators."
+            )
+    return [
+        {name: history[name].to_numpy() for name in history.columns}
+        if _is_polars(history)
+        else history
+        for history in histories
+    ]
+
+
+def _is_history(value):
+    return hasattr(value, "keys") or _is_polars(value)
+
+
+def _is_polars(value):
+    return hasattr(value, "columns") and hasattr(value, "to_dicts")
+
+
+def history_of(estimator):
+    """``history_`` of a fitted estimator."""
+    if isinstance(estimator, Mapping) or is_frame(estimator):
+        raise TypeError(
+            f"Expected fitted estimators, got a {type(estimator).__name__}. Give histories to the "
+            "class itself: ConvergenceDisplay([...], labels=[...]).plot()."
+        )
+    estimator, _ = last_step(estimator)
+    if not isinstance(getattr(estimator, "history_", None), Mapping):
+        raise TypeError(
+            "Expected an estimator with a history_, a FederatedGaussianMixture or a "
+            f"FederatedMatrixImputer, or a Pipeline that ends in one, got "
+            f"{type(estimator).__name__}."
+        )
+    return estimator.history_
 
 
 def check_names(histories, x, y):
@@ -98,6 +150,21 @@ def evaluated(history, x, y, *, log_x=False):
     if log_x:
         known &= at > 0
     return at[known], values[known]
+
+
+def check_quantiles(quantiles):
+    if quantiles is None:
+        return
+    numbers = list(quantiles) if np.iterable(quantiles) else []
+    if (
+        len(numbers) != 2
+        or not all(isinstance(number, Real) for number in numbers)
+        or not 0 <= numbers[0] <= numbers[1] <= 1
+    ):
+        raise ValueError(
+            "Expected quantiles to be two numbers from 0 to 1, the lower first, or None for no "
+            f"band, got {quantiles!r}."
+        )
 
 
 def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
