@@ -41,23 +41,36 @@ def instead_of_more_rounds(estimator):
     return []
 
 
-def warn_of_fit(settings, result, problem):
-    """Say how the run of a fit ended: above its start, interrupted, or not converged.
+def warn_of_fit(imputer, X, cells, problem, result):
+    """Say what is odd about a fit: its data, what it reached, and how its run ended.
 
     Parameters
     ----------
-    settings : FederatedMatrixImputer
+    imputer : FederatedMatrixImputer
         Fitted.
-    result : Run
+    X : object
+        What the user gave.
+    cells : CellData
     problem : Problem
+    result : Run
     """
-    begun, ended, rise = result.begun, settings.objective_, 0.0
+    _warn_of_silent(cells)
+    _warn_of_lines(imputer, X, cells)
+    if imputer.family == "poisson":
+        warn_of_guard(result.server.statistics.iterate.theta)
+    _warn_of_spread(imputer, problem, result)
+    _warn_of_end(imputer, problem, result)
+
+
+def _warn_of_end(imputer, problem, result):
+    """Say how the run of a fit ended: above its start, interrupted, or not converged."""
+    begun, ended, rise = result.begun, imputer.objective_, 0.0
     if ended > begun:
         rise = problem.model.change(ended, begun)
     is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
     if is_worse:
-        ways = ["a smaller step_size", *calmer(settings)]
-        if not is_auto(settings.control_step):
+        ways = ["a smaller step_size", *calmer(imputer)]
+        if not is_auto(imputer.control_step):
             ways.append('control_step="auto"')
         warn(
             f"The fit ended with an objective of {ended:.3g}, above the {begun:.3g} of its start: "
@@ -65,21 +78,21 @@ def warn_of_fit(settings, result, problem):
             ConvergenceWarning,
         )
     warn_outcome(
-        settings,
+        imputer,
         result,
-        step_schedule(in_python_numbers(settings), problem),
+        step_schedule(in_python_numbers(imputer), problem),
         iteration="natural steps",
         left="were too long for the curvature",
-        remedy="" if is_auto(settings.step_size) else '; or use step_size="auto"',
+        remedy="" if is_auto(imputer.step_size) else '; or use step_size="auto"',
         or_tol=False,  # it would end fits of counts short of the optimum, see its docstring
-        otherwise=instead_of_more_rounds(settings),
+        otherwise=instead_of_more_rounds(imputer),
         is_worse=is_worse,
     )
 
 
-def warn_of_silent(ids, observers):
-    """Warn of clients without an observed cell; ``observers`` are the positions of the others."""
-    silent = np.setdiff1d(np.arange(len(ids)), observers)
+def _warn_of_silent(cells):
+    """Warn of clients without an observed cell."""
+    ids, silent = cells.ids, np.flatnonzero(np.diff(cells.offsets) == 0)
     if len(silent):
         names = ", ".join(shown(ids[k]) for k in silent[:5])
         warn(
@@ -89,14 +102,14 @@ def warn_of_silent(ids, observers):
         )
 
 
-def warn_of_lines(X, known, cells):
+def _warn_of_lines(imputer, X, cells):
     """Warn if tables look like lines (site, month, value) whose ``shape`` was not given.
 
     Lines are rows of dense tables. They have no gaps and no names, and their first two columns
     number sites and months. A matrix without gaps has nothing to impute.
     """
     tables = X if is_cell_list(X) else [X]
-    if cells.shape[1] != 3 or _has_names(known["_row_labels"]) or any(map(issparse, tables)):
+    if cells.shape[1] != 3 or _has_names(imputer._row_labels) or any(map(issparse, tables)):
         return
     are_complete = len(cells.columns) == 3 * sum(map(row_count, tables))
     numbers = cells.values[cells.columns < 2]
@@ -153,7 +166,7 @@ def warn_of_means(theta, largest):
         )
 
 
-def warn_of_spread(problem, result, known, client_weights):
+def _warn_of_spread(imputer, problem, result):
     """Warn if a cell weighs so much that its steps are too short for the others.
 
     Counts do so where they are large, and any cell that was observed very often.
@@ -169,7 +182,7 @@ def warn_of_spread(problem, result, known, client_weights):
     is_slow = not (has_momentum or (model.adaptive and is_bounded))
     if spread <= (_LARGEST_SPREAD_OF_SLOW_ROUNDS if is_slow else _LARGEST_SPREAD):
         return
-    where = _where(known, int(support.rows[top]), int(support.columns[top]))
+    where = _where(imputer, int(support.rows[top]), int(support.columns[top]))
     by_count, by_mean = (of_cells[top] / np.median(of_cells) for of_cells in (counts, variances))
     if by_count > by_mean:
         what = (
@@ -177,7 +190,7 @@ def warn_of_spread(problem, result, known, client_weights):
             "those"
         )
         check = "Keep fewer observations of this cell."
-        if client_weights == "uniform":
+        if imputer.client_weights == "uniform":
             check = (
                 "If this cell has many observations, keep fewer; if a client with few has it, take "
                 "client_weights='n_samples'."
@@ -197,14 +210,14 @@ def warn_of_spread(problem, result, known, client_weights):
     )
 
 
-def _where(known, row, column):
+def _where(imputer, row, column):
     """A cell as the user finds it in the data."""
-    offsets, own_row, whose = known["row_offsets_"], row, ""
+    offsets, own_row, whose = imputer.row_offsets_, row, ""
     if offsets is not None:
         client = int(owners_of(offsets, row))
         own_row = row - int(offsets[client])
-        whose = f" of client {shown(known['client_ids_'][client])}"
-    of_row, of_column = _name(known["_row_labels"], row), _name(known["_column_labels"], column)
+        whose = f" of client {shown(imputer.client_ids_[client])}"
+    of_row, of_column = _name(imputer._row_labels, row), _name(imputer._column_labels, column)
     return f"in row {own_row}{of_row}, column {column}{of_column}{whose}"
 
 

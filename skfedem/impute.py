@@ -16,13 +16,7 @@ from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
-from ._matrix_warnings import (
-    warn_of_fit,
-    warn_of_guard,
-    warn_of_lines,
-    warn_of_silent,
-    warn_of_spread,
-)
+from ._matrix_warnings import warn_of_fit
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
@@ -444,11 +438,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         )
         check_rank("rank", self.rank, data.shape)
         observers = np.flatnonzero(np.diff(data.offsets))
+        ids = data.ids[observers]
         federation = cell_federation(data, observers, self.client_weights)
-        check_minibatches(settings, federation.lengths, data.ids[observers], "observed cells")
+        check_minibatches(settings, federation.lengths, ids, "observed cells")
         known = self._known(X, clients, shape, data, checked)
         theta = self._warm_theta(data, known)
-        memory = None if theta is None else getattr(self, "_memory", None)
         (seed,) = seeds_of_runs(self.random_state, 1)
         seed = seed_of(self, seed, resume_from)
         task = FitTask(self, X, y, settings.max_iter)
@@ -456,11 +450,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             base_measures = data.log_base_measure[observers]
             model = low_rank_model(settings, federation, data.shape, base_measures)
             problem = federated_problem(settings, model, federation, seed)
-            if memory and same_rows(memory, federation, data.ids[observers]):
-                start = start_again(model, federation, memory.model, memory.server, theta)
-                start = go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
-            else:
-                start = start_run(model, federation, theta)
+            start = self._start(problem, ids, theta)
             tasks = task.begin_start(
                 lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
@@ -469,9 +459,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             objective = result.history["objective"][-1] if problem.exact else result.criteria[-1]
             if np.isnan(objective):
                 objective, _ = evaluate(problem, result.server, workers)
-        self._store(known, result, problem, data, observers, objective)
+        memory = None
+        if self.warm_start:  # as large as the data
+            memory = memory_of(ids, problem, result.server, result.states, result.gains)
+        store(self, known, **_outcome(problem, result, data, objective), _memory=memory)
         task.end()
-        self._warn(X, known, result, problem, data, observers)
+        warn_of_fit(self, X, data, problem, result)
         return self
 
     def __sklearn_tags__(self) -> Tags:
@@ -515,6 +508,15 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         )
         return Theta(effects, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
 
+    def _start(self, problem, ids, theta):
+        """Where the run begins: where the last fit of these cells ended, from its θ, or anew."""
+        model, federation = problem.model, problem.federation
+        memory = None if theta is None else getattr(self, "_memory", None)
+        if memory and same_rows(memory, federation, ids):
+            start = start_again(model, federation, memory.model, memory.server, theta)
+            return go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
+        return start_run(model, federation, theta)
+
     def _known(self, X, clients, shape, data, checked):
         """Attributes that the data and the parameters determine before the first round."""
         # With labels, the rows of a matrix are different clients'.
@@ -544,35 +546,22 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             **features_of(checked),
         }
 
-    def _store(self, known, result, problem, data, observers, objective):
-        """Set the fitted attributes, all at once."""
-        federation, drift = problem.federation, np.zeros(len(data.ids))
-        # Sums of residuals over the root of their number: many visits alone make no client odd.
-        residuals = result.states.controls / np.sqrt(federation.rows.counts)
-        drift[observers] = np.sqrt(federation.lengths) * problem.vectors.norms(residuals)
-        memory = None
-        if self.warm_start:  # as large as the data
-            memory = memory_of(
-                data.ids[observers], problem, result.server, result.states, result.gains
-            )
-        store(
-            self,
-            {**known, **_so_far(result.server, len(result.trace) - 1, data.origin)},
-            objective_=float(objective),
-            converged_=result.converged,
-            history_={**result.history, "singular_values": result.trace},
-            client_drift_=drift,
-            _stopped_by=result.stopped_by,
-            _memory=memory,
-        )
 
-    def _warn(self, X, known, result, problem, data, observers):
-        warn_of_silent(data.ids, observers)
-        warn_of_lines(X, known, data)
-        if self.family == "poisson":
-            warn_of_guard(result.server.statistics.iterate.theta)
-        warn_of_spread(problem, result, known, self.client_weights)
-        warn_of_fit(self, result, problem)
+def _outcome(problem, result, cells, objective):
+    """Fitted attributes that a run gives."""
+    federation, drift = problem.federation, np.zeros(len(cells.ids))
+    # Sums of residuals over the root of their number: many visits alone make no client odd.
+    residuals = result.states.controls / np.sqrt(federation.rows.counts)
+    norms = problem.vectors.norms(residuals)
+    drift[np.diff(cells.offsets) > 0] = np.sqrt(federation.lengths) * norms
+    return {
+        **_so_far(result.server, len(result.trace) - 1, cells.origin),
+        "objective_": float(objective),
+        "converged_": result.converged,
+        "history_": {**result.history, "singular_values": result.trace},
+        "client_drift_": drift,
+        "_stopped_by": result.stopped_by,
+    }
 
 
 def _so_far(server, n_rounds, origin):
