@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
 from .._messages import plural
+from .._optional import check_installed
 from .._parameters import check_choice, check_number, check_switch
 from .._typing import FilePath, Seed
 from ._ebird_files import CELL, EBirdFiles, one_per_event, one_per_group
@@ -163,7 +164,9 @@ def read_ebird(
     >>> data.sites.tolist(), data.client_ids.tolist(), data.months.astype(str).tolist()
     (['L1', 'L2'], ['obsr1'], ['2020-01', '2020-02', '2020-03'])
     """
-    pandas = _import_pandas()
+    check_installed("read_ebird", "pandas")
+    import pandas
+
     _check_paths(ebd_path, sampling_path)
     _check_strings(values, freq, species, by)
     check_switch("complete_only", complete_only)
@@ -172,10 +175,9 @@ def read_ebird(
         check_number("n_clients", n_clients, kind=Integral, low=1)
     check_random_state(random_state)
     files = EBirdFiles(
-        pandas,
         "OBSERVER ID" if by == "observer" else by,
         freq,
-        _ordinals(pandas, start, end, freq),
+        _ordinals(start, end, freq),
         int(chunk_rows),
     )
     if sampling_path is not None:
@@ -185,7 +187,7 @@ def read_ebird(
     reported = pandas.Index(pandas.concat([found["event"], found["group"]]).unique())
     reported = reported[reported != ""]
     n_inside = found["event"].nunique()
-    found = one_per_group(pandas, one_per_event(found[found["complete"]]))
+    found = one_per_group(one_per_event(found[found["complete"]]))
     if values == "presence":
         found["value"] = ((found["value"] > 0) | found["uncounted"]).astype(float)
         found["uncounted"] = False
@@ -200,7 +202,7 @@ def read_ebird(
         why = _why_none(n_inside, len(found), days, sampling_path)
         raise ValueError(f"Expected observations of {common_name}, got none: {why}")
     return Bunch(
-        **_federate(pandas, files, cells, n_clients, random_state),
+        **_federate(files, cells, n_clients, random_state),
         species=common_name,
         n_zeros=n_zeros,
         n_missing_counts=len(found) - len(counted),
@@ -244,19 +246,10 @@ def _why_none(n_inside, n_kept, days, sampling_path):
     return f"{found} between start and end, all with count 'X'. Use values='presence'{or_zeros}."
 
 
-def _import_pandas():
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError(
-            "read_ebird requires pandas, which is not installed. Install it with `pip install "
-            "pandas`."
-        ) from error
-    return pandas
-
-
-def _ordinals(pandas, start, end, freq):
+def _ordinals(start, end, freq):
     """Numbers of the first and the last period; None where there is no limit."""
+    import pandas
+
     limits = {"start": start, "end": end}
     for (name, value), moment in zip(limits.items(), ("start_time", "end_time"), strict=True):
         if value is None:
@@ -283,8 +276,10 @@ def _ordinals(pandas, start, end, freq):
     return first, last
 
 
-def _federate(pandas, files, cells, n_clients, random_state):
+def _federate(files, cells, n_clients, random_state):
     """Clients' triplets, and what their numbers stand for."""
+    import pandas
+
     sites, site_labels = _relabel(cells[:, 0], files.sites.labels())
     members, member_labels = _relabel(cells[:, 2], files.members.labels())
     first = int(cells[:, 1].min()) if files.first is None else files.first

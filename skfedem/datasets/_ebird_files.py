@@ -1,6 +1,6 @@
 """The two files of the eBird Basic Dataset, read a chunk of rows at a time.
 
-pandas is optional. It is imported where its absence can be explained, and passed to what needs it.
+pandas is optional: functions import it, and ``read_ebird`` explains its absence.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class _Numbers:
     def __init__(self):
         self._numbers = {}
 
-    def of(self, pandas, labels):
+    def of(self, labels):
+        import pandas
+
         codes, unique = pandas.factorize(labels.to_numpy(dtype=object))
         numbers = [self._numbers.setdefault(_text(label), len(self._numbers)) for label in unique]
         return np.array(numbers, dtype=np.int64)[codes]
@@ -77,7 +79,6 @@ class EBirdFiles:
 
     Parameters
     ----------
-    pandas : module
     member_column : str
         The column whose entries become clients, or the members of clients.
     freq : str
@@ -87,8 +88,7 @@ class EBirdFiles:
     chunk_rows : int
     """
 
-    def __init__(self, pandas, member_column, freq, ordinals, chunk_rows):
-        self.pandas = pandas
+    def __init__(self, member_column, freq, ordinals, chunk_rows):
         self.member_column = member_column
         self.freq = freq
         self.first, self.last = ordinals
@@ -101,6 +101,8 @@ class EBirdFiles:
 
         A row holds text and numbers; the days are those of all its rows, within the periods or not.
         """
+        import pandas
+
         flag = [_COMPLETE] if complete_only else []
         names: dict[str, str] = {}
         parts: list[Any] = []
@@ -119,7 +121,7 @@ class EBirdFiles:
                 part["complete"] = _flags(frame, path) if complete_only else True
                 if _ROW in frame:
                     # Hashes of 64 bits: of ten million rows, two collide once in 400,000 files.
-                    part["row"] = self.pandas.util.hash_array(frame[_ROW].to_numpy(dtype=object))
+                    part["row"] = pandas.util.hash_array(frame[_ROW].to_numpy(dtype=object))
                     part["named"] = (frame[_ROW] != "").to_numpy()
                 if len(part) or not parts:
                     parts.append(part)
@@ -130,7 +132,7 @@ class EBirdFiles:
                 f"Expected rows with {species!r} in {path}, got none. Species there: "
                 f"{_shown(names)}. Pass a name of one of them as species."
             )
-        found = self.pandas.concat(parts, ignore_index=True)
+        found = pandas.concat(parts, ignore_index=True)
         if "row" in found:
             again = found.duplicated("row") & found["named"]
             found = found[~again].drop(columns=["row", "named"])
@@ -138,7 +140,9 @@ class EBirdFiles:
 
     def absences(self, path, reported):
         """Cells (site, period, member, 0) of the complete checklists that are not `reported`."""
-        hash_of = self.pandas.util.hash_array
+        import pandas
+
+        hash_of = pandas.util.hash_array
         alone, events, shared = [np.empty((0, len(CELL)))], [np.empty(0, dtype=np.uint64)], []
         for frame in self._chunks(path, [_COMPLETE], refused=_COUNT):
             frame = frame[_flags(frame, path)]
@@ -155,7 +159,7 @@ class EBirdFiles:
         _, once = np.unique(np.concatenate(events), return_index=True)
         cells = np.concatenate(alone)[once]
         if shared:
-            shared = one_per_group(self.pandas, self.pandas.concat(shared, ignore_index=True))
+            shared = one_per_group(pandas.concat(shared, ignore_index=True))
             cells = np.concatenate([cells, shared[CELL].to_numpy(dtype=np.float64)])
         return cells
 
@@ -166,9 +170,11 @@ class EBirdFiles:
     @contextmanager
     def _readable(self, path):
         """Say what is wrong with a file that pandas cannot read."""
+        import pandas
+
         try:
             yield
-        except self.pandas.errors.EmptyDataError as error:
+        except pandas.errors.EmptyDataError as error:
             raise ValueError(
                 f"Expected a line with the names of the columns in {path}, got an empty file. Give "
                 "a file of the eBird Basic Dataset as it is shipped."
@@ -187,9 +193,11 @@ class EBirdFiles:
 
     def _columns(self, path, more_columns, refused=None, optional=()):
         """Names of all columns, and places of those that are read."""
+        import pandas
+
         columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
         with self._readable(path):
-            header = self.pandas.read_csv(path, nrows=0, **_OPTIONS).columns
+            header = pandas.read_csv(path, nrows=0, **_OPTIONS).columns
         names = [_text(name).strip("\ufeff ") for name in header]
         missing = [name for name in dict.fromkeys(columns) if name not in names]
         if missing and not "".join(names).isprintable():
@@ -213,9 +221,11 @@ class EBirdFiles:
         return names, sorted({names.index(name) for name in columns})
 
     def _chunks(self, path, more_columns, refused=None, optional=()):
+        import pandas
+
         names, used = self._columns(path, more_columns, refused, optional)
         _check_end(path, names)
-        frames = self.pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **_OPTIONS)
+        frames = pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **_OPTIONS)
         with frames, self._readable(path):
             for frame in frames:
                 frame.columns = [names[k] for k in used]
@@ -229,7 +239,8 @@ class EBirdFiles:
 
     def _checklists(self, frame, path):
         """Rows within the periods: as they are, and with numbers in place of text."""
-        pandas = self.pandas
+        import pandas
+
         for column in (_SITE, _EVENT):
             _check_field(frame, frame[column] != "", column, "an identifier", path)
         dates = pandas.to_datetime(frame[_DATE], format="%Y-%m-%d", errors="coerce")
@@ -244,9 +255,9 @@ class EBirdFiles:
         part = dict(
             event=frame[_EVENT],
             group=frame[_GROUP],
-            site=self.sites.of(pandas, frame[_SITE]),
+            site=self.sites.of(frame[_SITE]),
             period=periods[inside],
-            member=self.members.of(pandas, frame[self.member_column]),
+            member=self.members.of(frame[self.member_column]),
         )
         return frame, pandas.DataFrame(part)
 
@@ -334,8 +345,10 @@ def one_per_event(rows):
     return rows.groupby("event", sort=False, as_index=False).agg(columns)
 
 
-def one_per_group(pandas, checklists):
+def one_per_group(checklists):
     """Keep all unshared checklists and, of each shared one, the copy with the lowest identifier."""
+    import pandas
+
     in_group = checklists["group"] != ""
     shared = checklists[in_group]
     # Identifiers are a letter and a number: the shorter one is lower.

@@ -27,17 +27,6 @@ _OF_METHODS = {
 _WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
 
 
-def check_matplotlib(caller):
-    """Raise ImportError, naming the caller, if matplotlib is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"{caller} requires matplotlib, which is not installed. Install it with "
-            "`pip install matplotlib`."
-        ) from error
-
-
 def last_step(estimator, X=None):
     """Fitted estimator at the end of pipelines and searches, and the data that reach it.
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .._optional import check_installed
 from .._parameters import check_choice
 from ._common import (
     as_list,
-    check_matplotlib,
     check_options,
     given_axes,
     new_axes,
@@ -187,7 +187,7 @@ class ConvergenceDisplay:
         ImportError
             If matplotlib is not installed.
         """
-        check_matplotlib(f"{cls.__name__}.from_estimator")
+        check_installed(f"{cls.__name__}.from_estimator", "matplotlib")
         if isinstance(estimator, list | tuple):
             raise TypeError(
                 f"Expected one fitted estimator, got a {type(estimator).__name__}. Use "
@@ -242,7 +242,7 @@ class ConvergenceDisplay:
         NotFittedError, TypeError, ValueError, ImportError
             As ``from_estimator``.
         """
-        check_matplotlib(f"{cls.__name__}.from_estimators")
+        check_installed(f"{cls.__name__}.from_estimators", "matplotlib")
         if hasattr(estimators, "fit"):
             raise TypeError(
                 f"Expected a list of fitted estimators, got one {type(estimators).__name__}. Use "
@@ -303,7 +303,7 @@ class ConvergenceDisplay:
         ImportError
             If matplotlib is not installed.
         """
-        check_matplotlib(f"{type(self).__name__}.plot")
+        check_installed(f"{type(self).__name__}.plot", "matplotlib")
         check_choice("xscale", xscale, ("linear", "log"))
         check_quantiles(quantiles)
         check_options("line_kw", line_kw)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._input.matrices import as_numbers
+from .._optional import check_installed
 from .._parameters import check_choice, check_number, check_switch
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from ..models.families import FAMILIES
 from ._columns import checked_labels, furnish, known_labels, place
 from ._common import (
-    check_matplotlib,
     check_options,
     check_text,
     last_step,
@@ -231,7 +231,7 @@ class ImputationDisplay:
         ImportError
             If matplotlib is not installed.
         """
-        check_matplotlib(f"{cls.__name__}.from_estimator")
+        check_installed(f"{cls.__name__}.from_estimator", "matplotlib")
         imputer, X = last_step(imputer, X)
         if not hasattr(imputer, "fitted_mean"):
             raise TypeError(
@@ -315,7 +315,7 @@ class ImputationDisplay:
         ImportError
             If matplotlib is not installed.
         """
-        check_matplotlib(f"{type(self).__name__}.plot")
+        check_installed(f"{type(self).__name__}.plot", "matplotlib")
         check_choice("kind", kind, _KINDS)
         check_switch("mark_missing", mark_missing)
         check_options("line_kw", line_kw)
