@@ -1,6 +1,6 @@
 """Who holds which row of a simulated mixture, depending on the component of the row.
 
-A dealer gives ``deal(components, random_state)``: the client of each row.
+A dealer gives ``deal(components, rng)``: the client of each row.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def dealer(heterogeneity, n_clients, n_components):
             "heterogeneity=0."
         )
 
-    def deal(components, random_state):
-        labels = client_labels(components, n_clients, random_state=random_state)
+    def deal(components, rng):
+        labels = client_labels(components, n_clients, random_state=rng)
         if heterogeneity == 0:
             return labels
-        sorted_labels = _one_component_labels(components, n_clients, random_state)
-        moved = random_state.random_sample(len(components)) < heterogeneity
-        return fill_up(np.where(moved, sorted_labels, labels), n_clients, 1, random_state)
+        sorted_labels = _one_component_labels(components, n_clients, rng)
+        moved = rng.random_sample(len(components)) < heterogeneity
+        return fill_up(np.where(moved, sorted_labels, labels), n_clients, 1, rng)
 
     return deal
 
 
-def _one_component_labels(components, n_clients, random_state):
+def _one_component_labels(components, n_clients, rng):
     """Give each component whole clients; the next one goes where clients have the most rows."""
     n_rows = np.bincount(components)
     n_holders = (n_rows > 0).astype(int)
@@ -48,6 +48,6 @@ def _one_component_labels(components, n_clients, random_state):
     for component in np.flatnonzero(n_rows):
         holders = np.arange(first, first + n_holders[component])
         holders_of_rows = np.repeat(holders, equal_sizes(n_rows[component], len(holders)))
-        labels[components == component] = random_state.permutation(holders_of_rows)
+        labels[components == component] = rng.permutation(holders_of_rows)
         first += len(holders)
     return labels

@@ -109,11 +109,9 @@ def make_federated_mixture(
     [1. 0. 0.]
     """
     deal = dealer(heterogeneity, n_clients, n_components)
-    random_state = check_random_state(random_state)
-    mixture = _draw_mixture(
-        n_features, n_components, covariance_type, separation, weights, random_state
-    )
-    return _simulate(n_clients, n_samples, mixture, deal, random_state)
+    rng = check_random_state(random_state)
+    mixture = _draw_mixture(n_features, n_components, covariance_type, separation, weights, rng)
+    return _simulate(n_clients, n_samples, mixture, deal, rng)
 
 
 @takes_python_numbers
@@ -190,13 +188,13 @@ class _Mixture(NamedTuple):
     covariance_type: str
 
 
-def _draw_mixture(n_features, n_components, covariance_type, separation, weights, random_state):
+def _draw_mixture(n_features, n_components, covariance_type, separation, weights, rng):
     check_number("n_features", n_features, kind=Integral, low=1)
     check_number("separation", separation, low=0)
     check_choice("covariance_type", covariance_type, get_args(CovarianceType))
     weights = _check_weights(weights, n_components)
-    means = _draw_means(n_components, n_features, separation, random_state)
-    covariances = _draw_covariances(covariance_type, n_components, n_features, random_state)
+    means = _draw_means(n_components, n_features, separation, rng)
+    covariances = _draw_covariances(covariance_type, n_components, n_features, rng)
     return _Mixture(weights, means, covariances, covariance_type)
 
 
@@ -228,14 +226,14 @@ def _check_weights(weights, n_components):
     return weights / weights.sum()
 
 
-def _draw_means(n_components, n_features, separation, random_state):
+def _draw_means(n_components, n_features, separation, rng):
     if n_components == 1:
         return np.zeros((1, n_features))
     # The best of a few draws: scaling a draw in which two means nearly coincide would throw the
     # others far away.
     best, best_distance = None, -1.0
     for _ in range(_N_MEANS_DRAWN):
-        means = random_state.standard_normal((n_components, n_features))
+        means = rng.standard_normal((n_components, n_features))
         distances = np.linalg.norm(means[:, None] - means, axis=2)
         closest = distances[np.triu_indices(n_components, 1)].min()
         if closest > best_distance:
@@ -243,16 +241,16 @@ def _draw_means(n_components, n_features, separation, random_state):
     return best * (separation / best_distance)
 
 
-def _draw_covariances(covariance_type, n_components, n_features, random_state):
+def _draw_covariances(covariance_type, n_components, n_features, rng):
     if covariance_type == "spherical":
-        return random_state.uniform(0.5, 1.5, n_components)
+        return rng.uniform(0.5, 1.5, n_components)
     if covariance_type == "diag":
-        return random_state.uniform(0.5, 1.5, (n_components, n_features))
+        return rng.uniform(0.5, 1.5, (n_components, n_features))
     n_covariances = 1 if covariance_type == "tied" else n_components
     covariances = np.empty((n_covariances, n_features, n_features))
     for covariance in covariances:
-        axes, _ = np.linalg.qr(random_state.standard_normal((n_features, n_features)))
-        scaled = axes * np.sqrt(random_state.uniform(0.5, 1.5, n_features))
+        axes, _ = np.linalg.qr(rng.standard_normal((n_features, n_features)))
+        scaled = axes * np.sqrt(rng.uniform(0.5, 1.5, n_features))
         covariance[:] = scaled @ scaled.T
     return covariances[0] if covariance_type == "tied" else covariances
 
@@ -271,20 +269,20 @@ def _component_factors(covariances, covariance_type, n_components, n_features):
     return deviations[..., None] * np.eye(n_features)
 
 
-def _simulate(n_clients, n_samples, mixture, deal, random_state):
+def _simulate(n_clients, n_samples, mixture, deal, rng):
     check_number("n_samples", n_samples, kind=Integral, low=1)
     weights, means, covariances, covariance_type = mixture
     n_components, n_features = means.shape
     n_rows = n_clients * n_samples
-    components = random_state.choice(n_components, size=n_rows, p=weights)
+    components = rng.choice(n_components, size=n_rows, p=weights)
     factors = _component_factors(covariances, covariance_type, n_components, n_features)
-    rows = random_state.standard_normal((n_rows, n_features))
+    rows = rng.standard_normal((n_rows, n_features))
     for component in range(n_components):
         drawn = components == component
         rows[drawn] = means[component] + rows[drawn] @ factors[component].T
 
     # Last, so that the split cannot change the rows.
-    labels = deal(components, random_state)
+    labels = deal(components, rng)
     return Bunch(
         clients=split_by(rows, labels, n_clients),
         labels=split_by(components, labels, n_clients),

@@ -167,11 +167,7 @@ def make_site_counts(
     check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1, hint=hint)
     check_choice("family", family, get_args(FamilyName))
     check_choice("grouping", grouping, _GROUPINGS)
-    for name, value in (
-        ("intercept", intercept),
-        ("trend", trend),
-        ("effort_growth", effort_growth),
-    ):
+    for name, value in dict(intercept=intercept, trend=trend, effort_growth=effort_growth).items():
         check_number(name, value)
     check_positive(effort_tail=effort_tail)
     check_not_negative(
@@ -182,28 +178,25 @@ def make_site_counts(
     )
     n_samples = _n_observations(observed, n_sites * n_months)
     n_observers = _check_observers(n_observers, n_samples, n_clients)
-    generator = check_random_state(random_state)
 
-    truth = Bunch(
+    rng = check_random_state(random_state)
+    truth = _draw_truth(
+        (n_sites, n_months),
+        rank,
+        rng,
         intercept=float(intercept),
-        row_effects=site_deviation * _centred(generator.standard_normal(n_sites)),
+        site_deviation=site_deviation,
         column_effects=_month_effects(n_months, seasonality, trend),
-        row_factors=_centred(generator.standard_normal((n_sites, rank))),
-        column_factors=_month_factors(n_months, rank, generator),
+        interaction=interaction,
     )
-    _scale_interaction(truth, interaction)
     trend_of_means = _sums_over_sites(truth, family)
-
-    n_visits = _efforts(n_observers, n_samples, effort_tail, generator)
-    homes = generator.randint(n_sites, size=n_observers)
-    if grouping == "random":
-        ordered = generator.permutation(n_observers)
-    else:
-        ordered = np.argsort(homes, kind="stable")
+    homes, n_visits, ordered = _draw_observers(
+        n_observers, n_samples, n_sites, effort_tail, grouping, rng
+    )
     # Observers in the order of their clients: observations are drawn where they will stay.
     who = np.repeat(ordered, n_visits[ordered])
     month_ends = _month_ends(n_months, effort_growth)
-    cells = _draw_cells(homes, who, home_range, month_ends, truth, family, generator)
+    cells = _draw_cells(homes, who, home_range, month_ends, truth, family, rng)
     members = np.array_split(ordered, n_clients)
     ends = np.cumsum([n_visits[group].sum() for group in members])[:-1]
     return Bunch(
@@ -238,6 +231,25 @@ def _check_observers(n_observers, n_samples, n_clients):
     return n_observers
 
 
+def _draw_truth(shape, rank, rng, *, intercept, site_deviation, column_effects, interaction):
+    """Parameters of θ; over its cells, the interaction has the root mean square that is asked."""
+    n_sites, n_months = shape
+    row_effects = site_deviation * _centred(rng.standard_normal(n_sites))
+    row_factors = _centred(rng.standard_normal((n_sites, rank)))
+    column_factors = _month_factors(n_months, rank, rng)
+    # The columns of column_factors are orthogonal with mean square 1.
+    mean_square = np.mean(np.sum(row_factors**2, axis=1))
+    if mean_square > 0:
+        row_factors *= interaction / np.sqrt(mean_square)
+    return Bunch(
+        intercept=intercept,
+        row_effects=row_effects,
+        column_effects=column_effects,
+        row_factors=row_factors,
+        column_factors=column_factors,
+    )
+
+
 def _centred(values):
     return values - values.mean(axis=0)
 
@@ -248,23 +260,15 @@ def _month_effects(n_months, seasonality, trend):
     return _centred(seasonality * season + trend * months / _MONTHS_PER_YEAR)
 
 
-def _month_factors(n_months, rank, random_state):
+def _month_factors(n_months, rank, rng):
     """Orthogonal curves with mean 0 and mean square 1."""
     months = np.arange(n_months)
     angles = 2 * np.pi * months / _MONTHS_PER_YEAR
-    curves = random_state.standard_normal((n_months, rank))
+    curves = rng.standard_normal((n_months, rank))
     for k, curve in enumerate((months, np.cos(angles), np.sin(angles))[:rank]):
         curves[:, k] = curve
     orthogonal, _ = np.linalg.qr(_centred(curves))
     return np.sqrt(n_months) * orthogonal
-
-
-def _scale_interaction(truth, interaction):
-    """Give the matrix of products a root mean square, over its cells, of `interaction`."""
-    # The columns of column_factors are orthogonal with mean square 1.
-    mean_square = np.mean(np.sum(truth.row_factors**2, axis=1))
-    if mean_square > 0:
-        truth.row_factors *= interaction / np.sqrt(mean_square)
 
 
 def _sums_over_sites(truth, family):
@@ -291,12 +295,23 @@ def _mean(natural, family):
     return natural
 
 
-def _efforts(n_observers, n_samples, effort_tail, random_state):
+def _draw_observers(n_observers, n_samples, n_sites, effort_tail, grouping, rng):
+    """Homes of the observers, their numbers of visits, and the observers client by client."""
+    n_visits = _efforts(n_observers, n_samples, effort_tail, rng)
+    homes = rng.randint(n_sites, size=n_observers)
+    if grouping == "random":
+        ordered = rng.permutation(n_observers)
+    else:
+        ordered = np.argsort(homes, kind="stable")
+    return homes, n_visits, ordered
+
+
+def _efforts(n_observers, n_samples, effort_tail, rng):
     """Number of observations of each observer: one, and a share of the rest."""
     # In logarithms: at a small index, a draw would overflow; below 1e-300, so would its logarithm.
-    log_efforts = random_state.standard_exponential(n_observers) / max(effort_tail, 1e-300)
+    log_efforts = rng.standard_exponential(n_observers) / max(effort_tail, 1e-300)
     efforts = np.exp(log_efforts - log_efforts.max())
-    return 1 + random_state.multinomial(n_samples - n_observers, efforts / efforts.sum())
+    return 1 + rng.multinomial(n_samples - n_observers, efforts / efforts.sum())
 
 
 def _month_ends(n_months, effort_growth):
@@ -305,25 +320,25 @@ def _month_ends(n_months, effort_growth):
     return np.cumsum(np.exp(log_shares - log_shares.max()))
 
 
-def _draw_cells(homes, who, home_range, month_ends, truth, family, random_state):
+def _draw_cells(homes, who, home_range, month_ends, truth, family, rng):
     """Rows of (site, month, count), one for each observation; ``who`` has its observer."""
     cells = np.empty((len(who), 3))
     for start in range(0, len(who), _BLOCK):
         block = slice(start, start + _BLOCK)
         size = len(who[block])
         # Beyond 1e12 sites, doubles do not tell one from the next.
-        distances = np.rint(random_state.laplace(0, min(home_range, 1e12), size))
+        distances = np.rint(rng.laplace(0, min(home_range, 1e12), size))
         sites = ((homes[who[block]] + distances) % len(truth.row_effects)).astype(np.intp)
         # Draws lie in [0, 1); where the product rounds up to the last end, the last month is meant.
-        draws = random_state.random_sample(size) * month_ends[-1]
+        draws = rng.random_sample(size) * month_ends[-1]
         months = np.searchsorted(month_ends[:-1], draws, side="right")
         natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]
         natural += np.einsum("ij,ij->i", truth.row_factors[sites], truth.column_factors[months])
         if family == "poisson":
-            counts = random_state.poisson(np.exp(natural))
+            counts = rng.poisson(np.exp(natural))
         elif family == "bernoulli":
-            counts = random_state.random_sample(size) < _mean(natural, family)
+            counts = rng.random_sample(size) < _mean(natural, family)
         else:
-            counts = natural + random_state.standard_normal(size)
+            counts = natural + rng.standard_normal(size)
         cells[block] = np.column_stack([sites, months, counts])
     return cells

@@ -117,10 +117,10 @@ def client_labels(
             f"Expected at least n_clients * min_rows = {n_clients} * {min_rows} = "
             f"{n_clients * min_rows} rows, got {n_samples}. Lower n_clients or min_rows."
         )
-    generator = check_random_state(random_state)
+    rng = check_random_state(random_state)
     if scheme == "iid":
         labels = np.repeat(np.arange(n_clients), equal_sizes(n_samples, n_clients))
-        return generator.permutation(labels)
+        return rng.permutation(labels)
 
     if scheme == "size":
         codes = np.zeros(n_samples, dtype=int)
@@ -135,13 +135,13 @@ def client_labels(
                 f"{shards_per_client} = {n_clients * shards_per_client} rows, got {n_samples}. "
                 "Lower n_clients or shards_per_client."
             )
-        shuffled = generator.permutation(n_samples)
+        shuffled = rng.permutation(n_samples)
         rows = shuffled[np.argsort(codes[shuffled], kind="stable")]
-        return _deal_shards(rows, n_clients, shards_per_client, generator)
+        return _deal_shards(rows, n_clients, shards_per_client, rng)
 
     check_number("alpha", alpha, low=0, low_open=True)
-    labels = _dirichlet_labels(codes, n_clients, alpha, generator)
-    return fill_up(labels, n_clients, min_rows, generator)
+    labels = _dirichlet_labels(codes, n_clients, alpha, rng)
+    return fill_up(labels, n_clients, min_rows, rng)
 
 
 def split_clients(
@@ -259,7 +259,7 @@ def equal_sizes(total, n_parts):
     return sizes
 
 
-def _deal_shards(rows, n_clients, shards_per_client, random_state):
+def _deal_shards(rows, n_clients, shards_per_client, rng):
     """Cut `rows` into shards in their order, and deal those to the clients at random.
 
     The clients' sizes are made equal first, then those of each client's shards: cutting equal
@@ -268,35 +268,35 @@ def _deal_shards(rows, n_clients, shards_per_client, random_state):
     shard_sizes = np.array(
         [equal_sizes(size, shards_per_client) for size in equal_sizes(len(rows), n_clients)]
     )
-    shards = random_state.permutation(shard_sizes.size)
+    shards = rng.permutation(shard_sizes.size)
     labels = np.empty(len(rows), dtype=int)
     labels[rows] = np.repeat(shards // shards_per_client, shard_sizes.ravel()[shards])
     return labels
 
 
-def _dirichlet_labels(codes, n_clients, alpha, random_state):
+def _dirichlet_labels(codes, n_clients, alpha, rng):
     labels = np.empty(len(codes), dtype=int)
     for rows in split_by(np.arange(len(codes)), codes, codes.max() + 1):
         # A Dirichlet draw is gamma draws over their sum. Logarithms of gamma draws, because the
         # draws themselves all underflow to 0 at a small alpha; Gamma(a) has the law of
         # Gamma(a + 1) * U^(1/a). Below 1e-300 the logarithms overflow: one holder has all anyway.
-        log_shares = np.log(random_state.standard_gamma(alpha + 1, n_clients))
-        log_shares += np.log(1 - random_state.random_sample(n_clients)) / max(alpha, 1e-300)
+        log_shares = np.log(rng.standard_gamma(alpha + 1, n_clients))
+        log_shares += np.log(1 - rng.random_sample(n_clients)) / max(alpha, 1e-300)
         shares = np.exp(log_shares - log_shares.max())
         # Rounded at random: otherwise the same clients would be rounded up with every label.
-        ends = np.cumsum(shares) / shares.sum() * len(rows) + random_state.random_sample()
+        ends = np.cumsum(shares) / shares.sum() * len(rows) + rng.random_sample()
         ends = np.append(ends[:-1].astype(int), len(rows))
         holders = np.repeat(np.arange(n_clients), np.diff(ends, prepend=0))
-        labels[rows] = random_state.permutation(holders)
+        labels[rows] = rng.permutation(holders)
     return labels
 
 
-def fill_up(labels, n_clients, min_rows, random_state):
+def fill_up(labels, n_clients, min_rows, rng):
     """Move rows, one by one, from the largest client to the smallest until all have enough."""
     sizes = np.bincount(labels, minlength=n_clients).tolist()
     if min(sizes) >= min_rows:
         return labels
-    shuffled = random_state.permutation(len(labels))
+    shuffled = rng.permutation(len(labels))
     rows = [list(part) for part in split_by(shuffled, labels[shuffled], n_clients)]
     # Heaps: who gives has more than enough throughout, and who takes never gives.
     givers = [(-size, client) for client, size in enumerate(sizes)]
