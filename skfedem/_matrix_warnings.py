@@ -14,7 +14,7 @@ from ._messages import either, shown, warn
 from ._parameters import in_python_numbers, is_auto
 from .models.families import MAX_LOG_MEAN
 from .solvers._options import step_schedule
-from .solvers._report import calmer, warn_outcome
+from .solvers._report import Wording, calmer, warn_outcome
 
 # If the curvature of a cell is this many times that of the others, it leaves them behind. One flock
 # among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the optimum
@@ -77,17 +77,15 @@ def _warn_of_end(imputer, problem, result):
             f"do not use it. Use {either(ways)}.",
             ConvergenceWarning,
         )
-    warn_outcome(
-        imputer,
-        result,
-        step_schedule(in_python_numbers(imputer), problem),
+    wording = Wording(
         iteration="natural steps",
         left="were too long for the curvature",
         remedy="" if is_auto(imputer.step_size) else '; or use step_size="auto"',
-        or_tol=False,  # it would end fits of counts short of the optimum, see its docstring
+        # Not a larger tol, which would end fits of counts short of the optimum, see its docstring.
         otherwise=instead_of_more_rounds(imputer),
-        is_worse=is_worse,
     )
+    schedule = step_schedule(in_python_numbers(imputer), problem)
+    warn_outcome(imputer, result, schedule, wording, is_worse=is_worse)
 
 
 def _warn_of_silent(cells):

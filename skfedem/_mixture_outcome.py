@@ -10,7 +10,7 @@ from ._messages import either, warn
 from .models.covariances import MATRICES
 from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
 from .solvers._options import step_schedule
-from .solvers._report import calmer, warn_outcome
+from .solvers._report import Wording, calmer, warn_outcome
 
 # Nats per row. The lasting noise of minibatches takes less from a fit that began at the optimum.
 _LARGE_FALL = 0.1
@@ -64,17 +64,14 @@ def warn_of_fit(settings, result, problem):
     doubt = "check for degenerate data"
     if problem.lasting_noise:
         doubt = "use solver='vr_fedem', whose minibatches leave no noise"
-    warn_outcome(
-        settings,
-        result,
-        step_schedule(settings, problem),
+    wording = Wording(
         iteration="EM iterations",
         left="left the domain of the M-step",
         remedy=", or fewer components, or drop linearly dependent features",
-        or_tol=True,
-        otherwise=[doubt],
-        is_worse=fall > _LARGE_FALL,
+        otherwise=["increase tol", doubt] if settings.tol > 0 else [doubt],
     )
+    schedule = step_schedule(settings, problem)
+    warn_outcome(settings, result, schedule, wording, is_worse=fall > _LARGE_FALL)
     if not problem.exact:
         _warn_of_noise(calmer(settings), result, problem.federation.n_samples, fall)
     lost = lost_in_rounding(problem.model, result.server.parameters)

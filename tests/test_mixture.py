@@ -34,6 +34,7 @@ from skfedem.preprocessing import FederatedStandardScaler
 from skfedem.solvers._base import ServerState
 from skfedem.solvers._loop import Run
 from skfedem.solvers._report import (
+    Wording,
     _how_to_travel_on,
     _rounds_enough,
     _warn_of_steps,
@@ -2136,9 +2137,10 @@ def outcome_of(step_size, safeguarded, *, round_index):
 def test_steps_are_looked_at_in_the_last_tenth_of_the_rounds(last, warns):
     safeguarded = np.arange(20) == last
     estimator, result = outcome_of(np.ones(20), safeguarded, round_index=20)
+    wording = Wording("", left="were too long", remedy="", otherwise=[])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _warn_of_steps(estimator, result, lambda number: 1.0, "were too long", "")
+        _warn_of_steps(estimator, result, lambda number: 1.0, wording)
     said = [str(warning.message) for warning in caught]
     assert [text.startswith("Steps were too long in 1 of the last 2 rounds") for text in said] == (
         [True] * warns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -54,9 +55,28 @@ def print_outcome(result, criterion):
     )
 
 
-def warn_outcome(
-    estimator, result, schedule, *, iteration, left, remedy, or_tol, otherwise, is_worse
-):
+class Wording(NamedTuple):
+    """What warnings of a fit say of its model.
+
+    Attributes
+    ----------
+    iteration : str
+        Name of a step of size 1.
+    left : str
+        What a step did that had to be shortened.
+    remedy : str
+        What else to do about shortened steps.
+    otherwise : list of str
+        What else to do where ``tol`` was not reached.
+    """
+
+    iteration: str
+    left: str
+    remedy: str
+    otherwise: list[str]
+
+
+def warn_outcome(estimator, result, schedule, wording, *, is_worse):
     """Warn of interruption, of steps still shortened at the end or cut by much, of no convergence.
 
     Parameters
@@ -66,16 +86,7 @@ def warn_outcome(
     result : Run
     schedule : callable
         Step size of a round.
-    iteration : str
-        Name of a step of size 1, for the message.
-    left : str
-        What a step did that had to be shortened, for the message.
-    remedy : str
-        What else to do about shortened steps.
-    or_tol : bool
-        Whether to advise a larger ``tol`` for a run that does not converge.
-    otherwise : list of str
-        What else to advise.
+    wording : Wording
     is_worse : bool
         Whether the fit ended worse than it began, and more rounds would not help.
     """
@@ -99,12 +110,12 @@ def warn_outcome(
                 ConvergenceWarning,
             )
         return
-    _warn_of_steps(estimator, result, schedule, left, remedy)
+    _warn_of_steps(estimator, result, schedule, wording)
     if not (result.converged or is_worse):
-        _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, otherwise)
+        _warn_of_no_convergence(estimator, result, schedule, wording)
 
 
-def _warn_of_steps(estimator, result, schedule, left, remedy):
+def _warn_of_steps(estimator, result, schedule, wording):
     """Warn of steps that were still shortened at the end, or cut by much."""
     safeguarded = result.history["safeguarded"]
     last_tenth = safeguarded[-max(1, (len(safeguarded) - 1) // 10) :]
@@ -114,17 +125,18 @@ def _warn_of_steps(estimator, result, schedule, left, remedy):
         shortened = not is_auto(estimator.step_size) or limit < schedule(1)
         last = _last_step(estimator, result, schedule)
         warn(
-            f"Steps {left} in {np.count_nonzero(last_tenth)} of the last "
+            f"Steps {wording.left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
             f"{'were shortened' if shortened else 'left rare components as they were'}. Use "
-            f"{either([f'a smaller step_size (it was {last:.3g})', *calmer(estimator)])}{remedy}.",
+            f"{either([f'a smaller step_size (it was {last:.3g})', *calmer(estimator)])}"
+            f"{wording.remedy}.",
             ConvergenceWarning,
         )
     elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * schedule(1):
         warn(
             f"Steps were cut from {schedule(1):.2g} to at most {limit:.2g}, because rounds were "
             "too random for more: the fit gets along slowly, if at all. Use "
-            f"{either(calmer(estimator) or ['a smaller step_size'])}{remedy}.",
+            f"{either(calmer(estimator) or ['a smaller step_size'])}{wording.remedy}.",
             ConvergenceWarning,
         )
 
@@ -145,7 +157,7 @@ def calmer(estimator):
     return ways
 
 
-def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, otherwise):
+def _warn_of_no_convergence(estimator, result, schedule, wording):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
@@ -155,19 +167,16 @@ def _warn_of_no_convergence(estimator, result, schedule, iteration, or_tol, othe
     if estimator.tol == 0:
         why, advice = ", as no fit does", "Increase tol, to see whether it converges"
     if travelled < min(_FEW_STEPS, n_rounds):
-        why += f": the steps added up to only {travelled:.2g} {iteration}"
+        why += f": the steps added up to only {travelled:.2g} {wording.iteration}"
         advice = _how_to_travel_on(estimator, result, schedule, travelled)
         if estimator.tol == 0:
             advice += ", and increase tol, to see whether it converges"
     elif estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
         why += ": with control_step=0, the noise of compression and absence does not die out"
         advice = "Set control_step='auto'"
-    ways = [advice]
-    if or_tol and estimator.tol > 0:
-        ways.append("increase tol")
     warn(
         f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
-        f"{', or '.join([*ways, *otherwise])}.",
+        f"{', or '.join([advice, *wording.otherwise])}.",
         ConvergenceWarning,
     )
 
