@@ -176,8 +176,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     weights_init : array-like of shape (n_components,), default=None
         Initial weights.
     means_init : array-like of shape (n_components, n_features), default=None
-        Initial means. Weights and covariances that are not given are those of the rows nearest to
-        each mean.
+        Initial means. Weights and covariances that are not given come from the rows nearest to each
+        mean: their share, and their scatter about it.
     precisions_init : array-like, default=None
         Initial precisions, of the shape of ``precisions_``.
     eval_every : int, "auto" or None, default="auto"

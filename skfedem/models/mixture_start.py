@@ -207,7 +207,8 @@ def start_run(model, federation, init_params, given, seed, cost):
             return Start(first, parameters, uplink, downlink)
         weights = parameters.weights if weights is None else weights
         means = parameters.means if means is None else means
-        covariances = parameters.covariances if covariances is None else covariances
+        if covariances is None:
+            covariances = _covariances_about(model, parameters, means)
     return _start_at(model, federation, (weights, means, covariances), (uplink, downlink))
 
 
@@ -219,6 +220,24 @@ def _given_in_standard_units(model, given):
     if given.fixed_covariance is not None:
         covariances = model.fixed_covariance
     return weights, means, covariances
+
+
+def _covariances_about(model, parameters, means):
+    """Covariances of ``parameters``, counted from other means.
+
+    About its own mean, rows of a narrow component may be hundreds of standard deviations away from
+    the mean that was given, and other components would take them.
+    """
+    shift = parameters.means - means
+    if model.covariance_type in MATRICES:
+        apart = shift[:, :, None] * shift[:, None, :]
+        if model.covariance_type == "tied":
+            apart = np.tensordot(parameters.weights, apart, 1)
+        return parameters.covariances + apart
+    apart = np.square(shift)
+    if model.covariance_type == "spherical":
+        apart = apart.mean(axis=1)
+    return parameters.covariances + apart
 
 
 def _start_at(model, federation, theta, cost):
