@@ -3,10 +3,17 @@
 import struct
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from skfedem import _vectors
+from skfedem._typing import FloatArray, IntArray
 from skfedem.compression import Compressor
+
+# First byte of a message: no other class begins with it.
+TAG = 0xBE
 
 
 @dataclass(frozen=True)
@@ -14,7 +21,8 @@ class BernoulliMask(Compressor):
     """Keep each coordinate with probability 1 / (1 + omega), times 1 + omega.
 
     A coordinate's variance is omega times its square, so omega is exact: ``E ||Q(x) - x||^2 =
-    omega ||x||^2``.
+    omega ||x||^2``. A message has a tag, the length, a bitmap of the non-zeros, these as float64,
+    and a checksum.
 
     Parameters
     ----------
@@ -37,46 +45,46 @@ class BernoulliMask(Compressor):
 
     omega: float
 
-    def omega_for(self, length):
-        """Return omega, which holds for every length but the empty one."""
-        omegas = np.where(np.asarray(length) > 0, float(self.omega), 0.0)
-        return omegas if omegas.ndim else float(omegas)
+    def omega_for(self, length: ArrayLike) -> Any:
+        return _vectors.for_each_length(lambda q: float(self.omega) if q else 0.0, length)
 
-    def compress(self, values, uniforms, lengths=None):
-        """Return the compressed vectors; coordinates are independent, whatever the lengths."""
-        values, uniforms = np.asarray(values, float), np.asarray(uniforms, float)
-        if uniforms.shape != values.shape:
-            raise ValueError(f"Expected uniforms of shape {values.shape}, got {uniforms.shape}.")
-        if not np.isfinite(values).all():
-            raise ValueError("Expected finite values, got NaN or inf.")
-        kept = uniforms * (1 + self.omega) < 1
-        return np.where(kept, values * (1 + self.omega), 0.0) + 0.0  # never -0.0
+    def compress(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> FloatArray:
+        x, _ = _finite_vectors(values, lengths)
+        kept = _vectors.as_uniforms(uniforms, x) * (1 + self.omega) < 1
+        with np.errstate(over="ignore"):
+            scaled = (1 + self.omega) * x
+        _vectors.check_finite(scaled, "values times 1 + omega", "Rescale the values.")
+        return np.where(kept, scaled, 0.0) + 0.0  # never -0.0
 
-    def variance(self, values, lengths=None):
-        """Return ``omega ||x||^2`` for each vector."""
-        return np.array([self.omega * (x @ x) for x in _vectors(values, lengths)])
+    def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
+        x, sizes = _finite_vectors(values, lengths)
+        with np.errstate(over="ignore"):  # inf where it exceeds all doubles
+            return _vectors.reduce_each(np.add, self.omega * x.ravel() ** 2, sizes)
 
-    def n_bytes(self, values, lengths=None):
-        """Return 12 bytes of header and checksum, a bitmap, and a float64 for each non-zero."""
-        return np.array(
-            [12 + -(-len(x) // 8) + 8 * np.count_nonzero(x) for x in _vectors(values, lengths)]
-        )
+    def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
+        x, sizes = _finite_vectors(values, lengths)
+        return 13 - (-sizes // 8) + 8 * _vectors.reduce_each(np.add, x.ravel() != 0, sizes)
 
-    def encode(self, values):
-        """Return length, bitmap, non-zeros and checksum as bytes."""
-        values = np.asarray(values, float)
-        bitmap = np.packbits(values != 0).tobytes()
-        body = struct.pack("<Q", len(values)) + bitmap + values[values != 0].astype("<f8").tobytes()
+    def encode(self, values: ArrayLike) -> bytes:
+        x, _ = _finite_vectors(values)
+        if x.ndim != 1:
+            raise ValueError(f"Expected one vector, got shape {x.shape}. Encode them one by one.")
+        bitmap, nonzeros = np.packbits(x != 0), x[x != 0].astype("<f8")
+        body = struct.pack("<BQ", TAG, len(x)) + bitmap.tobytes() + nonzeros.tobytes()
         return body + struct.pack("<I", zlib.crc32(body))
 
-    def decode(self, data):
-        """Return the vector; refuse everything that `encode` cannot have written."""
+    def decode(self, data: bytes) -> FloatArray:
+        data = bytes(memoryview(data))  # TypeError for what holds no bytes
         body, checksum = data[:-4], data[-4:]
-        if len(data) < 12 or struct.pack("<I", zlib.crc32(body)) != checksum:
+        if len(data) < 13 or struct.pack("<I", zlib.crc32(body)) != checksum:
             raise ValueError("Expected a message of BernoulliMask, got damaged bytes.")
-        length = struct.unpack("<Q", body[:8])[0]
-        start = 8 + -(-length // 8)
-        bitmap = np.unpackbits(np.frombuffer(body[8:start], np.uint8)).astype(bool)
+        tag, length = struct.unpack("<BQ", body[:9])
+        if tag != TAG:
+            raise ValueError(f"Expected a message of BernoulliMask, got one with tag {tag:#04x}.")
+        start = 9 - (-length // 8)
+        bitmap = np.unpackbits(np.frombuffer(body[9:start], np.uint8)).astype(bool)
         if len(body) < start or bitmap[length:].any():
             raise ValueError(f"Expected a bitmap of {length} bits, got {len(bitmap)}.")
         if len(body) - start != 8 * bitmap.sum():
@@ -89,6 +97,8 @@ class BernoulliMask(Compressor):
         return values
 
 
-def _vectors(values, lengths):
-    values = np.asarray(values, float)
-    return np.atleast_2d(values) if lengths is None else np.split(values, np.cumsum(lengths)[:-1])
+def _finite_vectors(values: ArrayLike, lengths: ArrayLike | None = None) -> Any:
+    """Values as float64 and the lengths of the vectors; raises for what are none."""
+    x, sizes = _vectors.as_vectors(values, lengths)
+    _vectors.check_finite(x)
+    return x, sizes

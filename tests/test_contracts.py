@@ -717,7 +717,7 @@ def test_messages_of_other_classes_are_refused(operator):
             # A checksum tells damage, not classes: the first byte names the class.
             assert first.isdisjoint({data[0]})
     assert len(first) == 1
-    for data in ("message", 3, None):
+    for data in ("message", 3.0, None):
         with pytest.raises(TypeError):
             operator.decode(data)
 

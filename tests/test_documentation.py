@@ -16,6 +16,7 @@ import sys
 import tomllib
 from functools import partial
 from inspect import signature
+from itertools import product
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -311,19 +312,26 @@ def shown(monkeypatch):
     return importlib.import_module
 
 
-def test_the_compressor_that_is_shown_keeps_the_contract(shown):
+def contracts_of(argument):
+    """Names of the contract's tests that take this argument, and each choice of all others."""
+    found = []
+    for name, test in vars(contracts).items():
+        if name.startswith("test_") and argument in signature(test).parameters:
+            marks = [mark.args for mark in getattr(test, "pytestmark", ())]
+            others = {names: values for names, values, *_ in marks if names != argument}
+            for chosen in product(*others.values()):
+                found.append((name, dict(zip(others, chosen, strict=True))))
+    return found
+
+
+@pytest.mark.parametrize(("name", "others"), contracts_of("operator"))
+def test_the_compressor_that_is_shown_keeps_the_contract(shown, name, others):
     operator = shown("bernoulli_mask").BernoulliMask(omega=1.0)
-    contracts.test_compression_is_unbiased(operator)
-    contracts.test_variance_is_within_omega_for_vectors_of_all_kinds(operator)
-    contracts.test_omega_is_told_for_one_length_or_many(operator)
-    contracts.test_compression_refuses_what_is_no_vector_or_no_draw(operator)
-    contracts.test_compression_leaves_its_inputs_alone(operator)
-    for lengths in ([23] * 4, [0, 5, 0, 1, 17, 3, 40, 0]):
-        contracts.test_compression_of_a_vector_does_not_depend_on_its_neighbours(operator, lengths)
-    contracts.test_compression_keeps_zeros_and_gives_none_a_sign(operator)
-    contracts.test_compression_is_told_by_bytes_bit_for_bit(operator)
-    for length in (0, 1, 11):
-        contracts.test_compression_refuses_damaged_bytes(operator, length)
+    getattr(contracts, name)(operator, **others)
+
+
+def test_the_compressor_that_is_shown_has_all_tests_of_the_contract():
+    assert len({name for name, _ in contracts_of("operator")}) > 12
 
 
 @pytest.fixture
@@ -477,6 +485,7 @@ def test_the_solver_that_is_shown_keeps_the_contract(shown, model, setting):
     contracts.test_the_servers_control_is_the_weighted_sum_of_the_clients(case, solver, setting)
     contracts.test_client_half_is_pure(case, solver, setting)
     contracts.test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting)
+    contracts.test_clients_tell_the_log_likelihood_of_all_their_rows(case, solver, setting)
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
@@ -490,9 +499,11 @@ def test_the_solver_that_is_shown_tells_what_it_costs(shown, setting, monkeypatc
 def test_the_solver_that_is_shown_is_unbiased_and_reduces_variance(shown, model):
     solver = shown("svrg_fedem")
     contracts.test_the_field_is_unbiased_for_the_mean_field(model, "everything", solver)
-    contracts.test_minibatches_have_no_noise_at_rest_if_the_solver_says_so(
-        model_case(model), solver
-    )
+    case = model_case(model)
+    contracts.test_minibatches_have_no_noise_at_rest_if_the_solver_says_so(case, solver)
+    contracts.test_a_client_that_was_away_is_unbiased_when_it_is_back(case, solver)
+    for setting in ("compressed", "minibatch", "minibatch-distinct"):
+        contracts.test_each_round_draws_anew(case, solver, setting)
 
 
 def test_the_solver_that_is_shown_ends_where_pooled_em_does(shown, monkeypatch):

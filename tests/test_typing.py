@@ -127,6 +127,15 @@ def test_everything_that_users_call_says_what_it_raises():
     assert not [name for name, text in documents.items() if "\nRaises\n------\n" not in text]
 
 
+def test_the_compressor_that_the_documentation_shows_could_move_here(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "doc"))
+    methods = list(public_methods(importlib.import_module("bernoulli_mask").BernoulliMask))
+    assert {"omega_for", "compress", "decode"} <= {method.__name__ for method in methods}
+    for method in methods:
+        assert not without_annotation(method)
+        assert method.__name__ == "__init__" or "\nRaises\n------\n" in inspect.getdoc(method)
+
+
 @pytest.mark.parametrize(
     ("raising", "documented", "error"),
     [
