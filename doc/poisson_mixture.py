@@ -8,8 +8,6 @@ from scipy.special import gammaln, logsumexp
 
 from skfedem.models._base import ClientSums, RowModel, Step
 
-# Least rate of a component: its logarithm is in φ(θ).
-LEAST_RATE = 1e-10
 # Shortest step to try is 2**-MAX_HALVINGS of the wanted one.
 MAX_HALVINGS = 20
 
@@ -29,11 +27,12 @@ class PoissonMixtureModel(RowModel):
     A row y adds ``r_g (1, y)`` to the statistic, for each component g, where r_g is the posterior
     probability of g. So the statistic is a matrix of shape (n_components, 1 + n_features): masses,
     and sums of counts. As ``log π_g + Σ_j (y_j log λ_gj - λ_gj)`` is linear in (1, y), φ(θ) has
-    its coefficients, and ψ(θ) = 0.
+    its coefficients, and ψ(θ) = 0. Rates are at least ``least_rate``: φ(θ) has their logarithms.
     """
 
     n_components: int
     n_features: int
+    least_rate: float = 1e-10
 
     # ---- clients
 
@@ -81,7 +80,7 @@ class PoissonMixtureModel(RowModel):
 
     def parameters(self, weights, rates):
         """θ with φ(θ)."""
-        rates = np.maximum(rates, LEAST_RATE)
+        rates = np.maximum(rates, self.least_rate)
         natural = np.column_stack([np.log(weights) - rates.sum(axis=1), np.log(rates)])
         return Parameters(weights, rates, natural.ravel())
 
@@ -123,6 +122,10 @@ class PoissonMixtureModel(RowModel):
         n_rows = federation.effective_n_clients * batch_size
         noise = 0.004 * n_rows / (self.n_statistics * (1 + omega_p))
         return noise, 0.02 * np.sqrt(n_rows / (1 + omega_p))
+
+    def constants(self):
+        """Sizes and hyper-parameters, by which a checkpoint tells models apart."""
+        return np.array([self.n_components, self.n_features, self.least_rate])
 
     def trace(self, parameters):
         """Component weights."""

@@ -134,11 +134,11 @@ class ModelCase(NamedTuple):
     ----------
     model : Model
     federation : Federation
-        Six clients, one of them with a single row.
+        Six clients, the fourth with a single row; 12 rows or more, but few. ``LENGTHS`` will do.
     parameters : tuple
-        Some θ that T can give.
+        Four θ that T can give, or more.
     starts : tuple of Start
-        Points from which a run may begin, of no fixed point.
+        Two points or more from which a run may begin, none of them a fixed point.
     criterion : callable
         From parameters to what ``model.evaluated`` is to give, without the model's own code.
     reordered : callable
@@ -326,10 +326,30 @@ MODELS = {
 }
 
 
+def check_model_case(name, case):
+    """Raise for a row of ``MODELS`` that lacks what the contract tests take for granted."""
+    lengths = case.federation.lengths
+    multiple = np.lcm.reduce(lengths.astype(object))  # draws of a minibatch of all rows
+    for needed, holds, got in (
+        ("six clients", len(lengths) == 6, len(lengths)),
+        ("a fourth client with a single row", lengths[3:4].tolist() == [1], lengths.tolist()),
+        ("12 rows or more", lengths.sum() >= 12, lengths.sum()),
+        ("numbers of rows with a common multiple <= 100,000", multiple <= 10**5, multiple),
+        ("four parameters or more", len(case.parameters) >= 4, len(case.parameters)),
+        ("two starts or more", len(case.starts) >= 2, len(case.starts)),
+    ):
+        if not holds:
+            raise ValueError(
+                f"Expected {needed} in row {name!r} of MODELS, got {got}. ModelCase says what a "
+                "row is made of."
+            )
+
+
 @cache
 def model_case(name):
     """Row of ``MODELS``, made once for all tests, none of which may write into it."""
     case = MODELS[name]()
+    check_model_case(name, case)
     read_only(tuple(vars(case.model).values()))
     return read_only(case)
 

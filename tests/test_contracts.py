@@ -15,6 +15,7 @@ from problems import (
     SETTINGS,
     SOLVERS,
     arrays_in,
+    check_model_case,
     copied,
     first_rounds,
     make_problem,
@@ -86,6 +87,26 @@ def frozen(*values):
     """All arrays of nested tuples, which nobody may write into any more, and their copies."""
     arrays = arrays_in(read_only(values))
     return arrays, [array.copy() for array in arrays]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "message"),
+    [
+        ({"lengths": (9, 4, 17, 1)}, "six clients in row 'mine' of MODELS, got 4"),
+        ({"lengths": (9, 4, 17, 2, 6, 11)}, "a fourth client with a single row"),
+        ({"lengths": (2, 2, 2, 1, 2, 2)}, "12 rows or more"),
+        ({"lengths": (97, 89, 83, 1, 79, 73)}, "common multiple"),
+        ({"parameters": (0, 1)}, "four parameters or more in row 'mine' of MODELS, got 2"),
+        ({"starts": (0,)}, "two starts or more"),
+    ],
+)
+def test_a_row_that_lacks_what_these_tests_need_is_told_so(lacks, message):
+    case = model_case("mixture-full")
+    check_model_case("mine", case)
+    if "lengths" in lacks:
+        lacks = {"federation": stack(ragged_clients(lacks["lengths"]))}
+    with pytest.raises(ValueError, match=message):
+        check_model_case("mine", case._replace(**lacks))
 
 
 def test_sizes_are_as_the_contract_says(case):

@@ -437,6 +437,12 @@ def sampled(model):
     return Sampled
 
 
+@pytest.mark.parametrize("name", OF_ONE_MODEL)
+def test_a_model_whose_e_step_is_sampled_keeps_the_contract(shown_model_case, name):
+    model = sampled(type(shown_model_case.model))(n_components=2, n_features=2)
+    getattr(contracts, name)(shown_model_case._replace(model=model))
+
+
 @pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
 def test_a_model_whose_e_step_is_sampled_has_no_exact_rounds(run_the_model_that_is_shown, solver):
     settings = {"solver": solver, "tol": 1e-6, "max_iter": 600}
@@ -460,8 +466,9 @@ def test_a_checkpoint_knows_the_model(run_the_model_that_is_shown, tmp_path):
     run_the_model_that_is_shown(**settings)
     _, resumed = run_the_model_that_is_shown(resume_from=path, **settings | {"max_iter": 6})
     assert resumed.history["round"][-1] == 6
-    with pytest.raises(ValueError, match="model"):
-        run_the_model_that_is_shown(sampled, resume_from=path, **settings | {"max_iter": 6})
+    for other in (sampled, lambda model: partial(model, least_rate=1e-3)):
+        with pytest.raises(ValueError, match="model"):
+            run_the_model_that_is_shown(other, resume_from=path, **settings | {"max_iter": 6})
 
 
 def test_a_solver_has_to_tell_the_log_likelihood_of_exact_rounds(
