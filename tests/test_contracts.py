@@ -716,7 +716,7 @@ def test_what_compression_cannot_have_given_is_refused_or_told_by_bytes(operator
     for vector in (*vectors_of_all_kinds(11), np.array([0.1, 0.3, 0.7, np.pi])):
         try:
             data = operator.encode(vector)
-        except ValueError:
+        except (TypeError, ValueError):
             continue
         assert_array_equal(operator.decode(data), vector)
 
@@ -831,6 +831,7 @@ def test_each_round_draws_anew(case, solver, setting):
         solver.client_half(problem, told, every, now.states)[0].quantized
         for told in (broadcast, broadcast._replace(round_index=broadcast.round_index + 1))
     )
+    # Rows are of order 1, and parameters a step of 0.05 from the last: 1e-6 is far from both.
     assert np.abs(one - other).max() > 1e-6
 
 
@@ -839,21 +840,19 @@ def test_a_client_that_was_away_is_unbiased_when_it_is_back(case, solver):
     # Client 3 has a single row: its minibatches are all rows, and nothing is random.
     problem = make_problem(case.model, case.federation, SETTINGS["minibatch"], n_inner=20)
     *_, now = run_rounds(solver, problem, case.starts[0], n_rounds=0)
-    clients, broadcast = (
-        (np.array([3]), np.array([0, 1, 2, 4, 5])),
-        broadcast_of(problem, now.server),
-    )
-    mine, others = (states_of(solver, problem, now.states, group) for group in clients)
+    broadcast, alone = broadcast_of(problem, now.server), np.array([3])
+    rest = np.delete(np.arange(6), alone)
+    mine, others = (states_of(solver, problem, now.states, group) for group in (alone, rest))
     assert np.abs(mine.controls).max() > 1e-2
     for round_index in range(13):
         natural = case.parameters[round_index % len(case.parameters)].natural
         told = broadcast._replace(round_index=round_index, natural=natural)
-        _, others = solver.client_half(problem, told, clients[1], others)
+        _, others = solver.client_half(problem, told, rest, others)
         if round_index in (0, 2, 3, 12):  # away for one round, and for eight
             before = mine.controls
-            message, mine = solver.client_half(problem, told, clients[0], mine)
+            message, mine = solver.client_half(problem, told, alone, mine)
             got = message.quantized + before + told.reference
-            want = case.model.all_rows(case.federation, natural, clients[0]).statistics
+            want = case.model.all_rows(case.federation, natural, alone).statistics
             # A few additions of numbers of order 10, in each of four rounds.
             assert_allclose(got, want, rtol=0, atol=1e-12)
             assert_allclose(mine.controls, before + message.quantized, rtol=0, atol=1e-12)
