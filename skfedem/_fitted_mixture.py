@@ -171,17 +171,18 @@ class FittedMixture(
             For what is no such table, NaN or inf in it, or other features than those of the fit, or
             ``sample_weight`` that does not match it; errors in a list name the client.
         """
-        log_likelihoods = self._all_log_likelihoods(X)
-        if sample_weight is None:
-            return float(np.mean(log_likelihoods))
-        return float(np.average(log_likelihoods, weights=check_row_weights(X, sample_weight)))
+        log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
+        return log_likelihood / n_samples
 
-    def aic(self, X: ClientsLike) -> float:
+    def aic(self, X: ClientsLike, sample_weight: RowWeights | None = None) -> float:
         """Akaike information criterion on X (the lower the better).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or a list of them
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+            How often each row counts, as in ``score``. Here the size of weights matters, not only
+            their ratios: an integer weight is equivalent to repeating the row.
 
         Returns
         -------
@@ -193,17 +194,20 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit;
-            errors in a list name the client.
+            For what is no such table, NaN or inf in it, or other features than those of the fit, or
+            ``sample_weight`` that does not match it; errors in a list name the client.
         """
-        return float(-2 * self._all_log_likelihoods(X).sum() + 2 * self._n_parameters())
+        log_likelihood, _ = self._sum_of_rows(X, sample_weight)
+        return -2 * log_likelihood + 2 * self._n_parameters()
 
-    def bic(self, X: ClientsLike) -> float:
+    def bic(self, X: ClientsLike, sample_weight: RowWeights | None = None) -> float:
         """Bayesian information criterion on X (the lower the better).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or a list of them
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+            How often each row counts, as in ``aic``: ``n_samples`` is their sum.
 
         Returns
         -------
@@ -215,12 +219,11 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit;
-            errors in a list name the client.
+            For what is no such table, NaN or inf in it, or other features than those of the fit, or
+            ``sample_weight`` that does not match it; errors in a list name the client.
         """
-        log_likelihoods = self._all_log_likelihoods(X)
-        penalty = np.log(len(log_likelihoods)) * self._n_parameters()
-        return float(-2 * log_likelihoods.sum() + penalty)
+        log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
+        return -2 * log_likelihood + float(np.log(n_samples)) * self._n_parameters()
 
     def sample(self, n_samples: int = 1) -> tuple[FloatArray, IntArray]:
         """Draw rows from the fitted mixture.
@@ -291,9 +294,14 @@ class FittedMixture(
         pooled.precisions_cholesky_ = self.precisions_cholesky_
         return pooled
 
-    def _all_log_likelihoods(self, X):
+    def _sum_of_rows(self, X, sample_weight):
+        """Log-likelihood of all rows together, and how many they are or what they weigh."""
         values = self.score_samples(X)
-        return np.concatenate(values) if isinstance(values, tuple) else values
+        values = np.concatenate(values) if isinstance(values, tuple) else values
+        if sample_weight is None:
+            return float(values.sum()), len(values)
+        weights = check_row_weights(X, sample_weight)
+        return float((values * weights).sum()), float(weights.sum())
 
     def _n_parameters(self):
         """Number of free parameters."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from operator import itemgetter
+
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
@@ -24,6 +27,10 @@ from .solvers._report import Wording, calmer, warn_outcome
 # and up to 0.7, as if converged, at 100,000; with a fixed step 0.1 at 100, and 65 or more at 1,000.
 _LARGEST_SPREAD = 1e4
 _LARGEST_SPREAD_OF_SLOW_ROUNDS = 500
+# Gaussian cells whose mean is more than this many times their deviation: its square, times ``tol``,
+# is the square of that. Up to 1e3 fits without effects were right, at 1e4 they said that they had
+# not converged, at 1e6 they stopped as if converged, and missing cells were off by the whole mean.
+_LARGEST_OFFSET = 1e3
 # An objective that ends this much of it above that of the start is worth a word.
 _LARGE_RISE = 0.1
 # A mean this many times the largest of an observed cell is extrapolated. With the default penalty,
@@ -56,13 +63,16 @@ def warn_of_fit(imputer, X, cells, problem, result):
     """
     _warn_of_silent(cells)
     _warn_of_lines(imputer, X, cells)
+    _warn_of_repeated_labels(imputer)
+    if imputer.family == "gaussian" and imputer.effects == "none":
+        _warn_of_offset(cells)
     if imputer.family == "poisson":
         warn_of_guard(result.server.statistics.iterate.theta)
     _warn_of_spread(imputer, problem, result)
-    _warn_of_end(imputer, problem, result)
+    _warn_of_end(imputer, cells, problem, result)
 
 
-def _warn_of_end(imputer, problem, result):
+def _warn_of_end(imputer, cells, problem, result):
     """Say how the run of a fit ended: above its start, interrupted, or not converged."""
     begun, ended, rise = result.begun, imputer.objective_, 0.0
     if ended > begun:
@@ -82,10 +92,18 @@ def _warn_of_end(imputer, problem, result):
         left="were too long for the curvature",
         remedy="" if is_auto(imputer.step_size) else '; or use step_size="auto"',
         # Not a larger tol, which would end fits of counts short of the optimum, see its docstring.
-        otherwise=instead_of_more_rounds(imputer),
+        otherwise=[*_instead_of_a_ridge(imputer, cells), *instead_of_more_rounds(imputer)],
     )
     schedule = step_schedule(in_python_numbers(imputer), problem)
     warn_outcome(imputer, result, schedule, wording, is_worse=is_worse)
+
+
+def _instead_of_a_ridge(imputer, cells):
+    """What to advise where effects are held back by more than the noise of all cells."""
+    squares = np.sum(imputer.row_effects_**2) + np.sum(imputer.column_effects_**2)
+    if imputer.family == "gaussian" and imputer.effects_penalty * squares > cells.counts.sum():
+        return ["decrease effects_penalty, as effects are far larger than 1"]
+    return []
 
 
 def _warn_of_silent(cells):
@@ -96,6 +114,33 @@ def _warn_of_silent(cells):
         warn(
             f"{len(silent)} of {len(ids)} clients have no observed cell and contribute nothing: "
             f"{names}{', ...' if len(silent) > 5 else ''}.",
+            UserWarning,
+        )
+
+
+def _warn_of_repeated_labels(imputer):
+    """Warn of rows with one label, which are sites of their own all the same."""
+    labels = imputer._row_labels
+    if labels is None or labels.is_unique or imputer.rows == "disjoint":
+        return
+    label, times = max(Counter(labels).items(), key=itemgetter(1))
+    warn(
+        f"{times} rows have the label {label_text(label)}: each was taken for a site of its own. "
+        "If they are visits to one site, give one row a site, or triplets with shape=, of which "
+        "several may be of one cell.",
+        UserWarning,
+    )
+
+
+def _warn_of_offset(cells):
+    """Warn of cells so far from 0 that fits without an intercept stop before they differ."""
+    mean = np.average(cells.values, weights=cells.counts)
+    deviation = np.sqrt(np.average((cells.values - mean) ** 2, weights=cells.counts))
+    if abs(mean) > _LARGEST_OFFSET * deviation > 0:
+        warn(
+            f"Cells lie around {mean:.3g} and differ by {deviation:.3g}. With effects='none' the "
+            "low-rank part has to make up for their mean, and a fit may stop, converged, long "
+            "before missing cells have settled. Subtract the mean, or use effects='both'.",
             UserWarning,
         )
 

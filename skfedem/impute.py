@@ -239,6 +239,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     With a bound on the rank that is below what the penalty leaves, the objective is not convex: it
     has several optima, and runs that differ in noise or in their start may end in different ones.
 
+    Gaussian cells far from 0 need effects, or to be centred: a fit with ``effects="none"`` warns
+    where their mean is a thousand times what they differ by, and what follows does not hold then.
     When a fit with exact rounds stops, its objective may still be ten to a hundred times ``tol``
     above the minimum, relatively; a thousand times without column effects or where the rank binds,
     and a few thousand times where counts in the thousands differ in a way that effects do not
@@ -421,8 +423,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             For clients without an observed cell, which contribute nothing; for what looks like
             triplets without their ``shape``; for a ``batch_size`` above the number of cells of
             every client; for a ``Compressor`` object that is not used, or is coarser than
-            ``omega``; for Poisson means that were capped because exp would overflow; and for a cell
-            that holds the others back, as its count is so large or it was observed so often.
+            ``omega``; for rows of a DataFrame that have one label; for Gaussian cells far from 0
+            without effects; for Poisson means that were capped because exp would overflow; and for
+            a cell that holds the others back, as its count is so large or it was observed so often.
         """
         self._check_parameters()
         checked, settings = clone(self), in_python_numbers(self)
@@ -475,7 +478,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     def _check_parameters(self):
         if self.rank is not None:
-            hint = "None is no bound."
+            hint = "None is no bound; for effects alone give a large penalty."
             check_number("rank", self.rank, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
         check_number("penalty", self.penalty, low=0, hint="0 is no penalty.")

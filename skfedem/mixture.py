@@ -147,8 +147,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         when the M-step's objective gains less than half of ``tol`` over each of three sweeps in a
         row, where a sweep is the rounds whose step sizes add up to 1, at least ten, in which at
         least as many messages came as there are clients. (Half, as the log-likelihood gains twice
-        as much along a plateau.) With VR-FedEM's minibatches a pass over all rows has to confirm
-        it: a new outer loop begins for this.
+        as much along a plateau.) Very noisy rounds, of ω = 8 and p = 0.3 say, may still stop a
+        little sooner than exact ones do; 1e-5 is safer. With VR-FedEM's minibatches a pass over all
+        rows has to confirm it: a new outer loop begins for this.
     reg_covar : float, default=1e-6
         Added to every variance, in squared units of the features. Where the rounding of second
         moments, 64 eps in standard units, may be larger, it is allowed for as well; a constant

@@ -465,7 +465,18 @@ BAD = {
         [MATRICES[0], *frames_of(MATRICES[1:])],
         {},
         ValueError,
-        ["no row labels", "client 0", "got row labels for client 1", "or give rows=.disjoint."],
+        [
+            "no row labels for",
+            "client 0",
+            r"got row labels \(from 'dune'\) for client 1",
+            "or give rows=.disjoint.",
+        ],
+    ),
+    "rows numbered from 0 and in another order": (
+        frames_of(MATRICES[:1], None) + frames_of(MATRICES[1:2], [1, 0, 2, 3]),
+        {},
+        ValueError,
+        [r"the row labels 0, 1, 2, \.\.\. for every", r"got row labels \(from 1\) for client 1"],
     ),
     "names and numbers": (
         frames_of(MATRICES, months=["may", "june", 7]),

@@ -931,6 +931,44 @@ def test_lines_without_their_shape_are_told():
     imputer.fit(together[None])
 
 
+def test_rows_with_one_label_are_told():
+    table = np.where(CLIENTS[0] == CLIENTS[0], CLIENTS[0], CLIENTS[1])
+    names = ["dune", "bog", *range(2, N_ROWS)]
+    imputer = FederatedMatrixImputer(**QUICK).fit(pd.DataFrame(table, index=names))  # no warning
+    names[5] = names[7] = "bog"
+    with pytest.warns(UserWarning, match="3 rows have the label 'bog': each was taken for a site"):
+        imputer.fit(pd.DataFrame(table, index=names))
+    imputer.set_params(rows="disjoint").fit([pd.DataFrame(table, index=names)])
+
+
+@pytest.mark.parametrize(("offset", "warns"), [(900.0, False), (-1100.0, True)])
+def test_cells_far_from_0_are_told_without_effects(offset, warns):
+    values = np.random.default_rng(0).normal(size=(30, 8))
+    values[0, 0] = np.nan
+    centred = (values - np.nanmean(values)) / np.nanstd(values)
+    imputer = FederatedMatrixImputer(2, effects="none", max_iter=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        imputer.fit(centred + offset)
+        # With effects, it is nothing to speak of.
+        clone(imputer).set_params(effects="both").fit(centred + offset)
+    said = [str(warning.message) for warning in caught]
+    says = r"Cells lie around -1\.1e\+03 and differ by 1\. .* Subtract the mean, or use"
+    assert [bool(re.match(says, text)) for text in said].count(True) == warns
+
+
+def test_effects_that_the_ridge_holds_back_are_told():
+    rng = np.random.default_rng(0)
+    sites = 1e4 * rng.normal(size=(40, 1)) + rng.normal(size=(40, 24))
+    sites[rng.random(sites.shape) < 0.5] = np.nan
+    imputer = FederatedMatrixImputer(3, penalty=3.0, max_iter=2)
+    with pytest.warns(ConvergenceWarning, match="or decrease effects_penalty, as effects are far"):
+        imputer.fit(sites)
+    with pytest.warns(ConvergenceWarning) as caught:
+        imputer.fit(sites / 1e4)
+    assert "effects_penalty" not in str(caught[0].message)
+
+
 def test_feature_names(fitted, named):
     assert named.feature_names_in_.tolist() == MONTHS
     assert named.get_feature_names_out().tolist() == MONTHS
@@ -1842,7 +1880,11 @@ def test_integers_and_booleans():
 
 PARAMETERS = [
     ({"rank": 9}, ValueError, r"rank <= min\(n_rows, n_columns\), got 9 .* shape \(12, 8\)"),
-    ({"rank": 0}, ValueError, "rank to be an integer >= 1, got 0. None is no bound"),
+    (
+        {"rank": 0},
+        ValueError,
+        "rank to be an integer >= 1, got 0. None is no bound; for effects alone",
+    ),
     ({"rank": 2.0}, TypeError, "rank to be an integer"),
     ({"family": "normal"}, ValueError, "family to be one of 'gaussian', 'bernoulli', 'poisson'"),
     ({"penalty": -1}, ValueError, "penalty to be a number >= 0, got -1"),

@@ -59,6 +59,15 @@ def assert_same_fit(one, other, **tolerance):
 # ---- integer weights are repeated rows
 
 
+def test_criteria_count_integer_weights_as_repeated_rows():
+    gm = fit(FederatedGaussianMixture(**GIVEN), CLIENTS)
+    for criterion in (gm.aic, gm.bic):
+        assert_allclose(criterion(X, sample_weight=WEIGHT), criterion(np.concatenate(REPEATED)))
+        assert_allclose(criterion(CLIENTS, sample_weight=WEIGHTS), criterion(REPEATED))
+        # Unlike the score, they depend on how many rows there are.
+        assert abs(criterion(X, sample_weight=2 * WEIGHT) - criterion(X)) > 100
+
+
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 @pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
 def test_integer_weights_are_repeated_rows(covariance_type, client_weights):

@@ -58,13 +58,12 @@ def check_same_labels(X, rows):
             or_else = ", or give rows='disjoint' if it has rows of its own" * (axis == "row")
             if want is None or got is None:
                 of_first, of_other = (
-                    f"{axis} labels" if labels is not None else f"no {axis} labels"
-                    for labels in (want, got)
+                    _kind_of_labels(axis, labels, of) for labels, of in ((want, X[0]), (got, table))
                 )
                 raise ValueError(
                     f"Expected {of_first} for every client as for client 0, got {of_other} for "
-                    f"client {k}. Give all clients DataFrames with the same labels, or "
-                    f"none{or_else}."
+                    f"client {k}. Give all clients DataFrames with the same labels, in one order, "
+                    f"or none{or_else}."
                 )
             difference = unlike(want, got)
             if difference is None:
@@ -74,6 +73,13 @@ def check_same_labels(X, rows):
                 f"Expected the {axis} labels of client 0 for every client, in that order: {old} "
                 f"for {axis} {place}, got {new} for client {k}. Reindex it{or_else}."
             )
+
+
+def _kind_of_labels(axis, labels, table):
+    """What sort of labels a table has, for a message."""
+    if labels is not None:
+        return f"{axis} labels (from {label_text(labels[0])})"
+    return f"the {axis} labels 0, 1, 2, ..." if is_frame(table) else f"no {axis} labels"
 
 
 def unlike(want, got):
