@@ -26,7 +26,11 @@ from skfedem.models import gaussian_mixture
 from skfedem.models.covariances import roots_and_inverses
 from skfedem.models.mixture_assignment import sums_of_nearest
 from skfedem.models.mixture_domain import in_domain, keeps
-from skfedem.models.mixture_parameters import in_row_units, in_standard_units
+from skfedem.models.mixture_parameters import (
+    in_row_units,
+    in_standard_units,
+    lost_in_rounding,
+)
 from skfedem.models.units import ROUNDING
 
 every_covariance_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
@@ -299,6 +303,59 @@ def test_variances_that_are_negative_by_rounding_alone_are_inside():
         there = table(model, statistics.copy())
         there[0, 4] -= square - total**2 / mass + below * ROUNDING
         assert in_domain(model, there.ravel()) == is_inside
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
+def test_a_variance_that_is_negative_by_rounding_counts_as_none(covariance_type):
+    # Over the mass of a rare component, this rounding is many times what reg_covar adds.
+    model, statistics = at_rows(covariance_type, reg_covar=1e-10)
+    there, mass = table(model, statistics.copy()), 1e-6
+    there[0] *= mass / there[0, 0]
+    second = {"diag": there[0, 1:4] ** 2, "spherical": (there[0, 1:4] ** 2).sum()}[covariance_type]
+    there[0, 4:] = second / mass - 0.5 * ROUNDING
+    assert in_domain(model, there.ravel())
+    parameters = model.maximization(there.ravel())
+    added = model.regularization(parameters.means)[0]
+    assert_array_equal(parameters.covariances[0], added)
+    assert np.all(added < 0.5 * ROUNDING / mass / 3)
+
+
+@pytest.mark.parametrize(("share", "is_lost"), [(0.5, True), (2.0, False)])
+def test_a_variance_that_reg_covar_gives_is_not_lost_in_rounding(share, is_lost):
+    model, _ = small_model("diag", n_components=2)
+    rounding = ROUNDING * (1 + 10.0**2)
+    model = replace(model, reg_covar=share * rounding * model.units.scale[0] ** 2)
+    means = np.array([[10.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    covariances = np.ones((2, 3))
+    covariances[0, 0] = model.regularization(means)[0, 0]  # no scatter
+    parameters = model.parameters(np.array([0.5, 0.5]), means, covariances)
+    assert lost_in_rounding(model, parameters).tolist() == ([0] if is_lost else [])
+
+
+@every_covariance_type
+def test_a_component_of_rounding_alone_has_the_mean_of_all_rows(covariance_type):
+    # Steps leave as much of its sums as of its mass, or more: their quotient says nothing.
+    model, statistics = at_rows(covariance_type, reg_covar=1e-6)
+    there = table(model, statistics.copy())
+    there[0], there[0, 0] = 1e-15, 1e-17
+    assert_array_equal(model.maximization(there.ravel()).means[0], 0.0)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
+def test_statistics_are_zero_along_axes_without_variance(covariance_type):
+    # As those of rows are, wherever the given means lie and however wide the components are.
+    generator = np.random.default_rng(1)
+    rows = generator.standard_normal((40, 3)) * [1.0, 0.0, 2.0] + 3.0
+    model = mixture_model(stack(np.split(rows, [5, 20])), covariance_type, 2)
+    shape = {"full": (2, 1, 1), "tied": (1, 1), "diag": (2, 1)}[covariance_type]
+    one = np.ones(3) if covariance_type == "diag" else np.eye(3)
+    parameters = model.parameters(
+        np.array([0.3, 0.7]), generator.standard_normal((2, 3)), np.tile(one, shape)
+    )
+    of_rows = (model.features(rows) != 0).any(axis=1)
+    assert not of_rows.all()
+    statistics = table(model, model.statistics_of(parameters))
+    assert_array_equal(statistics != 0, np.tile(of_rows, (2, 1)))
 
 
 def test_a_step_does_not_carry_means_beyond_the_rows_of_a_known_covariance():

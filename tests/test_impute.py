@@ -2066,6 +2066,16 @@ def test_a_large_flock_is_no_matter_where_rounds_have_momentum():
         fit_with_a_flock(100_000, tol=1e-4)
 
 
+@pytest.mark.parametrize(("shape", "width"), [((4, 4), 4), ((1, 17), 5)])
+def test_cells_are_numbered_from_0(shape, width):
+    # The last of 16 cells is the 15th, of 4 bits.
+    seen = np.full(shape, np.nan)
+    seen[0, :2] = 0.0, 1.0
+    imputer = FederatedMatrixImputer(1, effects="none", max_iter=0).fit([seen])
+    # And a byte for each count.
+    assert imputer.history_["uplink_bits"][0] == 2 * (width + 8)
+
+
 def test_counts_of_observations_take_bytes_of_7_bits():
     def bits(n_times):
         visits = np.full((n_times, 2, 2), np.nan)

@@ -252,6 +252,23 @@ def test_minibatches_of_clients_of_very_unlike_effort_do_not_diverge(family, sol
     assert end - best < share_left * (start - best)
 
 
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_the_norm_of_a_field_does_not_depend_on_the_step_along_it(adaptive):
+    # From nothing, of full rank and without a penalty, a step is γ η W.
+    problem = problem_of(
+        observations("gaussian", overlap=True), "gaussian", penalty=0.0, effects="none",
+        adaptive=adaptive,
+    )  # fmt: skip
+    model = problem.model
+    start = start_run(model, problem.federation).statistics
+    field = np.random.default_rng(0).standard_normal(len(start.sums))
+    expected = np.square(model.scale * field).sum()
+    assert_allclose(model.field_sq_norm(start, field), expected, rtol=1e-10)
+    for step_size in (1.0, 0.5, 1e-3):
+        step = model.server_step(start, field, step_size, exact=False)
+        assert_allclose(step.field_sq_norm, expected, rtol=1e-10)
+
+
 def test_a_penalty_that_leaves_nothing_is_no_trouble_however_long_the_run():
     data = observations("gaussian", overlap=False)
     problem = problem_of(data, "gaussian", penalty=1e3, participation=0.5)

@@ -24,7 +24,7 @@ from sklearn.utils import check_random_state
 
 from problems import assert_same_fit, fit_unconverged, lower_bounds
 from skfedem import FederatedGaussianMixture, _fitted_mixture, _parallel
-from skfedem._federation import Federation
+from skfedem._federation import Federation, offsets_of, weights_of_clients
 from skfedem._random import INITIALISATION, generator
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from skfedem.models import mixture_assignment, mixture_start
@@ -882,6 +882,18 @@ def start_of(clients, n_components=3, **parameters):
     return FederatedGaussianMixture(n_components, max_iter=0, **parameters).fit(clients)
 
 
+def test_kmeans_plusplus_tells_rows_apart_that_are_far_from_the_origin():
+    # Squares of 2**30 have no digits below 256, where distances of rows are. Sums are exact.
+    clients = [np.round(rows * 2**16) / 2**16 for rows in CLIENTS]
+    for seed in range(5):
+        here, there = (
+            start_of([rows + shift for rows in clients], init_params="k-means++", random_state=seed)
+            for shift in (0.0, 2.0**30)
+        )
+        # Rounding of means of that size.
+        assert_allclose(there.means_ - 2.0**30, here.means_, rtol=0, atol=1e-6)
+
+
 def test_clients_of_one_row_send_no_centroid():
     assert centroids_sent(X[:1], 3, 0)[1] == 0
     # Their mean, which all clients send first, is that row: the start is k-means of all rows.
@@ -943,6 +955,20 @@ def test_clients_that_are_drawn_stand_for_all():
     cohort, shares = mixture_assignment._cohort(rng, np.append([0.5, 0.5], np.zeros(300)))
     assert cohort.tolist() == [0, 1]
     assert shares.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
+def test_centroids_count_as_much_as_the_clients_that_send_them(client_weights):
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(k, 1, size=(length, 2)) for k, length in enumerate((10, 200, 45))]
+    lengths = np.array([10, 200, 45])
+    weights = weights_of_clients(lengths, client_weights)
+    federation = Federation(np.concatenate(clients), offsets_of(lengths), weights)
+    model, _ = mixture_start.standardise(FederatedGaussianMixture(1), federation, Given())
+    centers, *_ = mixture_assignment._CENTERS["kmeans"](model, federation, 0)
+    # One centroid each: the client's mean.
+    means = [rows.mean(axis=0) for rows in clients]
+    assert_allclose(centers[0], weights @ means, rtol=1e-12)
 
 
 def test_the_start_weighs_clients_as_the_fit_does():
@@ -1039,15 +1065,16 @@ def test_warm_start_is_one_start(capsys):
     assert capsys.readouterr().out.count("Start") == 1
 
 
-@pytest.mark.parametrize("seed", [0, 5, 7])
-def test_n_init_keeps_the_first_of_starts_that_end_alike(seed):
+@pytest.mark.parametrize(
+    ("init_params", "seed"),
+    [("kmeans", 0), ("kmeans", 5), ("kmeans", 7), *(("random_from_data", k) for k in (0, 1, 3))],
+)
+def test_n_init_keeps_the_first_of_starts_that_end_alike(init_params, seed):
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(center, 1, size=(50, 2)) for center in CENTERS])
+    parameters = {"init_params": init_params, "random_state": seed, "tol": 1e-12, "max_iter": 500}
     first, best = (
-        FederatedGaussianMixture(3, n_init=n_init, random_state=seed, tol=1e-12, max_iter=500).fit(
-            rows
-        )
-        for n_init in (1, 10)
+        FederatedGaussianMixture(3, n_init=n_init, **parameters).fit(rows) for n_init in (1, 10)
     )
     # All starts end in one optimum, up to rounding, with the components in another order.
     assert_array_equal(best.means_, first.means_)
@@ -1205,6 +1232,18 @@ def test_parameters_of_the_minibatches_matter(other):
     want = FederatedGaussianMixture(**parameters).fit(CLIENTS)
     got = FederatedGaussianMixture(**{**parameters, **other}).fit(CLIENTS)
     assert (got.means_ != want.means_).any()
+
+
+@pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
+def test_the_length_of_loops_does_not_matter_where_all_rows_are_read(solver):
+    parameters = {**STOCHASTIC, "solver": solver, "batch_size": None, "max_iter": 300}
+    one, many = (
+        FederatedGaussianMixture(**{**parameters, "n_inner": n_inner}).fit(CLIENTS)
+        for n_inner in (1, 250)
+    )
+    assert one.converged_
+    assert one.n_iter_ == many.n_iter_
+    assert_array_equal(one.means_, many.means_)
 
 
 # ------------------------------------------------------------------ when a fit ends

@@ -2,6 +2,8 @@
 
 import pickle
 import warnings
+from copy import deepcopy
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -549,6 +551,15 @@ def test_a_lone_client_that_misses_half_of_the_calls(covariance_type, omega):
     assert gm.history_["safeguarded"].sum() == 0
 
 
+def test_an_epoch_of_a_stream_is_of_the_rows_that_were_read():
+    gm = FederatedGaussianMixture(**NOISY)
+    for first in range(0, 600, 100):
+        gm.partial_fit(np.split(X[first : first + 100], 5))  # 20 rows each
+    n_active = gm.history_["n_active"][1:]
+    assert len(set(n_active)) > 1
+    assert_allclose(np.diff(gm.history_["epoch"]), n_active / 5, rtol=1e-12, atol=1e-12)
+
+
 def test_a_call_that_nobody_takes_part_in():
     gm = FederatedGaussianMixture(**NOISY | {"participation": 1e-9, "control_init": "zeros"})
     gm.partial_fit(X[:100])
@@ -982,6 +993,16 @@ def test_the_first_call_is_one_of_a_stream():
     begun = fit(FederatedGaussianMixture(**given, max_iter=0), CLIENTS)
     first = FederatedGaussianMixture(**given).partial_fit(CLIENTS)
     assert_same(first, begun.partial_fit(CLIENTS), **ALMOST)
+
+
+def test_a_fit_after_a_stream_is_none():
+    # Its clients tell the second moment once, so that messages are in the units of a fit again.
+    given = {**NOISY, "covariance_type": "tied", "warm_start": True, "max_iter": 3}
+    streamed = FederatedGaussianMixture(**given).partial_fit(CLIENTS)
+    other = deepcopy(streamed)
+    model = replace(other._memory.model, in_stream=False)
+    other._memory = other._memory._replace(model=model)
+    assert_same(fit(streamed, CLIENTS), fit(other, CLIENTS), rtol=0, atol=0)
 
 
 def test_a_fit_knows_clients_of_a_stream_in_whatever_order_they_came():

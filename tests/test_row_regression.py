@@ -144,8 +144,8 @@ def test_gaussian_is_weighted_ridge_regression():
         assert_allclose(np.append(effects[row], row_factors[row]), expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("penalty", [0.7, 0.0])
-def test_gaussian_takes_one_newton_step(penalty):
+@pytest.mark.parametrize(("penalty", "ridge"), [(0.7, 0.3), (0.0, 0.3), (1e6, 1e6)])
+def test_gaussian_takes_one_newton_step(penalty, ridge):
     steps = []
 
     def variance(theta):
@@ -153,7 +153,7 @@ def test_gaussian_takes_one_newton_step(penalty):
         return GAUSSIAN.variance(theta)
 
     cells = some_cells(GAUSSIAN)
-    fit(cells, GAUSSIAN._replace(variance=variance), penalty=penalty)
+    fit(cells, GAUSSIAN._replace(variance=variance), penalty=penalty, ridge=ridge)
     assert steps == [len(cells.rows)]
 
 

@@ -227,6 +227,26 @@ def test_draws_are_those_of_repeated_rows(data):
     assert_array_equal(alone[0], drawn[-1])
 
 
+def test_a_share_that_ends_a_row_is_of_the_next_one():
+    # As where rows are repeated: the k-th of eight begins at k / 8. Products with 8 are exact.
+    weights = np.array([1, 3, 2, 2])
+    federation = federation_of_lengths([4], weights)
+    drawn = draw_weighted_minibatches(np.arange(8)[None] / 8, federation, np.array([0]))
+    assert_array_equal(drawn, [np.repeat(np.arange(4), weights)])
+
+
+def test_rounding_of_a_sum_draws_no_row_of_the_next_client():
+    # The running sums may end below the client's total, and the largest uniform in between.
+    rng, n_short = np.random.default_rng(0), 0
+    for _ in range(20):
+        federation = federation_of_lengths([100, 1], rng.random(101) + 0.1)
+        ends, total = federation.sample_weight.cumulative[99], federation.totals[0]
+        n_short += ends <= (1 - 2.0**-53) * total
+        drawn = draw_weighted_minibatches(np.array([[1 - 2.0**-53]]), federation, np.array([0]))
+        assert_array_equal(drawn, 99)
+    assert n_short > 0
+
+
 def test_a_small_weight_is_not_lost_beside_large_clients():
     lengths = np.array([1, 1000, 2, 1])
     weights = np.concatenate([[1e300], np.full(1000, 1e100), [1e-200, 3e-200], [5e-310]])

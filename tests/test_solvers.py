@@ -35,7 +35,7 @@ from skfedem.datasets import make_fedem_mixture, make_federated_mixture
 from skfedem.models._base import Step
 from skfedem.models.mixture_start import start_run
 from skfedem.solvers import _evaluation, _loop, _options
-from skfedem.solvers._base import ServerState, after_short_step
+from skfedem.solvers._base import Received, ServerState, after_short_step, server_half
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
 from skfedem.solvers.step_size import (
     MOST_AT_ONCE,
@@ -354,6 +354,18 @@ def test_a_short_step_is_followed_by_a_rest_only_where_memories_then_take_noise_
     assert after_short_step(problem._replace(**setting), server).rest_until == 0
 
 
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_a_rest_is_as_long_as_memories_need_that_learn_from_absent_clients(participation):
+    federation = stack(ragged_clients((10,) * 4))
+    problem = make_problem(
+        mixture_model(federation, "diag"), federation, participation=participation
+    )
+    # α = 1 and no compression: V_i is up to date once the client has come.
+    n_rounds = 0 if participation == 1 else 6
+    rest_until = after_short_step(problem, ServerState(7, None, None, None)).rest_until
+    assert rest_until == (7 + n_rounds if n_rounds else 0)
+
+
 # ---- what is counted
 
 
@@ -501,6 +513,14 @@ def test_clients_who_count_unlike_are_as_many_as_average_their_messages_as_well(
     federation = stack(ragged_clients((30, 10)))
     problem = make_problem(mixture_model(federation, "diag"), federation, omega=4.0)
     assert_allclose(first_step_size(problem), 0.5 * sqrt(1.6) / (5 * sqrt(4)), rtol=1e-14)
+
+
+def test_minibatches_of_clients_who_count_unlike_average_as_those_of_as_many_as_their_messages():
+    model, bounds = mixture_model(stack(ragged_clients((10,) * 4)), "diag"), []
+    for lengths, batch_size in (((30, 10), 5), ((10,) * 4, 2)):  # 1.6 times 5 rows, and 4 times 2
+        federation = stack(ragged_clients(lengths))
+        bounds.append(model.minibatch_bounds(federation, batch_size, 1.0))
+    assert_allclose(bounds[0], bounds[1], rtol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -852,6 +872,21 @@ def test_a_step_is_noisy_if_many_like_it_would_leave_the_domain():
         field[0] = -taken / step_size * statistics.reshape(2, -1)[0]
         step = model.server_step(statistics, field.ravel(), step_size, exact=False)
         assert (step.noisy, step.safeguarded, step.step_taken) == (noisy, 0, step_size)
+
+
+@pytest.mark.parametrize("lasting_noise", [True, False])
+def test_a_noisy_step_limits_those_that_follow_only_where_noise_lasts(lasting_noise):
+    federation = stack(ragged_clients((30, 20)))
+    model = mixture_model(federation, "diag", 2)
+    start = start_at(model, federation, mixture_parameters(model))
+    problem = make_problem(model, federation, omega=1.0, lasting_noise=lasting_noise)
+    step_size = 1e-4  # of which 0.6 sqrt(2 / γ) times the mass is too much to add up
+    field = np.zeros((2, model.n_functions))
+    field[0] = -90 * start.statistics.reshape(2, -1)[0]
+    server = ServerState(0, start.statistics, start.parameters, np.zeros(model.n_statistics))
+    after, info = server_half(problem, server, Received(field.ravel()), step_size)
+    assert info.step_taken == step_size
+    assert after.step_limit == (0.95 * step_size if lasting_noise else np.inf)
 
 
 def test_a_step_that_only_rare_components_cannot_stand_is_not_noisy():

@@ -221,6 +221,18 @@ def test_axes_that_are_new_have_unit_second_moments(covariance_type):
     assert_allclose(after.means_to_rows(y), then, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_of_much_wider_rows_is_no_new_axis(covariance_type, seed):
+    # The third feature follows from the others, up to rounding of rows that are 1e4 times as wide.
+    rows = np.random.default_rng(seed).normal(size=(200, 2))
+    rows = np.column_stack([rows, rows @ [0.3, 0.7]])
+    units = units_of(rows, covariance_type)
+    assert np.count_nonzero(units.varies) == 2
+    wide = moments_about(units, 1e4 * rows, covariance_type)
+    assert with_new_axes(units, wide, covariance_type) is units
+
+
 def test_rows_of_a_constant_start_get_their_scale_later():
     rows = np.random.default_rng(0).normal(size=(200, 2)) * [1, 10]
     gm = FederatedGaussianMixture(1, covariance_type="spherical", warm_start=True)

@@ -378,6 +378,17 @@ def test_a_stream_may_release_a_known_covariance_with_any_rows(rows, first, part
     assert gm.score(clients) > em.score(clients) - 0.01
 
 
+def test_a_stream_may_release_a_known_covariance_beside_a_constant_feature():
+    # The second moment is 0 along that axis: what reg_covar adds keeps it positive.
+    gm, clients = wide_of_the_rows(3)
+    clients = [np.column_stack([rows, np.full(len(rows), 7.0)]) for rows in clients]
+    means = np.column_stack([gm.means_init, np.full(3, 7.0)])
+    fit(gm.set_params(fixed_covariance=np.eye(3), means_init=means), clients)
+    gm.set_params(fixed_covariance=None).partial_fit(clients)
+    assert np.isfinite(gm.score(clients))
+    assert_allclose(gm.means_[:, 2], 7.0, rtol=1e-12)
+
+
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_regularisation_may_be_less_after_noisy_rounds(method):
     # Noise may take a variance to minus half of what reg_covar adds.
