@@ -65,9 +65,11 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     ranks : list of (int or None), default=(None,)
-        Bounds on the rank to choose from; None for no bound. The penalty sets the rank as well, and
-        predicts better than a bound does. But without a bound, time and memory of a round grow with
-        ``min(n_rows, n_columns)``: give bounds for large matrices.
+        Bounds on the rank to choose from; None for no bound. The penalty sets the rank as well, but
+        shrinks what it keeps. Where there are many weak factors, no bound predicts best; where
+        there are one or two strong ones, a bound can predict far better. ``(1, 2, None)`` finds
+        out, in two to four times the time. Without a bound, time and memory of a round grow with
+        ``min(n_rows, n_columns)``: give bounds alone for large matrices.
     penalties : int or array-like of shape (n_penalties,), default=10
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
         which are taken from the largest to the smallest.

@@ -75,7 +75,7 @@ class Compressor(ABC):
         Parameters
         ----------
         values : array of shape (q,), (n, q) or, with `lengths`, (sum(lengths),)
-            The vectors, finite; norms at most 2**1022.
+            The vectors, finite; norms at most 2**1022, where the operator computes norms.
         uniforms : array of the shape of `values`
             Independent draws of the uniform law on [0, 1).
         lengths : array of int of shape (n,), optional
@@ -88,8 +88,8 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            For values that are no such vectors, NaN, inf or norms above 2**1022, uniforms outside
-            [0, 1) or of another shape, or lengths that do not add up.
+            For values that are no such vectors, NaN, inf or what is too large for the operator,
+            uniforms outside [0, 1) or of another shape, or lengths that do not add up.
         """
 
     @abstractmethod
@@ -108,8 +108,8 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            For values that are no such vectors, NaN, inf or norms above 2**1022, or lengths that do
-            not add up.
+            For values that are no such vectors, NaN, inf or what is too large for the operator, or
+            lengths that do not add up.
         """
 
     @abstractmethod
@@ -128,7 +128,8 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            For values that `compress` cannot have returned, or lengths that do not add up.
+            For values whose code has no length, as `compress` cannot have returned them, or lengths
+            that do not add up.
         """
 
     def send(
@@ -166,6 +167,7 @@ class Compressor(ABC):
         Returns
         -------
         bytes
+            The first one tells the class: messages of no other class begin with it.
 
         Raises
         ------
