@@ -214,7 +214,7 @@ def _appended(old, history, trace):
         The log-likelihood of a round's rows is in the row of the parameters that had not seen them.
     """
     new = {**history.as_dict(), "weights": np.array(trace)}
-    new["epoch"] = old["epoch"][-1] + np.cumsum(new["epoch"])
+    new["epoch"] += old["epoch"][-1]
     new["round"] = old["round"][-1] + 1 + np.arange(len(trace))
     unseen = new["log_likelihood"]
     new["log_likelihood"] = np.append(unseen[1:], np.nan)

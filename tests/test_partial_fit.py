@@ -995,6 +995,14 @@ def test_the_first_call_is_one_of_a_stream():
     assert_same(first, begun.partial_fit(CLIENTS), **ALMOST)
 
 
+def test_calls_of_a_stream_end_at_whole_epochs():
+    # Twenty rounds, each of a row of 20: shares of 0.05 do not add up to 1.
+    gm = FederatedGaussianMixture(**GIVEN, batch_size=1)
+    for first in range(0, 600, 200):
+        gm.partial_fit(np.split(X[first : first + 200], 10))
+    assert_array_equal(gm.history_["epoch"][::20], range(4))
+
+
 def test_a_fit_after_a_stream_is_none():
     # Its clients tell the second moment once, so that messages are in the units of a fit again.
     given = {**NOISY, "covariance_type": "tied", "warm_start": True, "max_iter": 3}

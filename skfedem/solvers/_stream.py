@@ -79,15 +79,15 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     -------
     memory : Memory
     history : History
-        One row a round; ``log_likelihood`` is that of the parameters *before* the round.
+        One row a round; ``log_likelihood`` is that of the parameters *before* the round, and
+        ``epoch`` counts from the beginning of the call.
     trace : list
     """
     memory = in_setting(memory, problem, "stream")
     server, model, n_samples = memory.server, memory.model, memory.n_samples
     # Of all known clients, by their positions in the memory.
     controls, totals = memory.states.controls.copy(), memory.totals.astype(np.float64)
-    mass, epoch_rows = totals.sum(), problem.federation.n_samples
-    history, trace = History(), []
+    mass, n_expectations, history, trace = totals.sum(), 0, History(), []
     for clients, batch in batches(problem.federation, problem.batch_size):
         here, own = at[clients], batch.totals
         totals[here] += own
@@ -101,9 +101,10 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         step_size = _step_to_ask(now, server, schedule, n_samples)
         n_samples += batch.n_samples
         states = fedem.ClientStates(controls[here])
-        server, model, row = _round(now, server, states, step_size, epoch_rows, workers)
+        server, model, n_read, row = _round(now, server, states, step_size, workers)
         controls[here] = states.controls
-        history.append(**row)
+        n_expectations += n_read
+        history.append(epoch=n_expectations / problem.federation.n_samples, **row)
         trace.append(model.trace(server.parameters))
     memory = memory._replace(
         totals=totals,
@@ -144,7 +145,7 @@ def _step_to_ask(problem, server, schedule, n_samples):
     return schedule(server.round_index + 1)
 
 
-def _round(problem, server, states, step_size, epoch_rows, workers):
+def _round(problem, server, states, step_size, workers):
     """Round of FedEM on the rows of a batch, about which the model may be told anew.
 
     The active clients' entries in ``states`` are overwritten.
@@ -158,16 +159,15 @@ def _round(problem, server, states, step_size, epoch_rows, workers):
         Of the clients of the batch.
     step_size : float
         γ.
-    epoch_rows : int
-        Number of rows whose expectations make an epoch.
     workers : Workers
 
     Returns
     -------
     server : ServerState
     model : Model
+    n_expectations : int
     row : dict
-        Of the history.
+        Of the history, without the epoch.
     """
     model, federation = problem.model, problem.federation
     active = active_clients(problem, server.round_index)
@@ -186,7 +186,6 @@ def _round(problem, server, states, step_size, epoch_rows, workers):
     n_downlink = model.downlink_numbers(federation, active) + n_numbers * len(active)
     row = {
         "round": server.round_index,
-        "epoch": received.n_expectations / epoch_rows,
         "field_sq_norm": info.field_sq_norm,
         "step_size": info.step_taken,
         "n_active": len(active),
@@ -195,4 +194,4 @@ def _round(problem, server, states, step_size, epoch_rows, workers):
         "safeguarded": info.safeguarded,
         **evaluation_columns(model, criterion),
     }
-    return server, model, row
+    return server, model, received.n_expectations, row
