@@ -1,0 +1,99 @@
+"""Rows far apart, outliers, constant features: what rounding changes, and what is told."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.mixture import GaussianMixture
+
+from problems import COVARIANCE_TYPES, fit_unconverged
+from skfedem import FederatedGaussianMixture
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_rounding_of_whitened_rows_does_not_change_a_run(covariance_type):
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(center, 1, size=(100, 4)) for center in (-3, 0, 3)])
+    rows = PCA(whiten=True).fit_transform(rows)
+    start = {"covariance_type": covariance_type, "means_init": rows[[0, 100, 200]]}
+    gm = FederatedGaussianMixture(
+        3, **start, omega=1.0, participation=0.5, batch_size=5, random_state=0, tol=0, max_iter=30
+    )
+    fits = []
+    for size in (0, 1e-15):
+        nudged = rows * (1 + size * rng.normal(size=rows.shape))
+        fits.append(fit_unconverged(clone(gm), nudged, clients=np.arange(300) % 6).means_)
+    # Messages are rounded at random, by the same draws; 30 rounds add roundings up, and no more.
+    assert_allclose(*fits, rtol=0, atol=1e-12)
+
+
+def apart(distance, seed=0):
+    """Clients with one component each, of variance 1 and so far apart."""
+    rng = np.random.default_rng(seed)
+    clients = [rng.normal(k * distance, 1, size=(60, 2)) for k in (-1, 0, 1)]
+    return clients, np.array([client.mean(axis=0) for client in clients])
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_components_far_apart_keep_their_covariances(covariance_type):
+    clients, means = apart(1e6)
+    given = {"covariance_type": covariance_type, "means_init": means}
+    gm = FederatedGaussianMixture(3, **given).fit(clients)  # warns nothing
+    rows = np.concatenate(clients)
+    theirs = GaussianMixture(3, **given).fit(rows)
+    # Second moments in units of 1e6 have four digits of a variance left.
+    assert gm.score(rows) == pytest.approx(theirs.score(rows), abs=3e-3)
+    assert gm.lower_bound_ == pytest.approx(gm.score(rows), abs=3e-3)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_covariances_that_rounding_widens_are_told(covariance_type):
+    clients, means = apart(1e8)
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, means_init=means)
+    says = r"Covariances of components \[0, 1, 2\] are smaller than second moments in float64"
+    with pytest.warns(UserWarning, match=says):
+        gm.fit(clients)
+    assert np.isfinite(gm.covariances_).all()
+    # A known covariance needs no second moment.
+    gm.set_params(covariance_type="tied", fixed_covariance=np.eye(2)).fit(clients)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_wrong_cell_is_no_error(seed):
+    rng = np.random.default_rng(5)
+    rows = np.concatenate([rng.normal(center, 1, size=(50, 3)) for center in (-4, 0, 4)])
+    rows[7, 1] = 1e5
+    gm = FederatedGaussianMixture(4, random_state=seed)
+    with pytest.warns(UserWarning, match="Look for outliers"):
+        gm.fit([rows[:75], rows[75:]])
+    assert np.isfinite(gm.score(rows))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_code_for_what_is_missing_is_no_error(seed):
+    # Components die out between it and the rows: rounding of Ŝ over their mass is a large variance.
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(200, 1))
+    rows[rng.random(200) < 0.2] = 99999
+    gm = FederatedGaussianMixture(5, random_state=0)
+    with pytest.warns(UserWarning, match="Look for outliers"):
+        gm.fit(rows, clients=np.arange(200) % 4)
+    log_likelihood = gm.history_["log_likelihood"]
+    assert np.isfinite(gm.covariances_).all()
+    # Far better than the start, unless that had converged already.
+    assert log_likelihood[-1] > log_likelihood[0] + 5
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_features_that_are_constant_within_a_component_have_reg_covar(covariance_type):
+    rng = np.random.default_rng(0)
+    gains = np.where(rng.random(2000) < 0.9, 0.0, np.exp(rng.normal(6, 1, 2000)))
+    rows = np.column_stack([rng.integers(17, 90, 2000), gains, rng.integers(1, 99, 2000)])
+    means = np.array([[50.0, 0.0, 50.0], [50.0, 1000.0, 50.0]])
+    given = {"covariance_type": covariance_type, "means_init": means, "tol": 1e-2}
+    gm = FederatedGaussianMixture(2, **given, random_state=0).fit(rows)  # warns nothing
+    if covariance_type == "diag":
+        # What rounding leaves of a second moment, about the mean of all rows.
+        rounding = 4 * np.finfo(float).eps * gains.var()
+        assert_allclose(gm.covariances_[0, 1], 1e-6, rtol=0, atol=rounding)

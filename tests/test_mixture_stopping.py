@@ -1,0 +1,481 @@
+"""When a fit ends, and what it warns of then."""
+
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+
+from mixtures import CENTERS, CLIENTS, COMPONENTS, EXACT, N_SAMPLES, STOCHASTIC, X, evaluated_rows
+from skfedem import FederatedGaussianMixture
+from skfedem.solvers._base import ServerState
+from skfedem.solvers._loop import Run
+from skfedem.solvers._report import (
+    Wording,
+    _how_to_travel_on,
+    _rounds_enough,
+    _warn_of_steps,
+    calmer,
+)
+
+# ------------------------------------------------------------------ when a fit ends
+
+
+def test_max_iter_is_said_when_reached():
+    gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 3})
+    says = (
+        r"tol=0.0 after 3 rounds, as no fit does\. Increase tol, to see whether it converges, "
+        r"or check for degenerate data\.$"
+    )
+    with pytest.warns(ConvergenceWarning, match=says):
+        gm.fit(CLIENTS)
+    assert gm.n_iter_ == 3
+    assert not gm.converged_
+    assert gm.history_["round"].tolist() == [0, 1, 2, 3]
+
+
+def test_one_round_is_one_round():
+    gm = FederatedGaussianMixture(**{**EXACT, "tol": 1e-9, "max_iter": 1})
+    says = r"after 1 round\. Increase max_iter, or increase tol, or check for degenerate data\.$"
+    with pytest.warns(ConvergenceWarning, match=says):
+        gm.fit(CLIENTS)
+
+
+def test_minibatches_that_do_not_converge_name_the_solver_that_does():
+    gm = FederatedGaussianMixture(**EXACT, batch_size=4, max_iter=200, tol=1e-9, step_size=0.5)
+    with pytest.warns(ConvergenceWarning, match="increase tol, or use solver='vr_fedem', whose"):
+        gm.fit(CLIENTS)
+
+
+@pytest.mark.parametrize("noise", [{"omega": 0.3}, {"participation": 0.95}])
+def test_rounds_without_control_variates_name_them(noise):
+    few = {"control_step": 0.0, "step_size": 0.02, "max_iter": 510, "tol": 1e-9}
+    gm = FederatedGaussianMixture(**EXACT, **noise, **few)
+    says = r"with control_step=0, the noise .* does not die out\. Set control_step='auto', or inc"
+    with pytest.warns(ConvergenceWarning, match=says):
+        gm.fit(CLIENTS)
+
+
+@pytest.mark.parametrize("bounds", [{"max_iter": 20}, {"max_iter": None, "max_epochs": 20}])
+def test_rounds_of_small_steps_say_how_many_are_needed(bounds):
+    gm = FederatedGaussianMixture(**EXACT, tol=0.0, step_size=0.05, **bounds)
+    # 20 steps of 0.05 are one EM iteration; fifty are 1000 rounds, of an epoch each.
+    name = "max_iter" if bounds["max_iter"] else "max_epochs"
+    says = f"20 rounds, as .*: .* only 1 EM iterations.* set {name} to about 1000, and increase"
+    with pytest.warns(ConvergenceWarning, match=says):
+        gm.fit(CLIENTS)
+
+
+def test_rounds_of_steps_that_decrease_by_themselves():
+    gm = FederatedGaussianMixture(
+        **{**EXACT, "tol": 0.0, "max_iter": 30}, batch_size=4, covariance_type="tied"
+    )
+    with pytest.warns(ConvergenceWarning, match="added up to only") as caught:
+        gm.fit(CLIENTS)
+    n_rounds = int(str(caught[-1].message).split("max_iter to about ")[1].split(",")[0])
+    steps = gm.history_["step_size"]
+    # At least what a step as large as the last would need.
+    assert n_rounds > 0.95 * (30 + (50 - np.nansum(steps)) / steps[-1])
+
+
+@pytest.mark.parametrize("step_size", [5e-324, 1e-300])
+def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
+    gm = FederatedGaussianMixture(**EXACT, step_size=step_size, omega=1.0, max_iter=3, max_epochs=9)
+    with pytest.warns(
+        ConvergenceWarning, match="1,000,000 rounds would not .* use a larger step_size, "
+    ):
+        gm.fit(CLIENTS)
+    # Fifty whole steps, as above.
+    with pytest.warns(ConvergenceWarning, match="set max_iter to about 50000 and max_epochs"):
+        gm.set_params(step_size=1e-3).fit(CLIENTS)
+
+
+@pytest.mark.parametrize("method", ["fit", "fit_predict", "fit_transform"])
+def test_warnings_show_the_line_of_the_user(method):
+    gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 3})
+    with pytest.warns(ConvergenceWarning) as caught:
+        getattr(gm, method)(CLIENTS)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_no_rounds_are_not_a_failure_to_converge():
+    gm = FederatedGaussianMixture(3, max_iter=0, random_state=0).fit(CLIENTS)  # warns nothing
+    assert gm.n_iter_ == 0
+    assert gm.predict(X).shape == (N_SAMPLES,)
+
+
+@pytest.mark.parametrize("parameters", [{"omega": 1.0}, {"batch_size": 4, "solver": "vr_fedem"}])
+def test_epochs_that_the_start_uses_up(parameters):
+    gm = FederatedGaussianMixture(3, max_iter=None, max_epochs=1, random_state=0, **parameters)
+    gm.set_params(step_size=0.01)
+    says = "No round was done: the start took 1 of max_epochs=1. Increase max_epochs, or set "
+    with pytest.warns(ConvergenceWarning, match=says):
+        gm.fit(CLIENTS)
+    assert gm.n_iter_ == 0
+    gm.set_params(control_init="zeros")
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
+        gm.fit(CLIENTS)
+    assert gm.n_iter_ > 0
+
+
+def test_epochs_that_would_be_enough():
+    steps = {"step_size": 0.1, "batch_size": 5, "tol": 0.0, "max_iter": None, "random_state": 0}
+    gm = FederatedGaussianMixture(3, **steps, max_epochs=1.5)
+    # 500 rounds of 30 of the 142 rows, and one pass before.
+    enough = 1 + 500 * 6 * 5 / N_SAMPLES
+    with pytest.warns(ConvergenceWarning, match=f"max_epochs to about {int(np.ceil(enough))}, "):
+        gm.fit(CLIENTS)
+
+
+def test_variance_reduction_does_not_converge_before_it_has_read_all_rows_again():
+    # Three clients of 2,000 rows, most of each in a cluster of its own; long inner loops.
+    rng = np.random.default_rng(0)
+    centers, labels = 2.0 * rng.normal(size=(4, 5)), rng.integers(4, size=6000)
+    rows = centers[labels] + rng.normal(size=(6000, 5))
+    owners = (labels + 4 * rng.integers(3, size=6000)) % 3
+    gm = FederatedGaussianMixture(4, random_state=0)
+    exact = clone(gm).set_params(tol=1e-6, max_iter=1000).fit(rows, clients=owners)
+    reduced = gm.set_params(solver="vr_fedem", batch_size=2, n_inner=700, max_iter=20000)
+    reduced.fit(rows, clients=owners)
+    assert reduced.converged_
+    # A pass was made early, to see, and not in every round from then on.
+    assert reduced.n_iter_ < 700
+    assert reduced._memory.server.n_restarts == 1
+    assert exact.score(rows) - reduced.score(rows) < 0.002
+
+
+def test_short_exact_steps_do_not_pass_for_convergence():
+    tight = {**EXACT, "max_iter": 20_000}
+    best = FederatedGaussianMixture(**tight, tol=1e-9).fit(CLIENTS).lower_bound_
+    gaps = []
+    for step_size in (1.0, 0.1, 0.01):
+        gm = FederatedGaussianMixture(**tight, step_size=step_size, tol=1e-4).fit(CLIENTS)
+        assert gm.converged_
+        gaps.append(best - gm.lower_bound_)
+    # A round of γ gains γ of what EM does: without that, the gap would grow by 1/γ.
+    assert max(gaps) < 3 * max(gaps[0], 1e-4)
+
+
+@pytest.mark.parametrize("max_iter", [None, 10_000])
+def test_max_epochs_ends_with_the_round_that_completes_them(max_iter):
+    gm = FederatedGaussianMixture(
+        **{**STOCHASTIC, "tol": 0.0, "max_iter": max_iter, "max_epochs": 4.5}
+    )
+    with pytest.warns(ConvergenceWarning, match="max_epochs"):
+        gm.fit(CLIENTS)
+    assert gm.history_["epoch"][-1] >= 4.5
+    assert gm.history_["epoch"][-2] < 4.5
+    assert gm.n_iter_ == len(gm.history_["epoch"]) - 1
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "n_rounds", "evaluated"),
+    [(5, 60, [0, 20, 40, 60]), (30, 10, [0, 4, 7, 10]), (7, 43, [0, 15, 29, 43])],
+)
+def test_epochs_are_counted_in_rows_not_in_rounded_shares(batch_size, n_rounds, evaluated):
+    # Each of ten clients reads ``batch_size`` of its 100 rows in a round.
+    rng = np.random.default_rng(0)
+    gm = FederatedGaussianMixture(
+        batch_size=batch_size,
+        control_init="zeros",
+        max_iter=None,
+        max_epochs=3,
+        tol=0,
+        random_state=0,
+    )
+    with pytest.warns(ConvergenceWarning, match="Not converged to tol=0"):
+        gm.fit([rng.normal(size=(100, 1)) for _ in range(10)])
+    assert gm.n_iter_ == n_rounds
+    assert evaluated_rows(gm) == evaluated
+    assert_array_equal(gm.history_["epoch"], np.arange(n_rounds + 1) * batch_size / 100)
+
+
+@pytest.fixture(scope="module")
+def overlapping():
+    """Model and start, clients that overlap, so that EM needs many rounds, and where EM ends."""
+    common = {"n_components": 3, "covariance_type": "tied", "means_init": CENTERS / 3}
+    rng = np.random.default_rng(5)
+    clients = [client / 2 + rng.normal(size=client.shape) for client in CLIENTS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        pooled = FederatedGaussianMixture(**common, tol=0.0, max_iter=2000).fit(clients)
+    return common, clients, pooled.score(clients)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"participation": 0.5},
+        {"omega": 1.0, "step_size": 0.3},
+        {"solver": "vr_fedem", "batch_size": 5, "omega": 1.0, "participation": 0.7},
+    ],
+    ids=["participation", "compression", "vr_fedem"],
+)
+def test_stochastic_fits_stop_neither_early_nor_away_from_em(overlapping, parameters):
+    common, clients, pooled = overlapping
+    for seed in range(3):
+        gm = FederatedGaussianMixture(**common, **parameters, max_iter=5000, random_state=seed).fit(
+            clients
+        )
+        assert gm.converged_
+        # Three sweeps of at least ten rounds.
+        assert gm.n_iter_ >= 30
+        assert abs(gm.lower_bound_ - pooled) < 0.01
+
+
+def test_tol_governs_stochastic_fits():
+    rounds = [
+        FederatedGaussianMixture(
+            **{**STOCHASTIC, "solver": "fedem", "batch_size": None, "tol": tol, "max_iter": 5000}
+        )
+        .fit(CLIENTS)
+        .n_iter_
+        for tol in (1e-1, 1e-3, 1e-5)
+    ]
+    assert rounds[0] < rounds[1] < rounds[2]
+
+
+@pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
+def test_stochastic_rounds_leave_a_plateau_that_exact_ones_leave(solver):
+    # Means nearly alike: an iteration gains little, the next ones more, and then nothing.
+    draws = np.random.default_rng(0).normal(size=(200, 1))
+    X = draws + np.repeat([-2.0, 2.0], 100)[:, None]
+    clients = [X[k::4] for k in range(4)]
+    settings = {"n_components": 2, "covariance_type": "tied", "max_iter": 1000}
+    with pytest.warns(ConvergenceWarning):
+        start = FederatedGaussianMixture(
+            **settings | {"max_iter": 2}, means_init=[[-0.3], [0.3]]
+        ).fit(clients)
+    settings |= {
+        "weights_init": start.weights_,
+        "means_init": start.means_,
+        "precisions_init": start.precisions_,
+    }
+    optimum = FederatedGaussianMixture(**settings, tol=1e-10).fit(clients)
+    tol = 0.67 * (optimum.lower_bounds_[1] - optimum.lower_bounds_[0])
+    exact = FederatedGaussianMixture(**settings, tol=tol).fit(clients)
+    noisy = FederatedGaussianMixture(
+        **settings, tol=tol, solver=solver, omega=1e-6, step_size=0.1, random_state=0
+    ).fit(clients)
+    for gm in (exact, noisy):
+        assert gm.converged_
+        # 0.006 tol and 0.02 tol; a sweep of half that gain was quiet, and lost 1.06 tol.
+        assert gm.score(X) > optimum.score(X) - 0.05 * tol
+
+
+# ------------------------------------------------------------------ what is warned of
+
+
+@pytest.mark.filterwarnings("ignore:The fit ended")  # without the component
+def test_components_that_noise_took_are_named():
+    # Fifty of 20,000 rows; of 400 that a round reads, one is of them.
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(size=(19_950, 2)), 0.3 * rng.normal(size=(50, 2)) + [0, 9]])
+    start = {
+        "weights_init": [0.9975, 0.0025],
+        "means_init": [[0, 0], [0, 9]],
+        "precisions_init": [np.eye(2), 9 * np.eye(2)],
+        "random_state": 0,
+    }
+    clients = np.arange(len(rows)) % 20
+    exact = FederatedGaussianMixture(2, **start).fit(rows, clients=clients)
+    assert_allclose(exact.weights_[1], 0.0025, rtol=1e-6)
+    noisy = FederatedGaussianMixture(2, batch_size=2, step_size=0.5, tol=1.0, **start)
+    with pytest.warns(ConvergenceWarning, match=r"Components \[1\] ended with less than half"):
+        noisy.fit(rows, clients=clients)
+    assert len(rows) * noisy.weights_[1] < 0.5
+    # What began with nothing was taken by nobody.
+    lost = clone(noisy).set_params(warm_start=True)
+    with pytest.warns(ConvergenceWarning, match="Components"):
+        lost.fit(rows, clients=clients)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lost.fit(rows, clients=clients)
+    assert not [w for w in caught if str(w.message).startswith("Components")]
+    kept = noisy.set_params(solver="vr_fedem", step_size="auto").fit(rows, clients=clients)
+    assert_allclose(kept.weights_[1], 0.0025, rtol=0.1)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_row_of_its_own_is_a_whole_component(seed):
+    rows, species = load_iris(return_X_y=True)
+    rows[5, 0] *= 10
+    components = np.where(species > 0, 1, 0)
+    components[5] = 2
+    gm = FederatedGaussianMixture(
+        3,
+        weights_init=np.bincount(components) / 150,
+        means_init=[rows[components == g].mean(axis=0) for g in range(3)],
+        omega=0.5,
+        participation=0.1,
+        max_iter=1000,
+        random_state=seed,
+    )
+    gm.fit(rows, clients=species + 10 * (np.arange(150) % 3))  # a warning would be an error
+    assert_allclose(150 * gm.weights_[2], 1, atol=1e-3)
+
+
+def test_a_fit_that_ends_below_its_start_is_told():
+    clients = [X[g == COMPONENTS] for g in range(3)]
+    exact = FederatedGaussianMixture(3, random_state=0).fit(clients)
+    worse = FederatedGaussianMixture(
+        3,
+        weights_init=exact.weights_,
+        means_init=exact.means_,
+        precisions_init=exact.precisions_,
+        batch_size=1,
+        step_size=0.5,
+        max_iter=40,
+        random_state=0,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        worse.fit(clients)
+    (message,) = [str(w.message) for w in caught if "below its start" in str(w.message)]
+    fall = exact.score(clients) - worse.score(clients)
+    assert fall > 0.1 and f"ended {fall:.3g} nats per row" in message
+    # Nor does it take a history, where the first control variates tell what the start was worth.
+    for control_init, n_told in (("field", 1), ("zeros", 0)):
+        unseen = clone(worse).set_params(eval_every=None, control_init=control_init)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            unseen.fit(clients)
+        assert len([w for w in caught if "below its start" in str(w.message)]) == n_told
+    assert len(unseen.lower_bounds_) == 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        worse.set_params(step_size="auto", batch_size=10).fit(clients)
+    assert not [w for w in caught if "below its start" in str(w.message)]
+
+
+def test_rare_components_that_wait_are_no_shortened_steps():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 3))
+    rows[:2] = 2 + 0.1 * rng.normal(size=(2, 3))
+    gm = FederatedGaussianMixture(
+        2,
+        weights_init=[0.9993, 0.0007],
+        means_init=[[0] * 3, [2] * 3],
+        precisions_init=[np.eye(3)] * 2,
+        solver="vr_fedem",
+        batch_size=20,
+        omega=2.0,
+        eval_every=None,
+        max_iter=40,
+        random_state=2,
+    )
+    with pytest.warns(ConvergenceWarning) as caught:
+        gm.fit(rows, clients=np.arange(3000) % 10)
+    assert gm.history_["safeguarded"][-1] == 1
+    assert len(set(gm.history_["step_size"][1:])) == 1
+    assert "left rare components as they were" in str(caught[0].message)
+    assert "shortened" not in str(caught[0].message)
+
+
+@pytest.mark.parametrize(
+    ("setting", "ways"),
+    [
+        ({}, "a larger batch_size or solver='vr_fedem'"),
+        ({"omega": 4.0}, "a larger batch_size, solver='vr_fedem' or a smaller omega"),
+        (
+            {"omega": 8.0, "participation": 0.3, "solver": "vr_fedem", "n_inner": 30},
+            "a larger batch_size, a smaller n_inner, more participation or a smaller omega",
+        ),
+    ],
+)
+def test_advice_is_about_what_is_random(setting, ways):
+    rows, species = load_iris(return_X_y=True)
+    gm = FederatedGaussianMixture(
+        3, step_size=1.0, batch_size=1, max_iter=30, random_state=0, **setting
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gm.fit(rows, clients=species)
+    (message,) = [str(w.message) for w in caught if "left the domain" in str(w.message)]
+    assert f"Use a smaller step_size (it was 1), {ways}, or fewer components" in message
+
+
+def test_loops_of_one_round_are_not_advised_to_be_shorter():
+    gm = FederatedGaussianMixture(solver="vr_fedem", batch_size=5, n_inner=1)
+    assert calmer(gm) == ["a larger batch_size"]
+    assert calmer(gm.set_params(n_inner=2)) == ["a larger batch_size", "a smaller n_inner"]
+
+
+@pytest.mark.parametrize(("step_size", "expected"), [("auto", 120), (0.1, 500)])
+def test_rounds_that_are_enough_with_automatic_steps_that_were_cut(step_size, expected):
+    gm = FederatedGaussianMixture(step_size=step_size)
+
+    def schedule(number):
+        return 0.2 if number <= 20 else 1.0
+
+    # The last step was half of what the schedule asked for, and so are the later ones, whose sizes
+    # change with the number of the round: 20 of 0.1, then 0.5. A number stays what it is.
+    assert _rounds_enough(gm, 20, 20 * 0.1, 0.1, schedule) == expected
+
+
+def test_steps_out_of_the_domain_are_counted_and_said():
+    clients = [X[g == COMPONENTS] for g in range(3)]
+    gm = FederatedGaussianMixture(
+        3, step_size=1.0, batch_size=1, omega=4.0, max_iter=30, random_state=0
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gm.fit(clients)
+    messages = [str(w.message) for w in caught if w.category is ConvergenceWarning]
+    # More rounds would not help it.
+    assert len(messages) == 2 and "below its start: do not use it" in messages[1]
+    assert "left the domain" in messages[0]
+    assert "smaller step_size" in messages[0]
+    assert "or drop linearly dependent features" in messages[0]
+    assert gm.history_["safeguarded"].sum() > 0
+    assert gm.history_["safeguarded"][0] == 0
+    assert np.isfinite(gm.means_).all()
+    assert np.isfinite(gm.score(X))
+
+
+def outcome_of(step_size, safeguarded, *, round_index):
+    """An estimator of exact rounds with automatic steps, and how its run ended."""
+    history = {
+        "step_size": np.append(np.nan, step_size),
+        "safeguarded": np.append(0, safeguarded),
+        "epoch": np.arange(1.0 + len(step_size)),
+    }
+    server = ServerState(round_index, None, None, None, step_limit=0.9)
+    result = Run(server, None, history, None, [], np.nan, converged=False, gains=None)
+    return FederatedGaussianMixture(max_iter=10), result
+
+
+@pytest.mark.parametrize(("last", "warns"), [(19, True), (18, True), (17, False)])
+def test_steps_are_looked_at_in_the_last_tenth_of_the_rounds(last, warns):
+    safeguarded = np.arange(20) == last
+    estimator, result = outcome_of(np.ones(20), safeguarded, round_index=20)
+    wording = Wording("", left="were too long", remedy="", otherwise=[])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _warn_of_steps(estimator, result, lambda number: 1.0, wording)
+    said = [str(warning.message) for warning in caught]
+    assert [text.startswith("Steps were too long in 1 of the last 2 rounds") for text in said] == (
+        [True] * warns
+    )
+
+
+def test_advice_after_a_warm_start_counts_the_rounds_before_it():
+    # Steps of 50 / r add up to 50 from round 100 to round 100e, 172 later; it is rounded up.
+    steps = 50 / np.arange(101, 111)
+    estimator, result = outcome_of(steps, np.zeros(10), round_index=110)
+    says = _how_to_travel_on(estimator, result, lambda number: 50 / number, steps.sum())
+    assert says == "With this step set max_iter to about 180"
+
+
+def test_advice_where_automatic_steps_are_too_short_is_not_a_number_of_rounds():
+    steps = np.full(10, 1e-6)
+    estimator, result = outcome_of(steps, np.zeros(10), round_index=10)
+    estimator.set_params(omega=1.0, participation=0.5)
+    says = _how_to_travel_on(estimator, result, lambda number: 1e-6, steps.sum())
+    assert says == (
+        "1,000,000 rounds would not be enough with this step: use more participation or a smaller "
+        "omega"
+    )
