@@ -15,7 +15,7 @@ CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0]])
 # Rows of each component at each client: label-skewed, and of different lengths.
 ROWS_OF_COMPONENTS = [(20, 0, 0), (31, 0, 0), (0, 25, 0), (0, 12, 0), (0, 0, 30), (9, 8, 7)]
 LENGTHS = np.array(ROWS_OF_COMPONENTS).sum(axis=1)
-N_CLIENTS, N_FEATURES, N_COMPONENTS, N_SAMPLES = len(LENGTHS), 2, 3, int(LENGTHS.sum())
+N_CLIENTS, N_FEATURES, N_SAMPLES = len(LENGTHS), 2, int(LENGTHS.sum())
 # Random in every way at once. With this tolerance it converges, and says nothing, after the three
 # sweeps of ten rounds that are the least.
 STOCHASTIC = {
