@@ -1,0 +1,230 @@
+"""Labels of rows, one for each: which are refused, and that any list of clients is some labels."""
+
+import warnings
+from enum import Enum
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.preprocessing import MinMaxScaler
+
+from refusals import (
+    CLIENTS,
+    GOOD,
+    N_SAMPLES,
+    NAMED,
+    OWNERS,
+    THREE_WAYS,
+    X,
+    assert_unchanged,
+    check_refused,
+    fitted_attributes,
+)
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem._input.client_labels import client_codes
+from skfedem.preprocessing import PerClient
+
+
+def labels_with(label, row=4, dtype=object):
+    labels = OWNERS.astype(dtype)
+    labels[row] = label
+    return labels
+
+
+Owner = Enum("Owner", ["ash", "birch", "cedar"])
+BAD_LABELS = {
+    "one label too few": (
+        OWNERS[:-1],
+        ValueError,
+        ["one label for each of the 28 rows", r"\(27,\)"],
+    ),
+    "one label too many": ([*OWNERS, "ash"], ValueError, ["28 rows", r"\(29,\)"]),
+    "a column of labels": (OWNERS[:, None], ValueError, ["one label", r"\(28, 1\)"]),
+    "the name of a column": (
+        "ash",
+        TypeError,
+        ["one label for each row, got the string .ash.", r"column itself, X\['ash'\]"],
+    ),
+    "lengths of clients": ([9, 12, 7], ValueError, ["28 rows", r"\(3,\)", "lengths"]),
+    "lists of rows": ([[0, 1], [2, 3, 4]], ValueError, ["one label for each of the 28 rows"]),
+    "None": (labels_with(None), ValueError, ["missing", "row 4", "[Dd]rop"]),
+    "NaN": (
+        np.where(np.arange(N_SAMPLES) == 6, np.nan, 1.0),
+        ValueError,
+        ["missing", "row 6", "[Dd]rop"],
+    ),
+    "NaN among strings": (labels_with(np.nan), ValueError, ["missing", "row 4"]),
+    "NaN among strings in a list": (
+        labels_with(np.nan).tolist(),
+        ValueError,
+        ["missing", "row 4"],
+    ),
+    "pandas NA": (labels_with(pd.NA), ValueError, ["missing", "row 4"]),
+    "a missing string": (
+        pd.Series(labels_with(None), dtype="str"),
+        ValueError,
+        ["missing", "row 4"],
+    ),
+    "a missing integer": (
+        pd.Series([*range(N_SAMPLES - 1), None], dtype="Int64"),
+        ValueError,
+        ["missing", "row 27"],
+    ),
+    "a missing category": (pd.Categorical(labels_with(None)), ValueError, ["missing", "row 4"]),
+    "no date": (
+        pd.to_datetime(pd.Series(["2020-01-01"] * (N_SAMPLES - 1) + [None])),
+        ValueError,
+        ["missing", "row 27"],
+    ),
+    "a masked label": (
+        np.ma.array(OWNERS, mask=np.arange(N_SAMPLES) == 4),
+        ValueError,
+        ["Expected clients without masked entries, got 1", "fill the entries in"],
+    ),
+    "labels of a partial order": (
+        np.array([frozenset([owner]) for owner in np.tile(["ash", "birch"], 14)], dtype=object),
+        TypeError,
+        ["can be sorted", "frozenset", "with str"],
+    ),
+    "tuples of one length": (
+        [(owner, 1) for owner in OWNERS.tolist()],
+        ValueError,
+        [r"shape \(28, 2\)", "Tuples are labels in a pandas Series"],
+    ),
+    "labels without a hash": (
+        pd.Series([[owner] for owner in np.tile(["ash", "birch"], 14).tolist()]),
+        TypeError,
+        ["labels that can be told apart by their hash", "list", "with str"],
+    ),
+    "labels of one type without an order": (
+        [Owner[name] for name in OWNERS.tolist()],
+        TypeError,
+        ["labels that can be sorted, got Owner, which", "with str"],
+    ),
+    "a missing label of pandas": (
+        pd.array([1] * (N_SAMPLES - 1) + [None], dtype="Int64"),
+        ValueError,
+        ["missing one at row 27"],
+    ),
+    "mixed types": (labels_with(3), TypeError, ["one type", "int, str", "with str"]),
+    "mixed types in a list": (
+        labels_with(3).tolist(),
+        TypeError,
+        ["one type", "int, str", "with str"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("labels", "error", "says"), BAD_LABELS.values(), ids=list(BAD_LABELS))
+def test_bad_labels(labels, error, says):
+    check_refused(error, says, X, labels)
+
+
+@pytest.mark.parametrize("tables", [CLIENTS, tuple(NAMED)], ids=["list", "tuple of frames"])
+@pytest.mark.parametrize("labels", [OWNERS, ["ash", "birch", "cedar"]], ids=["rows", "clients"])
+def test_labels_together_with_a_list(tables, labels):
+    check_refused(ValueError, ["clients=None", "list", "got both", *THREE_WAYS], tables, labels)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        FederatedGaussianMixture().fit,
+        FederatedGaussianMixture().partial_fit,
+        FederatedMatrixImputer().fit,
+        partial(FederatedMatrixImputer().fit, shape=(28, 28)),
+        PerClient(MinMaxScaler()).fit,
+    ],
+    ids=["mixture", "partial_fit", "imputer", "triplets", "PerClient"],
+)
+def test_the_name_of_a_column_is_told_before_the_text_in_it(fit):
+    table = pd.DataFrame(X, columns=["x", "y"]).assign(owner=OWNERS)
+    with pytest.raises(TypeError, match=r"the string 'owner'.*X\['owner'\], and take it out of X"):
+        fit(table, clients="owner")
+
+
+def test_missing_numbers_of_labelled_rows_name_the_client():
+    rows = X.copy()
+    rows[10, 1] = np.nan
+    says = ["finite|NaN", "row 10", "column 1", "birch", "[Dd]rop or impute"]
+    check_refused(ValueError, says, rows, OWNERS)
+    rows[10, 1] = np.inf
+    check_refused(ValueError, ["finite|infinity", "row 10", "column 1", "birch"], rows, OWNERS)
+
+
+def test_missing_numbers_are_found_whoever_owns_the_row():
+    shuffled = np.random.default_rng(1).permutation(N_SAMPLES)
+    rows, owners = X[shuffled], OWNERS[shuffled]
+    for row in (0, 5, N_SAMPLES - 1):
+        broken = rows.copy()
+        broken[row, 0] = np.nan
+        check_refused(ValueError, [f"row {row}\\b", "column 0", str(owners[row])], broken, owners)
+
+
+def test_large_integers_in_a_list_stay_what_they_are():
+    # As floats, the last two would be the same client.
+    labels = [[1, 2**63 + 5, 2**63 + 6][k % 3] for k in range(N_SAMPLES)]
+    gm = FederatedGaussianMixture(**GOOD).fit(X, clients=labels)
+    assert gm.client_ids_.tolist() == [1, 2**63 + 5, 2**63 + 6]
+
+
+def test_tuples_of_several_lengths_are_labels():
+    clients = [(owner,) if owner == OWNERS[0] else (owner, 1) for owner in OWNERS.tolist()]
+    gm = FederatedGaussianMixture(**GOOD).fit(X, clients=clients)
+    assert gm.client_ids_.tolist() == sorted(set(clients))
+
+
+def test_one_label_that_is_there_twice_is_found_among_labels_without_an_order():
+    # None of these sets is smaller or larger than another, so that nothing is out of order.
+    ash, birch = frozenset(["ash"]), frozenset(["birch"])
+    labels = np.array([ash, birch, ash], dtype=object)
+    with pytest.raises(TypeError, match="labels that can be sorted, got frozenset"):
+        client_codes(labels, 3)
+
+
+# ---- any list is some labels
+
+NUMBERS = st.integers(-(10**6), 10**6)
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_list_and_its_labels_are_the_same_federation(data):
+    n_clients = data.draw(st.integers(1, 6), "clients")
+    lengths = data.draw(st.lists(st.integers(1, 6), min_size=n_clients, max_size=n_clients))
+    n_features = data.draw(st.integers(1, 3), "features")
+    kind = data.draw(st.sampled_from([NUMBERS, WORDS, st.dates()]), "kind of label")
+    ids = sorted(data.draw(st.sets(kind, min_size=n_clients, max_size=n_clients)))
+    seed = data.draw(st.integers(0, 2**31), "seed")
+    as_series, as_objects = data.draw(st.booleans()), data.draw(st.booleans())
+
+    rng = np.random.default_rng(seed)
+    owners = rng.permutation(np.repeat(np.arange(n_clients), lengths))
+    rows = rng.normal(size=(len(owners), n_features))
+    tables = [rows[owners == client] for client in range(n_clients)]
+    labels = np.array(ids, dtype=object if as_objects else None)[owners]
+    if as_series:
+        labels = pd.Series(labels, index=rng.permutation(len(labels)))
+
+    gm = FederatedGaussianMixture(
+        covariance_type="diag",
+        batch_size=2,
+        participation=0.5,
+        step_size=0.1,
+        max_iter=5,
+        random_state=seed % 1000,
+    )
+    with warnings.catch_warnings():
+        # No convergence, and minibatches larger than clients.
+        warnings.simplefilter("ignore", UserWarning)
+        attributes = fitted_attributes(gm.fit(tables))
+        gm.fit(rows, clients=labels)
+    got = fitted_attributes(gm)
+    assert attributes.pop("client_ids_").tolist() == list(range(n_clients))
+    assert got.pop("client_ids_").tolist() == ids
+    assert gm.n_clients_ == n_clients
+    assert_unchanged(got, attributes)
