@@ -1,4 +1,4 @@
-"""Fixtures that several files need: matplotlib for displays, and small fits to draw."""
+"""Fixtures that several files need: matplotlib for displays, and small fits."""
 
 import pytest
 
@@ -51,3 +51,21 @@ def imputer():
 
     model = FederatedMatrixImputer(2, family="poisson", penalty=2.0, random_state=0)
     return model.fit(counts_of_clients())
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """An imputer of ``test_impute*.py``; ``test_mixture.py`` has a mixture of this name."""
+    from imputations import CLIENTS, EXACT
+    from skfedem import FederatedMatrixImputer
+
+    return FederatedMatrixImputer(**EXACT).fit(CLIENTS)
+
+
+@pytest.fixture(scope="module")
+def named():
+    """An imputer that knows the names of sites and months."""
+    from imputations import FRAMES, QUICK
+    from skfedem import FederatedMatrixImputer
+
+    return FederatedMatrixImputer(**QUICK).fit(FRAMES)
