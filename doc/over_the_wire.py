@@ -14,6 +14,7 @@ from skfedem.solvers._base import (
     Problem,
     Received,
     ServerState,
+    message_units_of,
     outer_loop_of,
     server_half,
 )
@@ -56,7 +57,7 @@ class Node:
             outer_loop,
             model.reference(statistics),
             parameters.natural,
-            model.message_units(parameters),
+            message_units_of(self.problem, parameters),
         )
         me = np.array([self.index])
         message, self.states = self.solver.client_half(self.problem, broadcast, me, self.states)
@@ -86,9 +87,10 @@ def fit(nodes, solver, problem, start, step_size, n_rounds):
         active = active_clients(problem, server.round_index)  # who would answer
         messages = [nodes[client].answer(*told) for client in active]
         n_bytes += sum(map(len, messages))
-        decoded = np.reshape(
-            [problem.compressor.decode(data) for data in messages], (-1, len(start))
-        )
-        quantized = model.message_units(server.parameters).to_standard(decoded)
+        decoded = [problem.compressor.decode(data) for data in messages]
+        quantized = np.reshape(decoded, (-1, len(start)))
+        units = message_units_of(problem, server.parameters)
+        if units is not None:
+            quantized = units.to_standard(quantized)
         server, _ = server_half(problem, server, Received(weights[active] @ quantized), step_size)
     return server, n_bytes

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ._compat import row_count
 from ._federation import owners_of
-from ._input.matrices import is_cell_list
+from ._input.matrices import holds_clients, is_cell_list
 from ._input.table_labels import label_text
 from ._messages import either, shown, warn
 from ._parameters import in_python_numbers, is_auto
@@ -63,16 +63,16 @@ def warn_of_fit(imputer, X, cells, problem, result):
     """
     _warn_of_silent(cells)
     _warn_of_lines(imputer, X, cells)
-    _warn_of_repeated_labels(imputer)
+    _warn_of_repeated_labels(imputer, X)
     if imputer.family == "gaussian" and imputer.effects == "none":
         _warn_of_offset(cells)
     if imputer.family == "poisson":
         warn_of_guard(result.server.statistics.iterate.theta)
     _warn_of_spread(imputer, problem, result)
-    _warn_of_end(imputer, cells, problem, result)
+    _warn_of_end(imputer, problem, result)
 
 
-def _warn_of_end(imputer, cells, problem, result):
+def _warn_of_end(imputer, problem, result):
     """Say how the run of a fit ended: above its start, interrupted, or not converged."""
     begun, ended, rise = result.begun, imputer.objective_, 0.0
     if ended > begun:
@@ -92,18 +92,10 @@ def _warn_of_end(imputer, cells, problem, result):
         left="were too long for the curvature",
         remedy="" if is_auto(imputer.step_size) else '; or use step_size="auto"',
         # Not a larger tol, which would end fits of counts short of the optimum, see its docstring.
-        otherwise=[*_instead_of_a_ridge(imputer, cells), *instead_of_more_rounds(imputer)],
+        otherwise=instead_of_more_rounds(imputer),
     )
     schedule = step_schedule(in_python_numbers(imputer), problem)
     warn_outcome(imputer, result, schedule, wording, is_worse=is_worse)
-
-
-def _instead_of_a_ridge(imputer, cells):
-    """What to advise where effects are held back by more than the noise of all cells."""
-    squares = np.sum(imputer.row_effects_**2) + np.sum(imputer.column_effects_**2)
-    if imputer.family == "gaussian" and imputer.effects_penalty * squares > cells.counts.sum():
-        return ["decrease effects_penalty, as effects are far larger than 1"]
-    return []
 
 
 def _warn_of_silent(cells):
@@ -118,16 +110,19 @@ def _warn_of_silent(cells):
         )
 
 
-def _warn_of_repeated_labels(imputer):
+def _warn_of_repeated_labels(imputer, X):
     """Warn of rows with one label, which are sites of their own all the same."""
     labels = imputer._row_labels
     if labels is None or labels.is_unique or imputer.rows == "disjoint":
+        return
+    # Where clients are told by labels, rows are sites of their own, whatever their names.
+    if len(imputer.client_ids_) > 1 and not holds_clients(X):
         return
     label, times = max(Counter(labels).items(), key=itemgetter(1))
     warn(
         f"{times} rows have the label {label_text(label)}: each was taken for a site of its own. "
         "If they are visits to one site, give one row a site, or triplets with shape=, of which "
-        "several may be of one cell.",
+        "several may be of one cell. If they are different sites, give them different labels.",
         UserWarning,
     )
 
@@ -136,7 +131,8 @@ def _warn_of_offset(cells):
     """Warn of cells so far from 0 that fits without an intercept stop before they differ."""
     mean = np.average(cells.values, weights=cells.counts)
     deviation = np.sqrt(np.average((cells.values - mean) ** 2, weights=cells.counts))
-    if abs(mean) > _LARGEST_OFFSET * deviation > 0:
+    # Equal cells differ by the rounding of their mean.
+    if 1e-12 * abs(mean) < deviation < abs(mean) / _LARGEST_OFFSET:
         warn(
             f"Cells lie around {mean:.3g} and differ by {deviation:.3g}. With effects='none' the "
             "low-rank part has to make up for their mean, and a fit may stop, converged, long "

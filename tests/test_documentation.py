@@ -36,7 +36,7 @@ from problems import LENGTHS, SETTINGS, WEIGHTS, model_case, row_model_case, sta
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._parallel import Workers
 from skfedem._random import seeds_of_runs
-from skfedem.compression import Dithering, RandK
+from skfedem.compression import Dithering, Identity, RandK
 from skfedem.models._base import Start
 from skfedem.solvers import _options, fedem, vr_fedem
 from skfedem.theory import participation_omega
@@ -549,6 +549,7 @@ def test_the_solver_that_is_shown_ends_where_pooled_em_does(shown, monkeypatch):
         (12, {}),
         (12, {"participation": 0.5, "batch_size": 8}),
         (12, {"participation": 0.5, "batch_size": 8, "solver": "vr_fedem", "n_inner": 7}),
+        (12, {"participation": 0.5, "omega": 0.0}),
     ],
 )
 def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients, setting):
@@ -559,13 +560,12 @@ def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients, setting):
     clients = [rng.normal(k % 3, 1, size=(30 + 5 * k, 2)) for k in range(n_clients)]
     gm = FederatedGaussianMixture(
         3,
-        omega=1.0,
         step_size=0.1,
         control_init="zeros",
         tol=0.0,
         warm_start=True,
         random_state=0,
-        **setting,
+        **{"omega": 1.0, **setting},
     )
     memory = clone(gm).set_params(max_iter=0).fit(clients)._memory
     with pytest.warns(ConvergenceWarning, match="^Not converged"):
@@ -573,8 +573,9 @@ def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients, setting):
 
     nodes = [wire.Node(rows, index) for index, rows in enumerate(clients)]
     solver = {"fedem": fedem, "vr_fedem": vr_fedem}[setting.pop("solver", "fedem")]
+    operator = Dithering(omega=1.0) if setting.pop("omega", 1.0) else Identity()
     (seed,) = seeds_of_runs(0, 1)
-    problem = wire.set_up(nodes, memory.weights, 3, Dithering(omega=1.0), seed=seed, **setting)
+    problem = wire.set_up(nodes, memory.weights, 3, operator, seed=seed, **setting)
     # The same standard units up to rounding; here, to the bit.
     problem = problem._replace(model=memory.model)
     server, n_bytes = wire.fit(nodes, solver, problem, memory.server.statistics, 0.1, 100)

@@ -382,6 +382,8 @@ def test_clients_that_do_not_come_back_leave_no_force_behind(who):
         "few of many": np.append(np.arange(2000) % 20, rng.integers(2, size=4000)),
         "one after the other": np.append(np.arange(2000) % 40, np.arange(4000) // 100),
     }[who]
+    # The given means are two standard deviations off: about them, the scatter would be three times
+    # that of the components, and few of many clients take longer than this stream to narrow it.
     gm = FederatedGaussianMixture(**GIVEN, precisions_init=[np.eye(2)] * 3)
     first = 100 if who == "strangers" else 2000
     streamed(

@@ -415,7 +415,7 @@ def bad(position, value):
     [
         (bad(33, -1.0), "not negative and at most .*, got -1.0 in row 33 of client 'b'"),
         (bad(33, 1e200), "at most 1e.150, got 1e.200 in row 33 of client 'b'"),
-        (np.full(len(X), 1e-300), "all zero, or below 1e-150. Only their ratios matter: multiply"),
+        (np.full(len(X), 1e-300), "all zero, or below 1e-150. Give some rows weight"),
         (bad(33, np.nan), "not negative and at most .*, got nan in row 33 of client 'b'"),
         (bad(33, np.inf), "got inf in row 33 of client 'b'"),
         (bad(slice(31, 43), 0.0), "every client, got weights that are all zero for client 'b'"),

@@ -77,10 +77,10 @@ def check_weights(weights, of_whom=lambda row: "", offsets=None):
         raise ValueError(
             f"Expected sample_weight to be not negative and at most {LARGEST:g}, got "
             f"{weights[row]} in row {within}{of_whom(row)}. Drop such rows or give them "
-            "weight 0; only ratios of weights matter."
+            "weight 0."
         )
     if not weights.max() >= 1 / LARGEST:
         raise ValueError(
             "Expected a row with a positive sample_weight, got weights that are all zero, or below "
-            f"{1 / LARGEST:g}. Only their ratios matter: multiply all of them."
+            f"{1 / LARGEST:g}. Give some rows weight."
         )

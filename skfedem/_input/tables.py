@@ -292,17 +292,15 @@ def refuse_what_is_no_table(X):
 def refuse_vectors(X, clients=None):
     """Raise if ``fit`` is given a list of Series or 1-D arrays, which may be rows or clients."""
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
-    if len(getattr(first, "shape", ())) != 1 or issparse(first):
-        return
+    if clients is not None or len(getattr(first, "shape", ())) != 1 or issparse(first):
+        return  # labels make them rows
     if hasattr(first, "to_frame"):
         kind, as_table = type(first).__name__, "[series.to_frame() for series in X]"
         # polars takes a list of Series for columns
         of_rows = "DataFrame(X)" if hasattr(first, "index") else "numpy.array(X)"
-    elif clients is None:
+    else:
         kind, as_table = "1-D arrays", "[values.reshape(-1, 1) for values in X]"
         of_rows = "numpy.array(X)"
-    else:
-        return  # labels make them rows
     raise TypeError(
         f"Expected a table or a list of tables, got a {type(X).__name__} of {kind}. Give "
         f"{as_table} if each is a client's only feature, {of_rows} if each is a row."

@@ -99,8 +99,8 @@ class Broadcast(NamedTuple):
     ``outer_loop`` numbers the outer loops of VR-FedEM. ``natural`` is φ(T(Ŝ)), which a client can
     compute from Ŝ; ``reference`` is what clients subtract from s̄_i to get their field: Ŝ, or 0.
     ``message_units``, which follow from T(Ŝ), map client vectors to the units that they are
-    compressed in (``to_components``) and back (``to_standard``); None where they are compressed as
-    they are.
+    compressed in (``to_components``) and back (``to_standard``); None where they are sent as they
+    are, as where nothing is compressed.
     """
 
     round_index: int
@@ -118,8 +118,8 @@ class Message(NamedTuple):
     quantized : ndarray
         Quant(Δ_i), as the server reads it; client vectors.
     sent : ndarray
-        The same in the ``message_units`` of the broadcast, in which they travel: what the
-        compressor encodes. The simulation does not read it.
+        The same in the ``message_units`` of the broadcast, if it has any: as they travel, and what
+        the compressor encodes. The simulation does not read it.
     n_bytes : int
         Length of the encoded messages.
     n_expectations : int
@@ -242,6 +242,11 @@ def _check_sent(
 def outer_loop_of(problem: Problem, server: ServerState) -> int:
     """Number of the outer loop that the next round is in."""
     return server.round_index // problem.n_inner + server.n_restarts
+
+
+def message_units_of(problem: Problem, parameters: Parameters) -> Any:
+    """Units that messages are compressed in; None for those of the statistics."""
+    return problem.model.message_units(parameters) if problem.omega else None
 
 
 def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:

@@ -18,6 +18,7 @@ from ._base import (
     ServerState,
     after_short_step,
     mean_control,
+    message_units_of,
     outer_loop_of,
     server_half,
 )
@@ -245,7 +246,7 @@ def broadcast_of(problem, server):
     """What the server tells the clients of a round, and what follows from that."""
     model, parameters = problem.model, server.parameters
     reference = model.reference(server.statistics)
-    units = model.message_units(parameters) if problem.omega else None
+    units = message_units_of(problem, parameters)
     outer_loop = outer_loop_of(problem, server)
     return Broadcast(server.round_index, outer_loop, reference, parameters.natural, units)
 
