@@ -495,11 +495,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         assumption A7 of the paper. With ``batch_size``, a call is several rounds, each on the next
         ``batch_size`` rows of each client. The first call finds the standard units and a start from
         its rows, as ``fit`` does; give it enough of them, and more than there are features: with
-        fewer, "full" covariances may be far too large for tens of calls. A call after ``fit`` goes
-        on from the fit. A call of ``fit`` begins anew, unless ``warm_start=True``; for a client
-        that joins a finished fit, whose rows and those of the others can still be read, ``fit`` all
-        of them with that: a call with the newcomer's rows alone moves the fit by more than their
-        share.
+        fewer, "full" covariances may be far too large for tens of calls. ``n_init=10`` compares ten
+        starts on these rows, which is cheap, and spares a stream a long way from a poor one. A call
+        after ``fit`` goes on from the fit. A call of ``fit`` begins anew, unless
+        ``warm_start=True``; for a client that joins a finished fit, whose rows and those of the
+        others can still be read, ``fit`` all of them with that: a call with the newcomer's rows
+        alone moves the fit by more than their share.
 
         Parameters
         ----------
