@@ -40,6 +40,18 @@ LENGTHS = (9, 4, 17, 1, 6, 11)
 WEIGHTS = np.array([0.1, 0.3, 0.2, 0.05, 0.15, 0.2])
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 KNOWN_COVARIANCE = np.array([[1.0, 0.5], [0.5, 1.0]])
+# Columns of every history, beside the criterion and the trace.
+HISTORY_COLUMNS = {
+    "round",
+    "epoch",
+    "field_sq_norm",
+    "mean_field_sq_norm",
+    "step_size",
+    "n_active",
+    "uplink_bits",
+    "downlink_bits",
+    "safeguarded",
+}
 
 # ---- data
 

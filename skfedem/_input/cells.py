@@ -245,13 +245,13 @@ class _CellMeans(NamedTuple):
 def _merged(observations, family, origin, keep_observations=False):
     """Sort each client's observations by cell, and merge those of the same cell."""
     offsets, shape = observations.offsets, tuple(map(int, observations.shape))
-    lengths = np.diff(offsets)
+    lengths, n_cells = np.diff(offsets), math.prod(shape)
     means, own_cells, base_measures, kept = [], [], [], []
-    # Clients of one group are told apart by multiples of J * L, which have to stay within int64.
-    for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // math.prod(shape))):
+    # Clients of one group are told apart by multiples of n_cells, which have to stay within int64.
+    for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
         own, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
         keys, values = _sorted_by_cell(
-            observations.codes[part], observations.values[part], own, math.prod(shape)
+            observations.codes[part], observations.values[part], own, n_cells
         )
         merged, n_own = _means_of_cells(keys, values, len(own), shape)
         means.append(merged)

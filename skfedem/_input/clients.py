@@ -20,11 +20,11 @@ from .._federation import (
 from .._messages import naming, shown, warn
 from .._rows import JoinedRows, ReorderedRows
 from .client_labels import grouped, refuse_name
+from .finite import check_finite
 from .sample_weight import check_weights, weights_of_list, weights_of_table
 from .table_labels import is_frame
 from .tables import (
     GIVE_TABLES,
-    check_finite,
     client_rows,
     column_names,
     expecting_numbers,

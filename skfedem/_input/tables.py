@@ -12,7 +12,6 @@ from typing import Any, TypeGuard
 import numpy as np
 from scipy.sparse import issparse
 
-from .._federation import owners_of
 from .._messages import plural
 
 GIVE_TABLES = (
@@ -24,8 +23,6 @@ NO_NUMBERS = "USTmM"
 _OF_GROUPS = "[table for _, table in X] of what groupby gives"
 # Squares of larger numbers, and quotients by them in EM, would leave the range of a double.
 LARGEST = 1e150
-# Numbers that are checked at once: 2 MB, the size of a second-level cache.
-_BLOCK = 2**18
 
 
 def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
@@ -351,38 +348,6 @@ def missing_labels(labels):
     if labels.dtype.kind in {"O", "T"}:  # a missing string equals itself in an array of strings
         return np.flatnonzero([is_missing(label) for label in labels.tolist()])
     return np.flatnonzero(labels != labels)
-
-
-def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
-    """Raise for numbers that are missing, infinite, or too large to be squared."""
-    n_rows = max(1, _BLOCK // rows.shape[1])
-    for start in range(0, len(rows), n_rows):
-        block = rows[start : start + n_rows]
-        if not (float(block.min()) >= -LARGEST and float(block.max()) <= LARGEST):
-            _check_each(block, start, of_whom, offsets, allow_nan)
-
-
-def _check_each(block, start, of_whom, offsets, allow_nan):
-    """Raise for the first invalid number of a block, which begins with row ``start``."""
-    finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
-    # As a double: among float32 numbers the bound would be infinite, with a warning.
-    bad = np.abs(block) > np.float64(LARGEST) if finite.all() else ~finite
-    if not bad.any():
-        return
-    row, column = np.argwhere(bad)[0]
-    value, row = block[row, column], row + start
-    within = row if offsets is None else row - offsets[owners_of(offsets, row)]
-    got = f"got {value} in row {within}, column {column}{of_whom(row)}"
-    if finite.all():
-        raise ValueError(
-            f"Expected numbers of at most {LARGEST:g} in size, {got}: their squares are too "
-            "large for a double. Divide such a feature by a power of ten."
-        )
-    what, wanted = ("", " or missing (NaN)") if allow_nan else ("NaN or ", "")
-    raise ValueError(
-        f"Input X contains {what}infinity: expected finite{wanted} numbers, {got}. Drop or impute "
-        "such rows."
-    )
 
 
 def column_names(table, k):

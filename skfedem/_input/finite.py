@@ -1,0 +1,43 @@
+"""Whether the numbers of all rows are finite and small enough to be squared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._federation import owners_of
+from .tables import LARGEST
+
+# Numbers that are checked at once: 2 MB, the size of a second-level cache.
+_BLOCK = 2**18
+
+
+def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
+    """Raise for numbers that are missing, infinite, or too large to be squared."""
+    n_rows = max(1, _BLOCK // rows.shape[1])
+    for start in range(0, len(rows), n_rows):
+        block = rows[start : start + n_rows]
+        if not (float(block.min()) >= -LARGEST and float(block.max()) <= LARGEST):
+            _check_each(block, start, of_whom, offsets, allow_nan)
+
+
+def _check_each(block, start, of_whom, offsets, allow_nan):
+    """Raise for the first invalid number of a block, which begins with row ``start``."""
+    finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
+    # As a double: among float32 numbers the bound would be infinite, with a warning.
+    bad = np.abs(block) > np.float64(LARGEST) if finite.all() else ~finite
+    if not bad.any():
+        return
+    row, column = np.argwhere(bad)[0]
+    value, row = block[row, column], row + start
+    within = row if offsets is None else row - offsets[owners_of(offsets, row)]
+    got = f"got {value} in row {within}, column {column}{of_whom(row)}"
+    if finite.all():
+        raise ValueError(
+            f"Expected numbers of at most {LARGEST:g} in size, {got}: their squares are too "
+            "large for a double. Divide such a feature by a power of ten."
+        )
+    what, wanted = ("", " or missing (NaN)") if allow_nan else ("NaN or ", "")
+    raise ValueError(
+        f"Input X contains {what}infinity: expected finite{wanted} numbers, {got}. Drop or impute "
+        "such rows."
+    )
