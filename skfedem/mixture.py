@@ -75,8 +75,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     encoded length. Clients send statistics, not rows, unless ``init_params`` says otherwise; but
     the statistics of one row are that row. A client with a single row sends it as its mean, before
     the first round, and a client that has a single row in some component of the first assignment
-    sends that row. The estimator, and so a pickle of it, keeps the clients' control variates, which
-    are statistics of each client.
+    sends that row, or both of two rows with "full" covariances. The estimator, and so a pickle of
+    it, keeps the clients' control variates, which are statistics of each client.
 
     Read more in :doc:`/user_guide`.
 

@@ -1,6 +1,7 @@
 """Displays are readable, at the size of the documentation and on small axes: this is measured."""
 
 import itertools
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -88,6 +89,17 @@ def test_short_labels_stand_in_a_row(paper, mixtures):
     heights = {text.get_window_extent().y0 for text in display.ax_.get_legend().get_texts()}
     assert len(heights) == 1
     assert display.figure_.get_size_inches().tolist() == [6.4, 3.5]
+
+
+@pytest.mark.parametrize("n_runs", [2, 4, 6])
+def test_labels_in_several_rows_do_not_push_those_of_the_axis_out(paper, n_runs):
+    # The figure grows by the rows of the legend, and its ticks get a digit more.
+    loss = -3.8445 - 0.0038 * np.exp(-np.arange(41) / 6)
+    histories = [made_history(range(41), loss)] * n_runs
+    labels = [f"participation p = 0.{k}, dithering, omega = 1" for k in range(n_runs)]
+    display = ConvergenceDisplay(histories, y="loss", labels=labels).plot()
+    display.figure_.savefig(BytesIO())
+    assert display.ax_.yaxis.label.get_window_extent().x0 >= 0
 
 
 def test_components_of_a_run_with_a_long_name_leave_room_for_the_axes(paper, mixtures):

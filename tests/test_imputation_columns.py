@@ -13,17 +13,22 @@ from skfedem.inspection import ImputationDisplay, _columns
 # ---- gaps
 
 
-def test_a_moving_mean_does_not_run_across_a_gap(pyplot):
+def test_neither_line_of_the_trend_runs_across_a_gap(pyplot):
     years = [*range(1960, 1970), *range(2004, 2010)]
     imputer = FederatedMatrixImputer(1, random_state=0)
     imputer.fit(np.random.default_rng(0).normal(size=(20, 16)))
     display = ImputationDisplay.from_estimator(imputer, window=5, column_labels=years)
-    at, smooth = display.lines_[1].get_data()
-    np.testing.assert_array_equal(at, years)
+    fitted, smooth = (line.get_ydata() for line in display.lines_)
+    assert np.flatnonzero(np.isnan(fitted)).tolist() == [10]
+    assert_array_equal(np.delete(fitted, 10), display.trend)
     expected = np.full(16, np.nan)
     for first in (*range(6), 10, 11):
         expected[first + 2] = display.trend[first : first + 5].mean()
-    np.testing.assert_allclose(smooth, expected, rtol=1e-12)
+    np.testing.assert_allclose(np.delete(smooth, 10), expected, rtol=1e-12)
+    for line in display.lines_:
+        assert_array_equal(np.delete(line.get_xdata(), 10), years)
+    display.plot(window=1)
+    assert np.isnan(display.lines_[1].get_ydata()[10])
     display.plot(window=9)
     with pytest.raises(ValueError, match="window .*<= 10, got 11. So many columns are without"):
         display.plot(window=11)

@@ -42,9 +42,9 @@ def make_federated_mixture(
     is shared by fewer have more rows, and more of them from their component.
 
     With an int as `random_state`, `heterogeneity` changes only who holds which row: the pooled
-    rows, and so the fit to be found, stay the same. A row that goes to a client of its component at
-    one value goes to the same at every larger one, but for rows that are moved to clients which
-    would have none. For clients that are unlike in other ways, deal the rows by
+    rows, and so the fit to be found, stay the same. A row that is with the client where it would be
+    at `heterogeneity` 1 is there at every larger value, but for rows that are moved to clients
+    which would have none. For clients that are unlike in other ways, deal the rows by
     :func:`split_clients`.
 
     Parameters

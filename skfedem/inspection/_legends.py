@@ -23,6 +23,7 @@ def legend_above(axis, *, ours, **options):
         figure = axis.figure
         height = legend.get_window_extent().height / figure.dpi
         figure.set_figheight(figure.get_figheight() + max(0.0, height - _HEIGHT))
+        lay_out(figure)  # higher axes have other ticks, which need more room
 
 
 def fitting_legend(axis, share, handles, labels, *, ncols, thinned=False, **options):

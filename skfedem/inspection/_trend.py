@@ -101,18 +101,30 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
 
     style: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
     style["linewidth"] = 0.8 if window else 1.5
-    if len(positions) <= _FEW_COLUMNS:
-        style["marker"] = "."
-    lines = axis.plot(positions, trend, **with_options(style, line_kw, Line2D))
+    at, total = _interrupted(positions, trend)
+    style |= {"marker": "."} if len(positions) <= _FEW_COLUMNS else _marked(total)
+    lines = axis.plot(at, total, **with_options(style, line_kw, Line2D))
     if window:
         style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
         runs = [moving_mean(trend[run], window) for run in unbroken(positions)]
-        smooth = np.concatenate(runs)  # a mean over the columns beside a gap is of another time
-        alone = isolated(smooth)
-        if alone:
-            style |= {"marker": "o", "markersize": 5, "markevery": alone}
-        lines += axis.plot(positions, smooth, label=f"mean over {window} {unit}", **style)
+        # A mean over the columns beside a gap is of another time.
+        at, smooth = _interrupted(positions, np.concatenate(runs))
+        lines += axis.plot(
+            at, smooth, label=f"mean over {window} {unit}", **style, **_marked(smooth)
+        )
     return lines
+
+
+def _interrupted(positions, values):
+    """Positions of columns and their values, with a NaN in each gap."""
+    gaps = [run.start for run in unbroken(positions)[1:]]
+    return np.insert(positions, gaps, positions[gaps]), np.insert(values, gaps, np.nan)
+
+
+def _marked(values):
+    """Style of a line that has a marker where no neighbour has a value."""
+    alone = isolated(values)
+    return {"marker": "o", "markersize": 5, "markevery": alone} if alone else {}
 
 
 def _draw_points(axis, positions, display, row_name, yscale):

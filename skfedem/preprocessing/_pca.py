@@ -32,8 +32,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     ``transformed = (rows - mean_) @ components_.T``. The components are the eigenvectors of the
     covariance of all rows, which is a sum over clients: this is scikit-learn's ``PCA`` of the
-    pooled rows, signs included unless the largest entries of an axis tie. Clients send sums and
-    second moments, not rows; but those of a client with one or two rows give these rows away.
+    pooled rows along all axes with variance, signs included unless the largest entries of an axis
+    tie. Clients send sums and second moments, not rows; but those of a client with one or two rows
+    give these rows away.
 
     A client's message holds ``n_features * (n_features + 1) / 2`` second moments: with 1,000
     features that is 4 MB. Rows are read twice, for the sums and for the second moments.

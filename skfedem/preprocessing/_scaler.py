@@ -27,8 +27,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
     """Subtract the mean and divide by the standard deviation of the rows of all clients.
 
     ``transformed = (rows - mean_) / scale_``, as scikit-learn's ``StandardScaler`` does on the
-    pooled rows. Clients send sums, not rows; but the sum over a client with a single row is that
-    row, and the sum of a feature that a client observed only once is that observation.
+    pooled rows. Clients send sums, not rows; but those of a client with one or two rows, or of a
+    feature that a client observed once or twice, give these values away.
 
     Missing values (NaN) are left out of the sums and stay missing.
 
