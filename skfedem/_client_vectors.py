@@ -48,10 +48,6 @@ class Rectangular(NamedTuple):
         """Lengths as compressors take them."""
         return None
 
-    def n_numbers(self, clients: IntArray) -> int:
-        """How many numbers some clients' vectors hold together."""
-        return self.length * len(clients)
-
     @property
     def distinct_lengths(self) -> IntArray:
         """The lengths that there are, increasing."""
@@ -114,10 +110,6 @@ class OnOwnRows(NamedTuple):
     def lengths(self, clients: IntArray) -> IntArray:
         """Lengths as compressors take them."""
         return self.offsets[clients + 1] - self.offsets[clients]
-
-    def n_numbers(self, clients: IntArray) -> int:
-        """How many numbers some clients' vectors hold together."""
-        return int(self.lengths(clients).sum())
 
     @property
     def distinct_lengths(self) -> IntArray:

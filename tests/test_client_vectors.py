@@ -83,7 +83,6 @@ def examples_with_clients(draw):
 def test_index_finds_the_vectors_of_some_clients(drawn):
     example, clients = drawn
     assert_array_equal(np.ravel(example.of(clients)), example.numbers(clients))
-    assert np.size(example.of(clients)) == example.vectors.n_numbers(clients)
     # What is written there is theirs, and nobody else's.
     example.kept[example.vectors.places(clients)] = 0.0
     for k in range(example.n_clients):

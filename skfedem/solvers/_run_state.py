@@ -74,9 +74,8 @@ def initialise(solver, problem, start, workers, *, control_init="field", watched
             seen = columns_at(model, server, begun, mean_field)
     n_up, n_down, n_passes = 0, 0, start.n_passes
     if sends_fields:
-        every = np.arange(federation.n_clients)
-        n_up = problem.vectors.n_numbers(every)
-        n_down, n_passes = model.downlink_numbers(federation, every), n_passes + 1
+        n_up, n_passes = states.controls.size, n_passes + 1
+        n_down = model.downlink_numbers(federation, np.arange(federation.n_clients))
     progress = Progress(
         server,
         n_passes * federation.n_samples,
