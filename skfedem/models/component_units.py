@@ -29,21 +29,6 @@ from .covariances import MATRICES, packed, upper
 RAREST = 1e-3
 
 
-class Affine(NamedTuple):
-    """``y ↦ shift + scale y`` for each component.
-
-    Attributes
-    ----------
-    shift : ndarray of shape (n_components, n_features)
-    scale : ndarray
-        Matrices, (n_components, d, d) for "full" and (1, d, d) for "tied"; else numbers,
-        (n_components, d) for "diag" and (n_components, 1) for "spherical".
-    """
-
-    shift: np.ndarray
-    scale: np.ndarray
-
-
 class MatrixUnits(NamedTuple):
     """Maps of "full" statistics to the units of their components and back.
 
@@ -182,15 +167,16 @@ def component_units(covariance_type, weights, means, roots, inverses, is_zero, *
     else:
         roots, inverses = roots.reshape(n_components, -1), inverses.reshape(n_components, -1)
         centers = inverses * means
-    forward, backward = Affine(-centers, inverses), Affine(means, roots)
+    # Maps ``y ↦ shift + scale y`` to the units and back.
+    forward, backward = (-centers, inverses), (means, roots)
     # Along axes on which no row varies, what is 0 for all rows stays 0.
     varies = ~is_zero
     if covariance_type == "tied":
         if is_rest:
             there, back = _of_a_rest(root_weight, means, centers, roots[0], inverses[0])
         else:
-            there = _homogeneous(forward) / root_weight[:, :, None]
-            back = _homogeneous(backward) * root_weight[:, :, None]
+            there = _homogeneous(*forward) / root_weight[:, :, None]
+            back = _homogeneous(*backward) * root_weight[:, :, None]
         return LinearUnits(_of_first_moments, forward=there, backward=back * varies[:, None])
     # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
     if covariance_type == "full":
@@ -198,8 +184,8 @@ def component_units(covariance_type, weights, means, roots, inverses, is_zero, *
         deviation = np.repeat(root_weight, len(is_zero), axis=1)
         deviation[:, squares] *= np.sqrt(2)
         return MatrixUnits(
-            forward=_homogeneous(forward),
-            backward=_homogeneous(backward),
+            forward=_homogeneous(*forward),
+            backward=_homogeneous(*backward),
             squares=squares,
             expected=1.0 * varies[squares],
             deviation=deviation,
@@ -209,8 +195,8 @@ def component_units(covariance_type, weights, means, roots, inverses, is_zero, *
     expected, deviation = n_squares * varies[1 + d :], np.sqrt(2 * n_squares)
     return LinearUnits(
         _of_squares,
-        forward=_normalised(forward, root_weight, expected, deviation),
-        backward=_denormalised(backward, root_weight, expected, deviation, varies),
+        forward=_normalised(*forward, root_weight, expected, deviation),
+        backward=_denormalised(*backward, root_weight, expected, deviation, varies),
     )
 
 
@@ -237,13 +223,9 @@ def within_rows(covariances, regularization, weights, covariance_type):
     return covariances * shares
 
 
-def _homogeneous(affine):
+def _homogeneous(shift, scale):
     """Matrices of the maps, for (1, y)."""
-    n_components, d = affine.shift.shape
-    matrices = np.zeros((n_components, 1 + d, 1 + d))
-    matrices[:, 0, 0] = 1
-    matrices[:, 1:, 0], matrices[:, 1:, 1:] = affine
-    return matrices
+    return _blocks(1.0, np.zeros_like(shift), shift, scale)
 
 
 def _of_a_rest(root_weight, means, centers, root, inverse):
@@ -318,9 +300,8 @@ def _blocks(corner, row, column, rest):
     return matrices
 
 
-def _normalised(affine, root_weight, expected, deviation):
+def _normalised(shift, scale, root_weight, expected, deviation):
     """``z = shift + scale y`` and ``(z² - expected) / deviation``, all over ``root_weight``."""
-    shift, scale = affine
     return Coefficients(
         mass=1 / root_weight,
         mass_to_first=shift / root_weight,
@@ -331,9 +312,8 @@ def _normalised(affine, root_weight, expected, deviation):
     )
 
 
-def _denormalised(affine, root_weight, expected, deviation, varies):
+def _denormalised(shift, scale, root_weight, expected, deviation, varies):
     """``y = shift + scale z`` and y², from what ``_normalised`` made of z."""
-    shift, scale = affine
     d = shift.shape[1]
     first, second = varies[1 : 1 + d], varies[1 + d :]
     return Coefficients(
