@@ -27,16 +27,13 @@ from .tables import (
     GIVE_TABLES,
     client_rows,
     column_names,
-    expecting_numbers,
     is_client_list,
     is_mapped,
     refuse_no_clients,
-    refuse_odd_dtypes,
     refuse_other_frames,
     refuse_vectors,
-    refuse_what_is_no_table,
     shorten,
-    unmasked,
+    table_of_numbers,
 )
 
 # Tables whose rows are in no order are sorted by client, and are faster to read then, up to so many
@@ -112,10 +109,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
 
 def _validated(estimator, X, *, reset):
     """Rows of one table, whose numbers are still to be checked."""
-    refuse_what_is_no_table(X)
-    refuse_odd_dtypes(X)
-    with expecting_numbers(X):
-        table = unmasked(X)
+    with table_of_numbers(X) as table:
         # Mapped integers become floats when they are read, not all at once.
         dtype = "numeric" if is_mapped(table) else [np.float64, np.float32]
         return validate_data(estimator, table, dtype=dtype, reset=reset, ensure_all_finite=False)

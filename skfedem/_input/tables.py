@@ -112,17 +112,6 @@ def refuse_dates(table, where=""):
             )
 
 
-def refuse_odd_dtypes(X):
-    """Raise for a table with text, dates or durations, which NumPy may take for numbers."""
-    refuse_dates(X)
-    refuse_sparse_columns(X)
-    if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:
-        raise ValueError(
-            f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
-            "numbers."
-        )
-
-
 def refuse_sparse_columns(table, whose=""):
     """Raise for a sparse table of pandas, which may be full of what is no zero."""
     # Tables without columns have the accessor, too, and so has a Series.
@@ -225,10 +214,18 @@ def refuse_text(X, where=""):
 
 
 @contextmanager
-def expecting_numbers(X):
-    """Errors say what to do about what is no number in one table; scikit-learn's do not."""
+def table_of_numbers(X):
+    """One table, unmasked; errors say what to do about what is no number; scikit-learn's do not."""
+    refuse_what_is_no_table(X)
+    refuse_dates(X)
+    refuse_sparse_columns(X)
+    if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:  # NumPy takes some for numbers
+        raise ValueError(
+            f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
+            "numbers."
+        )
     try:
-        yield
+        yield unmasked(X)
     except (TypeError, ValueError, OverflowError) as error:
         refuse_text(X)
         if isinstance(error, OverflowError):

@@ -7,12 +7,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
 from .._input.clients import check_clients, features_of, federation_of
-from .._input.tables import (
-    expecting_numbers,
-    refuse_odd_dtypes,
-    refuse_what_is_no_table,
-    unmasked,
-)
+from .._input.tables import table_of_numbers
 
 
 def read_clients(estimator, X, clients, *, allow_nan=False):
@@ -36,11 +31,9 @@ def describe(checked, ids):
 
 def check_transformed(X, n_columns, *, allow_nan=False):
     """Validate a table that ``inverse_transform`` is given."""
-    refuse_what_is_no_table(X)
-    refuse_odd_dtypes(X)
-    with expecting_numbers(X):
+    with table_of_numbers(X) as table:
         rows = check_array(
-            unmasked(X),
+            table,
             dtype=[np.float64, np.float32],
             ensure_all_finite="allow-nan" if allow_nan else True,
             ensure_min_features=0,  # those that PCA without components gives
