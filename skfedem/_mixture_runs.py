@@ -39,10 +39,11 @@ def new_runs(settings, federation, given):
     start : callable
         From the problem of a run, with its seed, to the run's ``Start``.
     """
-    model, cost = standardise(settings, federation, given)
+    model, bits = standardise(settings, federation, given)
 
     def start(problem):
-        return start_run(model, federation, settings.init_params, given, problem.seed, cost)
+        begun = start_run(model, federation, settings.init_params, given, problem.seed)
+        return begun.after(bits, bits)
 
     return federated_problem(settings, model, federation, seed=0), start
 
@@ -65,12 +66,12 @@ def next_run(settings, federation, given, memory, ids):
         As for ``new_runs``.
     """
     before, server = memory.model, memory.server
-    model, (uplink, downlink) = standardised_again(settings, before, federation, given)
+    model, bits = standardised_again(settings, before, federation, given)
     n_new = np.count_nonzero(find_labels(memory.ids, ids) < 0)
-    cost = uplink, downlink + bits_of_units(model, n_new)
 
     def start(problem):
-        begun = start_again(model, federation, before, server, given, cost)
+        begun = start_again(model, federation, before, server, given)
+        begun = begun.after(bits, bits + bits_of_units(model, n_new))
         return go_on(memory, SOLVERS[settings.solver], problem, begun, ids)
 
     return federated_problem(settings, model, federation, seed=0), start

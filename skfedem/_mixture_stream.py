@@ -76,13 +76,14 @@ def first_call(settings, ids, federation, given, workers):
     -------
     beginning : Beginning
     """
-    model, cost = standardise(settings, federation, given)
+    model, bits = standardise(settings, federation, given)
     model = replace(model, in_stream=True)
     problem = _problem_of_call(settings, model, federation, seed=0)._replace(batch_size=None)
     seeds = seeds_of_runs(settings.random_state, settings.n_init)
-    seed, start = _best_start(settings, problem, given, seeds, cost, workers)
+    seed, start = _best_start(settings, problem, given, seeds, workers)
     problem = problem._replace(seed=seed)
     # Fields at the start would soon be out of date, and stay so for clients that do not come back.
+    start = start.after(bits, bits)
     first = initialise(fedem, problem, start, workers, control_init="zeros", watched=True)
     history = {**first.history.as_dict(), "weights": np.array(first.trace)}
     memory = memory_of(ids, problem, first.progress.server, first.states)
@@ -99,12 +100,11 @@ def _problem_of_call(settings, model, federation, seed):
     return problem
 
 
-def _best_start(settings, problem, given, seeds, cost, workers):
+def _best_start(settings, problem, given, seeds, workers):
     """Seed and start with the largest log-likelihood, which is not computed for a single start."""
     model, federation = problem.model, problem.federation
     starts = [
-        (seed, start_run(model, federation, settings.init_params, given, seed, cost))
-        for seed in seeds
+        (seed, start_run(model, federation, settings.init_params, given, seed)) for seed in seeds
     ]
     if len(starts) == 1:
         return starts[0]

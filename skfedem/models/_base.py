@@ -118,6 +118,13 @@ class Start(NamedTuple):
     kept: NamedTuple | None = None
     has_field: bool = True
 
+    def after(self, uplink_bits: int, downlink_bits: int) -> Start:
+        """The same start, with what was sent before it."""
+        return self._replace(
+            uplink_bits=self.uplink_bits + uplink_bits,
+            downlink_bits=self.downlink_bits + downlink_bits,
+        )
+
 
 class Model(ABC):
     """Contract between a model and the solvers.

@@ -56,8 +56,8 @@ def standardise(estimator, federation, given):
     Returns
     -------
     model : GaussianMixtureModel
-    cost : (int, int)
-        Bits up and down.
+    bits : int
+        Of what clients send, and get back.
     """
     covariance_type = estimator.covariance_type
     center = mean_of_rows(federation)
@@ -72,8 +72,7 @@ def standardise(estimator, federation, given):
     check_distance(model, given.means)
     check_spread(model, "precisions_init", given.covariances)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
-    bits = bits_of_units(model, federation.n_clients)
-    return model, (bits, bits)
+    return model, bits_of_units(model, federation.n_clients)
 
 
 def standardised_again(estimator, model, federation, given):
@@ -93,8 +92,8 @@ def standardised_again(estimator, model, federation, given):
     Returns
     -------
     model : GaussianMixtureModel
-    cost : (int, int)
-        Bits up and down.
+    bits : int
+        Of what clients send, and get back.
     """
     model, bits = with_axes_of(model, federation)
     second = None
@@ -103,7 +102,7 @@ def standardised_again(estimator, model, federation, given):
         second = model.units.moment_to_standard(second)
         bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
-    return replace(model, second_moment=second, in_stream=False), (bits, bits)
+    return replace(model, second_moment=second, in_stream=False), bits
 
 
 def with_axes_of(model, federation):
@@ -135,7 +134,7 @@ def with_parameters(model, reg_covar, fixed_covariance):
     return replace(model, reg_covar=reg_covar, fixed_covariance=fixed_covariance)
 
 
-def start_again(model, federation, before, server, given, cost):
+def start_again(model, federation, before, server, given):
     """Start from the statistics of an earlier fit if they fit the rows, else from its parameters.
 
     Parameters
@@ -147,26 +146,22 @@ def start_again(model, federation, before, server, given, cost):
         Where the earlier fit ended.
     given : Given
         Its parameters in the rows' units.
-    cost : (int, int)
-        Bits sent before, up and down.
 
     Returns
     -------
     start : Start
     """
-    if not _same(model.second_moment, before.second_moment):
-        # Ŝ does not go with the second moment of these rows.
-        return _start_at(model, federation, _given_in_standard_units(model, given), cost)
-    if model.units is before.units and has_same_domain(model, before):
-        start = Start(server.statistics, server.parameters, *cost)
-        return start._replace(has_field=server.has_field)
-    statistics = server.statistics
-    if model.units is not before.units:
-        statistics = with_variance_along_new_axes(model, statistics, before.units, 1.0)
-    if not in_domain(model, statistics):
-        # It was in that of the earlier T, with a known covariance or more regularisation.
-        return _start_at(model, federation, _given_in_standard_units(model, given), cost)
-    return Start(statistics, model.maximization(statistics), *cost)
+    # Else Ŝ does not go with the second moment of these rows.
+    if _same(model.second_moment, before.second_moment):
+        statistics = server.statistics
+        if model.units is before.units and has_same_domain(model, before):
+            return Start(statistics, server.parameters, has_field=server.has_field)
+        if model.units is not before.units:
+            statistics = with_variance_along_new_axes(model, statistics, before.units, 1.0)
+        # Else it was in that of the earlier T, with a known covariance or more regularisation.
+        if in_domain(model, statistics):
+            return Start(statistics, model.maximization(statistics))
+    return _start_at(model, federation, _given_in_standard_units(model, given))
 
 
 def has_same_domain(model, before):
@@ -180,7 +175,7 @@ def _same(one, other):
     return one is other if one is None or other is None else np.array_equal(one, other)
 
 
-def start_run(model, federation, init_params, given, seed, cost):
+def start_run(model, federation, init_params, given, seed):
     """Start of a run: Ŝ_0, the parameters of the first broadcast, and what was sent.
 
     Parameters
@@ -190,18 +185,15 @@ def start_run(model, federation, init_params, given, seed, cost):
     init_params : str
     given : Given
     seed : int
-    cost : (int, int)
-        Bits sent before, up and down.
 
     Returns
     -------
     start : Start
     """
     weights, means, covariances = _given_in_standard_units(model, given)
-    uplink, downlink = cost
+    uplink = downlink = 0
     if weights is None or means is None or covariances is None:
-        first, sent, told = assign(model, federation, init_params, means, seed)
-        uplink, downlink = uplink + sent, downlink + told
+        first, uplink, downlink = assign(model, federation, init_params, means, seed)
         parameters = model.maximization(first)
         if given.weights is None and given.means is None and given.covariances is None:
             return Start(first, parameters, uplink, downlink)
@@ -209,7 +201,8 @@ def start_run(model, federation, init_params, given, seed, cost):
         means = parameters.means if means is None else means
         if covariances is None:
             covariances = _covariances_about(model, parameters, means)
-    return _start_at(model, federation, (weights, means, covariances), (uplink, downlink))
+    start = _start_at(model, federation, (weights, means, covariances))
+    return start.after(uplink, downlink)
 
 
 def _given_in_standard_units(model, given):
@@ -240,19 +233,19 @@ def _covariances_about(model, parameters, means):
     return parameters.covariances + apart
 
 
-def _start_at(model, federation, theta, cost):
+def _start_at(model, federation, theta):
     """Start at weights, means and covariances in standard units, which clients are told."""
-    uplink, downlink = cost
     parameters = model.parameters(*theta)
-    statistics, n_passes, has_field = model.statistics_of(parameters), 0, True
-    if np.abs(statistics).max() > _FAR or not in_domain(model, statistics):
-        # No data have these means with this covariance, or the rows' moments would be lost in the
-        # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
-        def sums(*rows):
-            return model.expectation(parameters.natural, *rows).statistics
-
-        statistics, n_passes, has_field = pooled_statistics(model, federation, sums), 1, False
-        uplink += FLOAT_BITS * federation.n_clients * model.n_statistics
     # For θ, which does not follow from Ŝ_0.
-    downlink += FLOAT_BITS * federation.n_clients * model.n_statistics
-    return Start(statistics, parameters, uplink, downlink, n_passes, has_field=has_field)
+    bits = FLOAT_BITS * federation.n_clients * model.n_statistics
+    statistics = model.statistics_of(parameters)
+    if np.abs(statistics).max() <= _FAR and in_domain(model, statistics):
+        return Start(statistics, parameters, downlink_bits=bits)
+
+    # No data have these means with this covariance, or the rows' moments would be lost in the
+    # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
+    def sums(*rows):
+        return model.expectation(parameters.natural, *rows).statistics
+
+    statistics = pooled_statistics(model, federation, sums)
+    return Start(statistics, parameters, bits, bits, n_passes=1, has_field=False)
