@@ -233,47 +233,39 @@ def check_triplets(X, shape, missing_values, family, origin=0.0):
     return _merged(observations, family, origin)
 
 
-class _CellMeans(NamedTuple):
-    """Distinct cells of some clients, client after client, as in ``CellData``."""
-
-    rows: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    counts: np.ndarray
-
-
 def _merged(observations, family, origin, keep_observations=False):
     """Sort each client's observations by cell, and merge those of the same cell."""
     offsets, shape = observations.offsets, tuple(map(int, observations.shape))
     lengths, n_cells = np.diff(offsets), math.prod(shape)
-    means, own_cells, base_measures, kept = [], [], [], []
+    parts = []
     # Clients of one group are told apart by multiples of n_cells, which have to stay within int64.
     for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
         own, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
         keys, values = _sorted_by_cell(
             observations.codes[part], observations.values[part], own, n_cells
         )
-        merged, n_own = _means_of_cells(keys, values, len(own), shape)
-        means.append(merged)
-        own_cells.append(n_own)
         # Of sorted values: added up in the order of cells, not in that of triplets.
-        base_measures.append(
-            np.bincount(
-                np.repeat(np.arange(len(own)), own),
-                family.log_base_measure(values - origin),
-                minlength=len(own),
-            )
+        base_measures = np.bincount(
+            np.repeat(np.arange(len(own)), own),
+            family.log_base_measure(values - origin),
+            minlength=len(own),
         )
-        if keep_observations:
-            kept.append(values)
+        kept = values if keep_observations else np.empty(0)
+        parts.append((*_means_of_cells(keys, values, len(own), shape), base_measures, kept))
+    rows, columns, means, counts, own_cells, base_measures, kept = map(
+        np.concatenate, zip(*parts, strict=True)
+    )
     return CellData(
-        **_CellMeans(*map(np.concatenate, zip(*means, strict=True)))._asdict(),
-        offsets=offsets_of(np.concatenate(own_cells)),
-        log_base_measure=np.concatenate(base_measures),
+        rows,
+        columns,
+        means,
+        counts,
+        offsets=offsets_of(own_cells),
+        log_base_measure=base_measures,
         ids=np.arange(1) if observations.ids is None else observations.ids,
         shape=shape,
         row_offsets=observations.row_offsets,
-        observations=np.concatenate(kept) if keep_observations else None,
+        observations=kept if keep_observations else None,
         origin=origin,
     )
 
@@ -288,15 +280,11 @@ def _sorted_by_cell(codes, values, lengths, n_cells):
 
 
 def _means_of_cells(keys, values, n_clients, shape):
-    """Means of observations with the same key, and how many cells each client has."""
+    """Rows, columns, means and counts of observations with one key, and each client's cells."""
     n_rows, n_columns = shape
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     counts = np.diff(starts, append=len(keys)).astype(np.float64)
     owners, cells = np.divmod(keys[starts], n_rows * n_columns)
-    means = _CellMeans(
-        rows=(cells // n_columns).astype(np.int32),
-        columns=(cells % n_columns).astype(np.int32),
-        values=np.add.reduceat(values, starts) / counts,
-        counts=counts,
-    )
-    return means, np.bincount(owners, minlength=n_clients)
+    rows, columns = (index.astype(np.int32) for index in np.divmod(cells, n_columns))
+    means = np.add.reduceat(values, starts) / counts
+    return rows, columns, means, counts, np.bincount(owners, minlength=n_clients)
