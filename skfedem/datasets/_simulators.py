@@ -11,8 +11,7 @@ from sklearn.utils import Bunch, check_random_state
 
 from .._parameters import check_choice, check_number, takes_python_numbers
 from .._typing import CovarianceType, Seed
-from ._dealers import dealer
-from ._splits import split_by
+from ._splits import client_labels, equal_sizes, fill_up, split_by
 
 _N_MEANS_DRAWN = 20
 
@@ -108,10 +107,10 @@ def make_federated_mixture(
     [0.7 0.1 0.2]
     [1. 0. 0.]
     """
-    deal = dealer(heterogeneity, n_clients, n_components)
+    _check_sizes(n_clients, n_components, heterogeneity)
     rng = check_random_state(random_state)
     mixture = _draw_mixture(n_features, n_components, covariance_type, separation, weights, rng)
-    return _simulate(n_clients, n_samples, mixture, deal, rng)
+    return _simulate(n_clients, n_samples, mixture, heterogeneity, rng)
 
 
 @takes_python_numbers
@@ -177,8 +176,9 @@ def make_fedem_mixture(
         covariances=np.array([[1.0, 0.5], [0.5, 1.0]]),
         covariance_type="tied",
     )
-    deal = dealer(heterogeneity, n_clients, 2)
-    return _simulate(n_clients, n_samples, mixture, deal, check_random_state(random_state))
+    _check_sizes(n_clients, 2, heterogeneity)
+    rng = check_random_state(random_state)
+    return _simulate(n_clients, n_samples, mixture, heterogeneity, rng)
 
 
 class _Mixture(NamedTuple):
@@ -186,6 +186,19 @@ class _Mixture(NamedTuple):
     means: np.ndarray
     covariances: np.ndarray
     covariance_type: str
+
+
+def _check_sizes(n_clients, n_components, heterogeneity):
+    check_number("n_clients", n_clients, kind=Integral, low=1)
+    check_number("n_components", n_components, kind=Integral, low=1)
+    hint = "It is the share of the rows that go to clients of one component."
+    check_number("heterogeneity", heterogeneity, low=0, high=1, hint=hint)
+    if heterogeneity > 0 and n_clients < n_components:
+        raise ValueError(
+            f"Expected a client for each of the {n_components} components with "
+            f"heterogeneity={heterogeneity!r}, got n_clients={n_clients}. Raise n_clients, or use "
+            "heterogeneity=0."
+        )
 
 
 def _draw_mixture(n_features, n_components, covariance_type, separation, weights, rng):
@@ -257,19 +270,13 @@ def _draw_covariances(covariance_type, n_components, n_features, rng):
 
 def _component_factors(covariances, covariance_type, n_components, n_features):
     """Matrix A of each component with A Aᵀ = its covariance."""
-    if covariance_type == "full":
-        return np.linalg.cholesky(covariances)
-    if covariance_type == "tied":
-        return np.broadcast_to(
-            np.linalg.cholesky(covariances), (n_components, n_features, n_features)
-        )
-    deviations = np.sqrt(covariances)
-    if covariance_type == "spherical":
-        deviations = deviations[:, None]
-    return deviations[..., None] * np.eye(n_features)
+    if covariance_type in ("full", "tied"):
+        shape = n_components, n_features, n_features
+        return np.broadcast_to(np.linalg.cholesky(covariances), shape)
+    return np.sqrt(covariances).reshape(n_components, -1, 1) * np.eye(n_features)
 
 
-def _simulate(n_clients, n_samples, mixture, deal, rng):
+def _simulate(n_clients, n_samples, mixture, heterogeneity, rng):
     check_number("n_samples", n_samples, kind=Integral, low=1)
     weights, means, covariances, covariance_type = mixture
     n_components, n_features = means.shape
@@ -282,7 +289,7 @@ def _simulate(n_clients, n_samples, mixture, deal, rng):
         rows[drawn] = means[component] + rows[drawn] @ factors[component].T
 
     # Last, so that the split cannot change the rows.
-    labels = deal(components, rng)
+    labels = _deal(components, n_clients, heterogeneity, rng)
     return Bunch(
         clients=split_by(rows, labels, n_clients),
         labels=split_by(components, labels, n_clients),
@@ -290,3 +297,29 @@ def _simulate(n_clients, n_samples, mixture, deal, rng):
         means=means,
         covariances=covariances,
     )
+
+
+def _deal(components, n_clients, heterogeneity, rng):
+    """Client of each row: a share goes to clients of one component, the others at random."""
+    labels = client_labels(components, n_clients, random_state=rng)
+    if heterogeneity == 0:
+        return labels
+    sorted_labels = _one_component_labels(components, n_clients, rng)
+    moved = rng.random_sample(len(components)) < heterogeneity
+    return fill_up(np.where(moved, sorted_labels, labels), n_clients, 1, rng)
+
+
+def _one_component_labels(components, n_clients, rng):
+    """Give each component whole clients; the next one goes where clients have the most rows."""
+    n_rows = np.bincount(components)
+    n_holders = (n_rows > 0).astype(int)
+    for _ in range(n_clients - n_holders.sum()):
+        n_holders[np.argmax(n_rows / np.maximum(n_holders, 1))] += 1
+    labels = np.empty(len(components), dtype=int)
+    first = 0
+    for component in np.flatnonzero(n_rows):
+        holders = np.arange(first, first + n_holders[component])
+        holders_of_rows = np.repeat(holders, equal_sizes(n_rows[component], len(holders)))
+        labels[components == component] = rng.permutation(holders_of_rows)
+        first += len(holders)
+    return labels
