@@ -475,7 +475,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 resume_from,
                 lambda: task.begin_start(so_far),
             )
-        self._store(best, problem, data, checked)
+        after = memory_of(data.ids, problem, best.server, best.states, best.gains)
+        history = {**best.history, "weights": best.trace}
+        self._store(after, history, best.criteria, problem, checked, converged_=best.converged)
+        self.__dict__.pop("new_client_ids_", None)  # of an earlier stream
         task.end()
         warn_of_fit(settings, best, problem)
         return self
@@ -577,7 +580,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             after, history = read_call(settings, beginning, data.ids, workers)
         # Features are those of the first call, in which all clients are new.
         seen, n_known = (checked, 0) if memory is None else (self, len(memory.ids))
-        self._store_stream(beginning.problem, after, history, after.ids[n_known:], seen)
+        evaluated = [value for value in history["log_likelihood"].tolist() if value == value]
+        # Nobody may have answered since a fit that was never evaluated.
+        criteria = evaluated or self.lower_bounds_
+        new_ids = after.ids[n_known:].copy()
+        self._store(after, history, criteria, beginning.problem, seen, new_client_ids_=new_ids)
         return self
 
     @overload
@@ -645,39 +652,18 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _store(self, result, problem, data, checked):
+    def _store(self, memory, history, criteria, problem, checked, **attributes):
         """Set the fitted attributes, all at once."""
-        n_rounds = len(result.trace) - 1
-        lower_bounds = [float(value) for value in result.criteria]
+        lower_bounds = [float(value) for value in criteria]
         store(
             self,
-            so_far_fitted(problem.model, result.server, n_rounds, checked),
-            converged_=result.converged,
+            so_far_fitted(memory.model, memory.server, len(history["round"]) - 1, checked),
             lower_bounds_=lower_bounds,
             lower_bound_=lower_bounds[-1],
-            history_={**result.history, "weights": result.trace},
-            n_clients_=len(data.ids),
-            client_ids_=data.ids.copy(),  # the memory has its own
-            client_drift_=problem.vectors.norms(result.states.controls),
-            _memory=memory_of(data.ids, problem, result.server, result.states, result.gains),
-        )
-        self.__dict__.pop("new_client_ids_", None)  # of an earlier stream
-
-    def _store_stream(self, problem, memory, history, new_ids, checked):
-        """Set the fitted attributes after a call of ``partial_fit``, all at once."""
-        n_rounds = len(history["round"]) - 1
-        evaluated = [value for value in history["log_likelihood"].tolist() if value == value]
-        # Nobody may have answered since a fit that was never evaluated.
-        lower_bounds = evaluated or self.lower_bounds_
-        store(
-            self,
-            so_far_fitted(memory.model, memory.server, n_rounds, checked),
-            _memory=memory,
             history_=history,
-            lower_bounds_=lower_bounds,
-            lower_bound_=lower_bounds[-1],
             n_clients_=len(memory.ids),
-            client_ids_=memory.ids.copy(),
-            new_client_ids_=new_ids.copy(),
+            client_ids_=memory.ids.copy(),  # the memory has its own
             client_drift_=problem.vectors.norms(memory.states.controls),
+            _memory=memory,
+            **attributes,
         )
