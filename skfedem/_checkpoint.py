@@ -80,8 +80,7 @@ def load(path, identity, template):
     identity : dict
         Which run it has to be.
     template : NamedTuple or dict
-        A state of the same types. Its leaves are replaced by those of the checkpoint; a dict
-        without keys takes all arrays that the checkpoint has below its name.
+        A state of the same types, whose leaves are replaced by those of the checkpoint.
 
     Returns
     -------
@@ -200,9 +199,6 @@ def _rebuilt(name, template, arrays):
         fields = template._asdict().items()
         return type(template)(*(_rebuilt(f"{name}.{key}", child, arrays) for key, child in fields))
     if isinstance(template, dict):
-        if not template:
-            keys = [key for key in arrays if key.startswith(f"{name}.")]
-            return {key.removeprefix(f"{name}."): arrays[key] for key in keys}
         return {key: _rebuilt(f"{name}.{key}", child, arrays) for key, child in template.items()}
     if isinstance(template, bool | int | float):
         return type(template)(arrays[name])

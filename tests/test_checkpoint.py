@@ -514,15 +514,6 @@ def test_what_is_none_in_a_save_is_none_again(tmp_path):
     }
 
 
-def test_columns_of_a_save_are_known_by_their_whole_names(tmp_path):
-    path = tmp_path / "run.npz"
-    _checkpoint.save(path, {}, {"trace": {"weights": 1.5}, "traces": 2})
-    assert _checkpoint.load(path, {}, {"trace": {}, "traces": 0}) == {
-        "trace": {"weights": 1.5},
-        "traces": 2,
-    }
-
-
 def test_names_types_shapes_and_numbers_make_a_digest():
     numbers = np.arange(4)
     unlike = [

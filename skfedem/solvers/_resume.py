@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from math import isclose, nan
+from math import isclose
 from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +19,7 @@ from .._federation import fingerprint
 from .._history import History
 from .._parameters import check_number
 from ._base import ServerState
-from ._run_state import Progress, RunState
-from ._stopping import Sweep, no_gains
+from ._run_state import RunState, initialise
 
 # What may differ between a run and its continuation: how long it lasts, how it is computed, and
 # where the seed comes from, but not the seed itself.
@@ -77,19 +76,16 @@ class Checkpoint(NamedTuple):
         """What was saved, as ``RunState``; None if the run begins here."""
         if self.resume_from is None:
             return None
-        server = ServerState(0, start.statistics, start.parameters, problem.vectors.server_zeros())
-        stopping = no_gains(problem.model) if problem.exact else Sweep(start.parameters)
-        states = solver.init(problem, problem.vectors.zeros())
-        beginning = Progress(server, 0, problem.federation.n_samples)
-        template = _as_state(RunState(beginning, states, History(), [], stopping, [], nan))
-        state = _checkpoint.load(self.resume_from, self.identity, template)
+        # The types are those of a run that begins: without fields or a watcher, it reads no rows.
+        begun = initialise(solver, problem, start._replace(kept=None), None, control_init="zeros")
+        state = _checkpoint.load(self.resume_from, self.identity, _as_state(begun))
         parameters = problem.model.maximization(state["server"]["statistics"])
         server = ServerState(parameters=parameters, **state["server"])
         first_round = server.round_index - (len(state["history"]["round"]) - 1)
         if self.step_function:
             _check_steps(self.resume_from, self.step_function, state["history"], first_round)
         return RunState(
-            beginning._replace(
+            begun.progress._replace(
                 server=server,
                 n_expectations=state["n_expectations"],
                 converged=state["converged"],
