@@ -24,7 +24,7 @@ from refusals import (
     fitted_attributes,
 )
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem._input.client_labels import client_codes
+from skfedem._input.client_labels import grouped
 from skfedem.preprocessing import PerClient
 
 
@@ -182,7 +182,7 @@ def test_one_label_that_is_there_twice_is_found_among_labels_without_an_order():
     ash, birch = frozenset(["ash"]), frozenset(["birch"])
     labels = np.array([ash, birch, ash], dtype=object)
     with pytest.raises(TypeError, match="labels that can be sorted, got frozenset"):
-        client_codes(labels, 3)
+        grouped(labels, 3)
 
 
 # ---- any list is some labels

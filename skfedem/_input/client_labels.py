@@ -19,31 +19,6 @@ def refuse_name(clients):
         )
 
 
-def client_codes(labels, n_rows):
-    """Clients of labelled rows.
-
-    Parameters
-    ----------
-    labels : array-like of shape (n_rows,)
-        Client label of each row.
-    n_rows : int
-
-    Returns
-    -------
-    ids : ndarray of shape (n_clients,)
-        The distinct labels, sorted.
-    codes : ndarray of int, shape (n_rows,)
-        Position in ``ids`` of each row's label.
-    """
-    ids, order, offsets = grouped(labels, n_rows)
-    in_order = np.repeat(np.arange(len(ids)), np.diff(offsets))
-    if order is None:
-        return ids, in_order
-    codes = np.empty_like(in_order)
-    codes[order] = in_order
-    return ids, codes
-
-
 def grouped(labels, n_rows):
     """Bring the rows of each client together.
 

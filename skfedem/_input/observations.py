@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, validate_data
 from .._cells import cell_codes
 from .._federation import client_groups, offsets_of
 from .._messages import plural
-from .client_labels import client_codes, refuse_name
+from .client_labels import grouped, refuse_name
 from .matrices import (
     GIVE_MATRICES,
     as_coo,
@@ -100,10 +100,17 @@ def observations_of_table(estimator, X, clients, missing, *, reset):
     given = X if is_frame(X) else table
     if clients is None:
         return _of_one_client(codes, values, table.shape, given)
-    ids, row_owners = client_codes(clients, table.shape[0])
+    n_rows, n_columns = table.shape
+    ids, order, row_offsets = grouped(clients, n_rows)
+    owners = np.empty(n_rows, dtype=np.intp)
+    owners[slice(None) if order is None else order] = np.repeat(
+        np.arange(len(ids)), np.diff(row_offsets)
+    )
     # Cells are sorted by client, the rows of the matrix stay where they are.
-    owners = row_owners[codes // table.shape[1]]
-    return _by_client(codes, values, table.shape, ids, owners, given)
+    owners = owners[codes // n_columns]
+    order = np.argsort(owners, kind="stable")
+    offsets = offsets_of(np.bincount(owners, minlength=len(ids)))
+    return Observations(codes[order], values[order], offsets, table.shape, ids, given=given)
 
 
 def observations_of_triplets(estimator, X, clients, shape, missing, rows):
@@ -120,8 +127,10 @@ def observations_of_triplets(estimator, X, clients, shape, missing, rows):
     triplets = triplets_of_one_client(X, shape, missing)
     if clients is None:
         return triplets
-    ids, owners = client_codes(clients, len(triplets.codes))
-    return _by_client(triplets.codes, triplets.values, shape, ids, owners)
+    ids, order, offsets = grouped(clients, len(triplets.codes))
+    if order is not None:
+        triplets = triplets._replace(codes=triplets.codes[order], values=triplets.values[order])
+    return triplets._replace(offsets=offsets, ids=ids)
 
 
 def triplets_of_one_client(X, shape, missing):
@@ -133,12 +142,6 @@ def triplets_of_one_client(X, shape, missing):
 
 def _of_one_client(codes, values, shape, given=None):
     return Observations(codes, values, np.array([0, len(codes)]), shape, given=given)
-
-
-def _by_client(codes, values, shape, ids, owners, given=None):
-    order = np.argsort(owners, kind="stable")
-    offsets = offsets_of(np.bincount(owners, minlength=len(ids)))
-    return Observations(codes[order], values[order], offsets, shape, ids, given=given)
 
 
 def marker(missing_values):
