@@ -20,6 +20,7 @@ GIVE_TABLES = (
 )
 # Kinds of NumPy's dtypes for text and for times.
 NO_NUMBERS = "USTmM"
+_ENCODE = "Encode or drop the columns that are not numbers."
 _OF_GROUPS = "[table for _, table in X] of what groupby gives"
 # Squares of larger numbers, and quotients by them in EM, would leave the range of a double.
 LARGEST = 1e150
@@ -107,8 +108,7 @@ def refuse_dates(table, where=""):
         is_polars_date = hasattr(dtype, "is_temporal") and dtype.is_temporal()
         if is_polars_date or getattr(dtype, "kind", "O") in "mM":
             raise ValueError(
-                f"Expected numbers{where}, got dtype {dtype} in column {name!r}. Encode or drop "
-                "the columns that are not numbers."
+                f"Expected numbers{where}, got dtype {dtype} in column {name!r}. {_ENCODE}"
             )
 
 
@@ -193,10 +193,7 @@ def _as_numbers(table, array, whose):
         return array if is_mapped(array) else array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         refuse_text(table, f" in {whose}")
-        raise ValueError(
-            f"Expected numbers in {whose}, got {error}. Encode or drop the columns that are not "
-            "numbers."
-        ) from error
+        raise ValueError(f"Expected numbers in {whose}, got {error}. {_ENCODE}") from error
 
 
 def refuse_text(X, where=""):
@@ -208,8 +205,7 @@ def refuse_text(X, where=""):
             np.asarray(X[name], dtype=np.float64)
         except (TypeError, ValueError, OverflowError) as reason:
             raise ValueError(
-                f"Expected numbers{where}, got {reason} in column {name!r}. Encode or drop the "
-                "columns that are not numbers."
+                f"Expected numbers{where}, got {reason} in column {name!r}. {_ENCODE}"
             ) from reason
 
 
@@ -220,10 +216,7 @@ def table_of_numbers(X):
     refuse_dates(X)
     refuse_sparse_columns(X)
     if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:  # NumPy takes some for numbers
-        raise ValueError(
-            f"Expected numbers, got dtype {X.dtype}. Encode or drop the columns that are not "
-            "numbers."
-        )
+        raise ValueError(f"Expected numbers, got dtype {X.dtype}. {_ENCODE}")
     try:
         yield unmasked(X)
     except (TypeError, ValueError, OverflowError) as error:
@@ -233,9 +226,7 @@ def table_of_numbers(X):
                 f"Expected numbers, got {error}. Look for what is no measurement, as an identifier."
             ) from error
         if str(error).startswith("could not convert string"):  # in a list of rows
-            raise ValueError(
-                f"Expected numbers: {error}. Encode or drop the columns that are not numbers."
-            ) from error
+            raise ValueError(f"Expected numbers: {error}. {_ENCODE}") from error
         raise
 
 
