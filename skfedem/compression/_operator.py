@@ -38,7 +38,8 @@ class Operator(Compressor):
                 f"omega={self.omega!r}. Give the level, or the relative variance that it follows."
             )
         if level is None:
-            check_omega(self.omega)
+            hint = "For no compression use Identity()."
+            check_number("omega", self.omega, low=0, low_open=True, hint=hint)
         else:
             check_number(name, level, kind=Integral, low=1, high=self._most_levels)
         for given, value in list(vars(self).items()):
@@ -103,7 +104,3 @@ class Operator(Compressor):
 def least(guess: int, holds: Callable[[int], bool]) -> int:
     """Least integer >= 1 for which `holds`; `guess`, a rounded number, may be one above it."""
     return next(level for level in count(max(guess - 1, 1)) if holds(level))
-
-
-def check_omega(omega: object) -> None:
-    check_number("omega", omega, low=0, low_open=True, hint="For no compression use Identity().")
