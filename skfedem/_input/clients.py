@@ -134,10 +134,9 @@ def _from_labels(rows, clients, weights, allow_nan):
 
     check_finite(rows, of_whom, allow_nan=allow_nan)
     check_weights(weights, of_whom)
-    if order is None:
-        return _weighted(ClientData(rows, offsets, ids), weights)
-    weights = None if weights is None else weights[order]
-    return _weighted(ClientData(_chosen(rows, order), offsets, ids), weights)
+    if order is not None:
+        rows, weights = _chosen(rows, order), None if weights is None else weights[order]
+    return _weighted(ClientData(rows, offsets, ids), weights)
 
 
 def _chosen(rows, numbers):

@@ -128,7 +128,6 @@ def client_labels(
         codes = _label_codes(y, n_samples, scheme)
     if scheme == "label":
         check_number("shards_per_client", shards_per_client, kind=Integral, low=1)
-        shards_per_client = int(shards_per_client)
         if n_samples < n_clients * shards_per_client:
             raise ValueError(
                 f"Expected at least n_clients * shards_per_client = {n_clients} * "
