@@ -14,6 +14,7 @@ import numpy as np
 from ._parameters import is_auto
 from ._random import seeds_of_runs
 from .models.mixture_domain import brought_into_domain, in_domain
+from .models.mixture_given import check_rows
 from .models.mixture_start import (
     bits_of_units,
     has_same_domain,
@@ -118,13 +119,15 @@ def _best_start(settings, problem, given, seeds, workers):
     return max(starts, key=log_likelihood)
 
 
-def next_call(settings, federation, given, memory, history):
+def next_call(settings, ids, federation, given, memory, history):
     """Beginning where an earlier call, or a fit, has ended.
 
     Parameters
     ----------
     settings : FederatedGaussianMixture
         Its parameters.
+    ids : ndarray of shape (n_clients,)
+        Labels of the clients of the call.
     federation : Federation
     given : Given
     memory : Memory
@@ -134,6 +137,7 @@ def next_call(settings, federation, given, memory, history):
     -------
     beginning : Beginning
     """
+    check_rows(memory.model, federation, ids)
     memory = _in_new_domain(settings, given, memory)
     model, bits = with_axes_of(memory.model, federation)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)

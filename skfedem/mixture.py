@@ -576,7 +576,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             if memory is None:
                 beginning = first_call(settings, data.ids, federation, given, workers)
             else:
-                beginning = next_call(settings, federation, given, memory, self.history_)
+                beginning = next_call(settings, data.ids, federation, given, memory, self.history_)
             after, history = read_call(settings, beginning, data.ids, workers)
         # Features are those of the first call, in which all clients are new.
         seen, n_known = (checked, 0) if memory is None else (self, len(memory.ids))

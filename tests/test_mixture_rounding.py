@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
@@ -97,3 +97,59 @@ def test_features_that_are_constant_within_a_component_have_reg_covar(covariance
         # What rounding leaves of a second moment, about the mean of all rows.
         rounding = 4 * np.finfo(float).eps * gains.var()
         assert_allclose(gm.covariances_[0, 1], 1e-6, rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_widened_features_are_told_where_axes_mix_unlike_units(covariance_type):
+    # In metres and micrometres: reg_covar is much along their common axis, and little beside the
+    # rounding of the micrometres.
+    steps = np.arange(30.0) % 3
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, random_state=0)
+    with pytest.warns(UserWarning, match=r"Covariances of components \[0, 1, 2\] .* were widened"):
+        gm.fit(np.column_stack([steps, 1e6 * steps]))
+    gm.fit(np.column_stack([steps, 10 * steps]))  # nothing to tell, and warnings are errors
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_covariances_are_inverses_of_precisions_whatever_the_units(covariance_type):
+    rows = np.random.default_rng(0).normal(size=(200, 4))
+    rows[7, 0] = 1e6
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=0, reg_covar=10)
+    gm.fit(rows)
+    covariances = gm.covariances_.reshape(-1, 4, 4)
+    assert_array_equal(covariances, np.swapaxes(covariances, 1, 2))
+    for covariance, precision in zip(covariances, gm.precisions_.reshape(-1, 4, 4), strict=True):
+        scale = np.sqrt(np.diagonal(covariance))
+        correlations, inverse = (
+            covariance / np.outer(scale, scale),
+            precision * np.outer(scale, scale),
+        )
+        # The correlations are well conditioned.
+        assert_allclose(correlations @ inverse, np.eye(4), atol=1e-13)
+
+
+def test_constant_features_of_tiny_rows_stay_constant():
+    rows = np.random.default_rng(0).normal(size=(200, 5))
+    rows[:, 1] = 1
+    unit = 2.0**-59
+    gm = FederatedGaussianMixture(2, random_state=0, reg_covar=1e-6 * unit**2).fit(rows * unit)
+    assert_allclose(gm.means_[:, 1], unit, rtol=1e-14)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_rounding_of_constant_rows_is_no_new_axis(covariance_type):
+    # 0.1 + 0.2 is not 0.3.
+    rows = np.where(np.arange(40)[:, None] % 2, 0.3, 0.1 + 0.2)
+    settings = {"covariance_type": covariance_type, "tol": 1e-300, "random_state": 0}
+    gm = FederatedGaussianMixture(1, warm_start=True, **settings).fit(rows).fit(rows)
+    once = FederatedGaussianMixture(1, **settings).fit(rows)
+    assert_array_equal(gm.covariances_, once.covariances_)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_a_regularization_beyond_the_range_of_doubles(covariance_type):
+    rows = np.random.default_rng(0).normal(size=(50, 1)) * 1e-110
+    gm = FederatedGaussianMixture(1, reg_covar=1e100, covariance_type=covariance_type)
+    with pytest.raises(ValueError, match=r"Expected reg_covar to be at most 1e\+300 times the var"):
+        gm.fit(rows)
+    assert not hasattr(gm, "weights_")

@@ -133,6 +133,28 @@ def test_a_value_as_common_as_a_component_is_sent_with_the_nearest_row():
         assert np.abs(np.sort(start.means_[:, 0]) - [0, 5]).max() < 0.5
 
 
+def test_clusters_that_rounding_empties_have_no_mean_to_compute():
+    # Beside a code for what is missing, k-means leaves some of its clusters without members.
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([np.full(40, 1e10), rng.normal(size=12), [5e9]])[:, None]
+    gm = FederatedGaussianMixture(4, random_state=0, max_iter=0).fit(rows)
+    assert np.isfinite(gm.means_).all()
+
+
+@pytest.mark.parametrize("seed", [0, 430])
+def test_kmeans_plusplus_does_not_see_the_order_of_rows(seed):
+    # Rounded rows, of which many are equal and many are equally far from each other, with weights.
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(16, 2)).round(1)
+    labels, order = rng.integers(3, size=16), rng.permutation(16)
+    start = FederatedGaussianMixture(
+        3, init_params="k-means++", client_weights="uniform", max_iter=0, random_state=seed
+    )
+    one = start.fit(rows, clients=labels).means_
+    other = start.fit(rows[order], clients=labels[order]).means_
+    assert_allclose(one, other, rtol=1e-9)
+
+
 def test_a_row_that_a_sample_consists_of_is_not_taken_for_the_mean(monkeypatch):
     monkeypatch.setattr(mixture_assignment, "_LARGEST_SAMPLE", 20)
     row = np.array([3.25, -1.5])

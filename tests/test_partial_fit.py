@@ -711,6 +711,20 @@ def test_bad_parameters(parameters, error, says):
     assert state(gm) == before
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_rows_beyond_all_measure_are_refused_and_named(covariance_type):
+    rng = np.random.default_rng(0)
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=0)
+    gm.partial_fit([rng.normal(size=(50, 2)), rng.normal(size=(50, 2))])
+    before = gm.means_
+    clients = [rng.normal(size=(30, 2)), rng.normal(size=(30, 2))]
+    clients[1][7, 1] = -1e40
+    says = r"within 1e\+37 standard deviations of those so far, got -1e\+40 in column 1 of client 1"
+    with pytest.raises(ValueError, match=says):
+        gm.partial_fit(clients)
+    assert gm.means_ is before
+
+
 def test_the_first_call_needs_as_many_rows_as_components():
     gm = FederatedGaussianMixture(3)
     with pytest.raises(ValueError, match="n_samples = 2 and n_components = 3"):

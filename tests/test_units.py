@@ -59,7 +59,7 @@ def test_there_and_back(covariance_type):
     units = units_of(rows, covariance_type)
     assert_allclose(units.means_to_rows(units.means_to_standard(rows[:5])), rows[:5], rtol=1e-10)
     covariance = np.cov(rows[:50].T)
-    back = units.matrices_to_rows(units.matrices_to_standard(covariance))
+    back = units.mixing.T @ units.matrices_to_standard(covariance) @ units.mixing
     assert_allclose(back, covariance, rtol=1e-9)
     # A volume: the determinant of a covariance changes by its square.
     before, after = (

@@ -33,9 +33,7 @@ def roots_and_inverses(covariance_type, covariances):
     roots = cholesky(covariances)
     if roots is None:
         raise ValueError(COLLAPSED)
-    stack = roots.reshape(-1, *roots.shape[-2:])
-    inverses = [lapack.dtrtri(root, lower=True)[0] for root in stack]
-    return roots, np.reshape(inverses, roots.shape)
+    return roots, inverses_of_triangles(roots, lower=True)
 
 
 def cholesky(matrices):
@@ -44,6 +42,13 @@ def cholesky(matrices):
         return np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
         return None
+
+
+def inverses_of_triangles(triangles, *, lower):
+    """Inverses of triangular matrices (..., d, d), lower or upper ones, with a nonzero diagonal."""
+    stack = triangles.reshape(-1, *triangles.shape[-2:])
+    inverses = [lapack.dtrtri(triangle, lower=lower)[0] for triangle in stack]
+    return np.reshape(inverses, triangles.shape)
 
 
 def without_negative_variance(matrices):

@@ -192,7 +192,8 @@ def _distinct(rows, weights):
     rows = np.add(rows, 0.0, dtype=np.float64, order="C")  # turns -0.0 into 0.0
     order = np.argsort(rows[:, 0], kind="stable")
     if not (np.diff(rows[order, 0]) > 0).all():
-        order = np.argsort(_in_order_of_bytes(rows), kind="stable")
+        by_weight = np.argsort(weights, kind="stable")  # sums of equal rows' weights round by it
+        order = by_weight[np.argsort(_in_order_of_bytes(rows)[by_weight], kind="stable")]
     rows, weights = rows[order], weights[order]
     is_new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))
     return rows[is_new], np.add.reduceat(weights, np.flatnonzero(is_new))
@@ -240,7 +241,7 @@ def _centroids_to_send(rows, n_clusters, seed, sample_weight):
             distances = np.square(rows - rows[row]).sum(axis=1)
             distances[members[labels] <= _FEWEST_ROWS] = np.inf
             labels[distances.argmin()] = labels[row]
-            centroids = _means_of_clusters(rows, labels, n_clusters, sample_weight)
+            centroids = _means_of_clusters(rows, labels, centroids, sample_weight)
     members = np.bincount(labels, minlength=n_clusters)
     mass = np.bincount(labels, sample_weight, minlength=n_clusters)
     sent = members >= _FEWEST_ROWS
@@ -249,9 +250,12 @@ def _centroids_to_send(rows, n_clusters, seed, sample_weight):
     return centroids[sent], mass[sent] / mass.sum()
 
 
-def _means_of_clusters(rows, labels, n_clusters, weights):
-    sums = [np.bincount(labels, weights * column, minlength=n_clusters) for column in rows.T]
-    return np.transpose(sums) / np.bincount(labels, weights, minlength=n_clusters)[:, None]
+def _means_of_clusters(rows, labels, centroids, weights):
+    """Means of the clusters' members; a centroid without any, by rounding, stays as it was."""
+    size = len(centroids)
+    sums = [np.bincount(labels, weights * column, minlength=size) for column in rows.T]
+    mass = np.bincount(labels, weights, minlength=size)[:, None]
+    return np.divide(np.transpose(sums), mass, out=centroids.copy(), where=mass > 0)
 
 
 def _sample(rng, start, stop):
@@ -300,7 +304,7 @@ def _plusplus_centers(model, federation, seed):
     n_found = min(model.n_components, len(rows))
     n_trials = 2 + int(np.log(n_found))  # scikit-learn's default
     _, chosen = kmeans_plusplus(
-        rows - model.units.center,
+        rows - np.median(rows, axis=0),  # no sum, which would round by the order of the rows
         n_found,
         sample_weight=row_weights,
         random_state=rng,

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._federation import read
+from .._messages import shown
 from .._parameters import check_shape
 from .covariances import MATRICES, roots_and_inverses
-from .mixture_parameters import covariances_to_standard
+from .mixture_parameters import covariances_to_standard, squared_scale
 
 # Advice in messages when a fit or a stream cannot go on.
 _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
@@ -16,6 +18,8 @@ _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, aft
 # How far away, wide or narrow a start may be, in standard deviations of the rows. Densities and the
 # units of messages have fourth powers of a distance over a width: larger ones would overflow.
 _FARTHEST = 1e37
+# Of reg_covar over a variance of the rows. Anything wide is far from nothing, and has no powers.
+_LARGEST_SHARE = 1e300
 
 
 class Given(NamedTuple):
@@ -119,6 +123,22 @@ def check_distance(model, means):
         )
 
 
+def check_rows(model, federation, ids):
+    """Raise for rows, of clients with these labels, that lie too far from those that gave units."""
+    center, scale = model.units.center, model.units.scale
+    every = np.arange(federation.n_clients)
+    for group, rows, lengths, _ in read(federation, every, model.block_rows):
+        far = ~(np.abs(rows - center) <= _FARTHEST * scale)
+        if far.any():
+            row, column = np.argwhere(far)[0]
+            client = ids[group][np.searchsorted(np.cumsum(lengths), row, side="right")]
+            raise ValueError(
+                f"Expected rows within {_FARTHEST:g} standard deviations of those so far, got "
+                f"{rows[row, column]:.3g} in column {column} of client {shown(client)}. Drop this "
+                "row; if all rows are in other units now, fit anew."
+            )
+
+
 def check_spread(model, name, covariances):
     """Raise for covariances, in the rows' units, out of the range of doubles in standard units."""
     if covariances is None:
@@ -135,6 +155,21 @@ def check_spread(model, name, covariances):
             f"Expected {name} with variances within a factor of {_FARTHEST**2:g} of those of the "
             f"rows, got variances from {given.min():.3g} to {given.max():.3g}. Give it in the "
             "units of the rows."
+        )
+
+
+def check_regularization(model):
+    """Raise for a ``reg_covar`` out of the range of doubles in standard units."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if model.covariance_type in MATRICES:
+            variances = np.diagonal(model.given_regularization)
+        else:
+            variances = model.reg_covar / squared_scale(model)
+    if not np.max(variances) <= _LARGEST_SHARE:
+        raise ValueError(
+            f"Expected reg_covar to be at most {_LARGEST_SHARE:g} times the variances of the rows, "
+            f"got {model.reg_covar:g}. Give it in the units of the rows, squared, or scale the "
+            "rows."
         )
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .covariances import MATRICES
+from .covariances import MATRICES, inverses_of_triangles
 from .units import ROUNDING
 
 # Variances below this many roundings of a second moment have lost their digits.
@@ -42,12 +42,13 @@ class Parameters(NamedTuple):
 
 def in_row_units(model, parameters):
     """Weights, means and covariances in the rows' own units, in arrays of their own."""
-    weights, means, covariances = parameters[:3]
-    weights = weights.copy()
-    means = model.units.means_to_rows(means)
-    if model.covariance_type in MATRICES:
-        return weights, means, model.units.matrices_to_rows(covariances)
-    return weights, means, covariances * squared_scale(model)
+    weights, means = parameters.weights.copy(), model.units.means_to_rows(parameters.means)
+    if model.covariance_type not in MATRICES:
+        return weights, means, parameters.covariances * squared_scale(model)
+    # By the roots of the precisions, a covariance is their inverse and symmetric however unlike the
+    # features' units are.
+    roots = inverses_of_triangles(precisions_cholesky(model, parameters), lower=False)
+    return weights, means, np.swapaxes(roots, -1, -2) @ roots
 
 
 def precisions_cholesky(model, parameters):
@@ -80,20 +81,28 @@ def lost_in_rounding(model, parameters):
     varies = model.units.varies
     rounding = ROUNDING * (1 + means[:, varies] ** 2)
     if model.covariance_type == "diag":
-        variances = covariances[:, varies]
         given = (model.reg_covar / squared_scale(model))[varies]
+        cases = [(covariances[:, varies], rounding, given)]
     elif model.covariance_type == "spherical":
         # The mean over all features, as there may be none that varies.
         rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
-        variances = covariances[:, None]
-        given = model.reg_covar / squared_scale(model)
+        cases = [(covariances[:, None], rounding, model.reg_covar / squared_scale(model))]
     else:
-        rounding = rounding.max(axis=1, keepdims=True, initial=0)
         variances, axes = np.linalg.eigh(covariances[..., varies, :][..., varies])
         matrix = model.given_regularization[varies, :][:, varies]
         given = np.einsum("...ij,ik,...kj->...j", axes, matrix, axes)
-    is_lost = (variances < _FAITHFUL * rounding) & (given < rounding)
-    return np.flatnonzero(is_lost.any(axis=1))
+        along_axes = variances, rounding.max(axis=1, keepdims=True, initial=0), given
+        # Where axes mix unlike units, reg_covar may be much in them and yet little beside the
+        # rounding of the features in large units.
+        mixing = model.units.mixing
+        variances = np.square(mixing.T @ parameters.roots).sum(axis=-1)
+        of_features = variances, rounding @ np.square(mixing[varies]), model.reg_covar
+        cases = [along_axes, of_features]
+    is_lost = [
+        ((variances < _FAITHFUL * rounding) & (given < rounding)).any(axis=1)
+        for variances, rounding, given in cases
+    ]
+    return np.flatnonzero(np.any(is_lost, axis=0))
 
 
 def in_standard_units(model, weights, means, covariances):

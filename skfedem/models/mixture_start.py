@@ -17,7 +17,7 @@ from .covariances import MATRICES
 from .gaussian_mixture import GaussianMixtureModel
 from .mixture_assignment import assign, pooled_statistics
 from .mixture_domain import in_domain
-from .mixture_given import check_distance, check_spread
+from .mixture_given import check_distance, check_regularization, check_spread
 from .mixture_parameters import in_standard_units
 from .mixture_stream import with_variance_along_new_axes
 from .units import (
@@ -131,7 +131,9 @@ def with_parameters(model, reg_covar, fixed_covariance):
     check_spread(model, "fixed_covariance", fixed_covariance)
     if fixed_covariance is not None:
         fixed_covariance = model.units.matrices_to_standard(fixed_covariance)
-    return replace(model, reg_covar=reg_covar, fixed_covariance=fixed_covariance)
+    model = replace(model, reg_covar=reg_covar, fixed_covariance=fixed_covariance)
+    check_regularization(model)
+    return model
 
 
 def start_again(model, federation, before, server, given):

@@ -83,10 +83,6 @@ class Units(NamedTuple):
         standard[~self.varies] = standard[:, ~self.varies] = 0.0
         return standard
 
-    def matrices_to_rows(self, matrices):
-        """Covariance matrices (..., n_features, n_features) in the rows' units."""
-        return self.mixing.T @ matrices @ self.mixing
-
     @property
     def unmixing(self):
         """Matrix A with ``standard = (row - center) @ A``."""
@@ -198,9 +194,9 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
         return Units(center, scale, None, variances > 0)
     correlations = second_moment / np.outer(scale, scale)
     # On axes common to all features, those that vary less than reg_covar would be lost in its
-    # rounding.
-    common = np.flatnonzero((variances == 0) | (variances >= reg_covar))
-    rotation, varies = np.eye(len(center)), np.ones(len(center), dtype=bool)
+    # rounding. Constant ones would take rounding from those that vary.
+    common = np.flatnonzero((variances > 0) & (variances >= reg_covar))
+    rotation, varies = np.eye(len(center)), variances > 0
     if len(common):
         rotation[np.ix_(common, common)], varies[common] = _whitening(
             correlations[np.ix_(common, common)], least=_NO_VARIANCE
@@ -291,6 +287,8 @@ def with_new_axes(units, second_moment, covariance_type):
         if covariance_type == "diag":
             scale = np.where(new, np.sqrt(second_moment), scale)
     else:
+        seeming = np.diagonal(second_moment) <= _seeming_variance(center)
+        second_moment = np.where(seeming | seeming[:, None], 0.0, second_moment)
         spread = units.matrices_to_standard(second_moment)[fixed][:, fixed]
         largest = np.linalg.eigvalsh(second_moment / np.outer(scale, scale)).max()
         new, rotation = np.zeros_like(varies), rotation.copy()
