@@ -119,6 +119,11 @@ def takes_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_A
     return computed
 
 
+def unfitted(estimator):
+    """A new estimator with the same parameters: not copies of them, as some cannot be copied."""
+    return type(estimator)(**estimator.get_params(deep=False))
+
+
 def in_python_numbers(estimator):
     """A copy of an estimator whose parameters are Python's numbers."""
     parameters = estimator.get_params(deep=False)

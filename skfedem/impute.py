@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -24,6 +23,7 @@ from ._parameters import (
     check_rank,
     check_switch,
     in_python_numbers,
+    unfitted,
 )
 from ._random import seeds_of_runs
 from ._typing import (
@@ -428,7 +428,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             a cell that holds the others back, as its count is so large or it was observed so often.
         """
         self._check_parameters()
-        checked, settings = clone(self), in_python_numbers(self)
+        checked, settings = unfitted(self), in_python_numbers(self)
         data = check_cells(
             checked,
             X,

@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import Any, Literal, Self, overload
 
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
@@ -24,7 +23,13 @@ from ._mixture_outcome import so_far_fitted, warn_of_fit
 from ._mixture_runs import best_run, new_runs, next_run
 from ._mixture_stream import first_call, next_call, read_call
 from ._parallel import Workers
-from ._parameters import check_choice, check_number, check_switch, in_python_numbers
+from ._parameters import (
+    check_choice,
+    check_number,
+    check_switch,
+    in_python_numbers,
+    unfitted,
+)
 from ._random import seeds_of_runs
 from ._typing import (
     ClientsLike,
@@ -445,7 +450,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         their messages are compressed or they may be away.
         """
         self._check_parameters()
-        checked, settings, memory = clone(self), in_python_numbers(self), None
+        checked, settings, memory = unfitted(self), in_python_numbers(self), None
         if self.warm_start and hasattr(self, "converged_"):
             memory = self._memory
             check_columns_of_fit(self, X)
@@ -561,7 +566,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         array([-4.,  4.])
         """
         self._check_parameters()
-        checked, settings = clone(self), in_python_numbers(self)
+        checked, settings = unfitted(self), in_python_numbers(self)
         memory = getattr(self, "_memory", None)
         if memory is not None:
             check_columns_of_fit(self, X)

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from threading import Lock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sklearn.utils import check_random_state
 
 from mixtures import CLIENTS, COMPONENTS, EXACT, N_CLIENTS, STOCHASTIC, Recording, X
 from problems import assert_same_fit
-from skfedem import FederatedGaussianMixture, _parallel
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _parallel
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 
 # ------------------------------------------------------------------ randomness and workers
@@ -174,6 +175,28 @@ def test_step_size_may_be_a_function_of_the_round():
     assert_allclose(gm.history_["step_size"][1:], 0.2 / rounds**0.5)
     constant = FederatedGaussianMixture(**{**STOCHASTIC, "step_size": lambda _: 0.125})
     assert_same_fit(constant.fit(CLIENTS), FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS))
+
+
+class Watched:
+    """Steps that cannot be copied, as where they write to a log."""
+
+    def __init__(self):
+        self.lock = Lock()
+
+    def __call__(self, round_number):
+        with self.lock:
+            return 0.125
+
+
+def test_a_function_of_the_round_need_not_be_copied():
+    gm = FederatedGaussianMixture(max_iter=2, step_size=Watched())
+    imputer = FederatedMatrixImputer(1, max_iter=2, step_size=Watched())
+    for fit in (gm.fit, gm.partial_fit, imputer.fit):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of so few rounds
+            fit(CLIENTS[0])
+    assert_array_equal(gm.history_["step_size"][1:], 0.125)
+    assert_array_equal(imputer.history_["step_size"][1:], 0.125)
 
 
 def test_client_weights():

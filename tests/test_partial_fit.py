@@ -250,6 +250,19 @@ def test_clients_are_known_by_their_date_in_any_unit(unit):
     assert_array_equal(gm.history_["n_active"][1:], [3, 2])
 
 
+@pytest.mark.parametrize("as_given", [list, lambda days: np.array(days, dtype=object)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_clients_are_known_by_their_date_as_an_object(as_given, is_first):
+    days = np.array(["2020-01-01", "2020-01-02T03", "2020-01-03"], dtype="M8[us]")
+    days = days[np.arange(200) % 3]
+    calls = [days, as_given(days.tolist())]  # of datetime.datetime, as a Timestamp of pandas is
+    gm = FederatedGaussianMixture(2, random_state=0)
+    for labels in calls[::-1] if is_first else calls:
+        gm.partial_fit(X[:200], clients=labels)
+    assert len(gm.new_client_ids_) == 0
+    assert_array_equal(gm.client_ids_, np.unique(days))
+
+
 # As floats, the integers of each line are one.
 LARGE = [
     (np.array([2**62 + 1, 2**62 + 3]), np.array([2**62 + 3, 2**63 + 5], dtype=np.uint64)),
@@ -282,7 +295,11 @@ TEXTS = DAYS.astype(str).to_numpy(dtype=str)
 PAIRS = [pd.Series([(kind(k % 2), "a") for k in range(40)]) for kind in (int, str)]
 OTHERS = {  # labels that look like the known ones, and can be none of them
     "text": (DAYS.to_pydatetime(), TEXTS, "got '2026-01-01' of dtype"),
-    "periods": (DAYS.to_pydatetime(), DAYS.to_period("D"), "of type datetime, got .* type Period"),
+    "periods": (
+        DAYS.to_pydatetime(),
+        DAYS.to_period("D"),
+        "of dtype datetime64.*, got .* type Period",
+    ),
     "zone": (DAYS.tz_localize("UTC"), DAYS.astype(object), "of type Timestamp, got"),
     "months": (DAYS.to_period("D"), DAYS.to_period("M"), "of type Period, got"),
     "tuples": (*PAIRS, "of type tuple, got"),

@@ -364,6 +364,25 @@ def test_a_likelihood_needs_fewer_components_than_were_fitted(n_components, kept
     assert np.isfinite(pca.fit([rows]).score([rows]))
 
 
+@pytest.mark.parametrize("is_list", [True, False])
+def test_a_likelihood_weighs_rows(is_list):
+    weights = np.random.default_rng(0).integers(0, 4, size=len(X))
+    ends = np.cumsum([len(rows) for rows in CLIENTS])[:-1]
+    pooled = np.concatenate(CLIENTS)
+    data = (CLIENTS, np.split(weights, ends)) if is_list else (pooled, weights)
+    pca = FederatedPCA(2).fit(CLIENTS)
+    want = pca.score(np.repeat(pooled, weights, axis=0))
+    assert_allclose(pca.score(data[0], sample_weight=data[1]), want, rtol=1e-12)
+    with pytest.raises(ValueError, match="sample_weight"):
+        pca.score(data[0], sample_weight=data[1][1:])
+    with sklearn.config_context(enable_metadata_routing=True):
+        asking = clone(pca).set_score_request(sample_weight=True)
+        steps = make_pipeline(FederatedStandardScaler(), asking).fit(pooled)
+        scaled = steps[0].transform(pooled)
+        want = steps[1].score(np.repeat(scaled, weights, axis=0))
+        assert_allclose(steps.score(pooled, sample_weight=weights), want, rtol=1e-12)
+
+
 def test_without_fewer_components_there_is_other_advice():
     rows = np.outer(np.arange(6.0), [1.0, 2.0])
     message = r"^Expected at least 2 axes .* fit vary, for 2 features, got 1: .* Fit with more rows"
@@ -529,6 +548,15 @@ def test_what_needs_no_fit_learns_nothing_from_clients(transformer):
 def test_what_cannot_be_fitted_to_summaries_says_why(transformer):
     name = type(transformer).__name__
     message = f"with `partial_fit`, or one that needs no fit, got {name}.*FrozenEstimator"
+    with pytest.raises(TypeError, match=message):
+        PerClient(transformer).fit(CLIENTS)
+
+
+@pytest.mark.parametrize(
+    "transformer", [FederatedPCA(1), FederatedStandardScaler(), PerClient(MinMaxScaler())]
+)
+def test_what_takes_lists_of_clients_itself_is_not_wrapped(transformer):
+    message = f"got {type(transformer).__name__}, .* Use it without PerClient"
     with pytest.raises(TypeError, match=message):
         PerClient(transformer).fit(CLIENTS)
 

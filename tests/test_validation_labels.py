@@ -7,8 +7,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 from refusals import (
@@ -25,7 +27,7 @@ from refusals import (
 )
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._input.client_labels import grouped
-from skfedem.preprocessing import PerClient
+from skfedem.preprocessing import FederatedStandardScaler, PerClient
 
 
 def labels_with(label, row=4, dtype=object):
@@ -228,3 +230,15 @@ def test_a_list_and_its_labels_are_the_same_federation(data):
     assert got.pop("client_ids_").tolist() == ids
     assert gm.n_clients_ == n_clients
     assert_unchanged(got, attributes)
+
+
+def test_labels_of_rows_that_a_step_before_changed():
+    lines = np.column_stack([np.repeat(np.arange(5.0), 4), np.tile(np.arange(4.0), 5), np.ones(20)])
+    imputer = FederatedMatrixImputer(1, random_state=0)
+    with sklearn.config_context(enable_metadata_routing=True):
+        steps = make_pipeline(imputer, FederatedStandardScaler())
+        arguments = {"shape": (5, 4), "clients": np.arange(20) % 3}
+        with pytest.raises(ValueError, match=r"call set_fit_request\(clients=False\) of this one"):
+            steps.fit(lines, **arguments)
+        steps[-1].set_fit_request(clients=False)
+        assert steps.fit(lines, **arguments)[-1].n_samples_seen_ == 5

@@ -54,6 +54,10 @@ def test_sequences_of_rows_are_tables():
     for table in (deque(rows), UserList(rows)):
         gm = FederatedGaussianMixture().fit(table)
         assert_array_equal(gm.means_, FederatedGaussianMixture().fit(rows).means_)
+    for tables in (deque(CLIENTS), UserList(CLIENTS)):
+        for estimator in (gm, FederatedStandardScaler(), FederatedMatrixImputer()):
+            with pytest.raises(TypeError, match=r"Give a list, as list\(X\)"):
+                estimator.fit(tables)
 
 
 # ---- lists of small tables

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import numpy as np
+import sklearn
 
 from .tables import missing_labels, refuse_masked
 
@@ -53,11 +56,21 @@ def grouped(labels, n_rows):
     starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
     ids = array[starts]
     refuse_partial_order(ids, "client labels")
-    if not (hasattr(labels, "dtype") or any(isinstance(label, tuple) for label in ids)):
+    if _are_plain_dates(ids):
+        dates = ids.astype("datetime64[us]")  # as a column of them is
+        ids = dates if (dates == ids).all() else ids
+    elif not (hasattr(labels, "dtype") or any(isinstance(label, tuple) for label in ids)):
         plain = np.array(ids.tolist())
         # As floats, large integers would change, or become equal.
         ids = plain if (plain == ids).all() else ids
     return ids, order, np.append(starts, n_rows)
+
+
+def _are_plain_dates(ids):
+    """Whether these are objects, dates with a time but without a zone."""
+    return ids.dtype == object and all(
+        isinstance(label, datetime) and label.tzinfo is None for label in ids
+    )
 
 
 def refuse_partial_order(ids, what):
@@ -85,10 +98,16 @@ def _label_array(labels, n_rows):
     # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
     if array.ndim != 1 or len(array) != n_rows:
+        hint = "Tuples are labels in a pandas Series."
+        if array.ndim == 1 and sklearn.get_config()["enable_metadata_routing"]:
+            hint = (
+                "If earlier steps of a Pipeline changed the rows, call set_fit_request(clients="
+                "False) of this one."
+            )
         raise ValueError(
             f"Expected `clients` to hold one label for each of the {n_rows} rows, got shape "
             f"{array.shape}. Labels say who owns a row; lengths or lists of rows do not fit here. "
-            "Tuples are labels in a pandas Series."
+            f"{hint}"
         )
     missing = missing_labels(array)
     if len(missing):

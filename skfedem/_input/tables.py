@@ -247,7 +247,9 @@ def refuse_what_is_no_table(X):
             f"Expected a table or a list of tables, got a {kind}. Give list(X.values()) if it "
             "holds the clients' tables."
         )
-    is_table = isinstance(X, Sequence) or hasattr(X, "__array__") or hasattr(X, "shape")
+    is_table = hasattr(X, "__array__") or hasattr(X, "shape") or isinstance(X, list | tuple)
+    if isinstance(X, Sequence) and not is_table:  # of rows
+        is_table = not any(n_dimensions(entry) > 1 for entry in X)
     if isinstance(X, Iterable) and not is_table:
         raise TypeError(
             f"Expected a table or a list of tables, got a {kind}. Give a list, as list(X), or "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
 from .._input.clients import check_clients, features_of, federation_of
 from .._input.tables import table_of_numbers
+from .._parameters import unfitted
 
 
 def read_clients(estimator, X, clients, *, allow_nan=False):
@@ -19,13 +19,13 @@ def read_clients(estimator, X, clients, *, allow_nan=False):
     seen : dict
         Fitted attributes that describe the clients and their features, for ``store``.
     """
-    checked = clone(estimator)
+    checked = unfitted(estimator)
     data = check_clients(checked, X, clients, allow_nan=allow_nan)
     return federation_of(data, "n_samples"), describe(checked, data.ids)
 
 
 def describe(checked, ids):
-    """Fitted attributes that describe the clients and, from a checked clone, their features."""
+    """Fitted attributes that describe the clients and, known to ``checked``, their features."""
     return {"n_clients_": len(ids), "client_ids_": ids, **features_of(checked)}
 
 

@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
 from .._input.clients import check_rows, store, together
+from .._input.sample_weight import check_row_weights
 from .._input.tables import is_client_list
 from .._parameters import check_number, check_switch
 from .._rows import in_blocks, precision_of
-from .._typing import ByClient, ClientsLike, FloatArray, OneTable, Transformed
+from .._typing import ByClient, ClientsLike, FloatArray, OneTable, RowWeights, Transformed
 from ._fitted import check_transformed, read_clients
 from ._moments import n_rows_for_products, pooled_moments
 
@@ -131,8 +132,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     feature_names_in_: NDArray[Any]
 
     __metadata_request__fit = {"clients": True}
-    # Pipeline.score asks for sample_weight, and fails where no request is declared for it.
-    __metadata_request__score = {"sample_weight": None}
 
     def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
         self.n_components = n_components
@@ -287,7 +286,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         n_rows = n_rows_for_products(rows.shape[1])
         return in_blocks(rows, n_rows, lambda block: of_rows(self._centered(block)))
 
-    def score(self, X: ClientsLike, y: object = None) -> float:
+    def score(
+        self, X: ClientsLike, y: object = None, sample_weight: RowWeights | None = None
+    ) -> float:
         """Mean log-likelihood per row under probabilistic PCA, in nats.
 
         Parameters
@@ -295,6 +296,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         X : array-like of shape (n_samples, n_features), or a list of them
             All rows of a list count alike, whichever client has them.
         y : Ignored
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+            Weight of each row in the mean, in the form of X.
 
         Returns
         -------
@@ -305,11 +308,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            As ``transform``, and if the covariance has no inverse: features depend linearly on each
-            other, and ``n_components`` leaves nothing for the noise.
+            As ``transform``; for a ``sample_weight`` that does not match X; and if the covariance
+            has no inverse: features depend linearly on each other, and ``n_components`` leaves
+            nothing for the noise.
         """
         values = self.score_samples(X)
-        return float(np.mean(np.concatenate(values) if isinstance(values, tuple) else values))
+        values = np.concatenate(values) if isinstance(values, tuple) else values
+        weights = None if sample_weight is None else check_row_weights(X, sample_weight)
+        return float(np.average(values, weights=weights))
 
     def get_covariance(self) -> FloatArray:
         """Covariance under probabilistic PCA.

@@ -31,8 +31,11 @@ from .._input.tables import (
     unmasked,
 )
 from .._messages import naming, shown
+from .._parameters import unfitted
 from .._typing import ClientsLike, Transformed, available_if
 from ._fitted import describe
+from ._pca import FederatedPCA
+from ._scaler import FederatedStandardScaler
 
 
 def _inner_has(name: str) -> Callable[[Any], bool]:
@@ -132,7 +135,8 @@ class PerClient(
         ----------
         X : list of tables, or table of shape (n_samples, n_features)
             One table for each client; or one table with ``clients``; or one table alone, which is
-            one client. A table is whatever the transformer takes.
+            one client. A table is two-dimensional; beyond that, it is whatever the transformer
+            takes.
         y : Ignored
             By scikit-learn's convention. Pass labels of clients by keyword: ``clients=labels``.
         clients : array-like of shape (n_samples,), default=None
@@ -153,7 +157,7 @@ class PerClient(
         travels = _has_to_travel(self.transformer)
         if travels:
             _refuse_requests(self.transformer)
-        checked = clone(self)
+        checked = unfitted(self)
         tables, ids = _tables(checked, X, clients)
         transformer = clone(self.transformer)
         uplink = downlink = 0
@@ -299,6 +303,11 @@ def _has_to_travel(transformer: Any) -> bool:
         raise TypeError(
             f"Expected a transformer, an object with `transform`, got {transformer!r}. Give an "
             "instance, as PerClient(MinMaxScaler())."
+        )
+    if isinstance(transformer, FederatedPCA | FederatedStandardScaler | PerClient):
+        raise TypeError(
+            f"Expected a transformer of scikit-learn, got {name}, which takes the clients' tables "
+            "itself. Use it without PerClient."
         )
     if isinstance(transformer, FrozenEstimator):
         check_is_fitted(transformer)
