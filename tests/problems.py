@@ -155,6 +155,8 @@ class ModelCase(NamedTuple):
         From parameters to what ``model.evaluated`` is to give, without the model's own code.
     reordered : callable
         From an order of the clients to the model and the federation with the clients so ordered.
+    is_unbounded : bool
+        Whether T has a value for any finite statistic, so that no step needs to be shortened.
     """
 
     model: Model
@@ -163,6 +165,7 @@ class ModelCase(NamedTuple):
     starts: tuple
     criterion: Callable
     reordered: Callable
+    is_unbounded: bool = False
 
 
 def row_model_case(model, federation, parameters, log_likelihoods):

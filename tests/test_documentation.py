@@ -37,7 +37,7 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._parallel import Workers
 from skfedem._random import seeds_of_runs
 from skfedem.compression import Dithering, Identity, RandK
-from skfedem.models._base import Start
+from skfedem.models._base import Start, Step
 from skfedem.solvers import _options, fedem, vr_fedem
 from skfedem.theory import participation_omega
 
@@ -412,8 +412,11 @@ def run_the_model_that_is_shown(shown):
     return run
 
 
-def sampled(model):
-    """The model with one draw of its component for each row, in place of the expectation."""
+def sampled(model, temper=1.0):
+    """The model with one draw of its component for each row, in place of the expectation.
+
+    Unless ``temper`` is 1, it draws from a wrong posterior.
+    """
 
     class Sampled(model):
         is_random = True
@@ -425,7 +428,7 @@ def sampled(model):
             joint = np.einsum("igj,ij->ig", np.repeat(by_client, n_rows, axis=0), features)
             # Uniform numbers that follow from the parameters and the row.
             uniforms = 1e5 * np.sin(1e3 * joint.sum(axis=1)) % 1
-            first = uniforms < 1 / (1 + np.exp(joint[:, 1] - joint[:, 0]))
+            first = uniforms < 1 / (1 + np.exp(temper * (joint[:, 1] - joint[:, 0])))
             drawn = 1.0 * np.column_stack([first, ~first])
             if sample_weight is not None:
                 drawn *= sample_weight[:, None]
@@ -441,6 +444,31 @@ def sampled(model):
 def test_a_model_whose_e_step_is_sampled_keeps_the_contract(shown_model_case, name):
     model = sampled(type(shown_model_case.model))(n_components=2, n_features=2)
     getattr(contracts, name)(shown_model_case._replace(model=model))
+
+
+@pytest.mark.parametrize("temper", [0.5, 1.5])
+def test_a_wrong_sampler_fails_the_contract(shown_model_case, temper):
+    model = sampled(type(shown_model_case.model), temper)(n_components=2, n_features=2)
+    with pytest.raises(AssertionError, match="not the posterior mean"):
+        contracts.test_the_surrogate_touches_the_criterion_where_it_is_made(
+            shown_model_case._replace(model=model)
+        )
+
+
+def test_a_model_without_a_bounded_domain_says_so(shown_model_case, shown):
+    class Unbounded(shown("poisson_mixture").PoissonMixtureModel):
+        def maximization(self, statistics):
+            return super().maximization(np.maximum(statistics, 1e-3))
+
+        def server_step(self, statistics, field, step_size, *, exact):
+            proposal = statistics + step_size * field
+            return Step(proposal, self.field_sq_norm(statistics, field), 0, step_size)
+
+    case = shown_model_case._replace(model=Unbounded(n_components=2, n_features=2))
+    check = contracts.test_server_step_is_taken_whole_or_shortened
+    with pytest.raises(AssertionError, match="is_unbounded=True"):
+        check(case, 1e3)
+    check(case._replace(is_unbounded=True), 1e3)
 
 
 @pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])

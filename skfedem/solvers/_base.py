@@ -34,6 +34,8 @@ _PATIENCE = 0.95
 # After a shortened step Ŝ rests for this many times (1 + ω) / p rounds, in which control variates
 # learn. With 1 in place of 3, up to eight shortened steps followed each other; 6 was like 3.
 _REST = 3.0
+# Larger innovations come of control variates that diverge, not of data.
+_DIVERGED = 1e200
 
 
 class Problem(NamedTuple):
@@ -203,7 +205,17 @@ def compress(
     if units is not None:
         innovations = units.to_components(innovations)
     uniforms = problem.vectors.uniforms(problem.seed, purpose, broadcast.round_index, clients)
-    sent, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
+    try:
+        sent, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
+    except ValueError as error:
+        largest = np.abs(innovations).max()
+        if largest < _DIVERGED:
+            raise
+        raise ValueError(
+            f"Expected messages of moderate size in round {broadcast.round_index + 1}, got "
+            f"{largest:.3g}: control variates have diverged. Is {problem.compressor!r} unbiased, "
+            "and its variance within its omega?"
+        ) from error
     _check_sent(problem.compressor, sent, n_bytes, innovations.shape, len(clients))
     return sent if units is None else units.to_standard(sent), sent, n_bytes
 
