@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._input.known_labels import find_labels
 from .models.mixture_start import (
     bits_of_units,
     standardise,
@@ -14,7 +15,7 @@ from .models.mixture_start import (
     start_again,
     start_run,
 )
-from .solvers._memory import find_labels, go_on
+from .solvers._memory import go_on
 from .solvers._options import SOLVERS, federated_problem, run_solver
 from .solvers._resume import seed_of
 
