@@ -37,6 +37,8 @@ from .models.covariances import MATRICES
 
 # Doubles that are held beside rows and answers.
 _BLOCK = 2**20
+# Standard deviations whose squares, and sums of them, are within the range of doubles.
+_FARTHEST = 1e150
 
 
 class FittedMixture(
@@ -275,8 +277,10 @@ class FittedMixture(
         shift = self.weights_ @ self.means_
         of_rows = getattr(self._pooled(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
+        # Where squares would overflow, rows a little nearer are as unlikely.
+        far = _FARTHEST / np.abs(self.precisions_cholesky_).max()
         with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
-            answer = in_blocks(rows, size, lambda block: of_rows(block - shift))
+            answer = in_blocks(rows, size, lambda block: of_rows(np.clip(block - shift, -far, far)))
         if method == "predict_proba":
             # For a row far from all components, rounding loses the sum that these were divided by.
             answer /= answer.sum(axis=1, keepdims=True)

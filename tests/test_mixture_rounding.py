@@ -153,3 +153,19 @@ def test_a_regularization_beyond_the_range_of_doubles(covariance_type):
     with pytest.raises(ValueError, match=r"Expected reg_covar to be at most 1e\+300 times the var"):
         gm.fit(rows)
     assert not hasattr(gm, "weights_")
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_rows_whose_squares_overflow_have_probabilities(covariance_type):
+    rows = np.random.default_rng(0).normal(size=(100, 2)) * 1e-6
+    rows[50:, 0] += 1e-4
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, reg_covar=1e-18)
+    gm.set_params(random_state=0).fit(rows)
+    near = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    for far in (1e149, 1e145):
+        probabilities = gm.predict_proba(far * near)
+        assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-15)
+        assert (gm.score_samples(far * near) < -1e280).all()
+        if covariance_type != "tied":  # whose components are equally far, up to rounding
+            assert_array_equal(probabilities, gm.predict_proba(near))
+            assert_array_equal(gm.predict(far * near), gm.predict(near))
