@@ -39,14 +39,22 @@ class Node:
     def join(self, solver, problem):
         """Told the solver and the problem, once: model, operator, seed, α and so on."""
         n_clients, n_rows = problem.federation.n_clients, len(self.rows)
-        alone = problem._replace(
-            federation=Federation(self.rows, np.array([0, n_rows]), np.ones(1))
-        )
-        self.states = solver.init(alone, alone.vectors.zeros())
+        alone = Federation(self.rows, np.array([0, n_rows]), np.ones(1))
+        self.alone = problem._replace(federation=alone)
+        self.states = solver.init(self.alone, self.alone.vectors.zeros())
         # The place among the clients, whose rows are elsewhere, tells which random numbers to draw.
         offsets = np.where(np.arange(n_clients + 1) > self.index, n_rows, 0)
         federation = Federation(self.rows, offsets, problem.federation.weights)
         self.solver, self.problem = solver, problem._replace(federation=federation)
+
+    def field(self, statistics):
+        """h_i(Ŝ_0), which becomes V_i; uncompressed, before the first round."""
+        model = self.alone.model
+        natural = model.maximization(statistics).natural
+        estimate = model.all_rows(self.alone.federation, natural, np.array([0]))
+        field = estimate.statistics - model.reference(statistics)
+        self.states = self.solver.init(self.alone, field)
+        return field[0]
 
     def answer(self, round_index, outer_loop, statistics):
         """Quant(Δ_i) as bytes, told Ŝ."""
@@ -77,11 +85,12 @@ def set_up(nodes, weights, n_components, operator, **options):
 
 
 def fit(nodes, solver, problem, start, step_size, n_rounds):
-    """Server's state after some rounds from Ŝ_0, and how many bytes the nodes sent."""
+    """Server's state after some rounds from Ŝ_0, and how many bytes the nodes sent in these."""
     for node in nodes:
         node.join(solver, problem)
     model, weights, n_bytes = problem.model, problem.federation.weights, 0
-    server = ServerState(0, start, model.maximization(start), problem.vectors.server_zeros())
+    control = weights @ np.array([node.field(start) for node in nodes])
+    server = ServerState(0, start, model.maximization(start), control)
     for _ in range(n_rounds):
         told = server.round_index, outer_loop_of(problem, server), server.statistics
         active = active_clients(problem, server.round_index)  # who would answer

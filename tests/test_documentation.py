@@ -589,7 +589,6 @@ def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients, setting):
     gm = FederatedGaussianMixture(
         3,
         step_size=0.1,
-        control_init="zeros",
         tol=0.0,
         warm_start=True,
         random_state=0,
