@@ -176,7 +176,7 @@ class FittedMixture(
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return log_likelihood / n_samples
 
-    def aic(self, X: ClientsLike, sample_weight: RowWeights | None = None) -> float:
+    def aic(self, X: ClientsLike, *, sample_weight: RowWeights | None = None) -> float:
         """Akaike information criterion on X (the lower the better).
 
         Parameters
@@ -202,7 +202,7 @@ class FittedMixture(
         log_likelihood, _ = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + 2 * self._n_parameters()
 
-    def bic(self, X: ClientsLike, sample_weight: RowWeights | None = None) -> float:
+    def bic(self, X: ClientsLike, *, sample_weight: RowWeights | None = None) -> float:
         """Bayesian information criterion on X (the lower the better).
 
         Parameters
@@ -277,14 +277,23 @@ class FittedMixture(
         shift = self.weights_ @ self.means_
         of_rows = getattr(self._pooled(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
-        # Where squares would overflow, rows a little nearer are as unlikely.
-        far = _FARTHEST / np.abs(self.precisions_cholesky_).max()
+        far = self._farthest()
         with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
             answer = in_blocks(rows, size, lambda block: of_rows(np.clip(block - shift, -far, far)))
         if method == "predict_proba":
             # For a row far from all components, rounding loses the sum that these were divided by.
             answer /= answer.sum(axis=1, keepdims=True)
         return answer
+
+    def _farthest(self):
+        """Bound of each feature, or of all: further away squares would overflow.
+
+        Rows that are a little nearer are as unlikely.
+        """
+        roots = np.abs(self.precisions_cholesky_)
+        axes = {"full": (0, 2), "tied": 1, "diag": 0, "spherical": 0}[self._fitted_type]
+        with np.errstate(over="ignore"):  # no bound at all
+            return _FARTHEST / roots.max(axis=axes)
 
     def _pooled(self, shift):
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""

@@ -79,12 +79,10 @@ def _warn_of_end(imputer, problem, result):
         rise = problem.model.change(ended, begun)
     is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
     if is_worse:
-        ways = ["a smaller step_size", *calmer(imputer)]
-        if not is_auto(imputer.control_step):
-            ways.append('control_step="auto"')
+        ways = either(["a smaller step_size", *calmer(imputer)])
         warn(
             f"The fit ended with an objective of {ended:.3g}, above the {begun:.3g} of its start: "
-            f"do not use it. Use {either(ways)}.",
+            f"do not use it. Use {ways}.",
             ConvergenceWarning,
         )
     wording = Wording(
@@ -189,20 +187,20 @@ def warn_of_means(theta, largest):
 
     ``largest`` is the largest θ of a cell that was observed, in each row or in the fit.
     """
-    if (theta > MAX_LOG_MEAN).any():
+    is_far = theta > np.maximum(largest, 0.0)[:, None] + np.log(_EXTRAPOLATED)
+    if not is_far.any():
         warn_of_guard(theta)
         return
-    is_far = theta > np.maximum(largest, 0.0)[:, None] + np.log(_EXTRAPOLATED)
-    if is_far.any():
-        farthest = np.where(is_far, theta, -np.inf)
-        row = int(farthest.max(axis=1).argmax())
-        warn(
-            f"The fitted means of {is_far.sum()} of {theta.size} cells, up to "
-            f"{np.exp(farthest.max()):.3g}, are more than {_EXTRAPOLATED} times the largest of an "
-            f"observed cell, {np.exp(largest[row]):.3g}: sums over such cells mean nothing. Use a "
-            "larger penalty or effects_penalty; FederatedMatrixImputerCV chooses both.",
-            UserWarning,
-        )
+    farthest = np.where(is_far, theta, -np.inf)
+    row, top = int(farthest.max(axis=1).argmax()), min(farthest.max(), MAX_LOG_MEAN)
+    warn(
+        f"The fitted means of {is_far.sum()} of {theta.size} cells, up to {np.exp(top):.3g}"
+        f"{', where they are cut' if top == MAX_LOG_MEAN else ''}, are more than {_EXTRAPOLATED} "
+        f"times the largest fitted mean of an observed cell, {np.exp(largest[row]):.3g}: sums over "
+        "such cells mean nothing. Use a larger penalty or effects_penalty; "
+        "FederatedMatrixImputerCV chooses both.",
+        UserWarning,
+    )
 
 
 def _warn_of_spread(imputer, problem, result):

@@ -25,13 +25,15 @@ def so_far_fitted(model, server, n_rounds, checked):
     server : ServerState
     n_rounds : int
     checked : FederatedGaussianMixture
-        Knows the features of the data.
+        Knows the features of the data, and the parameters.
 
     Returns
     -------
     attributes : dict
     """
     weights, means, covariances = in_row_units(model, server.parameters)
+    if model.fixed_covariance is not None:
+        covariances = np.array(checked.fixed_covariance, dtype=np.float64)  # to the last digit
     roots = precisions_cholesky(model, server.parameters)
     of_matrices = model.covariance_type in MATRICES
     return {
@@ -64,10 +66,13 @@ def warn_of_fit(settings, result, problem):
     doubt = "check for degenerate data"
     if problem.lasting_noise:
         doubt = "use solver='vr_fedem', whose minibatches leave no noise"
+    ways = ["fewer components"] if settings.n_components > 1 else []
+    if settings.fixed_covariance is None:
+        ways.append("drop linearly dependent features")
     wording = Wording(
         iteration="EM iterations",
         left="left the domain of the M-step",
-        remedy=", or fewer components, or drop linearly dependent features",
+        remedy="".join(f", or {way}" for way in ways),
         otherwise=["increase tol", doubt] if settings.tol > 0 else [doubt],
     )
     schedule = step_schedule(settings, problem)

@@ -488,6 +488,19 @@ def test_a_model_whose_e_step_is_sampled_has_no_exact_rounds(run_the_model_that_
     assert em.history["log_likelihood"][-1] - run.history["log_likelihood"][-1] < 1e-3
 
 
+def test_a_model_that_gives_nan_is_to_blame_and_no_operator(run_the_model_that_is_shown):
+    def failing(model):
+        class Failing(model):
+            def expectation(self, natural, features, lengths, sample_weight=None):
+                sums = super().expectation(natural, features, lengths, sample_weight)
+                return sums._replace(statistics=sums.statistics * np.nan)
+
+        return Failing
+
+    with pytest.raises(ValueError, match="^Expected finite values, got .* NaN or inf"):
+        run_the_model_that_is_shown(failing, omega=1.0, control_init="zeros", eval_every=None)
+
+
 def test_a_checkpoint_knows_the_model(run_the_model_that_is_shown, tmp_path):
     path = tmp_path / "run.npz"
     settings = {"checkpoint": path, "checkpoint_every": 5, "tol": 0, "max_iter": 5}

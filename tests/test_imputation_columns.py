@@ -27,11 +27,21 @@ def test_neither_line_of_the_trend_runs_across_a_gap(pyplot):
     np.testing.assert_allclose(np.delete(smooth, 10), expected, rtol=1e-12)
     for line in display.lines_:
         assert_array_equal(np.delete(line.get_xdata(), 10), years)
+    display.plot(line_kw={"marker": "s"})
+    assert display.lines_[0].get_marker() == "s" and display.lines_[0].get_markevery() is None
     display.plot(window=1)
     assert np.isnan(display.lines_[1].get_ydata()[10])
     display.plot(window=9)
     with pytest.raises(ValueError, match="window .*<= 10, got 11. So many columns are without"):
         display.plot(window=11)
+
+
+def test_a_column_between_gaps_has_a_marker(pyplot):
+    years = [1900, *range(1910, 1960)]
+    imputer = FederatedMatrixImputer(1, random_state=0)
+    imputer.fit(np.random.default_rng(0).normal(size=(20, 51)))
+    display = ImputationDisplay.from_estimator(imputer, column_labels=years)
+    assert (display.lines_[0].get_marker(), display.lines_[0].get_markevery()) == ("o", [0])
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_a_fit_that_runs_away_says_so():
     message = " ".join(str(warning.message) for warning in caught)
     assert re.search(
         r"objective of .*e\+\d+, above the .* start: do not use it. Use a smaller step_size, a "
-        r'smaller omega or control_step="auto"\.',
+        r"smaller omega or control_step='auto'\.",
         message,
     )
 

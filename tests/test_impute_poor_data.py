@@ -212,7 +212,7 @@ def test_means_that_reach_the_guard_are_said(monkeypatch):
         imputer.transform(STACKED)
     monkeypatch.undo()
     imputer.intercept_ = 800.0  # exp of it is inf
-    with pytest.warns(UserWarning, match="means of 96 of 96 cells are above 1.07e"):
+    with pytest.warns(UserWarning, match="of 96 of 96 cells, up to 1.07e.*, where they are cut"):
         assert np.isfinite(imputer.fitted_mean()).all()
 
 
@@ -231,7 +231,7 @@ def test_means_far_above_all_that_was_observed_are_said():
     assert_array_equal(imputer.transform([counts])[0], np.where(np.isnan(counts), means, counts))
     # ... but of one that gives the first site an effect of the size of a colony.
     imputer.row_effects_ = imputer.row_effects_ + np.array([9.0, 0, 0, 0, 0, 0])
-    says = r"means of 6 of 36 cells, up to .*, are more than 100 times the largest of an observed"
+    says = r"means of 6 of 36 cells, up to .*, are more than 100 times the largest fitted"
     for ask in (imputer.fitted_mean, lambda: imputer.transform([counts])):
         with pytest.warns(UserWarning, match=says) as caught:
             ask()
@@ -422,7 +422,7 @@ def test_means_far_above_what_a_row_shows_are_told_whoever_else_is_there(contain
 
 def test_means_are_compared_with_the_largest_that_their_own_row_shows():
     theta = np.array([[0.0, 0.0], [1.0, 9.0]])
-    says = r"of 1 of 4 cells, up to 8.1e\+03, .* 100 times the largest of an observed cell, 7.39:"
+    says = r"of 1 of 4 cells, up to 8.1e\+03, .* largest fitted mean of an observed cell, 7.39:"
     with pytest.warns(UserWarning, match=says):
         warn_of_means(theta, np.array([5.0, 2.0]))
     # Where next to nothing was observed, means below 100 are not far from it.

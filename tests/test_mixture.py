@@ -210,6 +210,8 @@ def test_information_criteria_are_those_of_scikit_learn(covariance_type):
         assert_allclose(getattr(gm, criterion)(X), want, rtol=1e-12)
         assert_allclose(getattr(gm, criterion)(CLIENTS), want, rtol=1e-12)
         assert isinstance(getattr(gm, criterion)(X), float)
+        with pytest.raises(TypeError):
+            getattr(gm, criterion)(X, COMPONENTS)  # which ``score`` ignores, as labels
 
 
 def test_a_fixed_covariance_has_no_parameters():

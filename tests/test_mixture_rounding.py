@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.decomposition import PCA
+from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 from problems import COVARIANCE_TYPES, fit_unconverged
@@ -169,3 +170,26 @@ def test_rows_whose_squares_overflow_have_probabilities(covariance_type):
         if covariance_type != "tied":  # whose components are equally far, up to rounding
             assert_array_equal(probabilities, gm.predict_proba(near))
             assert_array_equal(gm.predict(far * near), gm.predict(near))
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
+def test_features_in_units_as_unlike_as_doubles_allow(covariance_type):
+    rng = np.random.default_rng(0)
+    rows, component = rng.normal(size=(200, 2)), np.arange(200) % 2
+    rows[:, 0] += 8 * component
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, reg_covar=0, random_state=0)
+    gm.fit(rows * [1e80, 1e-80])
+    assert adjusted_rand_score(component, gm.predict(rows * [1e80, 1e-80])) == 1
+    assert_allclose(gm.score(rows * [1e80, 1e-80]), gm.lower_bound_, rtol=1e-3)
+
+
+def test_a_known_covariance_is_the_one_that_was_given():
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    given = (axes * [1.0, 1e-4, 1e-8, 1e-12]) @ axes.T
+    given = (given + given.T) / 2
+    rows = rng.normal(size=(60, 4)) @ np.linalg.cholesky(given).T
+    gm = FederatedGaussianMixture(1, covariance_type="tied", fixed_covariance=given).fit(rows)
+    assert_array_equal(gm.covariances_, given)
+    assert gm.covariances_ is not given
+    assert_array_equal(gm.partial_fit(rows).covariances_, given)

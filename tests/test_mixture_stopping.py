@@ -479,3 +479,30 @@ def test_advice_where_automatic_steps_are_too_short_is_not_a_number_of_rounds():
         "1,000,000 rounds would not be enough with this step: use more participation or a smaller "
         "omega"
     )
+
+
+@pytest.mark.parametrize("control_step", [0.0, 0.3, "auto"])
+def test_a_memory_that_does_not_learn_is_among_what_may_help(control_step):
+    ways = calmer(FederatedGaussianMixture(omega=1.0, control_step=control_step))
+    learning = [] if control_step == "auto" else ["control_step='auto'"]
+    assert ways == ["a smaller omega", *learning]
+    # Nothing is forgotten, so that nothing is learnt.
+    assert calmer(FederatedGaussianMixture(batch_size=5, control_step=0)) == [
+        "a larger batch_size",
+        "solver='vr_fedem'",
+    ]
+
+
+def test_remedies_are_for_what_the_mixture_has():
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(k, 1, size=(20, 5)) for k in range(6)]
+    gm = FederatedGaussianMixture(
+        1, covariance_type="tied", fixed_covariance=np.eye(5), participation=0.3, batch_size=2,
+        step_size=0.5, control_step=0, control_init="zeros", max_iter=200, random_state=0,
+    )  # fmt: skip
+    with pytest.warns(ConvergenceWarning) as caught:
+        gm.fit(clients)
+    said = " ".join(str(warning.message) for warning in caught)
+    assert "Steps left the domain" in said and "The fit ended" in said
+    assert said.count("control_step='auto'") == 2
+    assert "fewer components" not in said and "dependent features" not in said

@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, KFold, cross_validate
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
@@ -559,6 +560,19 @@ def test_what_takes_lists_of_clients_itself_is_not_wrapped(transformer):
     message = f"got {type(transformer).__name__}, .* Use it without PerClient"
     with pytest.raises(TypeError, match=message):
         PerClient(transformer).fit(CLIENTS)
+
+
+def test_a_subclass_that_can_travel_does():
+    class Travelling(FederatedStandardScaler):
+        def partial_fit(self, X, y=None):
+            return self.fit(X)
+
+    assert PerClient(Travelling()).fit(CLIENTS).transformer_.n_clients_ == 1
+
+
+def test_how_to_fill_in_missing_values():
+    with pytest.raises(TypeError, match=r"PerClient\(FunctionTransformer\(numpy.nan_to_num\)\)"):
+        PerClient(SimpleImputer()).fit(CLIENTS)
 
 
 @pytest.mark.parametrize("transformer", [None, MinMaxScaler, FederatedGaussianMixture])

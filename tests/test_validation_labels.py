@@ -96,6 +96,12 @@ BAD_LABELS = {
         ValueError,
         [r"shape \(28, 2\)", "Tuples are labels in a pandas Series"],
     ),
+    "labels in a column": (
+        OWNERS[:, None],
+        ValueError,
+        [r"shape \(28, 1\)", "in one dimension", r"labels.ravel\(\)"],
+    ),
+    "how many clients there are": (3, ValueError, [r"shape \(\)", "split_clients"]),
     "labels without a hash": (
         pd.Series([[owner] for owner in np.tile(["ash", "birch"], 14).tolist()]),
         TypeError,
@@ -238,7 +244,7 @@ def test_labels_of_rows_that_a_step_before_changed():
     with sklearn.config_context(enable_metadata_routing=True):
         steps = make_pipeline(imputer, FederatedStandardScaler())
         arguments = {"shape": (5, 4), "clients": np.arange(20) % 3}
-        with pytest.raises(ValueError, match=r"call set_fit_request\(clients=False\) of this one"):
+        with pytest.raises(ValueError, match=r"as by set_fit_request\(clients=False\)"):
             steps.fit(lines, **arguments)
         steps[-1].set_fit_request(clients=False)
         assert steps.fit(lines, **arguments)[-1].n_samples_seen_ == 5

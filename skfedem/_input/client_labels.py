@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import numpy as np
 import sklearn
 
@@ -56,21 +54,11 @@ def grouped(labels, n_rows):
     starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
     ids = array[starts]
     refuse_partial_order(ids, "client labels")
-    if _are_plain_dates(ids):
-        dates = ids.astype("datetime64[us]")  # as a column of them is
-        ids = dates if (dates == ids).all() else ids
-    elif not (hasattr(labels, "dtype") or any(isinstance(label, tuple) for label in ids)):
+    if not (hasattr(labels, "dtype") or any(isinstance(label, tuple) for label in ids)):
         plain = np.array(ids.tolist())
         # As floats, large integers would change, or become equal.
         ids = plain if (plain == ids).all() else ids
     return ids, order, np.append(starts, n_rows)
-
-
-def _are_plain_dates(ids):
-    """Whether these are objects, dates with a time but without a zone."""
-    return ids.dtype == object and all(
-        isinstance(label, datetime) and label.tzinfo is None for label in ids
-    )
 
 
 def refuse_partial_order(ids, what):
@@ -99,10 +87,14 @@ def _label_array(labels, n_rows):
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
     if array.ndim != 1 or len(array) != n_rows:
         hint = "Tuples are labels in a pandas Series."
-        if array.ndim == 1 and sklearn.get_config()["enable_metadata_routing"]:
-            hint = (
-                "If earlier steps of a Pipeline changed the rows, call set_fit_request(clients="
-                "False) of this one."
+        if array.shape == (n_rows, 1):
+            hint = "Give them in one dimension, as labels.ravel(), or X['name'] for X[['name']]."
+        elif array.ndim == 0:
+            hint = "split_clients of skfedem.datasets deals rows to a number of clients."
+        elif array.ndim == 1 and sklearn.get_config()["enable_metadata_routing"]:
+            hint += (
+                " If earlier steps of a Pipeline changed the rows, withdraw the request of this "
+                "one, as by set_fit_request(clients=False)."
             )
         raise ValueError(
             f"Expected `clients` to hold one label for each of the {n_rows} rows, got shape "

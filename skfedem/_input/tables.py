@@ -20,7 +20,10 @@ GIVE_TABLES = (
 )
 # Kinds of NumPy's dtypes for text and for times.
 NO_NUMBERS = "USTmM"
-_ENCODE = "Encode or drop the columns that are not numbers."
+_ENCODE = (
+    "Encode or drop the columns that are not numbers; one that says who owns a row is given as "
+    "clients=, not in X."
+)
 _OF_GROUPS = "[table for _, table in X] of what groupby gives"
 # Squares of larger numbers, and quotients by them in EM, would leave the range of a double.
 LARGEST = 1e150
@@ -187,13 +190,13 @@ def _as_numbers(table, array, whose):
     """A table's array as float64; mapped integers are left as they are until they are read."""
     try:
         if array.dtype.kind in NO_NUMBERS:
-            raise ValueError(f"dtype {array.dtype}")
+            raise ValueError(f"got dtype {array.dtype}")
         if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
             return table.to_numpy(np.float64, na_value=np.nan)
         return array if is_mapped(array) else array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         refuse_text(table, f" in {whose}")
-        raise ValueError(f"Expected numbers in {whose}, got {error}. {_ENCODE}") from error
+        raise ValueError(f"Expected numbers in {whose}: {error}. {_ENCODE}") from error
 
 
 def refuse_text(X, where=""):
@@ -205,7 +208,7 @@ def refuse_text(X, where=""):
             np.asarray(X[name], dtype=np.float64)
         except (TypeError, ValueError, OverflowError) as reason:
             raise ValueError(
-                f"Expected numbers{where}, got {reason} in column {name!r}. {_ENCODE}"
+                f"Expected numbers{where}: {reason} in column {name!r}. {_ENCODE}"
             ) from reason
 
 

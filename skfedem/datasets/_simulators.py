@@ -41,8 +41,8 @@ def make_federated_mixture(
     is shared by fewer have more rows, and more of them from their component.
 
     With an int as `random_state`, `heterogeneity` changes only who holds which row: the pooled
-    rows, and so the fit to be found, stay the same. A row that is with the client where it would be
-    at `heterogeneity` 1 is there at every larger value, but for rows that are moved to clients
+    rows, and so the fit to be found, stay the same. A row that has gone to its client of
+    `heterogeneity` 1 stays there at every larger value, but for rows that are moved to clients
     which would have none. For clients that are unlike in other ways, deal the rows by
     :func:`split_clients`.
 

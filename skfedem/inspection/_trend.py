@@ -102,8 +102,10 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
     style: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
     style["linewidth"] = 0.8 if window else 1.5
     at, total = _interrupted(positions, trend)
-    style |= {"marker": "."} if len(positions) <= _FEW_COLUMNS else _marked(total)
-    lines = axis.plot(at, total, **with_options(style, line_kw, Line2D))
+    if len(positions) <= _FEW_COLUMNS:
+        style["marker"] = "."
+    style = with_options(style, line_kw, Line2D)
+    lines = axis.plot(at, total, **({} if "marker" in style else _marked(total)), **style)
     if window:
         style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
         runs = [moving_mean(trend[run], window) for run in unbroken(positions)]

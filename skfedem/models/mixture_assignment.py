@@ -192,8 +192,7 @@ def _distinct(rows, weights):
     rows = np.add(rows, 0.0, dtype=np.float64, order="C")  # turns -0.0 into 0.0
     order = np.argsort(rows[:, 0], kind="stable")
     if not (np.diff(rows[order, 0]) > 0).all():
-        by_weight = np.argsort(weights, kind="stable")  # sums of equal rows' weights round by it
-        order = by_weight[np.argsort(_in_order_of_bytes(rows)[by_weight], kind="stable")]
+        order = np.argsort(_in_order_of_bytes(rows), kind="stable")
     rows, weights = rows[order], weights[order]
     is_new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))
     return rows[is_new], np.add.reduceat(weights, np.flatnonzero(is_new))

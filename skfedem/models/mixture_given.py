@@ -124,18 +124,21 @@ def check_distance(model, means):
 
 
 def check_rows(model, federation, ids):
-    """Raise for rows, of clients with these labels, that lie too far from those that gave units."""
-    center, scale = model.units.center, model.units.scale
+    """Raise for rows, of clients with these labels, that lie too far from those that gave units.
+
+    Of a feature that has been constant so far, any value may come.
+    """
+    center, scale, _, varies = model.units
     every = np.arange(federation.n_clients)
     for group, rows, lengths, _ in read(federation, every, model.block_rows):
-        far = ~(np.abs(rows - center) <= _FARTHEST * scale)
+        far = (np.abs(rows - center) > _FARTHEST * scale) & varies
         if far.any():
             row, column = np.argwhere(far)[0]
             client = ids[group][np.searchsorted(np.cumsum(lengths), row, side="right")]
             raise ValueError(
-                f"Expected rows within {_FARTHEST:g} standard deviations of those so far, got "
-                f"{rows[row, column]:.3g} in column {column} of client {shown(client)}. Drop this "
-                "row; if all rows are in other units now, fit anew."
+                f"Expected rows within {_FARTHEST:g} standard deviations of those that the first "
+                f"call or fit had, got {rows[row, column]:.3g} in column {column} of client "
+                f"{shown(client)}. Drop this row; if all rows are in other units now, fit anew."
             )
 
 

@@ -132,7 +132,8 @@ def with_parameters(model, reg_covar, fixed_covariance):
     if fixed_covariance is not None:
         fixed_covariance = model.units.matrices_to_standard(fixed_covariance)
     model = replace(model, reg_covar=reg_covar, fixed_covariance=fixed_covariance)
-    check_regularization(model)
+    if fixed_covariance is None:
+        check_regularization(model)
     return model
 
 

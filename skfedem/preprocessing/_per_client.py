@@ -304,17 +304,23 @@ def _has_to_travel(transformer: Any) -> bool:
             f"Expected a transformer, an object with `transform`, got {transformer!r}. Give an "
             "instance, as PerClient(MinMaxScaler())."
         )
-    if isinstance(transformer, FederatedPCA | FederatedStandardScaler | PerClient):
-        raise TypeError(
-            f"Expected a transformer of scikit-learn, got {name}, which takes the clients' tables "
-            "itself. Use it without PerClient."
-        )
     if isinstance(transformer, FrozenEstimator):
         check_is_fitted(transformer)
         return False
     if not get_tags(transformer).requires_fit:
         return False
     if not hasattr(transformer, "partial_fit"):
+        if isinstance(transformer, FederatedPCA | FederatedStandardScaler | PerClient):
+            raise TypeError(
+                f"Expected a transformer of scikit-learn, got {name}, which takes the clients' "
+                "tables itself. Use it without PerClient."
+            )
+        if hasattr(transformer, "missing_values"):
+            raise TypeError(
+                f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}. "
+                "To fill in the mean of all clients, use FederatedStandardScaler and, after it, "
+                "PerClient(FunctionTransformer(numpy.nan_to_num))."
+            )
         raise TypeError(
             f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}: its "
             "`fit` cannot go on at the next client. Wrap the steps of a Pipeline one by one; use "

@@ -209,7 +209,7 @@ def compress(
         sent, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
     except ValueError as error:
         largest = np.abs(innovations).max()
-        if largest < _DIVERGED:
+        if not largest >= _DIVERGED:  # NaN is another matter
             raise
         raise ValueError(
             f"Expected messages of moderate size in round {broadcast.round_index + 1}, got "

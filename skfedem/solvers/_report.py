@@ -154,6 +154,8 @@ def calmer(estimator):
         ways.append("more participation")
     if estimator.omega > 0:
         ways.append("a smaller omega")
+    if (estimator.omega > 0 or estimator.participation < 1) and not is_auto(estimator.control_step):
+        ways.append("control_step='auto'")
     return ways
 
 
