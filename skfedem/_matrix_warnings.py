@@ -187,12 +187,14 @@ def warn_of_means(theta, largest):
 
     ``largest`` is the largest θ of a cell that was observed, in each row or in the fit.
     """
-    is_far = theta > np.maximum(largest, 0.0)[:, None] + np.log(_EXTRAPOLATED)
-    if not is_far.any():
+    largest, told = np.clip(largest, 0.0, MAX_LOG_MEAN), np.minimum(theta, MAX_LOG_MEAN)
+    is_far = told > largest[:, None] + np.log(_EXTRAPOLATED)
+    if (theta > MAX_LOG_MEAN)[~is_far].any():
         warn_of_guard(theta)
+    if not is_far.any():
         return
-    farthest = np.where(is_far, theta, -np.inf)
-    row, top = int(farthest.max(axis=1).argmax()), min(farthest.max(), MAX_LOG_MEAN)
+    farthest = np.where(is_far, told, -np.inf)
+    row, top = int(farthest.max(axis=1).argmax()), farthest.max()
     warn(
         f"The fitted means of {is_far.sum()} of {theta.size} cells, up to {np.exp(top):.3g}"
         f"{', where they are cut' if top == MAX_LOG_MEAN else ''}, are more than {_EXTRAPOLATED} "

@@ -33,7 +33,8 @@ def so_far_fitted(model, server, n_rounds, checked):
     """
     weights, means, covariances = in_row_units(model, server.parameters)
     if model.fixed_covariance is not None:
-        covariances = np.array(checked.fixed_covariance, dtype=np.float64)  # to the last digit
+        given = np.asarray(checked.fixed_covariance, dtype=np.float64)
+        covariances = (given + given.T) / 2  # to the last digit
     roots = precisions_cholesky(model, server.parameters)
     of_matrices = model.covariance_type in MATRICES
     return {

@@ -137,7 +137,7 @@ def next_call(settings, ids, federation, given, memory, history):
     -------
     beginning : Beginning
     """
-    check_rows(memory.model, federation, ids)
+    check_rows(memory.model, given, federation, ids)
     memory = _in_new_domain(settings, given, memory)
     model, bits = with_axes_of(memory.model, federation)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)

@@ -110,7 +110,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         with which the theorems hold, and far above it control variates diverge. In streams "auto"
         is a tenth of it, as a client has new rows each time. With 0 and ``control_init="zeros"``
         there are no control variates: this is naive FedEM. With 0 alone they stay the fields of the
-        start, which is neither.
+        start, which is neither FedEM nor naive FedEM.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's field h_i(Ŝ_0) (at the parameters
         that were given, if any), which takes one pass over all rows and one uncompressed message
@@ -648,7 +648,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             )
 
     def _check_parameters(self):
-        hint = "Data are given to fit." if hasattr(self.n_components, "__len__") else ""
+        is_data = hasattr(self.n_components, "__len__") and not isinstance(self.n_components, str)
+        hint = "Data are given to fit." if is_data else ""
         check_number("n_components", self.n_components, kind=Integral, low=1, hint=hint)
         check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
         check_choice("init_params", self.init_params, INIT_PARAMS)

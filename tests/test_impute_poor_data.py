@@ -427,3 +427,25 @@ def test_means_are_compared_with_the_largest_that_their_own_row_shows():
         warn_of_means(theta, np.array([5.0, 2.0]))
     # Where next to nothing was observed, means below 100 are not far from it.
     warn_of_means(np.array([[-9.0, np.log(50)]]), np.array([-9.0]))
+
+
+@pytest.mark.parametrize(
+    ("theta", "largest", "says"),
+    [
+        ([[810.0, 1.0]], [800.0], ["1 of 2 cells are above 1.07e"]),
+        (
+            [[800.0, 799.0], [20.0, 1.0]],
+            [799.0, 1.0],
+            ["2 of 4 cells are above", "up to 4.85e+08,"],
+        ),
+        ([[800.0, 1.0]], [1.0], ["up to 1.07e+13, where they are cut, are more than 100"]),
+        ([[2.0, 1.0]], [1.0], []),
+    ],
+)
+def test_means_beyond_the_guard_are_told_with_those_that_are_far(theta, largest, says):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_means(np.array(theta), np.array(largest))
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == len(says)
+    assert all(part in message for part, message in zip(says, said, strict=True))

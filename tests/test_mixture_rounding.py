@@ -193,3 +193,6 @@ def test_a_known_covariance_is_the_one_that_was_given():
     assert_array_equal(gm.covariances_, given)
     assert gm.covariances_ is not given
     assert_array_equal(gm.partial_fit(rows).covariances_, given)
+    askew = np.array([[1.0, 0.5], [0.500004, 1.0]])  # which is close enough to be accepted
+    covariance = gm.set_params(fixed_covariance=askew).fit(rows[:, :2]).covariances_
+    assert_array_equal(covariance, covariance.T)

@@ -726,6 +726,19 @@ def test_rows_beyond_all_measure_are_refused_and_named(covariance_type):
     assert gm.means_ is before
 
 
+@pytest.mark.parametrize("column", range(3))
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_rows_of_dependent_features_may_not_lie_there_either(covariance_type, column):
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(2, 60))
+    rows = np.column_stack([one, 2 * one, other])
+    gm = FederatedGaussianMixture(1, covariance_type=covariance_type, random_state=0)
+    gm.partial_fit(rows)
+    rows[0, column] = 1e40
+    with pytest.raises(ValueError, match=f"got 1e\\+40 in column {column} of client 0"):
+        gm.partial_fit(rows)
+
+
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
 def test_a_feature_that_was_constant_may_take_any_value(covariance_type):
     rng = np.random.default_rng(0)

@@ -573,6 +573,8 @@ def test_a_subclass_that_can_travel_does():
 def test_how_to_fill_in_missing_values():
     with pytest.raises(TypeError, match=r"PerClient\(FunctionTransformer\(numpy.nan_to_num\)\)"):
         PerClient(SimpleImputer()).fit(CLIENTS)
+    with pytest.raises(TypeError, match=r"PerClient\(FrozenEstimator\(simpleimputer\)\)"):
+        PerClient(SimpleImputer(strategy="constant")).fit(CLIENTS)
 
 
 @pytest.mark.parametrize("transformer", [None, MinMaxScaler, FederatedGaussianMixture])

@@ -424,7 +424,7 @@ def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
 
 def test_text_in_the_table_of_a_client_is_told_by_its_column():
     frame = pd.DataFrame({"a": [1.0, 2.0], "site": ["dune", "bog"]})
-    says = "numbers in the table of client 1: .*'dune' in column 'site'.*who owns a row is"
+    says = "numbers in the table of client 1: .*'dune' in column 'site'.*who owns a row"
     with pytest.raises(ValueError, match=says):
         FederatedGaussianMixture().fit([frame.assign(site=0.0), frame])
 

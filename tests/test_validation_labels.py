@@ -99,7 +99,7 @@ BAD_LABELS = {
     "labels in a column": (
         OWNERS[:, None],
         ValueError,
-        [r"shape \(28, 1\)", "in one dimension", r"labels.ravel\(\)"],
+        [r"shape \(28, 1\)", "one dimension", r"numpy.ravel\(labels\)"],
     ),
     "how many clients there are": (3, ValueError, [r"shape \(\)", "split_clients"]),
     "labels without a hash": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 import sklearn
 
@@ -86,15 +88,19 @@ def _label_array(labels, n_rows):
     # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
     if array.ndim != 1 or len(array) != n_rows:
-        hint = "Tuples are labels in a pandas Series."
-        if array.shape == (n_rows, 1):
-            hint = "Give them in one dimension, as labels.ravel(), or X['name'] for X[['name']]."
-        elif array.ndim == 0:
+        hint = "Give a list or an array of them."
+        if isinstance(labels, Integral):
             hint = "split_clients of skfedem.datasets deals rows to a number of clients."
+        elif array.shape == (n_rows, 1):
+            hint = (
+                "Give them in one dimension, as numpy.ravel(labels), or X['name'] for X[['name']]."
+            )
+        elif array.ndim == 2:
+            hint = "Tuples are labels in a pandas Series."
         elif array.ndim == 1 and sklearn.get_config()["enable_metadata_routing"]:
-            hint += (
-                " If earlier steps of a Pipeline changed the rows, withdraw the request of this "
-                "one, as by set_fit_request(clients=False)."
+            hint = (
+                "If earlier steps of a Pipeline changed the rows, withdraw the request of this "
+                "step, as by set_fit_request(clients=False)."
             )
         raise ValueError(
             f"Expected `clients` to hold one label for each of the {n_rows} rows, got shape "

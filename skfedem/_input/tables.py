@@ -20,10 +20,7 @@ GIVE_TABLES = (
 )
 # Kinds of NumPy's dtypes for text and for times.
 NO_NUMBERS = "USTmM"
-_ENCODE = (
-    "Encode or drop the columns that are not numbers; one that says who owns a row is given as "
-    "clients=, not in X."
-)
+_ENCODE = "Encode or drop the columns that are not numbers, as one that says who owns a row."
 _OF_GROUPS = "[table for _, table in X] of what groupby gives"
 # Squares of larger numbers, and quotients by them in EM, would leave the range of a double.
 LARGEST = 1e150

@@ -105,7 +105,9 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
     if len(positions) <= _FEW_COLUMNS:
         style["marker"] = "."
     style = with_options(style, line_kw, Line2D)
-    lines = axis.plot(at, total, **({} if "marker" in style else _marked(total)), **style)
+    if "marker" not in style:
+        style = _marked(total) | style
+    lines = axis.plot(at, total, **style)
     if window:
         style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
         runs = [moving_mean(trend[run], window) for run in unbroken(positions)]

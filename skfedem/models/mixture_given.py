@@ -123,15 +123,16 @@ def check_distance(model, means):
         )
 
 
-def check_rows(model, federation, ids):
+def check_rows(model, given, federation, ids):
     """Raise for rows, of clients with these labels, that lie too far from those that gave units.
 
-    Of a feature that has been constant so far, any value may come.
+    A feature that has been constant so far has no unit yet, unless the covariance is known.
     """
-    center, scale, _, varies = model.units
+    center, scale = model.units.center, model.units.scale
+    has_unit = (model.units.spread > 0) | (given.fixed_covariance is not None)
     every = np.arange(federation.n_clients)
     for group, rows, lengths, _ in read(federation, every, model.block_rows):
-        far = (np.abs(rows - center) > _FARTHEST * scale) & varies
+        far = (np.abs(rows - center) > _FARTHEST * scale) & has_unit
         if far.any():
             row, column = np.argwhere(far)[0]
             client = ids[group][np.searchsorted(np.cumsum(lengths), row, side="right")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -34,8 +36,6 @@ from .._messages import naming, shown
 from .._parameters import unfitted
 from .._typing import ClientsLike, Transformed, available_if
 from ._fitted import describe
-from ._pca import FederatedPCA
-from ._scaler import FederatedStandardScaler
 
 
 def _inner_has(name: str) -> Callable[[Any], bool]:
@@ -310,12 +310,12 @@ def _has_to_travel(transformer: Any) -> bool:
     if not get_tags(transformer).requires_fit:
         return False
     if not hasattr(transformer, "partial_fit"):
-        if isinstance(transformer, FederatedPCA | FederatedStandardScaler | PerClient):
+        if "clients" in signature(transformer.fit).parameters:
             raise TypeError(
                 f"Expected a transformer of scikit-learn, got {name}, which takes the clients' "
                 "tables itself. Use it without PerClient."
             )
-        if hasattr(transformer, "missing_values"):
+        if isinstance(transformer, SimpleImputer) and transformer.strategy == "mean":
             raise TypeError(
                 f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}. "
                 "To fill in the mean of all clients, use FederatedStandardScaler and, after it, "
