@@ -35,7 +35,14 @@ from skfedem.datasets import make_fedem_mixture, make_federated_mixture
 from skfedem.models._base import Step
 from skfedem.models.mixture_start import start_run
 from skfedem.solvers import _evaluation, _loop, _options
-from skfedem.solvers._base import Received, ServerState, after_short_step, server_half
+from skfedem.solvers._base import (
+    Broadcast,
+    Received,
+    ServerState,
+    after_short_step,
+    compress,
+    server_half,
+)
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
 from skfedem.solvers.step_size import (
     MOST_AT_ONCE,
@@ -1203,3 +1210,22 @@ def test_steps_that_nearly_leave_the_domain_do_not_add_up_to_one_that_does(seed)
         warnings.simplefilter("ignore", ConvergenceWarning)
         gm.fit(rows, sample_weight=np.ones(12))
     assert np.linalg.eigvalsh(gm.covariances_).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (1e308, r"^Expected messages of moderate size in round 8, got 1e\+308: .* Is Dithering.*"),
+        (np.inf, r"^Expected messages of moderate size in round 8, got inf: .* Is Dithering.*"),
+        (np.nan, "^Expected finite values, got 1 NaN"),
+    ],
+)
+def test_messages_beyond_all_measure_are_those_of_a_wrong_operator(size, says):
+    # With a wrong sign, say, control variates grow from round to round. NaN comes of a model.
+    case = model_case("mixture-full")
+    problem = make_problem(case.model, case.federation, SETTINGS["compressed"])
+    broadcast = Broadcast(7, 0, 0.0, case.parameters[0].natural)
+    innovations = problem.vectors.zeros()
+    innovations[3, 1] = size
+    with pytest.raises(ValueError, match=says):
+        compress(problem, broadcast, np.arange(6), innovations)
