@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ._input.clients import features_of
 from ._messages import either, warn
 from .models.covariances import MATRICES
-from .models.mixture_parameters import in_row_units, lost_in_rounding, precisions_cholesky
+from .models.mixture_parameters import in_row_units, lost_in_rounding
 from .solvers._options import step_schedule
 from .solvers._report import Wording, calmer, warn_outcome
 
@@ -31,11 +31,10 @@ def so_far_fitted(model, server, n_rounds, checked):
     -------
     attributes : dict
     """
-    weights, means, covariances = in_row_units(model, server.parameters)
+    weights, means, covariances, roots = in_row_units(model, server.parameters)
     if model.fixed_covariance is not None:
         given = np.asarray(checked.fixed_covariance, dtype=np.float64)
         covariances = (given + given.T) / 2  # to the last digit
-    roots = precisions_cholesky(model, server.parameters)
     of_matrices = model.covariance_type in MATRICES
     return {
         "weights_": weights,

@@ -266,7 +266,7 @@ def mixture_case(covariance_type, fixed=None):
 
     def log_likelihoods(parameters):
         return mixture_log_likelihoods(
-            federation.rows, *in_row_units(model, parameters), covariance_type
+            federation.rows, *in_row_units(model, parameters)[:3], covariance_type
         )
 
     parameters = tuple(mixture_parameters(model, seed) for seed in range(4))

@@ -547,7 +547,7 @@ def test_fit_is_that_of_the_paper(covariance_type, solver):
     assert_allclose(fit.history_["field_sq_norm"][1:], field_sq_norms, rtol=1e-8)
     assert_allclose(fit.history_["step_size"][1:], [0.1 / k for k in range(1, 11)], rtol=1e-15)
     fitted = model.parameters(theta.weights, theta.means, theta.covariances)
-    _, means, covariances = in_row_units(model, fitted)
+    _, means, covariances, _ = in_row_units(model, fitted)
     assert_allclose(fit.means_, means, rtol=1e-9)
     assert_allclose(fit.covariances_, covariances, rtol=1e-8)
     final_controls = np.reshape(result.client_controls, (4, -1))

@@ -88,7 +88,7 @@ def _label_array(labels, n_rows):
     # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
     if array.ndim != 1 or len(array) != n_rows:
-        hint = "Give a list or an array of them."
+        hint = "Give one for each row, in a list or an array."
         if isinstance(labels, Integral):
             hint = "split_clients of skfedem.datasets deals rows to a number of clients."
         elif array.shape == (n_rows, 1):

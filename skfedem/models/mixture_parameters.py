@@ -41,17 +41,22 @@ class Parameters(NamedTuple):
 
 
 def in_row_units(model, parameters):
-    """Weights, means and covariances in the rows' own units, in arrays of their own."""
+    """Weights, means, covariances and square roots of precisions in the rows' own units.
+
+    All are arrays of their own. The roots are those of ``_precisions_cholesky``.
+    """
     weights, means = parameters.weights.copy(), model.units.means_to_rows(parameters.means)
+    precisions_cholesky = _precisions_cholesky(model, parameters)
     if model.covariance_type not in MATRICES:
-        return weights, means, parameters.covariances * squared_scale(model)
+        covariances = parameters.covariances * squared_scale(model)
+        return weights, means, covariances, precisions_cholesky
     # By the roots of the precisions, a covariance is their inverse and symmetric however unlike the
     # features' units are.
-    roots = inverses_of_triangles(precisions_cholesky(model, parameters), lower=False)
-    return weights, means, np.swapaxes(roots, -1, -2) @ roots
+    roots = inverses_of_triangles(precisions_cholesky, lower=False)
+    return weights, means, np.swapaxes(roots, -1, -2) @ roots, precisions_cholesky
 
 
-def precisions_cholesky(model, parameters):
+def _precisions_cholesky(model, parameters):
     """Square roots of the precisions in the rows' own units, of scikit-learn's shape.
 
     Upper-triangular P with P Pᵀ = Σ⁻¹ for "full" and "tied", else inverse standard deviations.
