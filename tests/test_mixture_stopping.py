@@ -486,7 +486,7 @@ def test_a_memory_that_does_not_learn_is_among_what_may_help(control_step):
     ways = calmer(FederatedGaussianMixture(omega=1.0, control_step=control_step))
     learning = [] if control_step == "auto" else ["control_step='auto'"]
     assert ways == ["a smaller omega", *learning]
-    # Nothing is forgotten, so that nothing is learnt.
+    # Where nothing is compressed and nobody away, V_i cancels.
     assert calmer(FederatedGaussianMixture(batch_size=5, control_step=0)) == [
         "a larger batch_size",
         "solver='vr_fedem'",

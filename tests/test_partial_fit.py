@@ -749,6 +749,14 @@ def test_a_feature_that_was_constant_may_take_any_value(covariance_type):
     assert 1e38 < abs(gm.means_[0, 1]) < 1e40
 
 
+def test_unless_the_covariance_is_known():
+    rng = np.random.default_rng(0)
+    gm = FederatedGaussianMixture(1, covariance_type="tied", fixed_covariance=np.eye(2))
+    gm.partial_fit(np.column_stack([rng.normal(size=50), np.full(50, 7.0)]))
+    with pytest.raises(ValueError, match=r"got 1e\+38 in column 1 of client 0"):
+        gm.partial_fit([[0.0, 1e38]])
+
+
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_what_the_first_call_sends_for_its_start_is_counted_as_by_a_fit(covariance_type):
     clients = [X[:100], X[100:200]]
