@@ -272,9 +272,8 @@ class FittedMixture(
         if is_client_list(X):
             return together(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
-        # Counted from the mixture's mean, rows near it keep their digits, however far from the
-        # origin they are.
-        shift = self.weights_ @ self.means_
+        # Counted from where the fit counted, rows keep the digits that they had there.
+        shift = self._center
         of_rows = getattr(self._pooled(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
         far = self._farthest()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._input.known_labels import find_labels
+from .models.mixture_given import check_rows
 from .models.mixture_start import (
     bits_of_units,
     standardise,
@@ -67,6 +68,7 @@ def next_run(settings, federation, given, memory, ids):
         As for ``new_runs``.
     """
     before, server = memory.model, memory.server
+    check_rows(before, given, federation, ids)
     model, bits = standardised_again(settings, before, federation, given)
     n_new = np.count_nonzero(find_labels(memory.ids, ids) < 0)
 

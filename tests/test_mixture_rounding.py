@@ -1,5 +1,7 @@
 """Rows far apart, outliers, constant features: what rounding changes, and what is told."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -170,6 +172,23 @@ def test_rows_whose_squares_overflow_have_probabilities(covariance_type):
         if covariance_type != "tied":  # whose components are equally far, up to rounding
             assert_array_equal(probabilities, gm.predict_proba(near))
             assert_array_equal(gm.predict(far * near), gm.predict(near))
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
+def test_an_outliers_component_takes_no_digits_from_the_scores_of_other_rows(covariance_type):
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(center, 1, size=(100, 2)) for center in (-4, 4)])
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=0)
+    gm.fit(rows).set_params(warm_start=True)
+    rows[0, 1] = 1e12
+    with warnings.catch_warnings():  # covariances may be widened
+        warnings.simplefilter("ignore", UserWarning)
+        gm.fit(rows)
+    pooled = GaussianMixture(2, covariance_type=covariance_type)
+    for name in ("weights_", "means_", "precisions_cholesky_"):
+        setattr(pooled, name, getattr(gm, name))
+    # Near the origin scikit-learn's rounding is that of numbers of a few units.
+    assert_allclose(gm.score_samples(rows[1:]), pooled.score_samples(rows[1:]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])

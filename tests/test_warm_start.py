@@ -300,14 +300,20 @@ def test_it_converges_to_the_same_fit_with_other_rows_of_other_clients():
     assert_allclose(gm.means_, cold.means_, atol=1e-3)
 
 
-def test_rows_in_quite_other_units_have_fields_whose_norm_no_double_holds():
+@pytest.mark.parametrize("setting", ["exact", "all rows"])
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+def test_rows_beyond_all_measure_are_refused_and_named(covariance_type, setting):
     gm = FederatedGaussianMixture(
-        **GIVEN, covariance_type="diag", participation=0.6, max_iter=5, warm_start=True
+        **SETTINGS[setting], covariance_type=covariance_type, max_iter=5, warm_start=True
     )
-    fit(gm, CLIENTS)
-    fit(gm, [rows * [1e100, 1.0] for rows in CLIENTS])
-    assert np.isinf(gm.history_["field_sq_norm"][1:]).any()
-    assert np.isfinite(gm.means_).all() and np.isfinite(gm.history_["log_likelihood"]).any()
+    before = fit(gm, CLIENTS).means_
+    others = [rows.copy() for rows in CLIENTS]
+    others[2][3, 1] = 1e80
+    says = r"got 1e\+80 in column 1 of client 2\. .* warm_start=False"
+    with pytest.raises(ValueError, match=says):
+        gm.fit(others)
+    assert gm.means_ is before
+    fit(gm.set_params(warm_start=False), others[:2])
 
 
 def test_another_solver_goes_on_from_the_control_variates():

@@ -139,7 +139,8 @@ def check_rows(model, given, federation, ids):
             raise ValueError(
                 f"Expected rows within {_FARTHEST:g} standard deviations of those that the first "
                 f"call or fit had, got {rows[row, column]:.3g} in column {column} of client "
-                f"{shown(client)}. Drop this row; if all rows are in other units now, fit anew."
+                f"{shown(client)}. Drop this row; if all rows are in other units now, fit anew, "
+                "with warm_start=False."
             )
 
 
