@@ -6,15 +6,17 @@ dotted names; beside them stand the schema, whose run it is, and a digest of all
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import secrets
 import shutil
+import zipfile
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from time import sleep, time
+from time import sleep
 
 import numpy as np
 
@@ -26,6 +28,8 @@ _PREVIOUS = ".previous"
 _LEFT_BEHIND = 3600
 # Seconds to wait before each attempt to rename a file that is in use.
 _WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
+# Errors in reading that say nothing of the file.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 # How an npz file begins.
 _ZIP = b"PK\x03\x04"
 
@@ -48,11 +52,15 @@ def save(path, identity, state):
     header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
     arrays[_HEADER] = np.array(json.dumps(header))
     arrays[_DIGEST] = np.array(_digest(arrays))
-    with _temporary(path) as temporary:
-        _write(temporary, arrays)
+    # In this order, for the file may be damaged, and the previous one the last that is whole.
+    with _temporary(path) as new, _temporary(path) as old:
+        _write(new, arrays)
         if path.exists():
-            _keep(path)
-        _rename(temporary, path)
+            _link(path, old)
+        _rename(new, path)
+        if old.exists():
+            # If these are two names of one file, both stay: another process has kept it.
+            _rename(old, path.with_name(path.name + _PREVIOUS))
     _sync_directory(path.parent)
 
 
@@ -64,10 +72,11 @@ def try_out(path):
     path = _real(path)
     with _temporary(path) as temporary:
         temporary.open("xb").close()
+        now = temporary.stat().st_mtime  # by the clock of the file system
     for left in path.parent.glob(f"{escape(path.name)}{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):  # another process was faster
             # A link to a checkpoint has the time at which that was written, but a new status.
-            if time() - max(left.stat().st_mtime, left.stat().st_ctime) > _LEFT_BEHIND:
+            if now - max(left.stat().st_mtime, left.stat().st_ctime) > _LEFT_BEHIND:
                 left.unlink()
 
 
@@ -92,6 +101,8 @@ def load(path, identity, template):
         If there is no such file.
     ValueError
         If the file is damaged, no checkpoint, of another version, or of another run.
+    MemoryError, OSError
+        If a whole file does not fit into memory, or cannot be read now.
     """
     found, arrays = _read(path)
     check_identity(path, found, json.loads(json.dumps(identity)))
@@ -169,9 +180,20 @@ def _arrays_of(path):
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:
+        if getattr(error, "errno", None) in _SHORTAGES or (
+            isinstance(error, MemoryError) and _is_whole_archive(path)
+        ):
+            raise
         # Errors of many types: zipfile takes damage for encryption, NumPy's header parser gives up.
         raise _damaged(path, error) from error
     return arrays
+
+
+def _is_whole_archive(path):
+    """Whether the members of a zip file have their checksums; what is damaged may look huge."""
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        return archive.testzip() is None
+    return False
 
 
 def _damaged(path, why):
@@ -244,16 +266,12 @@ def _write(path, arrays):
         raise
 
 
-def _keep(path):
-    """Keep the file under its second name as well; its first name exists at any moment."""
-    with _temporary(path) as temporary:
-        try:
-            os.link(path, temporary)
-        except OSError:  # a file system without hard links
-            shutil.copy2(path, temporary)
-        # If these are two names of the same file, both stay: an earlier save was killed after this
-        # line, or another process has kept the file.
-        _rename(temporary, path.with_name(path.name + _PREVIOUS))
+def _link(path, name):
+    """Give a file a second name; its first one exists at any moment."""
+    try:
+        os.link(path, name)
+    except OSError:  # a file system without hard links
+        shutil.copy2(path, name)
 
 
 def _real(path):

@@ -178,18 +178,25 @@ def _trials_in_worker(imputer, cells, folds, penalties, patience):
 
 
 def refit(imputer, best, path, X, **data):
-    """Fit the best trial to all cells, down its path; return the warnings of the last fit."""
+    """Fit the best trial to all cells, down its path; return the warnings of the last fit.
+
+    Stopped from the keyboard, it ends with what it has reached, for the search was complete.
+    """
     imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
-    last = imputer.get_params()
+    last = {**imputer.get_params(), "penalty": best.penalty}
     imputer.set_params(eval_every=None, verbose=0)
-    with muted():
-        for penalty in path[path > best.penalty].tolist():
-            _fit_step(imputer, penalty, X, **data)
-    imputer.set_params(**last)
     # Where warnings are errors, they must not cost the search.
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        imputer.set_params(penalty=best.penalty).fit(X, **data)
+        try:
+            with muted():
+                for penalty in path[path > best.penalty].tolist():
+                    _fit_step(imputer, penalty, X, **data)
+            imputer.set_params(**last).fit(X, **data)
+        except KeyboardInterrupt:
+            imputer.set_params(**{**last, "max_iter": 0}).fit(X, **data)
+            imputer.set_params(**last)
+            imputer._stopped_by = "keyboard"
     imputer.set_params(warm_start=False)
     imputer._memory = None  # nobody goes on from it
     return given

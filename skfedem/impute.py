@@ -47,7 +47,7 @@ from .models.low_rank_start import cell_federation, low_rank_model, start_again,
 from .models.low_rank_theta import LowRank, Theta
 from .models.main_effects import EFFECTS, Effects
 from .solvers._evaluation import evaluate
-from .solvers._memory import go_on, memory_of, same_rows
+from .solvers._memory import go_on, memory_of, rows_that_matter, same_rows
 from .solvers._options import (
     SOLVERS,
     check_federated_parameters,
@@ -448,6 +448,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         theta = self._warm_theta(data, known)
         (seed,) = seeds_of_runs(self.random_state, 1)
         seed = seed_of(self, seed, resume_from)
+        digest = rows_that_matter(federation, SOLVERS[self.solver]) if self.warm_start else ""
         task = FitTask(self, X, y, settings.max_iter)
         with Workers(self.n_jobs) as workers:
             base_measures = data.log_base_measure[observers]
@@ -464,7 +465,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 objective, _ = evaluate(problem, result.server, workers)
         memory = None
         if self.warm_start:  # as large as the data
-            memory = memory_of(ids, problem, result.server, result.states, result.gains)
+            memory = memory_of(ids, problem, result.server, result.states, result.gains, digest)
         store(self, known, **_outcome(problem, result, data, objective), _memory=memory)
         task.end()
         warn_of_fit(self, X, data, problem, result)

@@ -20,7 +20,7 @@ from ._held_out import deal_cells
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._matrix_warnings import instead_of_more_rounds
-from ._messages import muted, naming, warn
+from ._messages import muted, naming, plural, warn
 from ._parameters import check_choice, check_number, check_rank
 from ._penalty_grid import checked_grid
 from ._penalty_path import follow_paths, largest_penalty, refit, tabulated
@@ -314,8 +314,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         TypeError, ValueError
             For invalid data or parameters; nothing is fitted then, and an earlier fit is kept.
         KeyboardInterrupt
-            When the search is stopped from the keyboard. If the last fit, which follows it, is
-            stopped, it keeps what it has reached.
+            When the search is stopped from the keyboard. The fit to all cells, which follows it
+            down the path of penalties, keeps what it has reached when it is stopped.
 
         Warns
         -----
@@ -529,7 +529,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             )
         if imputer._stopped_by == "keyboard":
             warn(
-                "The search itself was complete. For more rounds, fit FederatedMatrixImputer with "
+                "The search itself was complete; the fit to all cells was stopped after "
+                f"{plural(imputer.n_iter_, 'round')}. For more, fit FederatedMatrixImputer with "
                 "best_params_.",
                 ConvergenceWarning,
             )

@@ -53,8 +53,8 @@ from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_given import check_start
-from .solvers._memory import memory_of
-from .solvers._options import check_federated_parameters
+from .solvers._memory import memory_of, rows_that_matter
+from .solvers._options import SOLVERS, check_federated_parameters
 from .solvers._resume import check_checkpoint_parameters
 
 
@@ -462,6 +462,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         given = check_start(settings, checked.n_features_in_, warm=memory is not None)
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
+        digest = rows_that_matter(federation, SOLVERS[settings.solver])
         task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
             if memory is None:
@@ -481,7 +482,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 resume_from,
                 lambda: task.begin_start(so_far),
             )
-        after = memory_of(data.ids, problem, best.server, best.states, best.gains)
+        after = memory_of(data.ids, problem, best.server, best.states, best.gains, digest)
         history = {**best.history, "weights": best.trace}
         self._store(after, history, best.criteria, problem, checked, converged_=best.converged)
         self.__dict__.pop("new_client_ids_", None)  # of an earlier stream

@@ -1,5 +1,6 @@
 """Runs that are saved, killed and resumed."""
 
+import errno
 import functools
 import os
 import pickle
@@ -119,9 +120,64 @@ def test_the_last_two_saves_are_kept(tmp_path):
 def test_a_save_that_was_killed_leaves_no_file_for_good(tmp_path):
     path = tmp_path / "run.npz"
     _checkpoint.save(path, {}, {"rounds": 1})
-    _checkpoint._keep(path)  # and no more: it was killed then
+    os.link(path, f"{path}.previous")  # and no more: another process has kept it
     _checkpoint.save(path, {}, {"rounds": 2})
     assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("n_names", [0, 1])
+def test_a_damaged_file_never_replaces_the_last_whole_one(n_names, error, tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    for rounds in (1, 2):
+        _checkpoint.save(path, {}, {"rounds": rounds})
+    path.write_bytes(path.read_bytes()[:100])
+    replace, named = os.replace, []
+
+    def stopped(source, target):
+        if len(named) == n_names:
+            raise error
+        named.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", stopped)
+    with pytest.raises(error):
+        _checkpoint.save(path, {}, {"rounds": 3})  # by a run that goes on from the one before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
+    whole = path if n_names else f"{path}.previous"
+    assert _checkpoint._read(whole)[1]["state.rounds"] == (3 if n_names else 1)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "too many open files")])
+def test_a_shortage_is_no_damage(error, tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    _checkpoint.save(path, {}, {"rounds": 1})
+
+    def failing(*_, **__):
+        raise error
+
+    monkeypatch.setattr(np, "load", failing)
+    with pytest.raises(type(error)):
+        _checkpoint._read(path)
+    if isinstance(error, MemoryError):  # a damaged header may claim any size
+        path.write_bytes(path.read_bytes().replace(b"descr", b"discr", 1))
+        with pytest.raises(ValueError, match="truncated or damaged"):
+            _checkpoint._read(path)
+
+
+def test_a_run_saves_where_it_began(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    gm = FederatedGaussianMixture(2, checkpoint="run.npz", checkpoint_every=1, tol=0, max_iter=4)
+
+    def moving(number):
+        os.chdir(tmp_path / "elsewhere")
+        return 1.0
+
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
+        gm.set_params(step_size=moving, random_state=0).fit(make_clients())
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert _checkpoint._read(tmp_path / "run.npz")[1]["state.server.round_index"] == 4
 
 
 def test_what_killed_saves_left_is_removed_when_nobody_can_be_at_work(tmp_path, monkeypatch):
@@ -131,7 +187,7 @@ def test_what_killed_saves_left_is_removed_when_nobody_can_be_at_work(tmp_path, 
     os.utime(left, (0, 0))  # a link to an old checkpoint, which may be just about to be renamed
     _checkpoint.try_out(tmp_path / "run[1].npz")
     assert sorted(tmp_path.iterdir()) == sorted([left, other])
-    monkeypatch.setattr(_checkpoint, "time", lambda: time.time() + 3700)
+    monkeypatch.setattr(_checkpoint, "_LEFT_BEHIND", -1)
     _checkpoint.try_out(tmp_path / "run[1].npz")
     assert list(tmp_path.iterdir()) == [other]
 

@@ -17,7 +17,13 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, _penalty_grid, impute_cv
+from skfedem import (
+    FederatedMatrixImputer,
+    FederatedMatrixImputerCV,
+    _penalty_grid,
+    _penalty_path,
+    impute_cv,
+)
 from skfedem._held_out import deal_cells, split_cells
 from skfedem._input.cells import check_cells
 from skfedem._penalty_path import _places, largest_penalty, path_trials, tabulated
@@ -906,10 +912,42 @@ def test_a_last_fit_stopped_from_the_keyboard_has_a_complete_search(monkeypatch)
     assert [str(w.message).partition(".")[0] for w in caught] == [
         f"Interrupted from the keyboard after {whole.n_iter_ - 1} rounds: the fit is what had been "
         "reached",
-        "The search itself was complete",
+        "The search itself was complete; the fit to all cells was stopped after "
+        f"{whole.n_iter_ - 1} rounds",
     ]
     assert imputer.best_params_ == whole.best_params_
     assert imputer.n_iter_ == whole.n_iter_ - 1
+
+
+@pytest.mark.parametrize("n_rounds", [0, 1])
+def test_a_path_to_the_last_fit_stopped_from_the_keyboard_has_a_complete_search(
+    n_rounds, monkeypatch
+):
+    imputer = FederatedMatrixImputerCV(
+        [2], penalties=3, effects_penalties=[1.0], n_splits=2, random_state=0
+    )
+    whole, fit_step, left = clone(imputer).fit(clients_of("gaussian")), _penalty_path._fit_step, []
+
+    def interrupted(*args):
+        if left and not left.pop():
+            raise KeyboardInterrupt
+        return client_round(*args)
+
+    def begun(imputer, penalty, X, **data):
+        if X is cells:  # those of all folds
+            left.extend([False] + n_rounds * [True])
+        return fit_step(imputer, penalty, X, **data)
+
+    cells = clients_of("gaussian")
+    monkeypatch.setattr(_loop, "client_round", interrupted)
+    monkeypatch.setattr(_penalty_path, "_fit_step", begun)
+    with pytest.warns(
+        ConvergenceWarning, match="The search itself was complete; .* after 0 rounds"
+    ):
+        imputer.fit(cells)
+    assert imputer.best_params_ == whole.best_params_
+    assert imputer.best_estimator_.get_params() == whole.best_estimator_.get_params()
+    assert np.isfinite(imputer.score(cells))
 
 
 def test_a_rank_that_is_given_twice_is_tried_once():

@@ -29,6 +29,7 @@ from problems import (
     start_at,
 )
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_federated_mixture
@@ -1153,6 +1154,47 @@ def test_an_interrupted_evaluation_leaves_no_half_a_round(monkeypatch):
     assert gm.n_iter_ == 2
     for name, column in gm.history_.items():
         assert len(column) == 3, name
+
+
+@pytest.mark.parametrize("omega", [0.0, 1.0])
+def test_a_second_interrupt_while_the_fit_ends_loses_no_round(omega, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def interrupted(*args):
+        if args[2].progress.n_rounds == 4:
+            monkeypatch.setattr(_loop, "evaluated_columns", interrupt)  # the one at the end
+            interrupt()
+        return one_round(*args)
+
+    one_round = _loop.one_round
+    monkeypatch.setattr(_loop, "one_round", interrupted)
+    gm = FederatedGaussianMixture(2, omega=omega, tol=0, eval_every=3, random_state=0)
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 4 rounds"):
+        gm.fit(rows)
+    assert gm.n_iter_ == 4 and gm.lower_bound_ == gm.lower_bounds_[-1]
+    assert np.isnan(gm.history_["log_likelihood"][-1]) and np.isfinite(gm.score(rows))
+
+
+def test_an_interrupt_after_a_round_leaves_the_stopping_rule_where_the_fit_is(monkeypatch):
+    # The next warm start compared the last round with itself, and had converged.
+    rows = np.random.default_rng(0).normal([[0.0], [1.0], [2.0]], 1, size=(3, 100))[..., None]
+    gm = FederatedGaussianMixture(3, tol=1e-6, max_iter=500, warm_start=True, random_state=0)
+    whole = clone(gm).fit(list(rows))
+    row = History.row
+
+    def interrupted(history, number):
+        if len(history.column("round")) == 5:
+            monkeypatch.setattr(History, "row", row)
+            raise KeyboardInterrupt
+        return row(history, number)
+
+    monkeypatch.setattr(History, "row", interrupted)
+    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 4 rounds"):
+        gm.fit(list(rows))
+    assert gm.fit(list(rows)).n_iter_ == whole.n_iter_ - 4
+    assert gm.lower_bound_ == pytest.approx(whole.lower_bound_, rel=1e-12)  # up to rounding
 
 
 def test_a_keyboard_interrupt_begins_no_other_start(monkeypatch):

@@ -116,17 +116,23 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
                 checkpoint.after_round(standing, over)
     except KeyboardInterrupt:
         stopped_by = "keyboard"
+        progress = standing.progress  # that of the stopping rule
         # Some clients may have finished a round that the server has not.
         server = progress.server._replace(control=mean_control(problem, states.controls))
         progress = progress._replace(server=server)
         standing = standing._replace(progress=progress)
         history.keep(progress.n_rounds + 1)
         del trace[progress.n_rounds + 1 :]
-    if tasks:
-        tasks.end_start(progress)
-
-    criteria, gains = _final_criteria(problem, standing, options, workers), None
-    ahead = history.row(-1)[problem.model.criterion]
+    try:
+        if tasks:
+            tasks.end_start(progress)
+        criteria = _final_criteria(problem, standing, options, workers)
+    except KeyboardInterrupt:
+        stopped_by = "keyboard"
+        criteria = _known_criteria(problem, standing)
+        if not (progress.n_rounds and criteria):
+            raise
+    gains, ahead = None, history.row(-1)[problem.model.criterion]
     if problem.exact and not np.isnan(ahead):
         # If no round was completed, the rows may not be those of the gains.
         gains = of_these_rows(standing.stopping, ahead, problem.model)._replace(ahead=ahead)
@@ -145,15 +151,18 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
 
 def _final_criteria(problem, standing, options, workers):
     """Criteria for ``Run``; the history gets an evaluation of the last row if that has none."""
-    name, server, history = problem.model.criterion, standing.progress.server, standing.history
+    server, history = standing.progress.server, standing.history
     # It has none yet if the run was stopped, or if rounds are exact and none was done.
-    if options.eval_every is not None and np.isnan(history.row(-1)[name]):
+    if options.eval_every is not None and np.isnan(history.row(-1)[problem.model.criterion]):
         history.update(-1, **evaluated_columns(problem, server, workers))
+    return _known_criteria(problem, standing) or [evaluate(problem, server, workers)[0]]
+
+
+def _known_criteria(problem, standing):
+    """Criteria that exact rounds have yielded, or else those that were evaluated so far."""
     if problem.exact:
-        criteria = list(standing.criteria)
-    else:
-        criteria = [value for value in history.column(name) if value == value]
-    return criteria or [evaluate(problem, server, workers)[0]]
+        return list(standing.criteria)
+    return [value for value in standing.history.column(problem.model.criterion) if value == value]
 
 
 def one_round(solver, problem, standing, options, workers):

@@ -10,9 +10,9 @@ import numpy as np
 from .._federation import fingerprint, weights_of_clients
 from .._input.known_labels import check_kinds, find_labels, labels_together
 from ..models._base import Model
+from . import fedem
 from ._base import ServerState, mean_control
 from ._stopping import Gains
-from .fedem import ClientStates
 
 # Rounding moves V by less in a long run, as a share of the largest number in the V_i, or of 1, the
 # size of a mixture's Ŝ in standard units, where the V_i have become small.
@@ -44,7 +44,7 @@ class Memory(NamedTuple):
     n_inner : int
         k_in.
     data : str
-        Fingerprint of the rows, where it matters.
+        Fingerprint of the rows, where it matters; else "".
     model : Model
         With the units of Ŝ and V.
     server : ServerState
@@ -77,15 +77,15 @@ class Kept(NamedTuple):
     gains: Gains | None
 
 
-def memory_of(ids, problem, server, states, gains=None):
-    """Memory of a run."""
+def memory_of(ids, problem, server, states, gains=None, data=""):
+    """Memory of a run, to the rows of which ``rows_that_matter`` gave ``data`` before it began."""
     return Memory(
         ids=ids,
         totals=problem.federation.totals,
         weights=problem.federation.weights,
         n_samples=problem.federation.n_samples,
         n_inner=problem.n_inner,
-        data=_fingerprint(problem.federation, states),
+        data=data,
         model=problem.model,
         server=server,
         states=states,
@@ -94,13 +94,13 @@ def memory_of(ids, problem, server, states, gains=None):
     )
 
 
-def _fingerprint(federation, states):
+def rows_that_matter(federation, solver):
     """Fingerprint of the rows, if what clients keep belongs to these: no others may take it over.
 
-    A mixture's control variates do not: who keeps nothing else has the fingerprint "".
+    A mixture's control variates do not: those of FedEM, who keeps nothing else, have "".
     """
-    of_these = isinstance(federation.rows, tuple) or not isinstance(states, ClientStates)
-    return fingerprint(federation) if of_these else ""
+    matter = isinstance(federation.rows, tuple) or solver is not fedem
+    return fingerprint(federation) if matter else ""
 
 
 def same_rows(memory, federation, ids):
@@ -108,7 +108,7 @@ def same_rows(memory, federation, ids):
     return (
         np.array_equal(memory.ids, ids)
         and np.array_equal(memory.totals, federation.totals)
-        and memory.data == _fingerprint(federation, memory.states)
+        and (not memory.data or memory.data == fingerprint(federation))
     )
 
 
@@ -231,5 +231,5 @@ def join(memory, ids, client_weights):
         ids=labels_together(known, ids[new]),
         totals=np.concatenate([memory.totals, np.zeros(len(new))]),
         server=server,
-        states=ClientStates(controls),
+        states=fedem.ClientStates(controls),
     ), at

@@ -140,9 +140,10 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         # Tells apart operators of which only the class is known.
         "omega of the compressor": problem.omega,
     }
+    path = estimator.checkpoint
     return Checkpoint(
         identity,
-        estimator.checkpoint,
+        None if path is None else os.path.abspath(path),  # wherever the process goes later
         estimator.checkpoint_every,
         resume_from,
         schedule if callable(estimator.step_size) else None,
