@@ -266,7 +266,7 @@ for (name, swept), steps in measured.items():
 # :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured steps are 0.9 to 1.4 times
 # :math:`0.5\,n/\omega_p`, dotted, where :math:`\omega_p = (1 + \omega)/p - 1` is the relative
 # variance of compression and absence together. (With ``--full``, twelve runs of twice the length a
-# step, it is 1 to 1.5 times, and all else is as it is here.)
+# step, it is 0.8 to 1.4 times, and the power of n is 0.78.)
 #
 # There is a reason. To follow its client's field, a memory takes :math:`(1 + \omega)/p` rounds. The
 # proofs allow for a statistic that moves in one direction all that time. But these steps are longer
