@@ -32,6 +32,16 @@ def pyplot(paper, monkeypatch):
     return paper
 
 
+@pytest.fixture
+def threads_always_pay(monkeypatch):
+    """Three processors, and a clock that stands still: all calls but the first go to threads."""
+    from skfedem import _parallel
+
+    monkeypatch.setattr(_parallel, "cpu_count", lambda: 3)
+    monkeypatch.setattr(_parallel, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+
+
 @pytest.fixture(scope="module")
 def mixtures():
     """Runs with evaluations here and there, of unlike lengths in epochs and bits."""

@@ -1073,7 +1073,7 @@ def many_clients():
     return np.split(rows, np.cumsum(lengths)[:-1])
 
 
-def assert_workers_change_nothing(problem, solver, start, numbers, monkeypatch):
+def assert_workers_change_nothing(problem, solver, start, numbers):
     """Runs with so many workers, which are sure to work, are those of one, bit for bit."""
     options = Options(step_size=lambda k: 0.05, max_iter=3, tol=0.0, eval_every=2)
     main, threads = threading.get_ident(), set()
@@ -1086,14 +1086,13 @@ def assert_workers_change_nothing(problem, solver, start, numbers, monkeypatch):
             helped.wait(60)  # not all of it before the others are awake
         return solver.client_half(*args)
 
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
     spied = SimpleNamespace(PER_CLIENT=solver.PER_CLIENT, init=solver.init, client_half=recorded)
     results = []
     for n_jobs in (1, *numbers):
         threads.clear()
         helped = threading.Event()
         with _parallel.Workers(n_jobs) as workers:
-            workers._seconds["round"] = np.inf
+            workers._seconds["round"] = np.inf  # the first round, too
             results.append(run(spied, problem, start, options, workers, lambda row: None))
         assert (len(threads) > 1) == (n_jobs > 1)
     assert_same_runs(results[0], results[1:])
@@ -1101,21 +1100,25 @@ def assert_workers_change_nothing(problem, solver, start, numbers, monkeypatch):
 
 @every_solver
 @every_setting
-def test_results_are_bitwise_the_same_for_any_number_of_workers(case, solver, setting, monkeypatch):
+def test_results_are_bitwise_the_same_for_any_number_of_workers(
+    case, solver, setting, monkeypatch, threads_always_pay
+):
     # At most three rows at a time: groups of a few clients, and the larger ones read in pieces.
     monkeypatch.setattr(type(case.model), "block_rows", 3)
     problem = make_problem(case.model, case.federation, setting)
-    assert_workers_change_nothing(problem, solver, case.starts[0], (2,), monkeypatch)
+    assert_workers_change_nothing(problem, solver, case.starts[0], (2,))
 
 
 @every_solver
 @pytest.mark.parametrize("setting", ["exact", "everything"])
-def test_many_clients_are_bitwise_the_same_for_any_number_of_workers(solver, setting, monkeypatch):
+def test_many_clients_are_bitwise_the_same_for_any_number_of_workers(
+    solver, setting, threads_always_pay
+):
     federation = stack(many_clients())
     model = mixture_model(federation, "full")
     problem = make_problem(model, federation, SETTINGS[setting])
     start = start_at(model, federation, mixture_parameters(model))
-    assert_workers_change_nothing(problem, solver, start, (2, 3), monkeypatch)
+    assert_workers_change_nothing(problem, solver, start, (2, 3))
 
 
 def assert_same_runs(first, others):
@@ -1126,9 +1129,8 @@ def assert_same_runs(first, others):
             assert_array_equal(other.history[name], column, err_msg=name)
 
 
-def test_linear_algebra_rounds_the_same_for_any_number_of_workers(monkeypatch):
+def test_linear_algebra_rounds_the_same_for_any_number_of_workers(threads_always_pay):
     # Large enough for a threaded BLAS to split the products where it is allowed to.
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
     federation = stack([np.random.default_rng(0).standard_normal((3000, 20))] * 2)
     model = mixture_model(federation, "full", n_components=10)
     problem = make_problem(model, federation)
@@ -1169,8 +1171,7 @@ def test_estimator_gives_the_same_fit_from_a_list_and_from_labels(case):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @every_estimator
-def test_estimator_does_not_depend_on_the_number_of_workers(case, monkeypatch):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+def test_estimator_does_not_depend_on_the_number_of_workers(case, threads_always_pay):
     clients = many_clients()
     fits = [
         case.make(max_iter=3, n_jobs=n_jobs, **case.quick).fit(clients) for n_jobs in (None, 2, 3)

@@ -19,7 +19,7 @@ from scipy.stats import binom, kstest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from problems import ragged_clients, stack
-from skfedem import _parallel, _random
+from skfedem import _random
 from skfedem._federation import client_groups, draw_minibatches, fingerprint, offsets_of, read
 from skfedem._history import History
 from skfedem._parallel import Workers
@@ -252,19 +252,15 @@ def test_a_minibatch_does_not_depend_on_the_other_clients():
 # ---- workers
 
 
-@pytest.mark.parametrize("threshold", [0.0, inf])
 @pytest.mark.parametrize("n_jobs", [None, 1, 2, 3])
-def test_workers_return_results_in_order(n_jobs, threshold, monkeypatch):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", threshold)
+def test_workers_return_results_in_order(n_jobs, threads_always_pay):
     with Workers(n_jobs) as workers:
         for n_groups in (0, 1, 2, 7, 5):
             groups = list(range(n_groups))
             assert workers.map(lambda k: k * k, groups, "squares") == [k * k for k in groups]
 
 
-def test_an_error_of_a_worker_reaches_the_caller(monkeypatch):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
-
+def test_an_error_of_a_worker_reaches_the_caller(threads_always_pay):
     def fails_late(k):
         calls.append(k)
         if len(calls) > 3:
@@ -278,8 +274,7 @@ def test_an_error_of_a_worker_reaches_the_caller(monkeypatch):
             workers.map(fails_late, [0, 1, 2], "kind")
 
 
-def test_workers_work_at_the_same_time_and_leave(monkeypatch):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+def test_workers_work_at_the_same_time_and_leave(threads_always_pay):
     before = set(threading.enumerate())
     meeting = threading.Barrier(3, timeout=60)
 
@@ -288,8 +283,7 @@ def test_workers_work_at_the_same_time_and_leave(monkeypatch):
         return threading.get_ident()
 
     with Workers(3) as workers:
-        monkeypatch.setattr(workers, "_n_workers", 3)  # on two processors, too
-        workers._seconds["kind"] = inf  # threads always pay
+        workers._seconds["kind"] = inf  # in the first call, too
         for _ in range(2):
             threads = workers.map(thread_of, range(3), "kind")
             assert len(set(threads)) == 3
@@ -300,8 +294,7 @@ def test_workers_work_at_the_same_time_and_leave(monkeypatch):
 
 
 @pytest.mark.parametrize("fails_in_caller", [True, False])
-def test_workers_go_on_after_an_error(fails_in_caller, monkeypatch):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+def test_workers_go_on_after_an_error(fails_in_caller, threads_always_pay):
     failed = threading.Event()
 
     def fails_once(group):
@@ -313,7 +306,6 @@ def test_workers_go_on_after_an_error(fails_in_caller, monkeypatch):
 
     done = []
     with Workers(2) as workers:
-        monkeypatch.setattr(workers, "_n_workers", 2)
         workers._seconds["kind"] = inf
         with pytest.raises(ValueError, match="a client's own message"):
             workers.map(fails_once, range(50), "kind")
@@ -321,8 +313,7 @@ def test_workers_go_on_after_an_error(fails_in_caller, monkeypatch):
         assert workers.map(str, range(50), "kind") == [str(k) for k in range(50)]
 
 
-def test_a_helper_that_is_told_to_exit_tells_the_caller(monkeypatch):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+def test_a_helper_that_is_told_to_exit_tells_the_caller(threads_always_pay):
     met = threading.Barrier(2, timeout=60)
 
     def exits_in_helper(group):
@@ -332,7 +323,6 @@ def test_a_helper_that_is_told_to_exit_tells_the_caller(monkeypatch):
 
     def call():
         with Workers(2) as workers:
-            monkeypatch.setattr(workers, "_n_workers", 2)
             workers._seconds["kind"] = inf
             with pytest.raises(SystemExit):
                 workers.map(exits_in_helper, range(2), "kind")
@@ -365,8 +355,7 @@ def interruptible():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="os.kill ends the process on Windows")
-def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch, interruptible):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+def test_an_interrupted_caller_waits_for_its_helpers(threads_always_pay, interruptible):
     helped, done = threading.Event(), []
 
     def group(number):
@@ -380,15 +369,13 @@ def test_an_interrupted_caller_waits_for_its_helpers(monkeypatch, interruptible)
             done.append(number)
 
     with Workers(2) as workers:
-        monkeypatch.setattr(workers, "_n_workers", 2)
         workers._seconds["kind"] = inf
         with pytest.raises(KeyboardInterrupt):
             workers.map(group, range(2), "kind")
         assert len(done) == 1
 
 
-def test_an_errand_that_was_sent_but_not_counted_is_waited_for(monkeypatch):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+def test_an_errand_that_was_sent_but_not_counted_is_waited_for(threads_always_pay):
     helped, done = threading.Event(), []
 
     def group(number):
@@ -406,7 +393,6 @@ def test_an_errand_that_was_sent_but_not_counted_is_waited_for(monkeypatch):
             raise KeyboardInterrupt
 
     with Workers(2) as workers:
-        monkeypatch.setattr(workers, "_n_workers", 2)
         workers._seconds["kind"] = inf
         workers._errands = Interrupted(workers._call_helpers())
         with pytest.raises(KeyboardInterrupt):

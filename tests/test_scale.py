@@ -274,13 +274,11 @@ def test_starts_look_at_a_sample_of_many_rows(monkeypatch, init_params):
 
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.slow
-def test_bits_do_not_depend_on_the_workers(monkeypatch, fit):
-    # Rounds as short as these are shared as well.
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+def test_bits_do_not_depend_on_the_workers(threads_always_pay, fit):
     generator = np.random.default_rng(0)
     clients = [generator.normal(size=(2 + k % 7, 2)) for k in range(2500)]
     want = fitted(clients, **FITS[fit])
-    for n_jobs in {2, min(3, cpu_count())}:  # no more than there are processors
+    for n_jobs in (2, 3):
         assert_same_fit(fitted(clients, **FITS[fit], n_jobs=n_jobs), want)
     for backend in ("loky", "threading"):
         with parallel_config(backend, n_jobs=2):
@@ -374,9 +372,7 @@ def test_a_call_that_threads_made_slower_is_followed_by_one_alone(clock):
     assert shares_of_calls(clock, [1.0] * 5, [1.2] * 5) == [False, True, False, True, False]
 
 
-def test_after_an_error_no_group_is_begun(monkeypatch):
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
-    monkeypatch.setattr(_parallel, "cpu_count", lambda: 2)
+def test_after_an_error_no_group_is_begun(threads_always_pay):
     begun = []
 
     def group(number):
