@@ -23,6 +23,7 @@ from skfedem._federation import (
 from skfedem._input.clients import check_clients, federation_of
 from skfedem._input.sample_weight import check_weights
 from skfedem.models import mixture_assignment, mixture_start
+from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture_given import Given
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -338,10 +339,8 @@ def test_rows_of_weight_zero_are_left_out():
     assert one.score(far) < one.score(kept)
 
 
-def test_results_do_not_depend_on_n_jobs(monkeypatch):
-    from skfedem import _parallel
-
-    monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+def test_results_do_not_depend_on_n_jobs(monkeypatch, threads_always_pay):
+    monkeypatch.setattr(GaussianMixtureModel, "block_rows", 7)  # clients in groups of their own
     fits = [
         fit(FederatedGaussianMixture(**STOCHASTIC, n_jobs=k), CLIENTS, sample_weight=WEIGHTS)
         for k in (None, 2)
