@@ -4,8 +4,6 @@
 ``CLIENTS`` has them client by client.
 """
 
-import threading
-
 import numpy as np
 import pandas as pd
 
@@ -60,14 +58,13 @@ def evaluated_rows(estimator, column="log_likelihood"):
 
 
 class Recording(Compressor):
-    """A compressor that keeps what it returned, and which threads asked."""
+    """A compressor that keeps what it returned."""
 
     def __init__(self, inner):
         self.inner = inner
-        self.sent, self.threads = [], set()
+        self.sent = []
 
     def compress(self, values, uniforms, lengths=None):
-        self.threads.add(threading.get_ident())
         compressed = self.inner.compress(values, uniforms, lengths)
         self.sent.append(compressed.copy())
         return compressed

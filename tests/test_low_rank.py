@@ -136,7 +136,7 @@ def pooled_of(support, margins, family, effects="both", effects_penalty=0.0):
     return Pooled(support, margins, FAMILIES[family], 0, 0.0, effects, effects_penalty)
 
 
-def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0, n_jobs=None):
+def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0):
     lasting_noise = problem.batch_size is not None and not solver.VARIANCE_REDUCED
     problem = problem._replace(lasting_noise=lasting_noise)
     if step_size is None:
@@ -144,7 +144,7 @@ def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0, n_j
     else:
         schedule = lambda k: step_size  # noqa: E731
     options = Options(schedule, step_size is None, "field", max_iter, None, tol, "auto")
-    with Workers(n_jobs) as workers:
+    with Workers() as workers:
         start = start_run(problem.model, problem.federation)
         return run(solver, problem, start, options, workers, lambda row: None)
 
@@ -354,30 +354,6 @@ def test_it_is_algorithm_7_of_observers_who_see_the_same_cells(penalty, n_observ
 
 
 # ---- invariants
-
-
-@every_family
-@pytest.mark.parametrize("solver", [fedem, vr_fedem])
-def test_the_server_holds_the_mean_of_the_control_variates(family, solver):
-    data = observations(family, overlap=True)
-    problem = problem_of(
-        data, family, compressor=RandK(omega=1.0), participation=0.6, batch_size=3, n_inner=4
-    )
-    result = fitted(problem, solver=solver, step_size=0.02, max_iter=15)
-    vectors = problem.vectors
-    every = np.arange(problem.federation.n_clients)
-    own = vectors.weighted(problem.federation.weights, every, result.states.controls)
-    assert_allclose(result.server.control, vectors.total(every, [own]), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("solver", [fedem, vr_fedem])
-def test_results_do_not_depend_on_the_number_of_workers(solver):
-    data = observations("poisson", overlap=True)
-    problem = problem_of(data, "poisson", compressor=Dithering(omega=1.0), batch_size=3)
-    problem.model.block_rows = 7
-    one, two = (fitted(problem, solver=solver, max_iter=12, n_jobs=n) for n in (1, 2))
-    for name, column in one.history.items():
-        assert_array_equal(column, two.history[name], err_msg=name)
 
 
 def test_weights_of_clients_weigh_their_observations():
