@@ -1,12 +1,11 @@
-"""Fixtures that several files need: matplotlib for displays, and small fits."""
+"""Fixtures that several files need: matplotlib for displays, small fits, and busy threads."""
 
 import pytest
+from sklearn.base import clone
 
 from displays import counts_of_clients, rows_of_clients
-
-# SciPy, and what imports it, is imported inside fixtures: this file is read before pytest has set
-# its filters of warnings. SciPy sets one for numpy.matrix, a case of test_validation.py, and that
-# holds only if it is the later one.
+from imputations import CLIENTS, EXACT, FRAMES, QUICK
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _parallel
 
 
 @pytest.fixture
@@ -35,8 +34,6 @@ def pyplot(paper, monkeypatch):
 @pytest.fixture
 def threads_always_pay(monkeypatch):
     """Three processors, and a clock that stands still: all calls but the first go to threads."""
-    from skfedem import _parallel
-
     monkeypatch.setattr(_parallel, "cpu_count", lambda: 3)
     monkeypatch.setattr(_parallel, "perf_counter", lambda: 0.0)
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
@@ -45,10 +42,6 @@ def threads_always_pay(monkeypatch):
 @pytest.fixture(scope="module")
 def mixtures():
     """Runs with evaluations here and there, of unlike lengths in epochs and bits."""
-    from sklearn.base import clone
-
-    from skfedem import FederatedGaussianMixture
-
     gm = FederatedGaussianMixture(3, omega=1.0, participation=0.7, max_iter=25, tol=0, eval_every=4)
     clients = rows_of_clients()
     with pytest.warns(Warning, match="Not converged"):
@@ -57,8 +50,6 @@ def mixtures():
 
 @pytest.fixture(scope="module")
 def imputer():
-    from skfedem import FederatedMatrixImputer
-
     model = FederatedMatrixImputer(2, family="poisson", penalty=2.0, random_state=0)
     return model.fit(counts_of_clients())
 
@@ -66,16 +57,10 @@ def imputer():
 @pytest.fixture(scope="module")
 def fitted():
     """An imputer of ``test_impute*.py``; ``test_mixture.py`` has a mixture of this name."""
-    from imputations import CLIENTS, EXACT
-    from skfedem import FederatedMatrixImputer
-
     return FederatedMatrixImputer(**EXACT).fit(CLIENTS)
 
 
 @pytest.fixture(scope="module")
 def named():
     """An imputer that knows the names of sites and months."""
-    from imputations import FRAMES, QUICK
-    from skfedem import FederatedMatrixImputer
-
     return FederatedMatrixImputer(**QUICK).fit(FRAMES)

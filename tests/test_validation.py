@@ -161,7 +161,7 @@ BAD_TABLES = {
         ["Expected numbers: int too large .* in column 'b'", "Encode or drop"],
     ),
     "a numpy.matrix": (
-        [CLIENTS[0], np.matrix(CLIENTS[1])],
+        [CLIENTS[0], CLIENTS[1].view(np.matrix)],
         TypeError,
         ["array or a DataFrame for client 1", "numpy.asarray"],
     ),
