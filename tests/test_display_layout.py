@@ -373,17 +373,19 @@ def fit_to_sums(offset, spread, **parameters):
 @pytest.mark.parametrize(("offset", "spread"), [(60, 0.01), (60, 10.0), (0, 1000.0), (3e-7, 2e-8)])
 def test_ticks_of_a_trend_tell_its_scale(paper, offset, spread):
     model, table = fit_to_sums(offset, spread, penalty=1e-8)
-    display = ImputationDisplay.from_estimator(model, table)
-    axis = np.ravel(display.ax_)[0]
-    renderer = display.figure_.canvas.get_renderer()
-    display.figure_.draw(renderer)
+    axis = ImputationDisplay.from_estimator(model, table, window=3).ax_[0]
+    axis.figure.draw_without_rendering()
     texts = [label.get_text() for label in axis.get_yticklabels()]
     assert len(set(texts)) == len(texts)
+    # What is added to all of them, or multiplies them, stands above the axis, as the legend does.
     multiplier, legend = axis.yaxis.get_offset_text(), axis.get_legend()
-    if multiplier.get_text() and legend is not None:
-        assert not multiplier.get_window_extent(renderer).overlaps(
-            legend.get_window_extent(renderer)
-        )
+    assert bool(multiplier.get_text()) == (spread < 1)
+    assert not multiplier.get_text() or not overlap(multiplier, legend)
+
+
+def overlap(*artists):
+    one, other = (artist.get_window_extent() for artist in artists)
+    return one.overlaps(other)
 
 
 def test_a_long_name_of_columns_is_wrapped(paper):
