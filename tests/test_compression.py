@@ -22,6 +22,12 @@ from skfedem.compression._operator import Operator
 OPERATORS = [op for op in COMPRESSORS if isinstance(op, Operator)]
 STEPPED = [op for op in OPERATORS if isinstance(op, Dithering | BlockQuantizer)]
 every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+# For what operators of a class do whatever their parameters.
+every_class = pytest.mark.parametrize(
+    "operator",
+    [Identity(), Dithering(omega=1.0), BlockQuantizer(omega=1.0), RandK(k=5)],
+    ids=lambda operator: type(operator).__name__,
+)
 
 
 def gaussian(*shape, seed=0):
@@ -115,39 +121,6 @@ def test_block_norm_is_not_below_a_coordinate():
 
 
 # --- statistics ------------------------------------------------------------------------------
-
-
-VECTORS = {
-    "gaussian": gaussian(12),
-    "heavy": gaussian(12) ** 5,
-    "equal": np.full(12, -0.7),
-    "spike": np.eye(12)[3],
-    "sparse": gaussian(12) * (np.arange(12) % 4 == 0),
-    "one": np.array([2.3]),
-}
-
-
-@every_operator
-@pytest.mark.parametrize("name", VECTORS)
-def test_unbiased_with_exact_variance_within_omega(operator, name):
-    # With V = E||Q - x||^2, the mean of N draws misses x by sqrt(V / N) in root mean square. By
-    # Chebyshev's inequality 5 times that is exceeded with probability at most 1/25 (in truth far
-    # less: a sum over 12 coordinates); the seed is fixed. Likewise 5 standard errors of ||Q - x||^2
-    # for V itself (central limit theorem: 6e-7). 1e-12 allows for rounding where V is 0; steps of
-    # 24 bits make a spike rare events of variance below 2**-22 ||x||^2 that N draws do not see.
-    n = 60_000
-    x = VECTORS[name]
-    sent = operator.compress(np.tile(x, (n, 1)), draws(n, len(x)))
-    variance = operator.variance(x)
-    assert variance.shape == (1,)
-    variance = variance.item()
-    scale = x @ x
-    assert np.linalg.norm(sent.mean(0) - x) <= 5 * sqrt(variance / n) + 1e-12 * sqrt(scale)
-    squares = ((sent - x) ** 2).sum(1)
-    assert abs(squares.mean() - variance) <= 5 * squares.std() / sqrt(n) + 2**-22 * scale
-    # 2**-22: what a 24-bit block norm may add (documented).
-    omega = operator.omega_for(len(x))
-    assert variance <= (omega + (1 + omega) * 2**-22) * scale
 
 
 @every_operator
@@ -299,7 +272,7 @@ def assert_sends_what_the_two_methods_say(operator, values, uniforms, lengths=No
     assert same_bits(n_bytes, operator.n_bytes(want, lengths))
 
 
-@every_operator
+@every_class
 def test_send_is_compress_and_n_bytes(operator):
     x, xi = gaussian(7, 23) ** 3, draws(7, 23)
     x[2] = 0
@@ -328,7 +301,7 @@ def test_send_counts_bytes_of_integers_in_lowest_terms():
         assert_sends_what_the_two_methods_say(operator, 2.0**-130 * x, np.zeros(x.shape))
 
 
-@every_operator
+@every_class
 def test_no_vectors_and_other_dtypes(operator):
     assert operator.compress(np.empty((0, 4)), np.empty((0, 4))).shape == (0, 4)
     assert operator.n_bytes(np.empty((0, 4))).shape == (0,)
@@ -446,15 +419,6 @@ def test_long_vectors_come_close_to_entropy(operator):
     assert entropy - 1e-9 <= bits <= 1.1 * entropy + 0.05
 
 
-@every_operator
-def test_messages_of_other_operators_are_refused(operator):
-    sent = operator.compress(gaussian(9), draws(9))
-    for other in OPERATORS:
-        if type(other) is not type(operator):
-            with pytest.raises(ValueError, match="Expected format byte"):
-                other.decode(operator.encode(sent))
-
-
 # --- values ----------------------------------------------------------------------------------
 
 
@@ -485,7 +449,7 @@ def test_too_many_nonzeros_cannot_be_encoded():
         RandK(2).encode([1.0, 2.0, 3.0])
 
 
-@every_operator
+@every_class
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_non_finite_values_are_refused(operator, bad):
     x = np.array([[1.0, 0.0, 2.0], [1.0, bad, 1.0]])
@@ -505,7 +469,7 @@ def test_overflow_is_refused(operator):
         operator.compress(np.full(30, 1.7e308), draws(30))
 
 
-@every_operator
+@every_class
 def test_shapes_and_types_are_checked(operator):
     x, xi = gaussian(2, 3), draws(2, 3)
     calls = [
@@ -516,7 +480,7 @@ def test_shapes_and_types_are_checked(operator):
         (ValueError, "flat", (x, xi, [3, 3])),
         (ValueError, "-1", (x.ravel(), xi.ravel(), [7, -1])),
         (TypeError, "integers", (x.ravel(), xi.ravel(), [3.0, 3.0])),
-        (TypeError, "real", (x.astype(complex), xi)),
+        (TypeError, "real numbers", (x.astype(complex), xi)),
         (TypeError, "real", (x, xi.astype(str))),
         (ValueError, r"\[0, 1\)", (x, xi + 1)),
         (ValueError, r"\[0, 1\)", (x, np.ones((2, 3)))),
