@@ -41,6 +41,8 @@ LOG_DENSITIES = {
     "poisson": lambda y, mean: poisson.logpmf(y, mean),
 }
 every_family = pytest.mark.parametrize("family", FAMILIES)
+# For what depends neither on how far fits go nor on which penalties on the effects are tried.
+QUICK = {"effects_penalties": [0.1], "n_splits": 2, "tol": 1e-2, "random_state": 0}
 
 
 def clients_of(family="gaussian", n_clients=4, share=0.35, seed=0):
@@ -245,10 +247,7 @@ def test_penalties_above_the_largest_of_all_do_not_end_the_path():
     rng = np.random.default_rng(0)
     counts = rng.poisson(np.exp(1 + 0.7 * rng.normal(size=(30, 2)) @ rng.normal(size=(2, 12))))
     X = [np.where(rng.random(counts.shape) < 0.2, counts, np.nan) for _ in range(4)]
-    search = FederatedMatrixImputerCV(
-        penalties=np.logspace(6, 0, 7), effects_penalties=(0.1,), family="poisson", n_splits=2,
-        random_state=0,
-    )  # fmt: skip
+    search = FederatedMatrixImputerCV(penalties=np.logspace(6, 0, 7), family="poisson", **QUICK)
     search.fit(X)
     whole = clone(search).set_params(patience=None).fit(X)
     assert search.best_params_ == whole.best_params_
@@ -298,7 +297,7 @@ def test_what_others_saw_of_a_flock_tells_nothing_about_it():
     visited = rng.random(flocks.shape) < 0.4
     party = [np.where(visited, rng.poisson(flocks), np.nan) for _ in range(3)]
     search = FederatedMatrixImputerCV(
-        penalties=4, effects_penalties=[1.0], family="poisson", n_splits=3, random_state=0
+        penalties=4, family="poisson", **QUICK | {"effects_penalties": [1.0], "tol": 1e-6}
     ).fit(party)
     alone = clone(search).fit([np.stack(party)])
     assert_allclose(search.best_score_, alone.best_score_, rtol=1e-4)
@@ -397,7 +396,7 @@ def test_results_are_those_of_the_folds():
 
 def test_the_best_trial_does_not_depend_on_the_unit_of_the_cells():
     clients = clients_of()
-    search = FederatedMatrixImputerCV((2, 4), 3, n_splits=2, random_state=0, tol=1e-2)
+    search = FederatedMatrixImputerCV((2, 4), 3, **QUICK)
     best = clone(search).fit(clients).best_index_
     for unit in (1e3, 1e-4):
         assert search.fit([unit * client for client in clients]).best_index_ == best
@@ -409,7 +408,7 @@ def test_rounding_does_not_choose_among_alike_trials():
     # A likelihood of small numbers is a constant but for their squares.
     assert_array_equal(_places(-0.9 - 1e-10 * np.array([2.0, 1.0, 3.0, 1.0 + 1e-6])), [3, 1, 4, 1])
     # Penalties leave fewer factors than any of these ranks allows: the first one is as good.
-    search = FederatedMatrixImputerCV((8, 9, None), 3, n_splits=2, random_state=0)
+    search = FederatedMatrixImputerCV((8, 9, None), 3, **QUICK | {"tol": 1e-6})
     search.fit(clients_of())
     assert (search.cv_results_["mean_n_factors"] < 8).all()
     assert search.best_params_["rank"] == 8
@@ -524,9 +523,7 @@ def test_names_of_columns_are_those_of_the_last_search():
 
 def test_set_output_makes_every_client_a_frame():
     clients = clients_of()
-    search = FederatedMatrixImputerCV(penalties=[1.0], n_splits=2, random_state=0).set_output(
-        transform="pandas"
-    )
+    search = FederatedMatrixImputerCV(penalties=[1.0], **QUICK).set_output(transform="pandas")
     filled = search.fit(clients).transform(clients)
     assert [type(table) for table in filled] == [pd.DataFrame] * len(clients)
     # It is the search that was asked, not the best estimator.
@@ -543,9 +540,7 @@ def test_every_fit_is_federated_as_asked(recorded):
         "batch_size": 5, "client_weights": "uniform", "effects": "rows", "tol": 1e-2,
         "max_iter": 400,
     }  # fmt: skip
-    search = FederatedMatrixImputerCV(
-        penalties=[20.0, 10.0], n_splits=2, random_state=0, **wanted
-    )  # fmt: skip
+    search = FederatedMatrixImputerCV(penalties=[20.0, 10.0], **QUICK | wanted)
     search.fit(clients_of())
     # Two folds at two penalties, and the last fits down the path.
     assert len(recorded) >= 5
@@ -559,7 +554,7 @@ def test_noise_changes_the_choice_little():
     clients = clients_of("gaussian", n_clients=6)
     exact, noisy = (
         FederatedMatrixImputerCV(
-            penalties=[30.0, 1.0], n_splits=2, tol=1e-4, max_iter=600, random_state=0, **setting
+            penalties=[30.0, 1.0], **QUICK | {"tol": 1e-4}, max_iter=600, **setting
         ).fit(clients)
         for setting in ({}, {"omega": 1.0, "participation": 0.75})
     )
@@ -570,9 +565,10 @@ def test_noise_changes_the_choice_little():
 
 
 def test_another_seed_is_another_search():
-    options = {"penalties": 2, "n_splits": 2, "omega": 0.5, "tol": 0.1}
+    options = {"penalties": [5.0], **QUICK, "omega": 0.5}
     one, other = (
-        FederatedMatrixImputerCV(**options, random_state=seed).fit(clients_of()) for seed in (3, 4)
+        FederatedMatrixImputerCV(**options | {"random_state": seed}).fit(clients_of())
+        for seed in (3, 4)
     )
     assert one.best_score_ != other.best_score_
 
@@ -581,13 +577,16 @@ def test_another_seed_is_another_search():
 @pytest.mark.parametrize(
     "config", [{"backend": "loky", "inner_max_num_threads": 2}, {"backend": "threading"}]
 )
-def test_a_search_in_parallel_is_that_of_one_job_and_leaves_libraries_as_they_were(config):
+def test_a_search_in_parallel_is_that_of_one_job_and_leaves_libraries_as_they_were(
+    config, threads_always_pay
+):
     # Large enough for the libraries to use their threads.
     rng = np.random.default_rng(0)
     clients = [rng.poisson(2.0, size=(200, 150)).astype(float) for _ in range(2)]
     search = FederatedMatrixImputerCV(
-        (3,), penalties=2, family="poisson", n_splits=2, max_iter=9, tol=1.0, random_state=0,
-        omega=0.5, step_size=lambda k: 0.5 + 0.5 / k,  # travels to the processes
+        (3,), penalties=2, family="poisson", **QUICK | {"effects_penalties": [0.1, 1.0]},
+        max_iter=4, omega=0.5,
+        step_size=lambda k: 0.5 + 0.5 / k,  # travels to the processes
     )  # fmt: skip
 
     def n_threads():
@@ -610,9 +609,7 @@ def test_every_form_of_data_gives_the_same_search():
     values = [table[cells] for table, cells in zip(clients, seen, strict=True)]
     sparse = [coo_array((v, cells), shape=SHAPE) for v, cells in zip(values, seen, strict=True)]
     triplets = [np.column_stack([*cells, v]) for v, cells in zip(values, seen, strict=True)]
-    search = FederatedMatrixImputerCV(
-        family="poisson", penalties=[30.0, 10.0], n_splits=2, random_state=0
-    )
+    search = FederatedMatrixImputerCV(family="poisson", penalties=[30.0, 10.0], **QUICK)
     want = clone(search).fit(clients).cv_results_["mean_test_score"]
     filled = [np.nan_to_num(table, nan=-1) for table in clients]
     for got in (
@@ -626,7 +623,7 @@ def test_every_form_of_data_gives_the_same_search():
 def test_rows_of_their_own():
     clients = clients_of()
     stacked, owners = np.vstack(clients), np.repeat(np.arange(4), SHAPE[0])
-    search = FederatedMatrixImputerCV(penalties=[5.0, 2.0], n_splits=2, random_state=0)
+    search = FederatedMatrixImputerCV(penalties=[5.0, 2.0], **QUICK)
     by_label = clone(search).fit(stacked, clients=owners)
     disjoint = clone(search).set_params(rows="disjoint").fit(clients)
     for name, column in by_label.cv_results_.items():
@@ -641,7 +638,7 @@ def test_rows_of_their_own():
 @pytest.fixture(scope="module")
 def searched():
     """A search of two penalties; whoever sets its parameters does so in a copy."""
-    return FederatedMatrixImputerCV(penalties=2, n_splits=2, random_state=0).fit(clients_of())
+    return FederatedMatrixImputerCV(penalties=2, **QUICK).fit(clients_of())
 
 
 def test_warnings_that_the_last_fit_does_not_repeat_are_given(recorded, monkeypatch):
@@ -660,7 +657,7 @@ def test_warnings_that_the_last_fit_does_not_repeat_are_given(recorded, monkeypa
 def test_it_warns_once():
     clients = [*clients_of(), np.full(SHAPE, np.nan)]
     with pytest.warns(UserWarning) as caught:
-        FederatedMatrixImputerCV(penalties=[9.0, 1.0], n_splits=2, random_state=0).fit(clients)
+        FederatedMatrixImputerCV(penalties=[9.0, 1.0], **QUICK).fit(clients)
     (warning,) = caught
     assert str(warning.message).startswith("1 of 5 clients have no observed cell")
     assert warning.filename == __file__
@@ -719,7 +716,7 @@ def test_a_path_that_ends_too_early_says_so():
     rng = np.random.default_rng(0)
     signal = 30 * rng.normal(size=(14, 2)) @ rng.normal(size=(2, 9))
     clients = [np.where(rng.random(SHAPE) < 0.4, rng.normal(signal), np.nan) for _ in range(4)]
-    search = FederatedMatrixImputerCV(penalties=3, eps=0.1, n_splits=2, random_state=0)
+    search = FederatedMatrixImputerCV(penalties=3, eps=0.1, **QUICK)
     with pytest.warns(UserWarning, match=r"smaller eps \(it was 0.1\) or a bound in ranks"):
         search.fit(clients)
     assert search.best_params_["penalty"] == pytest.approx(0.1 * search.penalty_max_)
@@ -728,13 +725,13 @@ def test_a_path_that_ends_too_early_says_so():
         clone(search).set_params(penalties=search.cv_results_["param_penalty"]).fit(clients)
         clone(search).set_params(penalties=1).fit(clients)
         bounded = clone(search).set_params(ranks=[2]).fit(clients)
-        search.set_params(penalties=3, eps=1e-3).fit(clients_of())
+        search.fit([rng.normal(size=SHAPE) for _ in range(4)])  # noise, of which nothing is best
     assert bounded.best_params_["penalty"] == pytest.approx(0.1 * bounded.penalty_max_)
-    assert search.best_params_["penalty"] > 2e-3 * search.penalty_max_
+    assert search.best_params_["penalty"] == search.penalty_max_
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_it_prints_what_it_tried(n_jobs, capsys):
+def test_it_prints_what_it_tried(n_jobs, capsys, threads_always_pay):
     options = {
         "penalties": [9.0, 1.0],
         "effects_penalties": [0.1, 1.0],
@@ -750,7 +747,7 @@ def test_it_prints_what_it_tried(n_jobs, capsys):
 
 def test_which_messages_are_counted():
     # The set-up with the first fit of each path, as docstring and doc/what_leaves_a_client.rst say.
-    search = FederatedMatrixImputerCV((1, 2), penalties=[9.0, 3.0, 1.0], n_splits=2, random_state=0)
+    search = FederatedMatrixImputerCV((1, 2), penalties=[9.0, 3.0, 1.0], **QUICK)
     search.fit(clients_of())
     results, of_last = search.cv_results_, search.best_estimator_.history_["uplink_bits"]
     assert search.best_params_["penalty"] < 9.0
@@ -827,7 +824,7 @@ def test_a_client_that_holds_out_too_many_cells_is_named_as_it_is_labelled():
     notes = np.column_stack([*np.indices((6, 4)).reshape(2, -1), np.arange(24.0) % 5])
     observers = np.where(np.arange(24) < 5, "ann", "bob")
     search = FederatedMatrixImputerCV(
-        n_splits=5, penalties=2, max_iter=3, batch_size=5, replacement=False, random_state=0
+        penalties=2, **QUICK | {"n_splits": 5}, max_iter=3, batch_size=5, replacement=False
     )
     with pytest.raises(ValueError, match=r"of fold 0: Expected .* got 4 for client 'ann'\."):
         search.fit(notes, clients=observers, shape=(6, 4))
@@ -839,7 +836,7 @@ def test_a_client_that_holds_out_too_many_cells_is_named_as_it_is_labelled():
 
 def test_scores_whose_squares_overflow_have_a_deviation():
     wide = [1e120 * client for client in clients_of()]
-    search = FederatedMatrixImputerCV(penalties=2, n_splits=2, tol=1e-2, random_state=0).fit(wide)
+    search = FederatedMatrixImputerCV(penalties=2, **QUICK).fit(wide)
     folds = [search.cv_results_[f"split{fold}_test_score"] for fold in range(2)]
     want = np.abs(folds[0] - folds[1]) / 2  # a tenth of what is subtracted
     assert_allclose(search.cv_results_["std_test_score"], want, rtol=1e-9)
@@ -866,16 +863,15 @@ def test_held_out_error_on_oystercatchers():
     held_out = np.random.default_rng(0).choice(observed, len(observed) // 10, replace=False)
     truth = table.ravel()[held_out].copy()
     table.ravel()[held_out] = np.nan
-    search = FederatedMatrixImputerCV(n_splits=2, tol=1e-3, random_state=0).fit([table])
+    few = {"penalties": 6, "eps": 0.1, **QUICK, "effects_penalties": [1.0], "tol": 1e-3}
+    search = FederatedMatrixImputerCV(**few).fit([table])
     error = search.fitted_mean().ravel()[held_out] - truth
     # Site and month effects alone: 1.775.
     assert np.sqrt(np.mean(error**2)) <= 1.59
 
 
 def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
-    imputer = FederatedMatrixImputerCV(
-        [2], penalties=3, n_splits=2, eval_every=None, random_state=0
-    )
+    imputer = FederatedMatrixImputerCV([2], penalties=3, **QUICK, eval_every=None)
     n_rounds = 0
 
     def interrupted(*args):
@@ -894,7 +890,7 @@ def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
 
 
 def test_a_last_fit_stopped_from_the_keyboard_has_a_complete_search(monkeypatch):
-    imputer = FederatedMatrixImputerCV([2], penalties=3, n_splits=2, random_state=0)
+    imputer = FederatedMatrixImputerCV([2], penalties=3, **QUICK)
     whole, n_rounds, last = clone(imputer), 0, np.inf
 
     def interrupted(*args):
@@ -970,15 +966,15 @@ def test_ranks_that_cannot_be_copied_are_refused(ranks):
 
 def test_ranks_may_be_any_collection():
     for ranks in (range(1, 3), np.array([1, 2]), {1, 2}):
-        search = FederatedMatrixImputerCV(ranks, penalties=2, n_splits=2, tol=0.1)
+        search = FederatedMatrixImputerCV(ranks, penalties=2, **QUICK)
         assert set(search.fit(clients_of("gaussian")).cv_results_["param_rank"]) == {1, 2}
         assert type(search.best_params_["rank"]) is int
 
 
 def test_a_subclass_may_have_parameters_of_its_own(searched):
     class Search(FederatedMatrixImputerCV):
-        def __init__(self, *, penalties=2, n_splits=2, comment=""):
-            super().__init__(penalties=penalties, n_splits=n_splits, random_state=0)
+        def __init__(self, *, penalties=2, comment=""):
+            super().__init__(penalties=penalties, **QUICK)
             self.comment = comment
 
     search = clone(Search(comment="fewer")).fit(clients_of())
