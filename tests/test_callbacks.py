@@ -14,6 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.solvers import _loop
 from skfedem.solvers._run_state import initialise
+from watched import interrupted
 
 callback = pytest.importorskip("sklearn.callback", reason="this scikit-learn has no callbacks")
 
@@ -204,16 +205,7 @@ def test_starts_are_tasks_where_there_are_several(clients):
 
 
 def test_a_start_that_is_interrupted_before_its_first_round_ends_all_the_same(clients, monkeypatch):
-    n_starts = 0
-
-    def interrupted(*args, **kwargs):
-        nonlocal n_starts
-        n_starts += 1
-        if n_starts == 2:
-            raise KeyboardInterrupt
-        return initialise(*args, **kwargs)
-
-    monkeypatch.setattr(_loop, "initialise", interrupted)
+    monkeypatch.setattr(_loop, "initialise", interrupted(initialise, at=2))
     recorder = Recorder()
     gm = FederatedGaussianMixture(2, n_init=3, max_iter=3, tol=0, random_state=0)
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard"):

@@ -6,7 +6,6 @@ import lzma
 import os
 import sys
 import tarfile
-import tracemalloc
 import zipfile
 
 import numpy as np
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from skfedem.datasets import make_site_counts, read_ebird
+from watched import peak_memory
 
 PLACE = (
     "COUNTRY|COUNTRY CODE|STATE|STATE CODE|COUNTY|COUNTY CODE|IBA CODE|BCR CODE|USFWS CODE|"
@@ -478,15 +478,14 @@ def test_memory_follows_what_is_kept(tmp_path):
     other = seen("S@", "4", "Smew", observer="obsr@", site="L@")
     incomplete = checklist("S@", observer="obsr@", site="L@", complete="0")
 
+    def read():
+        data = read_ebird(ebd, sampling, species="Mallard", chunk_rows=1000)
+        assert_array_equal(data.clients[0], [[0, 0, 2]])
+
     def peak_of_reading(n_rows):
         write_many(ebd, EBD_COLUMNS, other, n_rows, last=seen("S1", "2"))
         write_many(sampling, SAMPLING_COLUMNS, incomplete, n_rows)
-        tracemalloc.start()
-        data = read_ebird(ebd, sampling, species="Mallard", chunk_rows=1000)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert_array_equal(data.clients[0], [[0, 0, 2]])
-        return peak
+        return peak_memory(read)
 
     peak_of_reading(1000)  # imports and caches
     peak = peak_of_reading(15_000)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import binom, kstest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from problems import ragged_clients, stack
 from skfedem import _random
@@ -25,6 +25,7 @@ from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.participation import draw_active
 from skfedem.solvers._stopping import first_sweep, next_gains, next_sweep, no_gains
+from watched import library_threads
 
 LARGEST_UNIFORM = 1 - 2.0**-53
 
@@ -336,14 +337,11 @@ def test_a_helper_that_is_told_to_exit_tells_the_caller(threads_always_pay):
 
 
 def test_libraries_have_one_thread_beside_workers():
-    def n_threads():
-        return [library["num_threads"] for library in threadpool_info()]
-
     with threadpool_limits(limits=2):
-        before = n_threads()
+        before = library_threads()
         with Workers(1):
-            assert set(n_threads()) <= {1}  # there may be none that can be asked
-        assert n_threads() == before
+            assert set(library_threads()) <= {1}  # there may be none that can be asked
+        assert library_threads() == before
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from scipy.stats import bernoulli, norm, poisson
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from skfedem import (
     FederatedMatrixImputer,
@@ -30,6 +30,7 @@ from skfedem._penalty_path import _places, largest_penalty, path_trials, tabulat
 from skfedem.models.families import FAMILIES
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
+from watched import interrupted, library_threads
 
 DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 # Most paths are short here.
@@ -589,15 +590,12 @@ def test_a_search_in_parallel_is_that_of_one_job_and_leaves_libraries_as_they_we
         step_size=lambda k: 0.5 + 0.5 / k,  # travels to the processes
     )  # fmt: skip
 
-    def n_threads():
-        return [library["num_threads"] for library in threadpool_info()]
-
     with threadpool_limits(limits=2):
-        before = n_threads()
+        before = library_threads()
         alone = clone(search).fit(clients)
         with parallel_config(**config, n_jobs=2):
             search.fit(clients)
-        assert n_threads() == before
+        assert library_threads() == before
     for name, column in alone.cv_results_.items():
         assert_array_equal(column, search.cv_results_[name], err_msg=name)
     assert_array_equal(alone.fitted_mean(), search.fitted_mean())
@@ -872,37 +870,21 @@ def test_held_out_error_on_oystercatchers():
 
 def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
     imputer = FederatedMatrixImputerCV([2], penalties=3, **QUICK, eval_every=None)
-    n_rounds = 0
-
-    def interrupted(*args):
-        nonlocal n_rounds
-        n_rounds += 1
-        if n_rounds == 12:
-            raise KeyboardInterrupt
-        return client_round(*args)
-
-    monkeypatch.setattr(_loop, "client_round", interrupted)
+    in_round_12 = interrupted(client_round, at=12)
+    monkeypatch.setattr(_loop, "client_round", in_round_12)
     with pytest.raises(KeyboardInterrupt):
         imputer.fit(clients_of("gaussian"))
-    assert n_rounds == 12  # no other fit was begun
+    assert in_round_12.n_calls == 12  # no other fit was begun
     with pytest.raises(NotFittedError):
         imputer.transform(clients_of("gaussian"))
 
 
 def test_a_last_fit_stopped_from_the_keyboard_has_a_complete_search(monkeypatch):
     imputer = FederatedMatrixImputerCV([2], penalties=3, **QUICK)
-    whole, n_rounds, last = clone(imputer), 0, np.inf
-
-    def interrupted(*args):
-        nonlocal n_rounds
-        n_rounds += 1
-        if n_rounds == last:
-            raise KeyboardInterrupt
-        return client_round(*args)
-
-    monkeypatch.setattr(_loop, "client_round", interrupted)
+    whole, rounds = clone(imputer), interrupted(client_round, at=None)
+    monkeypatch.setattr(_loop, "client_round", rounds)
     whole.fit(clients_of("gaussian"))
-    n_rounds, last = 0, n_rounds
+    rounds.n_calls, rounds.at = 0, rounds.n_calls
     with pytest.warns(ConvergenceWarning) as caught:
         imputer.fit(clients_of("gaussian"))
     assert [str(w.message).partition(".")[0] for w in caught] == [

@@ -1,7 +1,6 @@
 """Rounds of the imputer: history, bits, how fits end, warm starts, randomness, workers."""
 
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from problems import HISTORY_COLUMNS, assert_same_fit, fit_unconverged
 from skfedem import FederatedMatrixImputer
 from skfedem._compat import SEEDED_ARPACK
 from skfedem._matrix_warnings import instead_of_more_rounds
+from watched import said_by
 
 N_OBSERVATIONS = sum(seen.sum() for seen in SEEN)
 
@@ -301,10 +301,7 @@ def test_a_fit_above_its_start_is_told_of_without_a_history(control_init, is_tol
     imputer = FederatedMatrixImputer(
         3, family="poisson", penalty=0.1, **rough, step_size=1.0, max_iter=30, random_state=0
     ).set_params(eval_every=None, control_init=control_init)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        imputer.fit(clients)
-    said = [str(warning.message) for warning in caught]
+    said = said_by(imputer.fit, clients)
     assert any("of its start: do not use it" in message for message in said) == is_told
 
 

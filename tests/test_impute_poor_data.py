@@ -30,6 +30,7 @@ from problems import assert_same_fit
 from skfedem import FederatedMatrixImputer, _matrix_warnings
 from skfedem._matrix_warnings import warn_of_means
 from skfedem.datasets import make_site_counts
+from watched import said_by
 
 # ------------------------------------------------------------------ poor data
 
@@ -270,14 +271,11 @@ def test_cells_far_from_0_are_told_without_effects(offset, warns):
     values[0, 0] = np.nan
     centred = (values - np.nanmean(values)) / np.nanstd(values)
     imputer = FederatedMatrixImputer(2, effects="none", max_iter=1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        imputer.fit(centred + offset)
-        # With effects, it is nothing to speak of.
-        clone(imputer).set_params(effects="both").fit(centred + offset)
-    said = [str(warning.message) for warning in caught]
     says = r"Cells lie around -1\.1e\+03 and differ by 1\. .* Subtract the mean, or use"
-    assert [bool(re.match(says, text)) for text in said].count(True) == warns
+    # With effects, it is nothing to speak of.
+    for effects, is_told in (("none", warns), ("both", False)):
+        said = said_by(imputer.set_params(effects=effects).fit, centred + offset)
+        assert [bool(re.match(says, text)) for text in said].count(True) == is_told
 
 
 def test_equal_cells_and_counts_are_not_far_from_0():
@@ -285,10 +283,8 @@ def test_equal_cells_and_counts_are_not_far_from_0():
     equal[0, 0] = np.nan
     FederatedMatrixImputer(1, effects="none").fit(equal)  # a warning would be an error
     counts = np.random.default_rng(0).poisson(1e8, size=(6, 5)).astype(float)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        FederatedMatrixImputer(1, family="poisson", effects="none", max_iter=1).fit(counts)
-    assert not [w for w in caught if str(w.message).startswith("Cells lie")]
+    imputer = FederatedMatrixImputer(1, family="poisson", effects="none", max_iter=1)
+    assert not [text for text in said_by(imputer.fit, counts) if text.startswith("Cells lie")]
 
 
 # ------------------------------------------------------------------ a count beyond all others
@@ -443,9 +439,6 @@ def test_means_are_compared_with_the_largest_that_their_own_row_shows():
     ],
 )
 def test_means_beyond_the_guard_are_told_with_those_that_are_far(theta, largest, says):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warn_of_means(np.array(theta), np.array(largest))
-    said = [str(warning.message) for warning in caught]
+    said = said_by(warn_of_means, np.array(theta), np.array(largest))
     assert len(said) == len(says)
     assert all(part in message for part, message in zip(says, said, strict=True))

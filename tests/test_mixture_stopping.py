@@ -20,6 +20,7 @@ from skfedem.solvers._report import (
     _warn_of_steps,
     calmer,
 )
+from watched import said_by
 
 # ------------------------------------------------------------------ when a fit ends
 
@@ -291,10 +292,8 @@ def test_components_that_noise_took_are_named():
     lost = clone(noisy).set_params(warm_start=True)
     with pytest.warns(ConvergenceWarning, match="Components"):
         lost.fit(rows, clients=clients)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lost.fit(rows, clients=clients)
-    assert not [w for w in caught if str(w.message).startswith("Components")]
+    said = said_by(lost.fit, rows, clients=clients)
+    assert not [text for text in said if text.startswith("Components")]
     kept = noisy.set_params(solver="vr_fedem", step_size="auto").fit(rows, clients=clients)
     assert_allclose(kept.weights_[1], 0.0025, rtol=0.1)
 
@@ -331,24 +330,17 @@ def test_a_fit_that_ends_below_its_start_is_told():
         max_iter=40,
         random_state=0,
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        worse.fit(clients)
-    (message,) = [str(w.message) for w in caught if "below its start" in str(w.message)]
+    (message,) = [text for text in said_by(worse.fit, clients) if "below its start" in text]
     fall = exact.score(clients) - worse.score(clients)
     assert fall > 0.1 and f"ended {fall:.3g} nats per row" in message
     # Nor does it take a history, where the first control variates tell what the start was worth.
     for control_init, n_told in (("field", 1), ("zeros", 0)):
         unseen = clone(worse).set_params(eval_every=None, control_init=control_init)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            unseen.fit(clients)
-        assert len([w for w in caught if "below its start" in str(w.message)]) == n_told
+        said = said_by(unseen.fit, clients)
+        assert ["below its start" in text for text in said].count(True) == n_told
     assert len(unseen.lower_bounds_) == 1
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        worse.set_params(step_size="auto", batch_size=10).fit(clients)
-    assert not [w for w in caught if "below its start" in str(w.message)]
+    said = said_by(worse.set_params(step_size="auto", batch_size=10).fit, clients)
+    assert not any("below its start" in text for text in said)
 
 
 def test_rare_components_that_wait_are_no_shortened_steps():
@@ -391,10 +383,8 @@ def test_advice_is_about_what_is_random(setting, ways):
     gm = FederatedGaussianMixture(
         3, step_size=1.0, batch_size=1, max_iter=30, random_state=0, **setting
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        gm.fit(rows, clients=species)
-    (message,) = [str(w.message) for w in caught if "left the domain" in str(w.message)]
+    said = said_by(gm.fit, rows, clients=species)
+    (message,) = [text for text in said if "left the domain" in text]
     assert f"Use a smaller step_size (it was 1), {ways}, or fewer components" in message
 
 
@@ -421,10 +411,7 @@ def test_steps_out_of_the_domain_are_counted_and_said():
     gm = FederatedGaussianMixture(
         3, step_size=1.0, batch_size=1, omega=4.0, max_iter=30, random_state=0
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        gm.fit(clients)
-    messages = [str(w.message) for w in caught if w.category is ConvergenceWarning]
+    messages = said_by(gm.fit, clients)
     # More rounds would not help it.
     assert len(messages) == 2 and "below its start: do not use it" in messages[1]
     assert "left the domain" in messages[0]
@@ -453,10 +440,7 @@ def test_steps_are_looked_at_in_the_last_tenth_of_the_rounds(last, warns):
     safeguarded = np.arange(20) == last
     estimator, result = outcome_of(np.ones(20), safeguarded, round_index=20)
     wording = Wording("", left="were too long", remedy="", otherwise=[])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        _warn_of_steps(estimator, result, lambda number: 1.0, wording)
-    said = [str(warning.message) for warning in caught]
+    said = said_by(_warn_of_steps, estimator, result, lambda number: 1.0, wording)
     assert [text.startswith("Steps were too long in 1 of the last 2 rounds") for text in said] == (
         [True] * warns
     )

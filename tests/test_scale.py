@@ -3,7 +3,6 @@
 import mmap
 import subprocess
 import sys
-import tracemalloc
 from itertools import pairwise
 from time import sleep
 
@@ -12,7 +11,7 @@ import pytest
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from numpy.testing import assert_array_equal
 from sklearn.base import BaseEstimator
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from problems import assert_same_fit
 from skfedem import FederatedGaussianMixture, _fitted_mixture, _parallel
@@ -25,6 +24,7 @@ from skfedem._rows import JoinedRows, ReorderedRows
 from skfedem.models import mixture_assignment
 from skfedem.models.units import mean_of_rows, second_moment
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
+from watched import library_threads, peak_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -55,16 +55,6 @@ def mapped(folder, array):
 
 def fitted(X, clients=None, **parameters):
     return FederatedGaussianMixture(2, random_state=0, **parameters).fit(X, clients=clients)
-
-
-def peak_memory(function, *arguments, **keywords):
-    """Largest memory allocated meanwhile, in bytes."""
-    tracemalloc.start()
-    try:
-        function(*arguments, **keywords)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 # ---- rows that are read where they lie
@@ -297,18 +287,15 @@ def test_no_more_workers_than_processors_and_one_inside_of_a_worker():
 
 
 def test_libraries_are_left_alone_where_the_number_of_workers_is_refused(monkeypatch):
-    def n_threads():
-        return [library["num_threads"] for library in threadpool_info()]
-
     def refuse(n_jobs):
         raise ValueError("no such backend")
 
     monkeypatch.setattr(_parallel, "n_workers", refuse)
     with threadpool_limits(limits=2):
-        before = n_threads()
+        before = library_threads()
         with pytest.raises(ValueError, match="no such backend"), Workers(2):
             pass
-        assert n_threads() == before
+        assert library_threads() == before
 
 
 class Clock:
@@ -458,10 +445,7 @@ def test_what_is_not_read_of_a_file_is_not_copied(layout, tmp_path):
         2, random_state=0, init_params="random_from_data", batch_size=5, participation=0.01,
         control_init="zeros", eval_every=None, max_iter=5, step_size=0.1,
     )  # fmt: skip
-    tracemalloc.start()
-    gm.fit(table, clients=labels, sample_weight=weights)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    peak = peak_memory(gm.fit, table, clients=labels, sample_weight=weights)
     # Blocks of up to 4 MB; where rows are left out, the numbers of the others.
     # A copy would take 12 MB of four columns, 24 MB of eight.
     assert peak < 8 * 2**20 + (0 if weights is None else 32 * n_rows)

@@ -52,6 +52,7 @@ from skfedem.solvers.step_size import (
     first_step_size,
     stream_step_size,
 )
+from watched import interrupted, said_by
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 not_converged = pytest.mark.filterwarnings(
@@ -1011,10 +1012,8 @@ def long_run_with_a_rare_cluster():
     """Rows, a start, a run of 4,000 noisy rounds, and what it warned of."""
     rows, start = with_a_rare_cluster(0, n_rows=3)
     gm = FederatedGaussianMixture(2, **NOISY, **start, max_iter=4000, random_state=0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        gm.set_params(eval_every=2000).fit(rows, clients=SIX_CLIENTS)
-    return rows, start, gm, [str(w.message) for w in caught]
+    said = said_by(gm.set_params(eval_every=2000).fit, rows, clients=SIX_CLIENTS)
+    return rows, start, gm, said
 
 
 @pytest.mark.slow
@@ -1116,16 +1115,7 @@ def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, mon
     with pytest.warns(ConvergenceWarning, match="Not converged"):
         whole.fit(clients)
 
-    n_calls = 0
-
-    def interrupted(*args):
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls == 7:
-            raise KeyboardInterrupt
-        return client_round(*args)
-
-    monkeypatch.setattr(_loop, "client_round", interrupted)
+    monkeypatch.setattr(_loop, "client_round", interrupted(client_round, at=7))
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 6 rounds"):
         estimator.fit(clients)
     assert (estimator.n_iter_, estimator.converged_) == (6, False)
@@ -1136,17 +1126,8 @@ def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, mon
 
 
 def test_an_interrupted_evaluation_leaves_no_half_a_round(monkeypatch):
-    n_calls = 0
-
-    def interrupted(*args):
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls == 3:
-            raise KeyboardInterrupt  # the history has a row of this round by now
-        return evaluate(*args)
-
-    evaluate = _evaluation.evaluate
-    monkeypatch.setattr(_evaluation, "evaluate", interrupted)
+    # The history has a row of this round by then.
+    monkeypatch.setattr(_evaluation, "evaluate", interrupted(_evaluation.evaluate, at=3))
     gm = FederatedGaussianMixture(2, omega=1.0, eval_every=1, random_state=0)
     generator = np.random.default_rng(0)
     with pytest.warns(ConvergenceWarning, match="after 2 rounds"):
@@ -1199,19 +1180,11 @@ def test_an_interrupt_after_a_round_leaves_the_stopping_rule_where_the_fit_is(mo
 
 def test_a_keyboard_interrupt_begins_no_other_start(monkeypatch):
     gm = FederatedGaussianMixture(2, n_init=3, tol=0, max_iter=5, random_state=0)
-    n_rounds = 0
-
-    def interrupted(*args):
-        nonlocal n_rounds
-        n_rounds += 1
-        if n_rounds == 8:
-            raise KeyboardInterrupt
-        return client_round(*args)
-
-    monkeypatch.setattr(_loop, "client_round", interrupted)
+    in_round_8 = interrupted(client_round, at=8)
+    monkeypatch.setattr(_loop, "client_round", in_round_8)
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard"):
         gm.fit(np.random.default_rng(0).normal(size=(50, 2)))
-    assert n_rounds == 8
+    assert in_round_8.n_calls == 8
     assert gm.n_iter_ in (2, 5)
 
 
@@ -1220,21 +1193,13 @@ def test_a_keyboard_interrupt_in_the_k_means_of_a_start_keeps_those_before(monke
     gm = FederatedGaussianMixture(2, n_init=3, tol=0, max_iter=5, random_state=0)
     with pytest.warns(ConvergenceWarning, match="Not converged"):
         of_two = clone(gm).set_params(n_init=2).fit(clients)
-    starts = []
-
-    def interrupted(*args):
-        starts.append(args)
-        if len(starts) == interrupted.at:
-            raise KeyboardInterrupt
-        return start_run(*args)
-
-    monkeypatch.setattr("skfedem._mixture_runs.start_run", interrupted)
-    interrupted.at = 3
+    starts = interrupted(start_run, at=3)
+    monkeypatch.setattr("skfedem._mixture_runs.start_run", starts)
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 5 rounds"):
         gm.fit(clients)
     assert_array_equal(gm.means_, of_two.means_)
     # There is nothing to keep yet.
-    interrupted.at = 4
+    starts.at = 4
     with pytest.raises(KeyboardInterrupt):
         gm.fit(clients)
     assert_array_equal(gm.means_, of_two.means_)

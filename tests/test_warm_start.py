@@ -17,6 +17,7 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedM
 from skfedem._federation import Federation
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _loop
+from watched import interrupted
 
 LENGTHS = (30, 12, 25, 40, 18)
 CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0]])
@@ -114,14 +115,10 @@ def test_a_fit_without_a_round_hands_on_no_gains_of_other_rows(stop, monkeypatch
         fit(gm.set_params(max_iter=0), others)
     else:
         with monkeypatch.context() as patch:
-            patch.setattr(_loop, "server_half", interrupted)
+            patch.setattr(_loop, "server_half", interrupted(_loop.server_half, at=1))
             fit(gm, others)
     assert gm.n_iter_ == 0
     assert fit(gm.set_params(max_iter=100), others).n_iter_ == 2
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("change", [{"solver": "vr_fedem"}, "labels"], ids=["solver", "labels"])
@@ -756,20 +753,13 @@ def test_imputers_keep_what_warm_starts_need_and_no_more():
 
 
 def test_fits_go_on_after_a_round_that_the_server_did_not_finish(monkeypatch):
-    server_half, n_rounds = _loop.server_half, 0
-
-    def interrupted(*args):
-        nonlocal n_rounds
-        n_rounds += 1
-        if n_rounds == 5:
-            raise KeyboardInterrupt  # clients have moved their control variates
-        return server_half(*args)
-
-    monkeypatch.setattr(_loop, "server_half", interrupted)
+    # Clients have moved their control variates then.
+    in_round_5 = interrupted(_loop.server_half, at=5)
+    monkeypatch.setattr(_loop, "server_half", in_round_5)
     gm = FederatedGaussianMixture(**NOISY, warm_start=True)
     imputer = FederatedMatrixImputer(**NOISY_COUNTS, warm_start=True)
     fit(gm, CLIENTS)
-    n_rounds = 0
+    in_round_5.n_calls = 0
     fit(imputer, MATRICES)
     assert gm.n_iter_ == imputer.n_iter_ == 4
     assert_memory_is_the_mean(gm)
@@ -783,10 +773,7 @@ def test_a_fit_that_is_stopped_while_it_is_stored_leaves_the_earlier_one(estimat
     estimator = clone(estimator).set_params(warm_start=True).fit(CLIENTS[:1])
     earlier = dict(vars(estimator))
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"{type(estimator).__module__}.memory_of", interrupt)
+    monkeypatch.setattr(f"{type(estimator).__module__}.memory_of", interrupted(None, at=1))
     with pytest.raises(KeyboardInterrupt):
         estimator.fit([CLIENTS[0] + 1])
     assert vars(estimator).keys() == earlier.keys()
