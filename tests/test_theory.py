@@ -51,7 +51,16 @@ def test_theorem_4_with_everybody_is_theorem_1(n_clients, omega, constants):
     root = 2 * np.sqrt(2 * omega) * (1 + omega) * constants["field_lipschitz"]
     messages = np.sqrt(n_clients) / root if root else np.inf
     assert theory.max_step_size(n_clients, omega, **constants) == close(min(curvature, messages))
-    assert theory.noise_factor(n_clients, omega, 1.0) == close((1 + 5 * omega) / n_clients)
+
+
+@pytest.mark.parametrize("omega", OMEGAS)
+@pytest.mark.parametrize("participation", PARTICIPATIONS)
+@pytest.mark.parametrize("n_clients", N_CLIENTS)
+def test_noise_enters_by_the_variance_of_a_scaled_message(n_clients, omega, participation):
+    # Theorem 4: 1 + 5 ω_p, of which Theorem 1 has the case ω_p = ω.
+    omega_p = (1 + omega) / participation - 1
+    noise = theory.noise_factor(n_clients, omega, participation)
+    assert noise == close((1 + 5 * omega_p) / n_clients)
 
 
 @pytest.mark.parametrize(
@@ -83,31 +92,6 @@ def test_large_constants_do_not_overflow_on_the_way():
 def test_curvature_alone_limits_the_step_as_compression_vanishes(omega):
     curvature_bound = CONSTANTS["v_min"] / (2 * CONSTANTS["gradient_lipschitz"])
     assert theory.max_step_size(3, omega, **CONSTANTS) == curvature_bound
-
-
-@pytest.mark.parametrize("n_clients", N_CLIENTS)
-def test_steps_fall_and_noise_grows_with_compression_and_absence(n_clients):
-    omegas = np.linspace(0.01, 20, 50)
-    participations = np.linspace(0.01, 1, 50)
-    by_omega = [theory.max_step_size(n_clients, o, 0.5, **MESSAGES_ONLY) for o in omegas]
-    by_presence = [theory.max_step_size(n_clients, 1.0, p, **MESSAGES_ONLY) for p in participations]
-    vr_steps = [theory.vr_step_size(n_clients, o, v_max=2.0, **CONSTANTS) for o in omegas]
-    assert np.all(np.diff(by_omega) < 0)
-    assert np.all(np.diff(by_presence) > 0)
-    assert np.all(np.diff(vr_steps) < 0)
-    assert np.all(np.diff([theory.noise_factor(n_clients, o) for o in omegas]) > 0)
-    assert np.all(np.diff([theory.noise_factor(n_clients, 1.0, p) for p in participations]) < 0)
-
-
-def test_message_bound_scales_with_the_root_of_the_number_of_clients():
-    few, many = (theory.max_step_size(n, 2.0, 0.4, **MESSAGES_ONLY) for n in (5, 500))
-    assert many / few == close(10)
-
-
-def test_max_step_size_falls_like_the_power_three_halves_of_compression():
-    # (1 + omega) sqrt(omega) = omega^1.5 (1 + 1/omega); 1/omega = 1e-6 is the tolerance.
-    big, bigger = (theory.max_step_size(9, omega, **MESSAGES_ONLY) for omega in (1e6, 4e6))
-    assert big / bigger == pytest.approx(8, rel=1e-6)
 
 
 @pytest.mark.parametrize("omega", OMEGAS)
@@ -152,12 +136,6 @@ def test_vr_step_size_fills_the_condition_of_the_proof(n_clients, omega):
     ) * lipschitz / math.sqrt(n_clients) * (1 + omega) * math.sqrt(variance)
     step = theory.vr_step_size(n_clients, omega, v_max=v_max, **CONSTANTS)
     assert 1 - step * slope == close(0.5)
-
-
-def test_vr_step_size_tends_to_the_curvature_bound_with_many_clients():
-    # The correction is 4 sqrt(2) v_max / L_W' * L / sqrt(n) * sqrt(1/8): below 1e-5 at n = 1e12.
-    step = theory.vr_step_size(10**12, 0.0, v_max=0.9, **CONSTANTS)
-    assert step == pytest.approx(CONSTANTS["v_min"] / CONSTANTS["gradient_lipschitz"], rel=1e-5)
 
 
 @pytest.mark.parametrize("omega", OMEGAS)
@@ -336,15 +314,6 @@ def test_participation_above_one_is_refused():
 def test_v_max_below_v_min_is_refused():
     with pytest.raises(ValueError, match="Expected v_max >= v_min"):
         theory.vr_step_size(4, 1.0, v_max=0.1, **CONSTANTS)
-
-
-@pytest.mark.parametrize("function", VALID, ids=lambda function: function.__name__)
-def test_numpy_scalars_are_numbers(function):
-    arguments = {
-        name: np.int64(value) if isinstance(value, int) else np.float64(value)
-        for name, value in VALID[function].items()
-    }
-    assert function(**arguments) == function(**VALID[function])
 
 
 def test_of_two_loop_lengths_that_cost_the_same_the_shorter_is_taken():
