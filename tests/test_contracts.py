@@ -476,9 +476,11 @@ def test_expectation_sums_up_over_the_pieces_of_a_client(row_case):
 def test_expected_statistics_are_those_of_the_expectation(row_case):
     model, federation = row_case.model, row_case.federation
     features = model.features(federation.rows)
-    for parameters in row_case.parameters:
-        sums = model.expectation(parameters.natural, features, federation.lengths)
-        alone = model.expected_statistics(parameters.natural, features, federation.lengths)
+    naturals = np.array([parameters.natural for parameters in row_case.parameters])
+    # One for all clients, and one for each.
+    for natural in (*naturals, np.resize(naturals, (6, model.n_statistics))):
+        sums = model.expectation(natural, features, federation.lengths)
+        alone = model.expected_statistics(natural, features, federation.lengths)
         assert_allclose(alone, sums.statistics, rtol=1e-12, atol=1e-12)
 
 

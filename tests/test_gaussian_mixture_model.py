@@ -91,17 +91,6 @@ def test_log_likelihood_of_any_parameters_is_scipys(covariance_type):
     assert_allclose(found, expected, rtol=1e-12)
 
 
-@every_covariance_type
-def test_expected_statistics_are_those_of_the_expectation(covariance_type):
-    model, federation = small_model(covariance_type)
-    natural = mixture_parameters(model).natural
-    features = model.features(federation.rows)
-    for given in [natural, np.tile(natural, (federation.n_clients, 1))]:
-        sums = model.expectation(given, features, federation.lengths)
-        alone = model.expected_statistics(given, features, federation.lengths)
-        assert_array_equal(alone, sums.statistics)
-
-
 def test_log_likelihood_far_in_the_tails_does_not_underflow():
     model, federation = small_model("full")
     parameters = mixture_parameters(model)

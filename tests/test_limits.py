@@ -123,14 +123,6 @@ def test_defaults_stop_where_scikit_learn_stops(covariance_type, tol):
 
 
 @every_covariance_type
-def test_only_rounds_without_noise_step_by_one(covariance_type):
-    clients = ragged_clients()
-    fit = federated(covariance_type, max_iter=2, **start_of(covariance_type)).fit(clients)
-    assert_array_equal(fit.history_["step_size"][1:], 1.0)
-    assert_array_equal(fit.history_["epoch"], [0, 1, 2])
-
-
-@every_covariance_type
 def test_the_split_does_not_matter(covariance_type):
     rows = np.concatenate(ragged_clients())
     fits = []

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from mixtures import CLIENTS, COMPONENTS, EXACT, N_CLIENTS, STOCHASTIC, X
+from mixtures import CLIENTS, COMPONENTS, EXACT, STOCHASTIC, X
 from problems import assert_same_fit
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
@@ -121,13 +121,6 @@ def test_automatic_control_step():
     assert (other.means_ != auto.means_).any()
 
 
-def test_without_control_variates_there_is_no_drift_to_tell():
-    parameters = {**STOCHASTIC, "omega": 0.2, "step_size": 0.05}
-    naive = FederatedGaussianMixture(**parameters, control_step=0, control_init="zeros")
-    naive.fit(CLIENTS)
-    assert_array_equal(naive.client_drift_, np.zeros(N_CLIENTS))
-
-
 @pytest.mark.parametrize(
     "parameters",
     [EXACT, {**EXACT, "omega": 0.5, "compressor": "block", "step_size": 0.1}],
@@ -191,11 +184,6 @@ def test_client_weights():
         [(c - uniform.means_[0]).T @ (c - uniform.means_[0]) / len(c) for c in CLIENTS], axis=0
     )
     assert_allclose(uniform.covariances_[0], spread + 1e-6 * np.eye(2))
-
-
-def test_reg_covar_is_added_in_the_units_of_the_rows():
-    gm = FederatedGaussianMixture(covariance_type="diag", reg_covar=0.5).fit(CLIENTS)
-    assert_allclose(gm.covariances_[0], X.var(axis=0) + 0.5)
 
 
 @pytest.mark.parametrize(

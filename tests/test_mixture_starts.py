@@ -7,7 +7,6 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from mixtures import CENTERS, CLIENTS, COMPONENTS, EXACT, N_SAMPLES, X
-from problems import COVARIANCE_TYPES, fit_unconverged
 from skfedem import FederatedGaussianMixture
 from skfedem._federation import Federation, offsets_of, weights_of_clients
 from skfedem._random import INITIALISATION, generator
@@ -354,22 +353,6 @@ def test_narrow_components_keep_their_rows_from_rough_means(seed):
     exact = gm.fit([rows[::2], rows[1::2]]).score(rows)
     rough = gm.set_params(means_init=means.round()).fit([rows[::2], rows[1::2]]).score(rows)
     assert_allclose(rough, exact, atol=1e-3)
-
-
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-def test_warm_start_goes_on_where_the_last_fit_ended(covariance_type):
-    parameters = {**EXACT, "covariance_type": covariance_type, "tol": 0.0}
-    straight = fit_unconverged(FederatedGaussianMixture(**parameters, max_iter=7), CLIENTS)
-    warm = FederatedGaussianMixture(**parameters, max_iter=4, warm_start=True)
-    fit_unconverged(warm, CLIENTS)
-    warm.set_params(max_iter=3)
-    fit_unconverged(warm, CLIENTS)
-    assert warm.n_iter_ == 3
-    assert_allclose(warm.means_, straight.means_, rtol=1e-9, atol=1e-9)
-    assert_allclose(warm.covariances_, straight.covariances_, rtol=1e-8, atol=1e-10)
-    assert_allclose(warm.lower_bounds_, straight.lower_bounds_[4:], rtol=1e-10)
-    cold = fit_unconverged(warm.set_params(warm_start=False), CLIENTS)
-    assert_allclose(cold.lower_bounds_, straight.lower_bounds_[:3], rtol=1e-10)
 
 
 def test_warm_start_of_another_type_with_arrays_of_one_shape():

@@ -430,35 +430,6 @@ def test_a_client_that_was_away_refreshes_when_it_is_back():
     assert late > 3
 
 
-def test_without_evaluations_there_are_none():
-    fit = FederatedGaussianMixture(
-        2, omega=1.0, step_size=0.1, eval_every=None, control_init="zeros", max_iter=5, tol=0.0,
-        random_state=0,
-    )  # fmt: skip
-    with pytest.warns(ConvergenceWarning, match="Not converged"):
-        fit.fit(ragged_clients())
-    assert np.isnan(fit.history_["log_likelihood"]).all()
-    assert np.isnan(fit.history_["mean_field_sq_norm"]).all()
-    assert len(fit.lower_bounds_) == 1
-    assert_allclose(fit.lower_bound_, fit.score(ragged_clients()), rtol=1e-10)
-
-
-def test_what_is_watched_does_not_change_the_run():
-    fits = []
-    for eval_every in (None, "auto", 1, 7):
-        fit = FederatedGaussianMixture(
-            2, omega=1.0, participation=0.6, batch_size=4, step_size=0.02, eval_every=eval_every,
-            max_iter=20, tol=0.0, random_state=0,
-        )  # fmt: skip
-        with pytest.warns(ConvergenceWarning, match="Not converged"):
-            fits.append(fit.fit(ragged_clients()))
-    for fit in fits[1:]:
-        assert_array_equal(fit.history_["weights"], fits[0].history_["weights"])
-        assert_array_equal(fit.history_["epoch"], fits[0].history_["epoch"])
-        assert_array_equal(fit.history_["uplink_bits"], fits[0].history_["uplink_bits"])
-    assert np.isfinite(fits[2].history_["log_likelihood"]).all()
-
-
 def test_evaluations_are_of_the_state_of_their_row():
     params = {"omega": 1.0, "participation": 0.6, "step_size": 0.02, "tol": 0.0, "random_state": 0}
     clients = ragged_clients()
