@@ -254,7 +254,7 @@ def test_progress_bars(tool, estimator, clients, capsys):
 def test_a_fit_that_fails_leaves_no_callback_behind(estimator, clients):
     recorder = Recorder()
     watched = clone(estimator).set_callbacks(recorder).set_params(omega=-1.0)
-    with pytest.raises(ValueError, match="omega"):
+    with pytest.raises(ValueError, match="omega to be a number >= 0, got -1.0"):
         watched.fit(clients)
     assert recorder.n_setups == 0
     assert not [name for name in vars(watched) if name.startswith("_callback")]

@@ -520,7 +520,7 @@ def test_a_file_that_stays_open_elsewhere_is_an_error(tmp_path, monkeypatch):
     ("parameters", "error", "says"),
     [
         ({"checkpoint": 3}, TypeError, "checkpoint to be a path"),
-        ({"checkpoint_every": 0}, ValueError, "checkpoint_every"),
+        ({"checkpoint_every": 0}, ValueError, "checkpoint_every to be an integer >= 1, got 0"),
         ({"checkpoint": "run.npz", "n_init": 2}, ValueError, "n_init=1 with a checkpoint"),
     ],
 )

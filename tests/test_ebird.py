@@ -608,7 +608,7 @@ def test_why_there_is_nothing(tmp_path):
         (dict(freq="month"), ValueError, "freq .*got 'month'"),
         (dict(n_clients=0), ValueError, "n_clients .*>= 1, got 0"),
         (dict(n_clients=2.0), TypeError, "n_clients .*integer"),
-        (dict(chunk_rows=0), ValueError, "chunk_rows"),
+        (dict(chunk_rows=0), ValueError, "chunk_rows to be an integer >= 1, got 0"),
         (dict(species=["Mallard"]), TypeError, r"species .* string, got \['Mallard'\]. Pass its"),
         (dict(by=None), TypeError, "by .* string, got None. Pass 'observer' or"),
         (dict(sampling_path=["a"]), TypeError, r"sampling_path to be a path, got \['a'\]"),

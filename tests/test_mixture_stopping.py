@@ -60,6 +60,12 @@ def test_rounds_without_control_variates_name_them(noise):
         gm.fit(CLIENTS)
 
 
+def test_exact_rounds_have_no_noise_that_control_variates_take_away():
+    few = {"control_step": 0.0, "step_size": 0.02, "max_iter": 510, "tol": 1e-13}
+    (message,) = said_by(FederatedGaussianMixture(**EXACT, **few).fit, CLIENTS)
+    assert message.startswith("Not converged") and "control_step" not in message
+
+
 @pytest.mark.parametrize("bounds", [{"max_iter": 20}, {"max_iter": None, "max_epochs": 20}])
 def test_rounds_of_small_steps_say_how_many_are_needed(bounds):
     gm = FederatedGaussianMixture(**EXACT, tol=0.0, step_size=0.05, **bounds)

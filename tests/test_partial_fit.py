@@ -680,7 +680,7 @@ def state(gm):
         ((X,), {"clients": OWNERS[1:]}, ValueError, "one label for each of the 600 rows"),
         ((X,), {"clients": OWNERS.astype(str)}, ValueError, "labels like those of the calls"),
         ((X,), {"sample_weight": -np.ones(600)}, ValueError, "not negative"),
-        ((), {}, TypeError, "X"),
+        ((), {}, TypeError, "missing 1 required positional argument: 'X'"),
     ],
 )
 def test_bad_data(args, kwargs, error, says):
@@ -700,7 +700,7 @@ def test_bad_data(args, kwargs, error, says):
             "n_components=3, as in the last fit, got 2",
         ),
         ({"covariance_type": "diag"}, ValueError, "covariance_type='full', as in the last fit"),
-        ({"step_size": 2.0}, ValueError, "step_size"),
+        ({"step_size": 2.0}, ValueError, "step_size to be a number > 0 and <= 1, got 2.0"),
         ({"step_size": lambda k: -1.0}, ValueError, r"step_size\(2\)"),
         ({"solver": "vr_fedem"}, AttributeError, "has no attribute 'partial_fit'"),
     ],
