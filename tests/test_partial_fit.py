@@ -111,7 +111,7 @@ def test_a_stream_is_online_em():
     start = fit(clone(gm).set_params(max_iter=0), X[:100])
     weights, means, covariances = start.weights_, start.means_, start.covariances_
     s = weights, weights[:, None] * means, weights[:, None] * (covariances + means**2)
-    for step, (batch, labels) in zip(steps, batches_of(100), strict=True):
+    for step, (batch, _) in zip(steps, batches_of(100), strict=True):
         new = expected_statistics(batch, weights, means, covariances)
         s = tuple((1 - step) * old + step * now for old, now in zip(s, new, strict=True))
         weights, means = s[0], s[1] / s[0][:, None]
@@ -121,7 +121,6 @@ def test_a_stream_is_online_em():
         assert_allclose(gm.means_, means, rtol=1e-9)
         # Rows lie 50 from the origin, where the literal formula loses four digits.
         assert_allclose(gm.covariances_, covariances, rtol=1e-7)
-        assert len(labels) == 100
 
 
 def test_in_a_batch_are_those_who_have_rows_left():
@@ -492,12 +491,11 @@ def test_rounds_that_were_too_random_limit_the_later_ones():
 def test_history_grows_and_is_of_rows_not_seen_before(covariance_type):
     gm = FederatedGaussianMixture(**NOISY | {"participation": 1.0}, covariance_type=covariance_type)
     scores = []
-    for batch, labels in batches_of(100):
+    for batch, _ in batches_of(100):
         if scores:
             scores[-1] = gm.score(batch)
         scores.append(np.nan)
         gm.partial_fit(batch)
-        assert len(labels) == 100
     history = gm.history_
     assert gm.n_iter_ == 6
     assert_array_equal(history["round"], range(7))
@@ -506,8 +504,6 @@ def test_history_grows_and_is_of_rows_not_seen_before(covariance_type):
     assert len({len(column) for column in history.values()}) == 1
     assert (history["uplink_bits"] > 0).all()
     assert (np.diff(history["epoch"]) > 0).all()
-    moments = 64 * 3 if covariance_type == "tied" else 0
-    assert (history["uplink_bits"][1:] > moments).all()
     assert not gm.converged_
 
 

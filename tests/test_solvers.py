@@ -2,7 +2,6 @@
 
 import copy
 import re
-import warnings
 from functools import cache, partial
 from math import ceil, sqrt
 
@@ -23,6 +22,7 @@ from problems import (
     mixture_model,
     mixture_parameters,
     model_case,
+    quiet_fit,
     ragged_clients,
     run_rounds,
     stack,
@@ -1184,9 +1184,7 @@ def test_steps_that_nearly_leave_the_domain_do_not_add_up_to_one_that_does(seed)
         2, solver="vr_fedem", batch_size=3, omega=1.0, participation=0.5, step_size=0.05, tol=10.0,
         random_state=seed,
     )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        gm.fit(rows, sample_weight=np.ones(12))
+    quiet_fit(gm, rows, sample_weight=np.ones(12))
     assert np.linalg.eigvalsh(gm.covariances_).min() > 0
 
 
