@@ -239,7 +239,7 @@ def test_in_a_pipeline_and_a_grid_search(estimator, clients):
 @pytest.mark.filterwarnings("ignore:The estimator FunctionTransformer does not support")
 @every_estimator
 @pytest.mark.parametrize("tool", ["alone", "pipeline", "search"])
-def test_progress_bars(tool, estimator, clients, capsys):
+def test_progress_bars_name_the_estimator(tool, estimator, clients, capsys):
     pytest.importorskip("rich")
     watched = clone(estimator)
     if tool == "pipeline":

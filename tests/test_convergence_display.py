@@ -57,7 +57,7 @@ def test_what_only_rounds_have_begins_at_the_first_round(pyplot, mixtures):
     np.testing.assert_array_equal(y, mixtures[0].history_["n_active"][1:])
 
 
-def test_default_series(pyplot, mixtures, imputer):
+def test_the_criterion_and_the_field_are_drawn_unless_others_are_named(pyplot, mixtures, imputer):
     assert ConvergenceDisplay.from_estimator(mixtures[0]).y == [
         "log_likelihood",
         "mean_field_sq_norm",
@@ -85,7 +85,7 @@ def test_labels_have_units_and_symbols(pyplot, mixtures, imputer):
     assert display.ax_.get_xlabel() == "uplink (bits)"
 
 
-def test_scales(pyplot, mixtures):
+def test_scales_are_those_of_the_series_unless_given(pyplot, mixtures):
     y = ["log_likelihood", "mean_field_sq_norm"]
     display = ConvergenceDisplay.from_estimator(mixtures[0], y=y)
     assert [axis.get_yscale() for axis in display.ax_] == ["linear", "log"]

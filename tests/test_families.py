@@ -74,7 +74,7 @@ def test_densities_add_up_to_one(family):
 @pytest.mark.parametrize(
     ("function", "derivative"), [("log_partition", "mean"), ("mean", "variance")]
 )
-def test_derivatives(family, function, derivative):
+def test_means_and_variances_are_derivatives(family, function, derivative):
     theta, step = np.linspace(-12, 12, 97), 1e-4
     function, derivative = getattr(family, function), getattr(family, derivative)
     slope = (function(theta + step) - function(theta - step)) / (2 * step)
@@ -104,7 +104,7 @@ def test_link_on_the_boundary():
 
 
 @each_family
-def test_largest_variance(family):
+def test_the_largest_variance_is_reached(family):
     variances = family.variance(np.linspace(-20, 20, 401))
     if family.max_variance is None:
         assert variances.max() == np.exp(20)
@@ -122,7 +122,7 @@ def test_slope_of_the_logarithm_of_the_variance(family):
 
 
 @each_family
-def test_any_theta(family):
+def test_functions_of_any_theta_are_numbers(family):
     for function in (family.log_partition, family.mean, family.variance):
         result = function(EXTREMES)
         assert result.dtype == np.float64
@@ -237,6 +237,6 @@ def test_families_travel_to_other_processes(family):
     assert pickle.loads(pickle.dumps(family)) == family
 
 
-def test_names():
+def test_families_are_found_by_their_names():
     assert list(FAMILIES) == ["gaussian", "bernoulli", "poisson"]
     assert all(family.name == name for name, family in FAMILIES.items())

@@ -180,7 +180,7 @@ def test_equal_values_have_one_color(pyplot, rounding):
 
 
 @pytest.mark.parametrize("family", ["bernoulli", "gaussian"])
-def test_other_families(pyplot, family):
+def test_colors_of_other_families_reach_as_far_as_their_values(pyplot, family):
     clients = counts_of_clients()
     if family == "bernoulli":
         clients = [np.where(np.isnan(table), NAN, table > 2) for table in clients]

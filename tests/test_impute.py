@@ -324,14 +324,14 @@ def test_a_rank_that_does_not_bind_loses_no_client_with_sites_and_months_of_its_
     assert_allclose(bounded.objective_, unbounded.objective_, rtol=1e-4)
 
 
-def test_no_penalty():
+def test_a_fit_without_a_penalty_is_finite_and_closer():
     imputer = FederatedMatrixImputer(2, family="poisson", penalty=0.0, max_iter=1000)
     imputer.fit(CLIENTS)
     assert_finite(imputer)
     assert imputer.objective_ < FederatedMatrixImputer(**EXACT).fit(CLIENTS).objective_
 
 
-def test_client_weights():
+def test_clients_count_by_their_cells_or_all_alike():
     # Client 0 has a cell, client 1 has three: alike, the one counts as much as the three.
     one, three = (
         coo_array(([0.0], ([0], [0])), (2, 2)),
@@ -487,7 +487,7 @@ def test_cross_validation_of_triplets(routing):
 @pytest.mark.parametrize(
     ("routing", "key"), [(False, "impute__clients"), (True, "clients")], ids=["prefix", "routing"]
 )
-def test_pipeline(routing, key):
+def test_the_last_step_of_a_pipeline_is_fitted_as_it_is_alone(routing, key):
     steps = [("as is", FunctionTransformer()), ("impute", FederatedMatrixImputer(**QUICK))]
     direct = FederatedMatrixImputer(**QUICK).fit(STACKED, clients=OWNERS)
     with sklearn.config_context(enable_metadata_routing=routing):
@@ -517,7 +517,7 @@ def test_clone_pickle_and_representations():
     assert "FederatedMatrixImputer" in imputer._repr_html_()
 
 
-def test_parameters():
+def test_these_are_all_parameters():
     assert set(FederatedMatrixImputer().get_params()) == {
         "rank", "family", "penalty", "effects", "effects_penalty", "rows",
         "missing_values", "solver", "step_size", "control_step", "control_init",

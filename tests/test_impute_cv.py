@@ -193,7 +193,7 @@ def test_fits_down_the_path_are_those_from_nothing(family):
 
 
 @pytest.mark.parametrize("n_effects_alone", [0, 5])
-def test_patience(n_effects_alone):
+def test_a_path_ends_after_so_many_trials_that_are_no_better(n_effects_alone):
     scores = [1.0] * n_effects_alone + [1.0, 3.0, 2.0, 3.0, 2.9, 4.0]
     fits = iter(scores)
 

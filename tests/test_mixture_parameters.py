@@ -171,7 +171,7 @@ def test_a_function_of_the_round_need_not_be_copied():
     assert_array_equal(imputer.history_["step_size"][1:], 0.125)
 
 
-def test_client_weights():
+def test_clients_count_by_their_rows_or_all_alike():
     # One component: the mean is the weighted mean of the clients' means.
     means = [client.mean(axis=0) for client in CLIENTS]
     pooled = FederatedGaussianMixture().fit(CLIENTS)

@@ -86,12 +86,20 @@ def test_the_same_rows_again_and_again_are_em(covariance_type, client_weights):
     assert_allclose(
         gm.history_["log_likelihood"][:4], whole.history_["log_likelihood"][:4], **ALMOST
     )
+
+
+@pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
+def test_integer_weights_of_a_stream_are_repeated_rows(client_weights):
+    gm = FederatedGaussianMixture(**GIVEN, client_weights=client_weights)
     weights = [np.arange(len(client)) % 3 for client in CLIENTS]
     repeated = [
         np.repeat(client, own, axis=0) for client, own in zip(CLIENTS, weights, strict=True)
     ]
-    weighted = clone(gm).partial_fit(CLIENTS, sample_weight=weights)
-    assert_same(weighted, clone(gm).partial_fit(repeated), **ALMOST)
+    weighted = clone(gm)
+    for _ in range(2):
+        weighted.partial_fit(CLIENTS, sample_weight=weights)
+        gm.partial_fit(repeated)
+    assert_same(weighted, gm, **ALMOST)
 
 
 def expected_statistics(rows, weights, means, covariances):

@@ -32,7 +32,7 @@ def cells_of(data):
 
 @pytest.mark.parametrize("family", MEANS)
 @pytest.mark.parametrize("grouping", ["random", "region"])
-def test_triplets(family, grouping):
+def test_clients_have_triplets_of_whole_counts(family, grouping):
     data = make_site_counts(
         40, 30, 7, observed=700, family=family, grouping=grouping, random_state=0
     )
@@ -116,7 +116,7 @@ def test_interaction_has_local_trends_and_seasons_first():
         assert_allclose(data.column_factors[:, :k] @ coefficients, curves[:, k - 1], atol=1e-10)
 
 
-def test_number_of_observations():
+def test_there_are_as_many_observations_as_asked_for():
     for observed, expected in [(500, 500), (0.25, 300), (2.0, 2400), (1e-9, 1), (np.int64(7), 7)]:
         data = make_site_counts(40, 30, 1, observed=observed, random_state=0)
         assert sum(map(len, data.clients)) == expected
@@ -172,7 +172,7 @@ def test_extreme_efforts():
     assert sorted(n_visits)[-2:] == [1, 9001]
 
 
-def test_home_ranges():
+def test_distances_from_home_have_the_laplace_law():
     data = make_site_counts(1000, 12, 3, observed=20_000, home_range=8.0, random_state=0)
     sites = cells_of(data)[0]
     homes = data.homes[np.concatenate(data.observers)]
@@ -185,7 +185,7 @@ def test_home_ranges():
     assert cells_of(anywhere)[0].max() < 1000
 
 
-def test_effort_grows():
+def test_effort_grows_by_its_rate_every_year():
     options = dict(n_months=36, n_clients=1, observed=40_000, random_state=0)
     n_visits = np.bincount(cells_of(make_site_counts(50, effort_growth=0.5, **options))[1])
     years = n_visits.reshape(3, 12).sum(axis=1)
