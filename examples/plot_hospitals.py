@@ -272,11 +272,12 @@ print(
 # With ``--full`` the limits show. With a quarter of the hospitals, fits with steps of 0.5 from
 # :math:`\omega = 2` on, and with steps of 0.3 from 4 on, end nowhere, and so do, with half of them,
 # steps of 0.5 from 4 on: a hospital that was not asked is far outside what they fitted. With less
-# compression, steps of 0.5 with a quarter end 0.23 nats below the best. (Messages are so short that :math:`\omega = 8` is no coarser than
-# 4.) Short steps are best by 0.006 nats, as 400 rounds of 0.03 are twelve EM iterations: stopping
-# early helps a little with a hospital that was not asked. The setting that is chosen then, steps of
-# 0.3 with a quarter of the hospitals and :math:`\omega = 0.5`, sends a third of what exact EM
-# sends, and fitted to all hospitals it ends where exact EM does.
+# compression, steps of 0.5 with a quarter end 0.23 nats below the best. (Messages are so short that
+# :math:`\omega = 8` is no coarser than 4.) Short steps are best by 0.006 nats, as 400 rounds of
+# 0.03 are twelve EM iterations: stopping early helps a little with a hospital that was not asked.
+# The setting that is chosen then, steps of 0.3 with a quarter of the hospitals and
+# :math:`\omega = 0.5`, sends a third of what exact EM sends, and fitted to all hospitals it ends
+# where exact EM does.
 
 rows = [(omega, participation) for omega in grid[OMEGA] for participation in grid[PARTICIPATION]]
 figure = plt.figure(figsize=(10, 6.3 + 0.2 * len(rows)), layout="constrained")
