@@ -272,8 +272,7 @@ class FittedMixture(
         if is_client_list(X):
             return together(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
-        # Counted from where the fit counted, rows keep the digits that they had there.
-        shift = self._center
+        shift = self._near_narrow_components()
         of_rows = getattr(self._pooled(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
         far = self._farthest()
@@ -283,6 +282,22 @@ class FittedMixture(
             # For a row far from all components, rounding loses the sum that these were divided by.
             answer /= answer.sum(axis=1, keepdims=True)
         return answer
+
+    def _near_narrow_components(self):
+        """Mean of the components' means, weighted by their precisions, in each feature.
+
+        Counted from here, rows lose the fewest digits, however far from the origin they are, and
+        wherever a component of outliers is.
+        """
+        roots = np.abs(self.precisions_cholesky_)  # whose squares may overflow
+        if self._fitted_type in MATRICES:
+            roots = roots.max(axis=-1)
+        elif self._fitted_type == "spherical":
+            roots = roots[:, None]
+        roots = np.atleast_2d(roots)
+        weights = np.maximum(self.weights_, np.finfo(np.float64).tiny)[:, None]
+        shares = weights * (roots / roots.max(axis=0)) ** 2
+        return (shares * self.means_).sum(axis=0) / shares.sum(axis=0)
 
     def _farthest(self):
         """Bound of each feature, or of all: further away squares would overflow.

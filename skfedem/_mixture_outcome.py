@@ -48,7 +48,6 @@ def so_far_fitted(model, server, n_rounds, checked):
         "_fitted_type": model.covariance_type,
         "_covariance_is_known": model.fixed_covariance is not None,
         "_n_features_out": len(weights),
-        "_center": model.units.center,
         **features_of(checked),
     }
 

@@ -529,9 +529,13 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             )
         if imputer._stopped_by == "keyboard":
             warn(
-                "The search itself was complete; the fit to all cells was stopped after "
-                f"{plural(imputer.n_iter_, 'round')}. For more, fit FederatedMatrixImputer with "
-                "best_params_.",
+                "The search itself was complete; the fit to all cells was stopped "
+                + (
+                    f"after {plural(imputer.n_iter_, 'round')}"
+                    if imputer.n_iter_
+                    else "on its way down the penalties"
+                )
+                + ". For more rounds, fit FederatedMatrixImputer with best_params_.",
                 ConvergenceWarning,
             )
         n_fits = self.n_splits * len(trials)

@@ -242,7 +242,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     lower_bound_ : float
         Log-likelihood in nats per row, with clients weighted by ``client_weights``. If rounds are
         exact, it is that of the last E-step, as in scikit-learn; otherwise that of the fit. In a
-        stream, that of the last rows, under the parameters that had not seen them.
+        stream, that of the last rows, under the parameters that had not seen them. NaN if it was
+        stopped from the keyboard while this was computed.
     lower_bounds_ : list of float
         The log-likelihoods that were computed on the way.
     history_ : dict of ndarray

@@ -165,6 +165,19 @@ def test_a_shortage_is_no_damage(error, tmp_path, monkeypatch):
             _checkpoint._read(path)
 
 
+def test_links_are_followed_as_the_system_does(tmp_path):
+    (tmp_path / "real" / "sub").mkdir(parents=True)
+    try:
+        os.symlink(tmp_path / "real" / "sub", tmp_path / "link", target_is_directory=True)
+    except OSError:
+        pytest.skip("links need a privilege here")
+    path = f"{tmp_path}/link/../run.npz"
+    gm = FederatedGaussianMixture(2, checkpoint=path, tol=0, max_iter=3, random_state=0)
+    gm.fit(make_clients())
+    gm.set_params(checkpoint=None, max_iter=5).fit(make_clients(), resume_from=path)
+    assert gm.n_iter_ == 5
+
+
 def test_a_run_saves_where_it_began(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -919,9 +919,7 @@ def test_a_path_to_the_last_fit_stopped_from_the_keyboard_has_a_complete_search(
     cells = clients_of("gaussian")
     monkeypatch.setattr(_loop, "client_round", interrupted)
     monkeypatch.setattr(_penalty_path, "_fit_step", begun)
-    with pytest.warns(
-        ConvergenceWarning, match="The search itself was complete; .* after 0 rounds"
-    ):
+    with pytest.warns(ConvergenceWarning, match="The search itself was complete; .* on its way"):
         imputer.fit(cells)
     assert imputer.best_params_ == whole.best_params_
     assert imputer.best_estimator_.get_params() == whole.best_estimator_.get_params()

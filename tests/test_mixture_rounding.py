@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
@@ -189,6 +190,18 @@ def test_an_outliers_component_takes_no_digits_from_the_scores_of_other_rows(cov
         setattr(pooled, name, getattr(gm, name))
     # Near the origin scikit-learn's rounding is that of numbers of a few units.
     assert_allclose(gm.score_samples(rows[1:]), pooled.score_samples(rows[1:]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_a_stream_that_has_drifted_is_scored_where_it_is(covariance_type):
+    rng = np.random.default_rng(0)
+    gm = FederatedGaussianMixture(1, covariance_type=covariance_type, step_size=1.0)
+    for second in (0.0, 1e7, 3e7):  # time stamps, say
+        rows = rng.normal(second, 17, size=(500, 1))
+        gm.set_params(random_state=0).partial_fit(rows)
+    expected = norm(gm.means_[0, 0], 1 / gm.precisions_cholesky_.item()).logpdf(rows[:, 0])
+    # The difference of a row and the mean has lost 3e7 of 2e16 of a unit.
+    assert_allclose(gm.score_samples(rows), expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])

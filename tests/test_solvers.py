@@ -1125,7 +1125,7 @@ def test_a_second_interrupt_while_the_fit_ends_loses_no_round(omega, monkeypatch
     rows = np.random.default_rng(0).normal(size=(50, 2))
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 4 rounds"):
         gm.fit(rows)
-    assert gm.n_iter_ == 4 and gm.lower_bound_ == gm.lower_bounds_[-1]
+    assert gm.n_iter_ == 4 and np.isnan(gm.lower_bound_) == (omega > 0)
     assert np.isnan(gm.history_["log_likelihood"][-1]) and np.isfinite(gm.score(rows))
 
 

@@ -129,9 +129,11 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         criteria = _final_criteria(problem, standing, options, workers)
     except KeyboardInterrupt:
         stopped_by = "keyboard"
-        criteria = _known_criteria(problem, standing)
-        if not (progress.n_rounds and criteria):
+        if not progress.n_rounds:
             raise
+        criteria = _known_criteria(problem, standing)
+        if not problem.exact and np.isnan(history.row(-1)[problem.model.criterion]):
+            criteria.append(np.nan)  # that of the last round is not known
     gains, ahead = None, history.row(-1)[problem.model.criterion]
     if problem.exact and not np.isnan(ahead):
         # If no round was completed, the rows may not be those of the gains.

@@ -143,7 +143,7 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
     path = estimator.checkpoint
     return Checkpoint(
         identity,
-        None if path is None else os.path.abspath(path),  # wherever the process goes later
+        None if path is None else Path(path).absolute(),  # wherever the process goes later
         estimator.checkpoint_every,
         resume_from,
         schedule if callable(estimator.step_size) else None,
