@@ -154,6 +154,7 @@ def _libraries():
 
 def _run(errands):
     """Run what comes until None comes."""
+    single_threaded_libraries()  # OpenMP's number of threads is each thread's own
     for errand in iter(errands.get, None):
         errand()
 

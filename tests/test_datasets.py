@@ -329,7 +329,7 @@ def test_lists_and_vectors_can_be_split():
         (
             dict(scheme="label", y=pd.Series([{owner} for owner in Y.tolist()])),
             TypeError,
-            "labels in y that can be told apart by their hash, got unhashable type: 'set'",
+            "labels in y that can be told apart by their hash, got .*unhashable type: 'set'",
         ),
         (dict(scheme="label", y=[1, "a"] * 100), TypeError, "labels of one type"),
         (dict(scheme="size", alpha=0.0), ValueError, "alpha to be a number > 0, got 0.0"),
