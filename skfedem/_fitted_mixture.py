@@ -289,12 +289,7 @@ class FittedMixture(
         Counted from here, rows lose the fewest digits, however far from the origin they are, and
         wherever a component of outliers is.
         """
-        roots = np.abs(self.precisions_cholesky_)  # whose squares may overflow
-        if self._fitted_type in MATRICES:
-            roots = roots.max(axis=-1)
-        elif self._fitted_type == "spherical":
-            roots = roots[:, None]
-        roots = np.atleast_2d(roots)
+        roots = self._roots()
         weights = np.maximum(self.weights_, np.finfo(np.float64).tiny)[:, None]
         shares = weights * (roots / roots.max(axis=0)) ** 2
         return (shares * self.means_).sum(axis=0) / shares.sum(axis=0)
@@ -304,10 +299,17 @@ class FittedMixture(
 
         Rows that are a little nearer are as unlikely.
         """
-        roots = np.abs(self.precisions_cholesky_)
-        axes = {"full": (0, 2), "tied": 1, "diag": 0, "spherical": 0}[self._fitted_type]
         with np.errstate(over="ignore"):  # no bound at all
-            return _FARTHEST / roots.max(axis=axes)
+            return _FARTHEST / self._roots().max(axis=0)
+
+    def _roots(self):
+        """Size of the roots of precisions, whose squares may overflow, by component and feature."""
+        roots = np.abs(self.precisions_cholesky_)
+        if self._fitted_type in MATRICES:
+            roots = roots.max(axis=-1)
+        elif self._fitted_type == "spherical":
+            roots = roots[:, None]
+        return np.atleast_2d(roots)
 
     def _pooled(self, shift):
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""

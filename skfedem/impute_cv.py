@@ -528,14 +528,11 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 UserWarning,
             )
         if imputer._stopped_by == "keyboard":
+            after = f"after {plural(imputer.n_iter_, 'round')}"
             warn(
                 "The search itself was complete; the fit to all cells was stopped "
-                + (
-                    f"after {plural(imputer.n_iter_, 'round')}"
-                    if imputer.n_iter_
-                    else "on its way down the penalties"
-                )
-                + ". For more rounds, fit FederatedMatrixImputer with best_params_.",
+                f"{after if imputer.n_iter_ else 'on its way down the penalties'}. For more "
+                "rounds, fit FederatedMatrixImputer with best_params_.",
                 ConvergenceWarning,
             )
         n_fits = self.n_splits * len(trials)
