@@ -177,7 +177,7 @@ class Scaled(NamedTuple):
         """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
         length = reader.count()
-        block_length = reader.count() or length
+        block_length = min(reader.count() or length, length)
         some_wide, n_low = reader.number(1), reader.number(5)
         heights = reader.heights(length)
         places = np.flatnonzero(heights)

@@ -104,8 +104,11 @@ class Federation(NamedTuple):
 
 
 def offsets_of(lengths):
-    """Where the items of each begin, and where those of the last end, from how many each has."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    """Where the items of each begin, and where those of the last end, from how many each has.
+
+    Of the platform's own size, like all lengths: ``repeat`` and ``reduceat`` take no wider ones.
+    """
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.intp)])
 
 
 def owners_of(offsets, positions):

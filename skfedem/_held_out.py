@@ -60,7 +60,7 @@ def split_cells(cells, held_out):
 
 
 def _tables(cells, kept):
-    counts = cells.counts.astype(np.int64)
+    counts = cells.counts.astype(np.intp)
     seen = np.repeat(kept, counts)
     rows, columns = (np.repeat(index, counts)[seen] for index in (cells.rows, cells.columns))
     values = cells.observations[seen]

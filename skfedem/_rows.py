@@ -21,7 +21,7 @@ class JoinedRows:
 
     def __init__(self, tables):
         self.tables = tables
-        self.offsets = np.cumsum([0, *map(len, tables)], dtype=np.int64)
+        self.offsets = np.cumsum([0, *map(len, tables)], dtype=np.intp)
         self.dtype = np.result_type(*(table.dtype for table in tables))
 
     def __len__(self):

@@ -15,13 +15,13 @@ class Blocks(NamedTuple):
 
     Attributes
     ----------
-    of_vectors : ndarray of int64, shape (n,)
+    of_vectors : ndarray of intp, shape (n,)
         Lengths of the vectors, >= 0.
-    per_vector : ndarray of int64, shape (n,)
+    per_vector : ndarray of intp, shape (n,)
         How many blocks each of them has: none if it is empty.
-    lengths : ndarray of int64, shape (n_blocks,)
+    lengths : ndarray of intp, shape (n_blocks,)
         Lengths of the blocks, >= 1.
-    starts : ndarray of int64, shape (n_blocks,)
+    starts : ndarray of intp, shape (n_blocks,)
         Where they begin.
     """
 
@@ -53,7 +53,7 @@ def as_vectors(values, lengths=None):
                 "of different lengths as a flat array with lengths."
             )
         n = values.shape[0] if values.ndim == 2 else 1
-        return values, np.full(n, values.shape[-1], dtype=np.int64)
+        return values, np.full(n, values.shape[-1], dtype=np.intp)
     sizes = _as_lengths("lengths", lengths)
     if values.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(values):
         raise ValueError(
@@ -61,7 +61,7 @@ def as_vectors(values, lengths=None):
             f"{values.shape} and lengths of shape {sizes.shape} with the sum {sizes.sum()}. Give "
             "the vectors back to back, and the length of each."
         )
-    return values, sizes
+    return values, sizes.astype(np.intp, copy=False)
 
 
 def as_uniforms(uniforms, values):
@@ -133,6 +133,7 @@ def cut(lengths, block_length=None):
     if block_length is None:
         per_vector, blocks = np.minimum(lengths, 1), lengths[lengths > 0]
     else:
+        block_length = min(block_length, int(lengths.max(initial=1)))
         per_vector = -(-lengths // block_length)
         blocks = np.full(per_vector.sum(), block_length)
         last = np.cumsum(per_vector)[lengths > 0] - 1

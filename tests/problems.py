@@ -107,7 +107,7 @@ def observers(family, shape, lengths=LENGTHS, seed=0):
     clients = []
     for length in lengths:
         rows, columns = np.divmod(generator.choice(theta.size, length, replace=False), shape[1])
-        counts = generator.integers(1, 4, length)
+        counts = generator.integers(1, 4, length, dtype=np.intp)
         means = np.repeat(oracle.mean(theta, family)[rows, columns], counts)
         values = {
             "gaussian": lambda means: generator.normal(means),

@@ -181,7 +181,7 @@ def test_every_form_gives_the_same_cells(X, options):
     assert data.shape == SHAPE
     assert data.row_offsets is None
     assert [getattr(data, name).dtype for name in data._fields[:6]] == [
-        np.int32, np.int32, np.float64, np.float64, np.int64, np.float64,
+        np.int32, np.int32, np.float64, np.float64, np.intp, np.float64,
     ]  # fmt: skip
     assert estimator.n_features_in_ == SHAPE[1]
     named = isinstance(X, list) and hasattr(X[0], "columns") and "shape" not in options

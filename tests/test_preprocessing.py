@@ -367,7 +367,7 @@ def test_a_likelihood_needs_fewer_components_than_were_fitted(n_components, kept
 
 @pytest.mark.parametrize("is_list", [True, False])
 def test_a_likelihood_weighs_rows(is_list):
-    weights = np.random.default_rng(0).integers(0, 4, size=len(X))
+    weights = np.random.default_rng(0).integers(0, 4, size=len(X), dtype=np.intp)
     ends = np.cumsum([len(rows) for rows in CLIENTS])[:-1]
     pooled = np.concatenate(CLIENTS)
     data = (CLIENTS, np.split(weights, ends)) if is_list else (pooled, weights)

@@ -39,7 +39,7 @@ def make_clients():
         CENTERS[rng.integers(3, size=length)] + rng.normal(size=(length, 2)) + [100.0, 0.0]
         for length in LENGTHS
     ]
-    weights = [rng.integers(0, 5, size=length) for length in LENGTHS]
+    weights = [rng.integers(0, 5, size=length, dtype=np.intp) for length in LENGTHS]
     return clients, weights
 
 
@@ -102,7 +102,7 @@ def test_a_start_from_rows_is_that_of_repeated_rows_in_any_order(
     if has_ties:
         for rows in clients:
             rows[:, 0] = rows[:, 0].round()
-    weights = [1 + rng.integers(0, 4, size=n_rows) for _ in clients]
+    weights = [1 + rng.integers(0, 4, size=n_rows, dtype=np.intp) for _ in clients]
     repeated = [  # in any order
         rng.permutation(np.repeat(rows, v, axis=0))
         for rows, v in zip(clients, weights, strict=True)

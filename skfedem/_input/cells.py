@@ -39,7 +39,7 @@ class CellData(NamedTuple):
         Mean of the client's observations of the cell.
     counts : ndarray of float64, shape (n_cells,)
         How many observations these are.
-    offsets : ndarray of int64, shape (n_clients + 1,)
+    offsets : ndarray of intp, shape (n_clients + 1,)
         Client ``i`` owns the cells ``offsets[i]:offsets[i + 1]``, which may be none.
     log_base_measure : ndarray of shape (n_clients,)
         Sum of log ρ(y - origin) over the client's observations.
@@ -47,7 +47,7 @@ class CellData(NamedTuple):
         Sorted labels of the clients, or their positions in a list.
     shape : tuple of int
         (J, L).
-    row_offsets : ndarray of int64, shape (n_clients + 1,), or None
+    row_offsets : ndarray of intp, shape (n_clients + 1,), or None
         With ``rows="disjoint"``, client ``i`` has the rows ``row_offsets[i]:row_offsets[i + 1]``.
     observations : ndarray of shape (sum of counts,), or None
         The observations, cell after cell, if they were asked for.

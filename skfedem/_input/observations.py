@@ -243,7 +243,7 @@ def _from_triplets(tables, shape, missing, whose):
     """Codes and values of each client, who has triplets or else a matrix of the shape."""
     pieces = [None if _is_triplets(table) else _observed(table, missing) for table in tables]
     clients = [k for k, piece in enumerate(pieces) if piece is None]
-    lengths = np.array([len(tables[k]) for k in clients], dtype=np.int64)
+    lengths = np.array([len(tables[k]) for k in clients], dtype=np.intp)
     for group in client_groups(offsets_of(lengths), _BLOCK):
         own = clients[group]
         stacked = np.concatenate([tables[k] for k in own], dtype=np.float64)
@@ -321,7 +321,7 @@ def _observed(table, missing):
         codes = cell_codes(table.row, table.col, n_columns)
         return codes, table.data.astype(np.float64, copy=False)
     seen = ~_missing_cells(table, missing)
-    codes = np.flatnonzero(seen)
+    codes = np.flatnonzero(seen).astype(np.int64, copy=False)
     if table.ndim == 3:
         codes %= n_rows * n_columns
     return codes, table[seen].astype(np.float64, copy=False)

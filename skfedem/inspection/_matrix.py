@@ -103,7 +103,7 @@ def totals(imputer):
 
 def band_edges(n_rows, most_bands):
     """Edges of at most ``most_bands`` bands of neighbouring rows, as even as possible."""
-    return np.linspace(0, n_rows, min(n_rows, most_bands) + 1).round().astype(np.int64)
+    return np.linspace(0, n_rows, min(n_rows, most_bands) + 1).round().astype(np.intp)
 
 
 def fitted_bands(imputer, order, edges):
@@ -130,7 +130,7 @@ def observed_bands(observed, order, edges, n_columns):
     share : ndarray of shape (n_bands, n_columns)
         Share of the band's rows that were observed, 0 to 1.
     """
-    place = np.empty(len(order), dtype=np.int64)
+    place = np.empty(len(order), dtype=np.intp)
     place[order] = np.arange(len(order))
     band = owners_of(edges, place[observed.rows])
     code = band * n_columns + observed.columns
