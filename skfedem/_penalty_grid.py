@@ -15,8 +15,6 @@ from .models.main_effects import EFFECTS
 # predicted best with 10 to 10,000: about in proportion.
 _FIRST_RIDGES = (0.1, 1.0)
 _LARGEST_RIDGE = 1e5
-# By this share of what a score differs by between folds the largest one has to be better.
-_WORTH_A_PATH = 0.01
 
 
 class Grid(NamedTuple):
@@ -50,24 +48,20 @@ class Grid(NamedTuple):
             return np.zeros(1)
         return np.geomspace(largest, self.eps * largest, self.penalties)
 
-    def larger_ridges(self, trials):
-        """Ridges to go on with: ten times the largest of the trials, if that was worth its paths.
+    def larger_ridges(self, largest, best):
+        """Ridges to go on with: ten times the largest that was tried, if the best trial has that.
 
         Parameters
         ----------
-        trials : list of Trial
+        largest : float
+        best : Trial
 
         Returns
         -------
         ridges : list of float
         """
-        largest = max(trial.effects_penalty for trial in trials)
-        if not self.is_open or largest >= _LARGEST_RIDGE:
-            return []
-        best = max((t for t in trials if t.effects_penalty == largest), key=lambda t: t.score)
-        others = (trial.score for trial in trials if trial.effects_penalty < largest)
-        is_worth_it = best.score - max(others) > _WORTH_A_PATH * np.ptp(best.scores)
-        return [10 * largest] if is_worth_it else []
+        goes_on = self.is_open and largest < _LARGEST_RIDGE and best.effects_penalty == largest
+        return [10 * largest] if goes_on else []
 
 
 def checked_grid(ranks, penalties, eps, effects_penalties, effects):

@@ -209,6 +209,11 @@ def _fit_step(imputer, penalty, X, **data):
         raise KeyboardInterrupt
 
 
+def index_of_best(trials):
+    """Position of the best trial; of those that only rounding tells apart, of the first."""
+    return int(np.argmin(_places(np.array([trial.score for trial in trials]))))
+
+
 def tabulated(trials):
     """``cv_results_``, by the names that scikit-learn's GridSearchCV has for them."""
     scores = np.array([trial.scores for trial in trials])

@@ -23,7 +23,7 @@ from ._matrix_warnings import instead_of_more_rounds
 from ._messages import muted, naming, plural, warn
 from ._parameters import check_choice, check_number, check_rank
 from ._penalty_grid import checked_grid
-from ._penalty_path import follow_paths, largest_penalty, refit, tabulated
+from ._penalty_path import follow_paths, index_of_best, largest_penalty, refit, tabulated
 from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,
@@ -78,10 +78,10 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         it where the best penalty is the last: strong signals want a smaller one.
     effects_penalties : "auto" or list of float, default="auto"
         Ridges on the effects to choose from; the time of the search grows with their number.
-        "auto" tries 0.1 and 1, and ten times the largest one as long as that is the best, by more
-        than a hundredth of what scores differ by between folds, up to 1e5: counts whose variance is
-        many times their mean ask for about as many times the ridge. ``1 / effects_penalty`` is the
-        variance of a normal prior on effects. Without effects the first one is taken.
+        "auto" tries 0.1 and 1, and ten times the largest one as long as that is the best, up to
+        1e5: counts whose variance is many times their mean ask for about as many times the ridge.
+        ``1 / effects_penalty`` is the variance of a normal prior on effects. Without effects the
+        first one is taken.
     n_splits : int, default=5
         Number of folds, at least 2. A cell that was observed several times, by one client or by
         several, is held out or kept as a whole.
@@ -347,8 +347,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             self._check_minibatches(cells, folds)
             imputer = self._imputer(seed)
             trials, paths, largest = self._search(imputer, cells, folds, grid)
-        results = tabulated(trials)
-        best_index = int(np.argmin(results["rank_test_score"]))
+        results, best_index = tabulated(trials), index_of_best(trials)
         best = trials[best_index]
         path = paths[best.effects_penalty]
         given = refit(imputer, best, path, X, clients=clients, shape=shape)
@@ -516,7 +515,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             trials += follow_paths(
                 plans, cells, folds, self.patience, n_jobs=self.n_jobs, verbose=self.verbose
             )
-            ridges = grid.larger_ridges(trials)
+            ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)])
         return trials, paths, largest
 
     def _warn(self, trials, imputer, *, is_last):

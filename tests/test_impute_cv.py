@@ -444,7 +444,7 @@ def test_the_penalty_on_the_effects_is_the_one_that_predicts_best(spread, best):
 def test_larger_penalties_on_the_effects_are_tried_as_long_as_they_are_better():
     # Flocks: the variance of counts is some 30 times their mean, two counts of a site.
     rng = np.random.default_rng(0)
-    rates = np.exp(2 + rng.normal(size=(60, 1)) + np.zeros(12)) * rng.gamma(0.2, 5.0, (60, 12))
+    rates = np.exp(2 + 1.5 * rng.normal(size=(60, 1))) * rng.gamma(0.5, 2.0, (60, 12))
     counts = np.where(rng.random(rates.shape) < 0.2, rng.poisson(rates), np.nan)
     search = FederatedMatrixImputerCV(
         penalties=[1e9], family="poisson", n_splits=3, tol=1e-3, random_state=0
@@ -453,10 +453,8 @@ def test_larger_penalties_on_the_effects_are_tried_as_long_as_they_are_better():
         search.cv_results_[name] for name in ("param_effects_penalty", "mean_test_score")
     )
     assert_array_equal(ridges, 10.0 ** np.arange(-1, len(ridges) - 1))
-    assert search.best_params_["effects_penalty"] >= 10 and len(ridges) < 8
-    folds = [search.cv_results_[f"split{fold}_test_score"] for fold in range(3)]
-    worth = np.diff(scores) > 0.01 * np.ptp(folds, axis=0)[1:]
-    assert worth[:-1].all() and not worth[-1]
+    assert search.best_params_["effects_penalty"] == ridges[-2] >= 10
+    assert_array_equal(np.diff(scores) > 0, ridges[1:] < ridges[-1])
     # They come after those of all ranks; and given penalties are all that is tried.
     both = clone(search).set_params(ranks=[1, None]).fit(counts)
     assert_array_equal(both.cv_results_["param_rank"][:4], [1, 1, None, None])
@@ -472,7 +470,7 @@ def test_larger_penalties_on_the_effects_end_where_no_effect_is_left(monkeypatch
     table = (-1.0) ** np.add.outer(np.arange(20), np.arange(16))
     table[np.random.default_rng(0).random(table.shape) < 0.5] = np.nan
     search = FederatedMatrixImputerCV(penalties=[1e9], random_state=0).fit(table)
-    assert search.cv_results_["param_effects_penalty"].max() <= 1e5
+    assert search.cv_results_["param_effects_penalty"].max() == 1e5
     monkeypatch.setattr(_penalty_grid, "_LARGEST_RIDGE", 100.0)
     search.fit(table)
     assert search.best_params_["effects_penalty"] == 100
