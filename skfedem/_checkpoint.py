@@ -151,7 +151,9 @@ def _read(path):
             f"Expected a checkpoint of version {_VERSION} at {path}, got version "
             f"{header['version']}. Resume with the version of skfedem that wrote it."
         )
-    return header["identity"], arrays
+    # Those of a machine of another byte order are brought into that of this one.
+    native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}
+    return header["identity"], native
 
 
 def _arrays_of(path):

@@ -166,8 +166,13 @@ def fingerprint(federation):
     """Digest of all rows and their weights, which tells other data of the same sizes apart."""
     rows, digest = federation.rows, hashlib.sha256()
     for piece in rows if isinstance(rows, tuple) else _pieces(federation):
-        digest.update(np.ascontiguousarray(piece).data)
+        digest.update(little_endian(piece).data)
     return digest.hexdigest()
+
+
+def little_endian(array):
+    """The array, contiguous, in the byte order of most machines, so that digests are theirs."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
 
 def _pieces(federation):

@@ -600,6 +600,19 @@ def test_names_types_shapes_and_numbers_make_a_digest():
     assert _checkpoint._digest({"b": numbers, "a": numbers + 1}) != both
 
 
+@every_case
+def test_a_checkpoint_of_a_machine_of_another_byte_order(estimator, data, tmp_path):
+    path = tmp_path / "run.npz"
+    whole = clone(estimator).set_params(random_state=0, eval_every=None).fit(data())
+    clone(whole).set_params(max_iter=5, checkpoint=path).fit(data())
+    with np.load(path) as file:
+        swapped = {name: file[name].astype(file[name].dtype.newbyteorder()) for name in file.files}
+    del swapped["digest"]
+    np.savez(path, **swapped, digest=np.array(_checkpoint._digest(swapped)))
+    assert all(array.dtype.isnative for array in _checkpoint._read(path)[1].values())
+    assert_same_fit(clone(whole).fit(data(), resume_from=path), whole)
+
+
 def test_a_save_with_a_setting_that_this_fit_does_not_know(tmp_path):
     path, state = tmp_path / "run.npz", {"round": 3}
     _checkpoint.save(path, {"seed": 0, "momentum": 0.9}, state)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from functools import partial
+from hashlib import sha256
 from itertools import pairwise
 from math import comb, inf
 
@@ -560,6 +561,14 @@ def test_fingerprints_know_the_rows_of_clients():
         changed[client][row, 1] += 1e-9
         fingerprints.add(fingerprint(stack(changed)))
     assert len(fingerprints) == 5
+
+
+def test_a_fingerprint_is_that_of_little_endian_rows_on_any_machine():
+    federation = stack(ragged_clients((4, 1, 3)))
+    little = sha256(federation.rows.astype("<f8").tobytes()).hexdigest()
+    for order in "<>":
+        rows = federation.rows.astype(f"{order}f8")
+        assert fingerprint(federation._replace(rows=rows)) == little
 
 
 def test_counts_of_a_history_are_integers():

@@ -196,7 +196,7 @@ class LowRankModel(Model):
 
     def constants(self):
         """Shape of the matrix."""
-        return np.array(self.pooled.support.shape)
+        return np.array(self.pooled.support.shape, dtype=np.int64)
 
     # ---- server
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _checkpoint
-from .._federation import fingerprint
+from .._federation import fingerprint, little_endian
 from .._history import History
 from .._parameters import check_number
 from ._base import ServerState
@@ -129,7 +129,7 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         "seed": problem.seed,
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
-        "lengths of clients": _digest(federation.lengths),
+        "lengths of clients": _digest(federation.lengths.astype(np.int64)),
         "weights of rows": None
         if federation.sample_weight is None
         else _digest(federation.sample_weight.values),
@@ -244,5 +244,4 @@ def _named(value):
 
 
 def _digest(array):
-    array = np.ascontiguousarray(array)
-    return f"{array.shape} {hashlib.sha256(array.tobytes()).hexdigest()[:16]}"
+    return f"{array.shape} {hashlib.sha256(little_endian(array).tobytes()).hexdigest()[:16]}"
