@@ -44,8 +44,8 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
     --------
     >>> import numpy as np
     >>> from skfedem.participation import draw_active
-    >>> draw_active(np.random.default_rng(0), n_clients=4, participation=1.0)
-    array([0, 1, 2, 3])
+    >>> draw_active(np.random.default_rng(0), n_clients=4, participation=1.0).tolist()
+    [0, 1, 2, 3]
     """
     if not isinstance(generator, np.random.Generator):
         raise TypeError(

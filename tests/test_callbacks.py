@@ -239,8 +239,9 @@ def test_in_a_pipeline_and_a_grid_search(estimator, clients):
 @pytest.mark.filterwarnings("ignore:The estimator FunctionTransformer does not support")
 @every_estimator
 @pytest.mark.parametrize("tool", ["alone", "pipeline", "search"])
-def test_progress_bars_name_the_estimator(tool, estimator, clients, capsys):
+def test_progress_bars_name_the_estimator(tool, estimator, clients, capsys, monkeypatch):
     pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "80")  # names are cut where a terminal is narrow
     watched = clone(estimator)
     if tool == "pipeline":
         watched = make_pipeline(FunctionTransformer(), watched)

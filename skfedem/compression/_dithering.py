@@ -70,8 +70,8 @@ class Dithering(Stepped):
     0.02
     >>> sent = operator.compress([3.0, -4.0], [0.5, 0.5])
     >>> data = operator.encode(sent)
-    >>> len(data), operator.n_bytes(sent)
-    (12, array([12]))
+    >>> len(data), operator.n_bytes(sent).tolist()
+    (12, [12])
     >>> operator.decode(data)
     array([ 3., -4.])
     """

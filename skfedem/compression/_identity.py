@@ -22,8 +22,8 @@ class Identity(Operator):
     >>> from skfedem.compression import Identity
     >>> Identity().compress([1.5, -2.0], np.zeros(2))
     array([ 1.5, -2. ])
-    >>> Identity().n_bytes([1.5, -2.0])
-    array([20])
+    >>> Identity().n_bytes([1.5, -2.0]).tolist()
+    [20]
     """
 
     def __post_init__(self) -> None:
