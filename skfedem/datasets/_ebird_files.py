@@ -44,6 +44,7 @@ _UNREADABLE = (
     EOFError,
     ValueError,
     AssertionError,  # of an archive without a file
+    AttributeError,  # the same, where python -O leaves assertions out
     gzip.BadGzipFile,
     lzma.LZMAError,
     tarfile.TarError,
