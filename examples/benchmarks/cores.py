@@ -50,7 +50,7 @@ def start(X, n_components, covariance_type):
 
 def idle_seconds():
     """Time that the processors have spent idle since the machine was started, added up."""
-    with open("/proc/stat") as file:
+    with open("/proc/stat", encoding="utf-8") as file:
         return int(file.readline().split()[4]) / os.sysconf("SC_CLK_TCK")
 
 
@@ -139,6 +139,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--patience", type=float, default=0)
     options = parser.parse_args()
+    if not hasattr(time, "pthread_getcpuclockid"):
+        parser.error("the clocks of threads are read, which needs Linux")
     warnings.simplefilter("ignore")
     print(f"{os.cpu_count()} processors")
     print(f"{'':34s} shortest round, ms     ratio of   ratio of  busiest thread  same")

@@ -17,7 +17,6 @@ rounds  rounds until the objective is right to 1e-6 on real counts: oystercatche
 import argparse
 import multiprocessing
 import os
-import resource
 import sys
 import time
 import warnings
@@ -72,7 +71,11 @@ def limited(function, *arguments):
 
 
 def peak_megabytes():
-    """Most memory that this process has ever held."""
+    """Most memory that this process has ever held; NaN on Windows, which does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return np.nan
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 

@@ -75,6 +75,8 @@ def main():
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--longest", type=float, default=2.0, help="seconds until a kill")
     options = parser.parse_args()
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        parser.error("processes are forked, which needs Linux or another Unix system")
     # Processes begin with everything imported.
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["skfedem"])

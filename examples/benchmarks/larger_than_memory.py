@@ -10,7 +10,7 @@ deleted at the end.
 
 import argparse
 import multiprocessing
-import resource
+import sys
 import tempfile
 import threading
 import time
@@ -42,7 +42,7 @@ def write(folder, n_rows):
 
 def private_memory():
     """Memory that this process holds for itself, in bytes: no pages of files."""
-    with open("/proc/self/status") as file:
+    with open("/proc/self/status", encoding="utf-8") as file:
         (line,) = (line for line in file if line.startswith("RssAnon"))
     return 1024 * int(line.split()[1])
 
@@ -66,6 +66,8 @@ class Peak(threading.Thread):
 
 def limited(limit):
     """Let this process allocate no more than so many bytes."""
+    import resource
+
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -124,6 +126,8 @@ def main():
     parser.add_argument("--limit-megabytes", type=int, default=512)
     parser.add_argument("--folder", help="where to write; needs twice the gigabytes for a while")
     options = parser.parse_args()
+    if sys.platform != "linux":
+        parser.error("memory is limited, and read from /proc, which needs Linux")
     limit = options.limit_megabytes * MEGABYTE
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)

@@ -10,8 +10,9 @@ the fit and what the control variates take.
 """
 
 import argparse
+import mmap
 import multiprocessing
-import resource
+import sys
 import time
 import warnings
 
@@ -34,13 +35,15 @@ def table(n_clients, rows_each, *, shuffled):
 
 def peak():
     """Largest memory this process has had so far, in bytes."""
+    import resource
+
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def resident():
     """Memory of this process now, in bytes."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+    with open("/proc/self/statm", encoding="utf-8") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
 
 
 def measured(n_clients, rows_each, shuffled, rounds, repeats):
@@ -87,6 +90,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--shuffled", action="store_true", help="labels in no order")
     options = parser.parse_args()
+    if sys.platform != "linux":
+        parser.error("memory is read from /proc, which needs Linux")
     print("  clients  set-up   round  (fastest)    data + controls   beyond them")
     for n_clients in options.clients:
         arguments = (
