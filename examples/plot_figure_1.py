@@ -96,8 +96,8 @@ for name, of_name in runs.items():
     print(f"{name}, {len(epochs) - 1:,} rounds")
     for at in np.unique(np.linspace(0, EPOCHS[name], 11)[1:].astype(int)):
         print(
-            f"  epoch {at:4}: ||h||² {level(epochs, mean_field, at):.1e}   "
-            f"||H||² {level(epochs, field, at):.1e}"
+            f"  epoch {at:4}: ||h||^2 {level(epochs, mean_field, at):.1e}   "
+            f"||H||^2 {level(epochs, field, at):.1e}"
         )
 
 # %%

@@ -62,7 +62,7 @@ CHOLESTEROL = 2
 def heart_tables(path):
     """Names of hospitals and of features, a table (patients, 5) each, and who is ill."""
     names = ["age", "trestbps", "chol", "thalach", "oldpeak"]
-    with open(path, newline="") as file:
+    with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     hospitals = list(dict.fromkeys(row["hospital"] for row in rows))
     own = [[row for row in rows if row["hospital"] == hospital] for hospital in hospitals]

@@ -124,11 +124,11 @@ SETTINGS = {
     "max_epochs": n_epochs,
     "tol": 0,
 }
-FAST = f"VR-FedEM, γ = {10 * step_size:g}"
+FAST = f"VR-FedEM, step {10 * step_size:g}"
 VARIANCE_REDUCED = {"solver": "vr_fedem", "n_inner": n_rows // BATCH_SIZE}
 SOLVERS = {
-    f"FedEM, γ = {step_size:g}": {"solver": "fedem", "step_size": step_size},
-    f"VR-FedEM, γ = {step_size:g}": {**VARIANCE_REDUCED, "step_size": step_size},
+    f"FedEM, step {step_size:g}": {"solver": "fedem", "step_size": step_size},
+    f"VR-FedEM, step {step_size:g}": {**VARIANCE_REDUCED, "step_size": step_size},
     FAST: {**VARIANCE_REDUCED, "step_size": 10 * step_size},
 }
 runs = {
@@ -177,14 +177,14 @@ def table(model, n_rows=5):
 
 for solver, model in runs.items():
     print(f"{solver}, {model.n_iter_:,} rounds, log-likelihood {model.score(X):.3f} nats per row")
-    print(f"  {'epoch':>6} {'steps':>6}  {'||H||²':>7}  {'||h||²':>7}  weights in descending order")
+    print(f"  {'epoch':>6} {'steps':>6}  {'||H||^2':>7}  {'||h||^2':>7}  weights, largest first")
     for epoch, steps, field, mean_field, *weights in table(model):
         listed = " ".join(f"{weight:.3f}" for weight in weights)
         print(f"  {epoch:6.0f} {steps:6.1f}  {field:.1e}  {mean_field:.1e}  {listed}")
 print(f"EM on the pooled rows, {pooled.n_iter_} iterations, {pooled.score(X):.3f} nats per row")
 shown = [1, 3, 10, 30]
 values = " ".join(f"{value:.1e}" for value in pooled.history_["mean_field_sq_norm"][shown])
-print(f"  ||h||² after {', '.join(map(str, shown))} iterations: {values}")
+print(f"  ||h||^2 after {', '.join(map(str, shown))} iterations: {values}")
 print("  weights", " ".join(f"{weight:.3f}" for weight in np.sort(pooled.weights_)[::-1]))
 
 # %%

@@ -120,7 +120,7 @@ def ending(of_runs, weight):
 for (name, reading, algorithm), of_runs in runs.items():
     error, mean_field = ending(of_runs, pooled[name].weights_[0])
     print(
-        f"{name}, {reading}, {algorithm}: weight off by {error:.1e}, ||h||² {mean_field:.1e}, "
+        f"{name}, {reading}, {algorithm}: weight off by {error:.1e}, ||h||^2 {mean_field:.1e}, "
         f"at the end {of_runs[:, 2, -1].mean():.1e}"
     )
 

@@ -25,7 +25,7 @@ from skfedem import FederatedGaussianMixture
 from skfedem.datasets import make_fedem_mixture
 from skfedem.theory import noise_factor
 
-parser = argparse.ArgumentParser(description="Mean ||h||² over runs for several p.")
+parser = argparse.ArgumentParser(description="Mean ||h||^2 over runs for several p.")
 parser.add_argument("--runs", type=int, default=5)
 parser.add_argument("--epochs", type=int, default=200)
 parser.add_argument("--full", action="store_true", help="50 runs of 500 epochs")
@@ -100,7 +100,7 @@ n_clients = len(data.clients)
 for p, (epochs, values) in curves.items():
     below = np.append(epochs[values < 1e-3], np.nan)[0]
     print(
-        f"p = {p:4}: ||h||² < 1e-3 after {below:3.0f} epochs; floor {floors[p]:.1e}, "
+        f"p = {p:4}: ||h||^2 < 1e-3 after {below:3.0f} epochs; floor {floors[p]:.1e}, "
         f"{floors[p] / floors[1.0]:.1f} times that of p = 1 (bound of Theorem 4: "
         f"{noise_factor(n_clients, 1.0, p) / noise_factor(n_clients, 1.0):.1f} times)"
     )

@@ -99,8 +99,8 @@ for solver, of_solver in runs.items():
     for at in np.unique(np.linspace(0, options.epochs, 6)[1:].astype(int)):
         weights, fields = of_solver[:, :, at - 1].T
         print(
-            f"  epoch {at:3}: weight {weights.mean():.5f} ± {weights.std():.0e}, "
-            f"mean ||h||² {fields.mean():.1e}"
+            f"  epoch {at:3}: weight {weights.mean():.5f} +- {weights.std():.0e}, "
+            f"mean ||h||^2 {fields.mean():.1e}"
         )
 
 # %%

@@ -633,7 +633,7 @@ def test_bad_parameters(tmp_path, kwargs, error, message):
 
 def test_an_open_file_is_no_path(tmp_path):
     path = write_ebd(tmp_path, [seen("S1")])
-    with path.open() as file, pytest.raises(TypeError, match="ebd_path to be a path, got <_io"):
+    with path.open("rb") as file, pytest.raises(TypeError, match="ebd_path to be a path, got <_io"):
         read_ebird(file)
 
 

@@ -276,7 +276,8 @@ def test_table_of_hospitals(hospitals, tmp_path):
     path = tmp_path / "heart.csv"
     path.write_text(
         "hospital,age,sex,trestbps,chol,thalach,oldpeak,num\n"
-        "a,60,1,120,200,150,1.5,0\na,50,0,0,0,140,0,2\nb,70,1,130,210,,-1,1\n"
+        "a,60,1,120,200,150,1.5,0\na,50,0,0,0,140,0,2\nb,70,1,130,210,,-1,1\n",
+        encoding="utf-8",
     )
     names, features, tables, ill = hospitals.heart_tables(path)
     assert names == ["a", "b"]

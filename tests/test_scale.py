@@ -392,7 +392,7 @@ def step_size(round_number):
     import skfedem._parallel
     skfedem._parallel._WORTH_SHARING = 0.0
     blas = max((library["num_threads"] for library in threadpool_info()), default=1)
-    with open(Path(sys.argv[1], str(os.getpid())), "a") as file:
+    with open(Path(sys.argv[1], str(os.getpid())), "a", encoding="utf-8") as file:
         print(threading.active_count(), blas, file=file)
     return 0.5
 
@@ -417,7 +417,7 @@ def test_a_grid_search_in_processes_has_one_thread_in_each(tmp_path):
     main, in_processes, one_by_one = found.stdout.splitlines()
     assert in_processes == one_by_one
     recorded = {
-        file.name: [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
+        file.name: [tuple(map(int, line.split())) for line in file.read_text("utf-8").splitlines()]
         for file in tmp_path.iterdir()
     }
     assert {blas for lines in recorded.values() for _, blas in lines} == {1}

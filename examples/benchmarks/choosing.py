@@ -11,6 +11,7 @@ prints the table of doc/choosing.rst as rows of a list-table.
 """
 
 import argparse
+import sys
 import warnings
 
 import numpy as np
@@ -20,6 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture
 
+sys.stdout.reconfigure(encoding="utf-8")  # the documentation's, whatever the console has
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--seeds", type=int, default=3)
 parser.add_argument("--max-iter", type=int, default=20_000)

@@ -70,7 +70,7 @@ def oystercatchers(folder):
 
 def great_egrets(folder):
     """Nesting pairs (colonies, years), of colonies that were counted in three years or more."""
-    with open(folder / "everglades" / "maxcounts.csv", newline="") as file:
+    with open(folder / "everglades" / "maxcounts.csv", newline="", encoding="utf-8") as file:
         counts = [row for row in csv.DictReader(file) if row["species"] == "greg"]
     colonies, colony = np.unique([row["colony"] for row in counts], return_inverse=True)
     years, year = np.unique([int(row["year"]) for row in counts], return_inverse=True)

@@ -207,6 +207,7 @@ def main():
     parser.add_argument("--quick", dest="which", action="store_const", const="quick")
     which = parser.parse_args().which or "corners"
     warnings.simplefilter("ignore")
+    sys.stdout.reconfigure(encoding="utf-8")  # the documentation's, whatever the console has
     table, failed = None, 0
     with threadpool_limits(limits=1):
         for setting in settings(which):

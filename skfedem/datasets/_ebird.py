@@ -156,7 +156,8 @@ def read_ebird(
     >>> rows += [["Mallard", "Anas platyrhynchos", "3", "L2", "2020-03-01", "obsr1", "S2", ""]]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "ebd.txt"
-    ...     _ = path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    ...     text = "".join("\t".join(row) + "\n" for row in rows)
+    ...     _ = path.write_text(text, encoding="utf-8")
     ...     data = read_ebird(path)
     >>> data.clients
     [array([[ 0.,  0., 12.],
