@@ -152,7 +152,10 @@ def _read(path):
             f"{header['version']}. Resume with the version of skfedem that wrote it."
         )
     # Those of a machine of another byte order are brought into that of this one.
-    native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}
+    native = {
+        name: array.astype(array.dtype.newbyteorder("="), copy=False)
+        for name, array in arrays.items()
+    }
     return header["identity"], native
 
 
