@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
+
+# Where this thread's advice is kept instead of being given, if it is.
+_KEPT: ContextVar[list | None] = ContextVar("kept", default=None)
 
 
 def plural(count, noun):
@@ -44,6 +48,10 @@ def naming(where):
 
 def warn(message, category):
     """Warn at the user's line: that of the nearest caller outside this package and scikit-learn."""
+    kept = _KEPT.get()
+    if kept is not None:
+        kept.append((message, category))
+        return
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and _is_ours(frame):
         frame, level = frame.f_back, level + 1
@@ -51,11 +59,19 @@ def warn(message, category):
 
 
 @contextmanager
-def muted():
-    """Silence the package's advice: that of steps on the way to a result says nothing of it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
+def kept_back():
+    """Keep the package's advice back, in a list of messages and their categories.
+
+    That of steps on the way to a result is not for the user. Other threads give theirs: this is not
+    ``warnings.catch_warnings``, whose filters are those of all threads, and stay for good if it
+    ends in another order than it began.
+    """
+    advice: list = []
+    token = _KEPT.set(advice)
+    try:
+        yield advice
+    finally:
+        _KEPT.reset(token)
 
 
 def _is_ours(frame):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from itertools import chain
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from sklearn.base import clone
 
 from ._client_vectors import weighted_sum
 from ._held_out import split_cells
-from ._messages import muted, naming
+from ._messages import kept_back, naming
 from ._parallel import n_workers, single_threaded_libraries
 from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
@@ -171,14 +170,14 @@ def _splits(cells, folds):
 
 
 def _trials_in_worker(imputer, cells, folds, penalties, patience):
-    """Trials of a path, in a process that may have other filters and numbers of threads."""
-    with muted(), single_threaded_libraries():
+    """Trials of a path, in a process that keeps no advice back and may have more threads."""
+    with kept_back(), single_threaded_libraries():
         # Split here: cells are sent once, where the splits have each of them once a fold.
         return list(path_trials(imputer, _splits(cells, folds), penalties, patience))
 
 
 def refit(imputer, best, path, X, **data):
-    """Fit the best trial to all cells, down its path; return the warnings of the last fit.
+    """Fit the best trial to all cells, down its path; return the advice of the last fit.
 
     Stopped from the keyboard, it ends with what it has reached, for the search was complete.
     """
@@ -186,10 +185,9 @@ def refit(imputer, best, path, X, **data):
     last = {**imputer.get_params(), "penalty": best.penalty}
     imputer.set_params(eval_every=None, verbose=0)
     # Where warnings are errors, they must not cost the search.
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
+    with kept_back() as advice:
         try:
-            with muted():
+            with kept_back():
                 for penalty in path[path > best.penalty].tolist():
                     _fit_step(imputer, penalty, X, **data)
             imputer.set_params(**last).fit(X, **data)
@@ -199,7 +197,7 @@ def refit(imputer, best, path, X, **data):
             imputer._stopped_by = "keyboard"
     imputer.set_params(warm_start=False)
     imputer._memory = None  # nobody goes on from it
-    return given
+    return advice
 
 
 def _fit_step(imputer, penalty, X, **data):

@@ -20,7 +20,7 @@ from ._held_out import deal_cells
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._matrix_warnings import instead_of_more_rounds
-from ._messages import muted, naming, plural, warn
+from ._messages import kept_back, naming, plural, warn
 from ._parameters import check_choice, check_number, check_rank
 from ._penalty_grid import checked_grid
 from ._penalty_path import follow_paths, index_of_best, largest_penalty, refit, tabulated
@@ -327,7 +327,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             :meth:`FederatedMatrixImputer.fit`.
         """
         # Warnings about parameters and data are left to the last fit.
-        with muted():
+        with kept_back():
             grid = self._checked_grid()
             (seed,) = seeds_of_runs(self.random_state, 1)
             cells = check_cells(
@@ -350,7 +350,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         results, best_index = tabulated(trials), index_of_best(trials)
         best = trials[best_index]
         path = paths[best.effects_penalty]
-        given = refit(imputer, best, path, X, clients=clients, shape=shape)
+        advice = refit(imputer, best, path, X, clients=clients, shape=shape)
         store(
             self,
             features_of(imputer),
@@ -363,8 +363,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             n_splits_=self.n_splits,
             n_iter_=imputer.n_iter_,
         )
-        for warning in given:
-            warn(str(warning.message), warning.category)
+        for message, category in advice:
+            warn(message, category)
         self._warn(trials, imputer, is_last=len(path) > 1 and best.penalty == path[-1])
         return self
 

@@ -1,6 +1,7 @@
 """Rank and penalty by held-out cells: the path, the split, the scores, and real counts."""
 
 import os
+import threading
 import warnings
 from copy import copy
 from pathlib import Path
@@ -658,6 +659,30 @@ def test_it_warns_once():
     (warning,) = caught
     assert str(warning.message).startswith("1 of 5 clients have no observed cell")
     assert warning.filename == __file__
+
+
+def test_a_search_leaves_the_warnings_of_other_threads_alone():
+    begun, said = threading.Event(), []
+
+    def another():
+        begun.wait()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            FederatedMatrixImputer(max_iter=1).fit(clients_of())
+        said.extend(str(warning.message) for warning in caught)
+
+    def step_size(k):  # of rounds of the search, and of the last fit
+        begun.set()
+        thread.join()
+        filters.append(list(warnings.filters))
+        return 1.0
+
+    filters = [list(warnings.filters)]
+    thread = threading.Thread(target=another, daemon=True)
+    thread.start()
+    FederatedMatrixImputerCV(penalties=[9.0], **QUICK, step_size=step_size).fit(clients_of())
+    assert len(said) == 1 and said[0].startswith("Not converged")
+    assert len(filters) > 3 and all(seen == filters[0] for seen in filters)
 
 
 def test_it_says_how_many_fits_did_not_converge():

@@ -1,9 +1,12 @@
 """Where a fit starts: every init, what clients send for it, given and warm starts, n_init."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from mixtures import CENTERS, CLIENTS, COMPONENTS, EXACT, N_SAMPLES, X
@@ -30,6 +33,21 @@ def test_kmeans_finds_components_that_no_client_has_alone():
     clients = [X[g == COMPONENTS] for g in range(3)]
     gm = FederatedGaussianMixture(3, max_iter=0, random_state=0).fit(clients)
     assert adjusted_rand_score(COMPONENTS, gm.predict(X)) == 1
+
+
+def test_kmeans_mutes_no_warning_but_its_own(monkeypatch):
+    # Other threads have the same filters: what they warn of meanwhile is not muted either.
+    fit = mixture_assignment.KMeans.fit
+
+    def meanwhile(self, *arguments, **options):
+        warnings.warn("Not converged, says another thread", ConvergenceWarning, stacklevel=1)
+        return fit(self, *arguments, **options)
+
+    monkeypatch.setattr(mixture_assignment.KMeans, "fit", meanwhile)
+    alike = 1 + np.spacing(1.0) * np.arange(8)[:, None]  # of which k-means makes two clusters
+    with pytest.warns(ConvergenceWarning) as caught:
+        FederatedGaussianMixture(3, random_state=0).fit([alike, alike + 1])
+    assert {str(warning.message) for warning in caught} == {"Not converged, says another thread"}
 
 
 def test_random_probabilities_are_each_clients_own(monkeypatch):

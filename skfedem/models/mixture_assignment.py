@@ -29,6 +29,8 @@ _COMMON = 0.5
 _MANY = 5
 # scikit-learn's default.
 _KMEANS_TOL = 1e-4
+# How its warning of clusters without rows begins.
+_FEWER_CLUSTERS = "Number of distinct clusters"
 # Share of every component given to the others where a component starts with no rows.
 _BLEND = 0.01
 
@@ -267,8 +269,9 @@ def _sample(rng, start, stop):
 def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None, tol=_KMEANS_TOL):
     kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed, tol=tol)
     with warnings.catch_warnings():
-        # Fewer distinct rows than clusters: fewer centroids are sent, which is all there is.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        # Rows that are alike up to rounding have fewer clusters, which is all there is. No other
+        # message: filters are those of all threads, whose fits may warn meanwhile.
+        warnings.filterwarnings("ignore", _FEWER_CLUSTERS, ConvergenceWarning)
         return kmeans.fit(rows, sample_weight=sample_weight)
 
 
