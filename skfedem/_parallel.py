@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import ExitStack
-from functools import cache
+from contextvars import copy_context
+from functools import cache, partial
 from queue import SimpleQueue
 from time import perf_counter
 
@@ -104,7 +105,8 @@ class Workers:
         n_sent = 0
         try:
             while n_sent < self._n_workers - 1:
-                self._errands.put(errand)
+                # In the context of the fit, which has the user's settings, such as numpy.errstate.
+                self._errands.put(partial(copy_context().run, errand))
                 n_sent += 1
             work()
         finally:

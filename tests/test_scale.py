@@ -3,6 +3,8 @@
 import mmap
 import subprocess
 import sys
+import threading
+from contextvars import ContextVar
 from itertools import pairwise
 from time import sleep
 
@@ -375,6 +377,19 @@ def test_after_an_error_no_group_is_begun(threads_always_pay):
         n_begun = len(begun)
         sleep(0.1)  # time for twenty groups
     assert len(begun) == n_begun
+
+
+def test_workers_have_the_context_of_the_fit(threads_always_pay):
+    setting, both = ContextVar("setting", default="another thread's"), threading.Barrier(2)
+
+    def group(number):
+        both.wait(60)  # until each of two threads has one
+        return setting.get()
+
+    setting.set("the user's")
+    with Workers(2) as workers:
+        workers.map(str, [0, 1], "round")
+        assert workers.map(group, [0, 1], "round") == ["the user's"] * 2
 
 
 NESTED = """
