@@ -1,8 +1,9 @@
 """Streams: each call of partial_fit is a round, or some, on rows that are read once."""
 
 import pickle
+import sys
 import warnings
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from decimal import Decimal
 
@@ -19,6 +20,7 @@ from sklearn.mixture import GaussianMixture
 from problems import quiet_fit as fit
 from problems import stack
 from skfedem import FederatedGaussianMixture
+from skfedem._input.clients import store
 from skfedem.compression import Dithering
 from skfedem.datasets import split_clients
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
@@ -814,6 +816,28 @@ def test_features_are_those_of_the_first_call():
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         gm.partial_fit(X)
     assert gm.feature_names_in_.tolist() == ["a", "b"]
+
+
+def test_another_thread_copies_one_fit_at_any_moment():
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    gm, copies = FederatedGaussianMixture(2, random_state=0).partial_fit(frame), []
+
+    def watch(frame, event, argument):  # before each line of `store`
+        if frame.f_code is store.__code__:
+            copies.append(vars(copy(gm)))
+            return watch
+
+    before, others = vars(copy(gm)), sys.gettrace()
+    sys.settrace(watch)
+    try:
+        gm.partial_fit(frame)
+    finally:
+        sys.settrace(others)
+    assert len(copies) > 2
+    for seen in copies:
+        whole = before if seen["n_iter_"] == 1 else vars(gm)
+        assert seen.keys() == whole.keys()
+        assert all(seen[name] is whole[name] for name in whole)
 
 
 def test_what_was_copied_before_a_call_is_left_alone():

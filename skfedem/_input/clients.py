@@ -256,9 +256,13 @@ def check_columns_of_fit(estimator, X):
 
 
 def store(estimator, known, **attributes):
-    """Set all fitted attributes at once, among them ``features_of`` the fit."""
-    vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
-    vars(estimator).update(known, **attributes)
+    """Set all fitted attributes at once, among them ``features_of`` the fit.
+
+    A copy that another thread takes meanwhile has those of one fit.
+    """
+    vars(estimator).update({**known, **attributes})
+    if "feature_names_in_" not in known:
+        vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
 
 
 def each_client(X, answer):
