@@ -283,13 +283,12 @@ def draw_minibatches(uniforms, lengths, *, replacement):
         return (uniforms * lengths[:, None]).astype(np.intp)
     n_clients, batch_size = uniforms.shape
     batches = np.empty((n_clients, batch_size), dtype=np.intp)
-    taken = np.zeros((n_clients, int(lengths.max(initial=0))), dtype=bool)
-    every = np.arange(n_clients)
+    taken, first = np.zeros(int(lengths.sum()), dtype=bool), offsets_of(lengths)[:-1]
     for j in range(batch_size):
         newest = lengths - batch_size + j
         drawn = (uniforms[:, j] * (newest + 1)).astype(np.intp)
-        batches[:, j] = np.where(taken[every, drawn], newest, drawn)
-        taken[every, batches[:, j]] = True
+        batches[:, j] = np.where(taken[first + drawn], newest, drawn)
+        taken[first + batches[:, j]] = True
     return batches
 
 
