@@ -157,14 +157,15 @@ class Reader:
                 "that encoded."
             )
         self._body = data[1:-2]
-        self._bits = np.unpackbits(np.frombuffer(self._body, np.uint8))
         self._start = 0
 
     def _take(self, n_bits):
         start, self._start = self._start, self._start + n_bits
-        if self._start > len(self._bits):
-            raise damaged(f"at least {self._start} bits", len(self._bits))
-        return self._bits[start : self._start]
+        if self._start > 8 * len(self._body):
+            raise damaged(f"at least {self._start} bits", 8 * len(self._body))
+        # Only the bytes that hold these bits: most of a message may be floats.
+        own = np.frombuffer(self._body, np.uint8)[start // 8 : -(-self._start // 8)]
+        return np.unpackbits(own)[start % 8 :][:n_bits]
 
     def numbers(self, n_numbers, width):
         digits = self._take(n_numbers * width).reshape(n_numbers, width).astype(np.int64)
