@@ -247,8 +247,9 @@ def _draw_means(n_components, n_features, separation, rng):
     best, best_distance = None, -1.0
     for _ in range(_N_MEANS_DRAWN):
         means = rng.standard_normal((n_components, n_features))
-        distances = np.linalg.norm(means[:, None] - means, axis=2)
-        closest = distances[np.triu_indices(n_components, 1)].min()
+        closest = min(
+            np.linalg.norm(means[k:] - mean, axis=1).min() for k, mean in enumerate(means[:-1], 1)
+        )
         if closest > best_distance:
             best, best_distance = means, closest
     return best * (separation / best_distance)
@@ -269,11 +270,13 @@ def _draw_covariances(covariance_type, n_components, n_features, rng):
 
 
 def _component_factors(covariances, covariance_type, n_components, n_features):
-    """Matrix A of each component with A Aᵀ = its covariance."""
+    """Yield the matrix A of each component with A Aᵀ = its covariance."""
     if covariance_type in ("full", "tied"):
         shape = n_components, n_features, n_features
-        return np.broadcast_to(np.linalg.cholesky(covariances), shape)
-    return np.sqrt(covariances).reshape(n_components, -1, 1) * np.eye(n_features)
+        yield from np.broadcast_to(np.linalg.cholesky(covariances), shape)
+        return
+    for deviations in np.sqrt(covariances):
+        yield deviations * np.eye(n_features)
 
 
 def _simulate(n_clients, n_samples, mixture, heterogeneity, rng):
@@ -284,9 +287,9 @@ def _simulate(n_clients, n_samples, mixture, heterogeneity, rng):
     components = rng.choice(n_components, size=n_rows, p=weights)
     factors = _component_factors(covariances, covariance_type, n_components, n_features)
     rows = rng.standard_normal((n_rows, n_features))
-    for component in range(n_components):
+    for component, factor in enumerate(factors):
         drawn = components == component
-        rows[drawn] = means[component] + rows[drawn] @ factors[component].T
+        rows[drawn] = means[component] + rows[drawn] @ factor.T
 
     # Last, so that the split cannot change the rows.
     labels = _deal(components, n_clients, heterogeneity, rng)
