@@ -93,13 +93,13 @@ def sums_of_nearest(model, centers, features, lengths, sample_weight=None):
     A row goes to the nearest of ``centers`` (n_components, n_features, standard units) by the
     distance in the rows' own units, as k-means has it.
     """
-    mixing = model.units.mixing
-    coefficients = np.zeros((model.n_components, model.n_functions))
+    mixing, linear = model.units.mixing, features[: 1 + model.n_features]
+    coefficients = np.empty((model.n_components, len(linear)))
     coefficients[:, 0] = -0.5 * np.square(centers @ mixing).sum(axis=1)
-    coefficients[:, 1 : 1 + model.n_features] = centers @ mixing @ mixing.T
-    likeness = coefficients @ features
+    coefficients[:, 1:] = centers @ mixing @ mixing.T
+    likeness = coefficients @ linear
     # Of centres that are equally near up to rounding, the first.
-    rounding = ROUNDING * (np.abs(coefficients) @ np.abs(features)).max(axis=0)
+    rounding = ROUNDING * (np.abs(coefficients) @ np.abs(linear)).max(axis=0)
     closest = (likeness >= likeness.max(axis=0) - rounding).argmax(axis=0)
     posterior = np.equal(closest, np.arange(model.n_components)[:, None]).astype(float)
     return model.assigned(posterior, features, lengths, sample_weight)
