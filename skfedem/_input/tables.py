@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from mmap import mmap
 from os import PathLike
@@ -104,11 +104,12 @@ def refuse_dates(table, where=""):
     dtypes = getattr(table, "dtypes", None)
     if dtypes is None or not hasattr(table, "columns"):
         return
-    for name, dtype in zip(table.columns, dtypes, strict=True):
+    for k, dtype in enumerate(dtypes):
         is_polars_date = hasattr(dtype, "is_temporal") and dtype.is_temporal()
         if is_polars_date or getattr(dtype, "kind", "O") in "mM":
             raise ValueError(
-                f"Expected numbers{where}, got dtype {dtype} in column {name!r}. {_ENCODE}"
+                f"Expected numbers{where}, got dtype {dtype} in column {table.columns[k]!r}. "
+                f"{_ENCODE}"
             )
 
 
@@ -273,7 +274,7 @@ def refuse_what_is_no_table(X):
         raise ValueError(
             f"Expected a table with at least one feature, got a {kind} without columns."
         )
-    refuse_repeated_names(X)
+    _refuse_repeated(list(getattr(X, "columns", ())))
 
 
 def refuse_vectors(X, clients=None):
@@ -350,17 +351,18 @@ def column_names(table, k):
             f"Expected the column names of client {k} to be strings, all of them or none, got "
             f"{shorten(names)}. Convert them with X.columns.astype(str)."
         )
-    refuse_repeated_names(table, f" for client {k}")
+    _refuse_repeated(names, f" for client {k}")
     return names if any(are_strings) else None
 
 
-def refuse_repeated_names(table, whose=""):
-    """Raise for a table with two columns of one name, whatever names are."""
-    names = list(getattr(table, "columns", ()))
-    if not all(isinstance(name, Hashable) for name in names):
+def _refuse_repeated(names, whose=""):
+    """Raise for two columns of one name, whatever names are."""
+    try:
+        are_different = len(set(names)) == len(names)
+    except TypeError:
         return  # these are the columns themselves, of pyarrow
-    name, times = max(Counter(names).items(), key=lambda item: item[1], default=(None, 0))
-    if times > 1:
+    if not are_different:
+        ((name, times),) = Counter(names).most_common(1)
         name = repr(name) if isinstance(name, str) else name
         raise ValueError(
             f"Expected columns with different names{whose}, got {name} {times} times. Rename them."
