@@ -5,6 +5,7 @@ constant pixels dropped, reduced to 20 features, where the four idx files are fo
 else as many simulated rows. 100 clients with 700 rows each, 10 components.
 
     python examples/benchmarks/mixture_speed.py [--data DATA] [--covariance-type tied] [--repeats 7]
+    python examples/benchmarks/mixture_speed.py --covariance-type full --features 50 --components 3
 """
 
 import argparse
@@ -22,29 +23,29 @@ from threadpoolctl import threadpool_limits
 from skfedem import FederatedGaussianMixture
 
 DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
-N_CLIENTS, N_COMPONENTS, N_FEATURES, N_SAMPLES, BATCH_SIZE = 100, 10, 20, 70_000, 20
+N_CLIENTS, N_SAMPLES, BATCH_SIZE = 100, 70_000, 20
 ROUNDS_PER_EPOCH = N_SAMPLES // (N_CLIENTS * BATCH_SIZE)
 
 
-def mnist(folder):
-    """MNIST's images as (70000, 20) principal components."""
+def mnist(folder, n_features=20):
+    """MNIST's images as (70000, n_features) principal components."""
     images = []
     for name in ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"):
         with gzip.open(folder / name) as file:
             images.append(np.frombuffer(file.read(), dtype=np.uint8, offset=16).reshape(-1, 784))
     pixels = np.concatenate(images).astype(np.float32)
     pixels = pixels[:, pixels.std(axis=0) > 0]
-    return PCA(N_FEATURES, random_state=0).fit_transform(pixels).astype(np.float64)
+    return PCA(n_features, random_state=0).fit_transform(pixels).astype(np.float64)
 
 
-def rows(folder):
+def rows(folder, n_features):
     """MNIST, or rows of its size."""
     if (folder / "train-images-idx3-ubyte.gz").exists():
-        return mnist(folder), "MNIST"
+        return mnist(folder, n_features), "MNIST"
     rng = np.random.default_rng(0)
-    means = 2 * rng.normal(size=(N_COMPONENTS, N_FEATURES))
-    components = rng.integers(N_COMPONENTS, size=N_SAMPLES)
-    return means[components] + rng.normal(size=(N_SAMPLES, N_FEATURES)), "simulated rows"
+    means = 2 * rng.normal(size=(10, n_features))
+    components = rng.integers(10, size=N_SAMPLES)
+    return means[components] + rng.normal(size=(N_SAMPLES, n_features)), "simulated rows"
 
 
 def seconds(make, few, many):
@@ -64,26 +65,29 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--covariance-type", default="tied")
+    parser.add_argument("--features", type=int, default=20)
+    parser.add_argument("--components", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    X, what = rows(options.data / "mnist")
+    n_components, n_features = options.components, options.features
+    X, what = rows(options.data / "mnist", n_features)
     clients = np.random.default_rng(0).permutation(
         np.repeat(np.arange(N_CLIENTS), N_SAMPLES // N_CLIENTS)
     )
     X, clients = X[np.argsort(clients, kind="stable")], np.sort(clients)
-    eye = np.eye(N_FEATURES) / X.var(axis=0)
+    eye = np.eye(n_features) / X.var(axis=0)
     shapes = {
-        "full": np.array([eye] * N_COMPONENTS),
+        "full": np.array([eye] * n_components),
         "tied": eye,
-        "diag": np.array([np.diag(eye)] * N_COMPONENTS),
-        "spherical": np.full(N_COMPONENTS, eye.mean()),
+        "diag": np.array([np.diag(eye)] * n_components),
+        "spherical": np.full(n_components, eye.mean()),
     }
     common = {
-        "n_components": N_COMPONENTS,
+        "n_components": n_components,
         "covariance_type": options.covariance_type,
-        "weights_init": np.full(N_COMPONENTS, 1 / N_COMPONENTS),
-        "means_init": X[:: N_SAMPLES // N_COMPONENTS][:N_COMPONENTS],
+        "weights_init": np.full(n_components, 1 / n_components),
+        "means_init": X[:: N_SAMPLES // n_components][:n_components],
         "precisions_init": shapes[options.covariance_type],
         "tol": 0,
         "random_state": 0,

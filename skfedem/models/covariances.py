@@ -66,6 +66,12 @@ def upper(d):
 
 
 @lru_cache(8)
+def upper_places(d):
+    """The same as positions in the flattened matrix."""
+    return np.ravel_multi_index(upper(d), (d, d))
+
+
+@lru_cache(8)
 def packed(d):
     """Position in the upper triangle of each entry of a symmetric (d, d) matrix."""
     places = np.empty((d, d), dtype=np.intp)
@@ -75,7 +81,7 @@ def packed(d):
 
 def unpack(triangles, d):
     """Symmetric (n, d, d) matrices from their upper triangles, row by row."""
-    return triangles[:, packed(d)]
+    return triangles.take(packed(d), axis=1)
 
 
 def scale_components(covariances, mass):

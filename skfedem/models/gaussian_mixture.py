@@ -6,6 +6,8 @@ component ``g``, the statistic of a row is ``r_g(y) f(y)`` for every ``g``: a ma
 
     log r = φ(θ) f(y) + constant            s = r f(y)ᵀ
 
+(``wide_rows`` has them for rows of many features and few components, in more and smaller products.)
+
 ================  ==========================================  ============================
 covariance_type   ``f(y)``                                    known to the server
 ================  ==========================================  ============================
@@ -28,6 +30,7 @@ from typing import get_args
 import numpy as np
 
 from .._typing import CovarianceType
+from . import wide_rows
 from ._base import ClientSums, RowModel, Step
 from .client_rows import multiplied_by_client, segment_products, segment_sums
 from .component_units import component_units, within_rows
@@ -49,6 +52,9 @@ COVARIANCE_TYPES = get_args(CovarianceType)
 # Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
 # ones threads wait for each other's calls to begin and end.
 _CACHE_SIZE = 2**19
+# From so many features on, with at most so many components, writing their products takes longer
+# than what is saved by one matrix product for all components.
+_WIDE, _FEW = 20, 5
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
 # Below this weight, the rounding of Ŝ in a component's moments may exceed ROUNDING.
@@ -123,10 +129,20 @@ class GaussianMixtureModel(RowModel):
         """View of a statistic with a row for each component: its mass first, then its sums."""
         return statistics.reshape(self.n_components, self.n_functions)
 
+    @cached_property
+    def is_wide(self):
+        """Whether products of features are summed without being written out."""
+        has_products = self.covariance_type == "full"
+        return has_products and self.n_features >= _WIDE and self.n_components <= _FEW
+
     @property
     def block_rows(self):
         """Number of rows whose E-step fits a processor's cache."""
-        return max(64, _CACHE_SIZE // (self.n_functions + 2 * self.n_components))
+        width = self.n_functions + 2 * self.n_components
+        if self.is_wide:
+            # Of the rows, or of 64 MB for the statistics, should each row be a client of its own.
+            width = max(2 * (1 + self.n_features + self.n_components), self.n_statistics // 16)
+        return max(64, _CACHE_SIZE // width)
 
     def regularization(self, means):
         """What is added to the covariances in standard units.
@@ -180,12 +196,15 @@ class GaussianMixtureModel(RowModel):
         Returns
         -------
         features : ndarray of shape (n_functions, n_rows)
+            Only the functions 1 and y where the model is wide.
         """
         d = self.n_features
-        features = np.empty((self.n_functions, len(rows)))
+        features = np.empty((1 + d if self.is_wide else self.n_functions, len(rows)))
         features[0] = 1.0
         y = features[1 : 1 + d]
         self.units.standardize(rows, out=y)
+        if self.is_wide:
+            return features
         if self.covariance_type == "full":
             start = 1 + d
             for j in range(d):
@@ -205,14 +224,14 @@ class GaussianMixtureModel(RowModel):
         if sample_weight is not None:
             log_likelihood *= sample_weight
         return ClientSums(
-            statistics=segment_products(posterior, features, lengths),
+            statistics=self._sums(posterior, features, lengths),
             log_likelihood=segment_sums(log_likelihood, lengths),
         )
 
     def expected_statistics(self, natural, features, lengths):
         """Statistics of ``expectation`` alone."""
         posterior, _, _ = self._posterior(natural, features, lengths)
-        return segment_products(posterior, features, lengths)
+        return self._sums(posterior, features, lengths)
 
     def _posterior(self, natural, features, lengths, sample_weight=None):
         """Posterior probabilities r, and ``total * exp(highest)``, the density of each row.
@@ -220,7 +239,8 @@ class GaussianMixtureModel(RowModel):
         r is multiplied by the rows' weights, if there are any.
         """
         coefficients = natural.reshape(-1, self.n_components, self.n_functions)
-        log_joint = multiplied_by_client(coefficients, features, lengths)
+        multiplied = wide_rows.multiplied if self.is_wide else multiplied_by_client
+        log_joint = multiplied(coefficients, features, lengths)
         highest = log_joint.max(axis=0)
         log_joint -= highest
         # With two arrays, maximum is three times as fast as with a number.
@@ -237,7 +257,11 @@ class GaussianMixtureModel(RowModel):
         """
         if sample_weight is not None:
             posterior = posterior * sample_weight
-        return segment_products(posterior, features, lengths)
+        return self._sums(posterior, features, lengths)
+
+    def _sums(self, posterior, features, lengths):
+        products = wide_rows.sums if self.is_wide else segment_products
+        return products(posterior, features, lengths)
 
     # ---- M-step
 
@@ -292,7 +316,7 @@ class GaussianMixtureModel(RowModel):
     def _functions_of_ones(self):
         """f(y) of a row that is 1 along every axis on which rows vary."""
         row = self.units.means_to_rows(np.ones((1, self.n_features)))
-        return self.features(row)[:, 0]
+        return self._sums(np.ones((1, 1)), self.features(row), np.ones(1, dtype=np.intp))[0]
 
     def split(self, statistics):
         """Mass, means and second moments about the centre of each component."""

@@ -1,0 +1,61 @@
+"""Rows with many features: their products y_j y_l are summed, but never written out.
+
+There are d (d + 1) / 2 of these a row, where y has d numbers: with few components, reading and
+writing them takes longer than all the arithmetic. So log-densities are quadratic forms of ``y``,
+and second moments are products of ``y`` and ``r_g y``, one component after the other.
+
+``rows`` are the functions 1 and y of rows, shape (1 + n_features, n_rows), client after client.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .client_rows import multiplied_by_client, segment_products
+from .covariances import unpack, upper, upper_places
+
+
+def multiplied(coefficients, rows, lengths):
+    """``φ f(y)`` with each client's φ, or with the only one.
+
+    Parameters
+    ----------
+    coefficients : ndarray of shape (n_clients, n_components, n_functions), or (1, ...)
+    rows : ndarray of shape (1 + n_features, n_rows)
+    lengths : ndarray of int, shape (n_clients,)
+
+    Returns
+    -------
+    products : ndarray of shape (n_components, n_rows)
+    """
+    y, d = rows[1:], len(rows) - 1
+    products = multiplied_by_client(coefficients[:, :, : 1 + d], rows, lengths)
+    # In φ, y_j y_l with j < l stands for both entries of a symmetric matrix.
+    squares = coefficients[:, :, 1 + d :] * np.where(np.equal(*upper(d)), 1.0, 0.5)
+    for component, product in enumerate(products):
+        forms = unpack(squares[:, component], d)
+        product += np.einsum("jr,jr->r", multiplied_by_client(forms, y, lengths), y)
+    return products
+
+
+def sums(posterior, rows, lengths):
+    """``Σ r f(y)ᵀ`` over each client's rows, flattened.
+
+    Parameters
+    ----------
+    posterior : ndarray of shape (n_components, n_rows)
+    rows : ndarray of shape (1 + n_features, n_rows)
+    lengths : ndarray of int, shape (n_clients,)
+
+    Returns
+    -------
+    statistics : ndarray of shape (n_clients, n_components * n_functions)
+    """
+    y, d, shape = rows[1:], len(rows) - 1, (len(lengths), len(posterior), -1)
+    first = segment_products(posterior, rows, lengths).reshape(shape)
+    statistics = np.empty((*first.shape[:2], 1 + d + d * (d + 1) // 2))
+    statistics[:, :, : 1 + d] = first
+    for component, own in enumerate(posterior):
+        second = segment_products(own * y, y, lengths)
+        statistics[:, component, 1 + d :] = second.take(upper_places(d), axis=1)
+    return statistics.reshape(len(lengths), -1)

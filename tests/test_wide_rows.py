@@ -1,0 +1,128 @@
+"""Mixtures of wide rows: products of features are summed without being written out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.mixture import GaussianMixture
+
+from problems import mixture_model, mixture_parameters, quiet_fit, stack
+from skfedem import FederatedGaussianMixture
+from skfedem.models import gaussian_mixture
+
+N_COMPONENTS, N_FEATURES = 2, gaussian_mixture._WIDE
+LENGTHS = [9, 1, 30, 9, 40]
+
+
+@pytest.fixture
+def federation():
+    generator = np.random.default_rng(0)
+    mixing = generator.standard_normal((N_FEATURES, N_FEATURES))
+    return stack([generator.standard_normal((n, N_FEATURES)) @ mixing + 5 for n in LENGTHS])
+
+
+@pytest.fixture
+def models(federation):
+    """A wide model, and the same with products that are written out."""
+    wide, narrow = (mixture_model(federation, "full", N_COMPONENTS) for _ in range(2))
+    assert wide.is_wide
+    vars(narrow)["is_wide"] = False
+    return wide, narrow
+
+
+@pytest.mark.parametrize("of_each", [False, True], ids=["one parameter", "one of each client"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_expectations_are_those_of_products_that_are_written_out(
+    models, federation, of_each, weighted
+):
+    parameters = [mixture_parameters(models[1], seed).natural for seed in range(len(LENGTHS))]
+    natural = np.array(parameters) if of_each else parameters[0]
+    weights = np.random.default_rng(1).random(sum(LENGTHS)) if weighted else None
+    found, expected = (
+        model.expectation(natural, model.features(federation.rows), federation.lengths, weights)
+        for model in models
+    )
+    # Sums of products of numbers of size 1, in another order.
+    assert_allclose(found.statistics, expected.statistics, rtol=1e-10, atol=1e-11)
+    assert_allclose(found.log_likelihood, expected.log_likelihood, rtol=1e-11)
+
+
+def test_sums_under_given_probabilities_are_those_of_products_that_are_written_out(
+    models, federation
+):
+    posterior = np.random.default_rng(1).dirichlet(np.ones(N_COMPONENTS), sum(LENGTHS)).T
+    found, expected = (
+        model.assigned(posterior, model.features(federation.rows), federation.lengths)
+        for model in models
+    )
+    assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_axes_without_variance_are_known(federation):
+    constant = federation._replace(rows=federation.rows * np.r_[np.ones(N_FEATURES - 1), 0])
+    wide, narrow = (mixture_model(constant, "full", N_COMPONENTS, reg_covar=1e-6) for _ in "ab")
+    vars(narrow)["is_wide"] = False
+    assert not np.all(narrow._functions_of_ones)
+    assert_allclose(wide._functions_of_ones, narrow._functions_of_ones, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("n_features", "n_components", "covariance_type", "is_wide"),
+    [(20, 5, "full", True), (19, 5, "full", False), (20, 6, "full", False), (20, 5, "tied", False)],
+)
+def test_few_components_of_many_features_are_wide(
+    federation, n_features, n_components, covariance_type, is_wide
+):
+    narrower = federation._replace(rows=federation.rows[:, :n_features])
+    model = mixture_model(narrower, covariance_type, n_components)
+    assert model.is_wide is is_wide
+
+
+def test_blocks_hold_few_statistics_where_each_row_is_a_client(models):
+    wide, _ = models
+    for n_features, n_components in ((20, 1), (20, 5), (50, 3), (300, 2)):
+        units = wide.units._replace(center=np.zeros(n_features))
+        model = replace(wide, n_components=n_components, units=units)
+        assert model.is_wide
+        # Some 64 MB.
+        assert model.block_rows == 64 or model.block_rows * model.n_statistics < 1.1 * 2**23
+
+
+def digits():
+    """Rows of 24 features, and where a fit of two components begins."""
+    X = PCA(24, random_state=0).fit_transform(load_digits().data)
+    means = X[[0, 1]]
+    start = {
+        "weights_init": [0.5, 0.5],
+        "means_init": means,
+        "precisions_init": [np.eye(24) / 50] * 2,
+    }
+    return X, {"n_components": 2, "random_state": 0, **start}
+
+
+def test_a_wide_fit_is_that_of_scikit_learn():
+    X, start = digits()
+    settings = {**start, "tol": 0, "max_iter": 30}
+    ours = quiet_fit(FederatedGaussianMixture(**settings), np.array_split(X, [100, 101, 900]))
+    theirs = quiet_fit(GaussianMixture(**settings), X)
+    assert_allclose(ours.means_, theirs.means_, rtol=1e-8, atol=1e-8)
+    assert_allclose(ours.covariances_, theirs.covariances_, rtol=1e-7, atol=1e-7)
+    assert_allclose(ours.lower_bounds_, theirs.lower_bounds_, rtol=1e-10)
+
+
+@pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
+def test_wide_rounds_are_those_of_products_that_are_written_out(solver, monkeypatch):
+    X, start = digits()
+    settings = {"omega": 1.0, "participation": 0.7, "batch_size": 20, "max_iter": 12, "tol": 0}
+    gm = FederatedGaussianMixture(solver=solver, **start, **settings)
+    wide = quiet_fit(gm, np.array_split(X, 7))
+    assert wide.covariances_.shape == (2, 24, 24)
+    monkeypatch.setattr(gaussian_mixture, "_WIDE", 25)
+    means, covariances = wide.means_, wide.covariances_
+    narrow = quiet_fit(gm, np.array_split(X, 7))
+    # Rounding, which messages and steps carry on.
+    assert_allclose(means, narrow.means_, rtol=1e-8, atol=1e-8)
+    assert_allclose(covariances, narrow.covariances_, rtol=1e-7, atol=1e-7)
