@@ -373,10 +373,11 @@ def test_weights_of_clients_weigh_their_observations():
     theta = result.server.parameters.natural
     values = at(theta, federation.rows.rows, federation.rows.columns)
     # At the optimum the weighted residuals of each row add up to 0, but for the ridge. The
-    # objective, 277, does not tell steps of √(277 eps) apart; counts and means are up to 80.
+    # objective, 277, does not tell steps of √(277 eps) apart, a few of which are left; counts and
+    # means are up to 80. Clients that count by their observations would leave 0.9.
     residual = counts * (federation.rows.values - np.exp(values))
     by_row = np.bincount(federation.rows.rows, residual)
-    assert_allclose(by_row, 1e-7 * theta.effects.rows, atol=3e-5)
+    assert_allclose(by_row, 1e-7 * theta.effects.rows, atol=1e-4)
 
 
 # ---- pieces
