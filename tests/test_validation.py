@@ -30,6 +30,7 @@ from skfedem.preprocessing import FederatedStandardScaler, PerClient
 
 # ---- bad tables
 
+TWO_LEVELS = [("m", "a"), ("m", "b")]
 BAD_TABLES = {
     "an empty list": ([], ValueError, ["at least one client", "empty list", *THREE_WAYS]),
     "an empty tuple": ((), ValueError, ["at least one client", "empty", *THREE_WAYS]),
@@ -288,6 +289,16 @@ BAD_TABLES = {
         [NAMED[0], pd.DataFrame(CLIENTS[1])],
         ValueError,
         [r"\['a', 'b'\]", "no string column names for client 1"],
+    ),
+    "integer names in another order": (
+        [pd.DataFrame(CLIENTS[0]), pd.DataFrame(CLIENTS[1])[[1, 0]]],
+        ValueError,
+        [r"columns of client 0 \(\[0, 1\]\)", r"\[1, 0\] for client 1", "reorder"],
+    ),
+    "names of two levels in another order": (
+        frames(TWO_LEVELS, TWO_LEVELS, TWO_LEVELS[::-1]),
+        ValueError,
+        [r"\[\('m', 'a'\), \('m', 'b'\)\]", r"\('m', 'a'\)\] for client 2", "reorder"],
     ),
     "huge numbers": (
         with_value(-1e151, client=2, row=4, column=0),

@@ -25,6 +25,7 @@ from .sample_weight import check_weights, weights_of_list, weights_of_table
 from .table_labels import is_frame
 from .tables import (
     GIVE_TABLES,
+    are_reordered,
     client_rows,
     column_names,
     is_client_list,
@@ -211,11 +212,13 @@ def check_columns(estimator, X, shapes):
                 f"Expected {estimator.n_features_in_} features for every client as for client 0, "
                 f"got {shape[1]} for client {k} (shape {shape}). Give all clients the same columns."
             )
-        own = column_names(X[k], k)
-        if (own is None) != (names is None) or (own is not None and own != names):
+        want, got = names, column_names(X[k], k)
+        if want is None and got is None and are_reordered(X[0], X[k]):
+            want, got = list(X[0].columns), list(X[k].columns)
+        if want != got:
             raise ValueError(
-                f"Expected the columns of client 0 ({shorten(names)}) for every client, in that "
-                f"order, got {shorten(own)} for client {k}. Rename or reorder its columns."
+                f"Expected the columns of client 0 ({shorten(want)}) for every client, in that "
+                f"order, got {shorten(got)} for client {k}. Rename or reorder its columns."
             )
 
 

@@ -355,6 +355,15 @@ def column_names(table, k):
     return names if any(are_strings) else None
 
 
+def are_reordered(table, other):
+    """Whether two tables have the same columns in another order, whatever their names are."""
+    first, second = (list(getattr(each, "columns", ())) for each in (table, other))
+    try:
+        return first != second and set(first) == set(second)
+    except (TypeError, ValueError):
+        return False  # these are the columns themselves
+
+
 def _refuse_repeated(names, whose=""):
     """Raise for two columns of one name, whatever names are."""
     try:
