@@ -9,7 +9,7 @@ from functools import cache, partial
 from queue import SimpleQueue
 from time import perf_counter
 
-from joblib import Parallel, cpu_count, delayed, effective_n_jobs
+from joblib import Parallel, cpu_count, delayed
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
 
@@ -161,14 +161,16 @@ def _run(errands):
         errand()
 
 
-def n_workers(n_jobs):
-    """Number of workers that a fit or a search may use here.
+def n_workers(n_jobs, prefer="threads"):
+    """Number of workers that a fit, in threads, or a search, in processes, may use here.
 
     As many as joblib makes of ``n_jobs``, but no more than there are processors. One inside a
     worker of another ``Parallel``, such as a grid search's, as the processors are taken then.
     """
-    backend, _ = get_active_backend()
-    if backend.nesting_level:
+    _, from_context = get_active_backend()
+    # Processes cannot be had everywhere, as inside of multiprocessing's.
+    backend, _ = get_active_backend(prefer=prefer)
+    if backend.nesting_level or n_jobs == 1:
         return 1
-    wanted = effective_n_jobs(n_jobs)
+    wanted = backend.effective_n_jobs(from_context if n_jobs is None else n_jobs)
     return min(wanted, cpu_count()) if wanted > 1 else wanted

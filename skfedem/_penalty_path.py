@@ -143,7 +143,7 @@ def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
     -------
     trials : list of Trial
     """
-    trials, n_jobs = [], min(n_workers(n_jobs), len(plans))
+    trials, n_jobs = [], min(n_workers(n_jobs, prefer="processes"), len(plans))
     # Around all paths: in threads, the end of one would free the libraries of the others.
     with single_threaded_libraries():
         if n_jobs > 1:

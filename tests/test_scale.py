@@ -1,6 +1,7 @@
 """Many clients, many rows, rows in files, several workers."""
 
 import mmap
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -286,6 +287,16 @@ def test_no_more_workers_than_processors_and_one_inside_of_a_worker():
         assert Parallel(2, backend=backend)(delayed(n_workers)(2) for _ in range(2)) == [1, 1]
     # A Parallel with one job has no workers: the processors are free.
     assert Parallel(1)([delayed(n_workers)(2)]) == [min(2, cpu_count())]
+
+
+def test_a_process_that_may_not_start_others_has_threads(monkeypatch):
+    # As the workers of multiprocessing.Pool are, and of what builds on it.
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    assert n_workers(2) == min(2, cpu_count())
+    with parallel_config(n_jobs=2):
+        assert n_workers(None) == min(2, cpu_count())
+    with pytest.warns(UserWarning, match="Loky"):
+        assert n_workers(2, prefer="processes") == 1
 
 
 def test_libraries_are_left_alone_where_the_number_of_workers_is_refused(monkeypatch):
