@@ -300,6 +300,21 @@ BAD_TABLES = {
         ValueError,
         [r"\[\('m', 'a'\), \('m', 'b'\)\]", r"\('m', 'a'\)\] for client 2", "reorder"],
     ),
+    "records": (
+        NAMED[0].to_records(index=False),
+        TypeError,
+        [r"DataFrame, got records with the fields \['a', 'b'\]", "structured_to_unstructured"],
+    ),
+    "records in a list": (
+        [table.to_records(index=False) for table in NAMED],
+        TypeError,
+        [r"DataFrame of client 0, got records .* \['a', 'b'\]", "structured_to_unstructured"],
+    ),
+    "records of one client": (
+        [CLIENTS[0], NAMED[1].to_records(index=False)],
+        TypeError,
+        ["of client 1, got records", "structured_to_unstructured"],
+    ),
     "huge numbers": (
         with_value(-1e151, client=2, row=4, column=0),
         ValueError,

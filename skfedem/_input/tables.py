@@ -85,8 +85,15 @@ def refuse_masked(name, values):
 
 
 def refuse_other_frames(table, where=""):
-    """Raise for a lazy table, which has no rows as yet, and for one of pyarrow."""
+    """Raise for a lazy table, which has no rows as yet, for one of pyarrow and for records."""
     kind = type(table)
+    fields = getattr(getattr(table, "dtype", None), "names", None)
+    if fields is not None:
+        raise TypeError(
+            f"Expected an array of numbers or a DataFrame{where}, got records with the fields "
+            f"{shorten(fields)}. Give structured_to_unstructured(X) of numpy.lib.recfunctions, or "
+            "pandas.DataFrame(X)."
+        )
     if kind.__module__.startswith("pyarrow."):  # its `columns` are no names
         raise TypeError(
             f"Expected an array or a DataFrame of pandas or polars{where}, got a pyarrow "
@@ -280,6 +287,7 @@ def refuse_what_is_no_table(X):
 def refuse_vectors(X, clients=None):
     """Raise if ``fit`` is given a list of Series or 1-D arrays, which may be rows or clients."""
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
+    refuse_other_frames(first, " of client 0")
     if clients is not None or len(getattr(first, "shape", ())) != 1 or issparse(first):
         return  # labels make them rows
     if hasattr(first, "to_frame"):
