@@ -530,7 +530,8 @@ def arrow_table(frame):
     try:
         import pyarrow
     except ImportError:
-        return type("Table", (ColumnsInAList,), {"__module__": "pyarrow.lib"})(frame)
+        has = {"__module__": "pyarrow.lib", "to_pandas": None}
+        return type("Table", (ColumnsInAList,), has)(frame)
     return pyarrow.Table.from_pandas(frame)
 
 
@@ -557,6 +558,18 @@ def test_tables_of_pyarrow_are_to_be_converted(estimator, as_list):
     if hasattr(estimator, "partial_fit"):
         with pytest.raises(TypeError, match=says):
             clone(estimator).fit(frame).partial_fit(X)
+
+
+@pytest.mark.parametrize("method", ["to_pandas", "toPandas", "df"])
+def test_tables_of_databases_are_to_be_converted(method):
+    kind = type("Relation", (), {"__module__": "base.tables", "columns": ["a"], method: None})
+    says = f"or polars{{}}, got a base Relation. .* method {method} returns"
+    with pytest.raises(TypeError, match=says.format("")):
+        FederatedGaussianMixture().fit(kind())
+    with pytest.raises(TypeError, match=says.format(" of client 1")):
+        FederatedGaussianMixture().fit([CLIENTS[0], kind()])
+    with pytest.raises(TypeError, match=says.format("")):
+        FITTED.predict(kind())
 
 
 def test_of_many_names_eight_are_told():

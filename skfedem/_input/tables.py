@@ -21,6 +21,8 @@ GIVE_TABLES = (
 # Kinds of NumPy's dtypes for text and for times.
 NO_NUMBERS = "USTmM"
 _ENCODE = "Encode or drop the columns that are not numbers, as one that says who owns a row."
+# As pyarrow and Hugging Face, Spark, DuckDB, and the datasets of pyarrow call it.
+_CONVERT = ("to_pandas", "toPandas", "df", "to_table")
 _OF_GROUPS = "[table for _, table in X] of what groupby gives"
 # Squares of larger numbers, and quotients by them in EM, would leave the range of a double.
 LARGEST = 1e150
@@ -85,21 +87,28 @@ def refuse_masked(name, values):
 
 
 def refuse_other_frames(table, where=""):
-    """Raise for a lazy table, which has no rows as yet, for one of pyarrow and for records."""
+    """Raise for records, and for tables of other libraries that are no arrays as they are.
+
+    A lazy table has no rows as yet; those of databases have a method that gives a DataFrame.
+    """
     kind = type(table)
     fields = getattr(getattr(table, "dtype", None), "names", None)
-    if fields is not None:
+    if isinstance(fields, tuple):
         raise TypeError(
             f"Expected an array of numbers or a DataFrame{where}, got records with the fields "
             f"{shorten(fields)}. Give structured_to_unstructured(X) of numpy.lib.recfunctions, or "
             "pandas.DataFrame(X)."
         )
-    if kind.__module__.startswith("pyarrow."):  # its `columns` are no names
+    library = kind.__module__.partition(".")[0]
+    if hasattr(kind, "__array__") and library != "pyarrow":  # whose `columns` are no names
+        return
+    convert = next((name for name in _CONVERT if hasattr(kind, name)), None)
+    if convert is not None:
         raise TypeError(
-            f"Expected an array or a DataFrame of pandas or polars{where}, got a pyarrow "
-            f"{kind.__name__}. Give what its method to_pandas returns."
+            f"Expected an array or a DataFrame of pandas or polars{where}, got a {library} "
+            f"{kind.__name__}. Give what its method {convert} returns."
         )
-    if hasattr(kind, "collect_schema") and not hasattr(kind, "__array__"):
+    if hasattr(kind, "collect_schema"):
         raise TypeError(
             f"Expected a table{where}, got a {kind.__name__}, which has no rows as yet. Call its "
             "method collect, and give what that returns."
