@@ -11,9 +11,10 @@ from sklearn.mixture import GaussianMixture
 
 from problems import mixture_model, mixture_parameters, quiet_fit, stack
 from skfedem import FederatedGaussianMixture
-from skfedem.models import gaussian_mixture
+from skfedem.models import wide_rows
+from skfedem.models.wide_rows import are_worth_it
 
-N_COMPONENTS, N_FEATURES = 2, gaussian_mixture._WIDE
+N_COMPONENTS, N_FEATURES = 2, 20
 LENGTHS = [9, 1, 30, 9, 40]
 
 
@@ -27,10 +28,8 @@ def federation():
 @pytest.fixture
 def models(federation):
     """A wide model, and the same with products that are written out."""
-    wide, narrow = (mixture_model(federation, "full", N_COMPONENTS) for _ in range(2))
-    assert wide.is_wide
-    vars(narrow)["is_wide"] = False
-    return wide, narrow
+    narrow = mixture_model(federation, "full", N_COMPONENTS)
+    return replace(narrow, is_wide=True), narrow
 
 
 @pytest.mark.parametrize("of_each", [False, True], ids=["one parameter", "one of each client"])
@@ -63,22 +62,32 @@ def test_sums_under_given_probabilities_are_those_of_products_that_are_written_o
 
 def test_axes_without_variance_are_known(federation):
     constant = federation._replace(rows=federation.rows * np.r_[np.ones(N_FEATURES - 1), 0])
-    wide, narrow = (mixture_model(constant, "full", N_COMPONENTS, reg_covar=1e-6) for _ in "ab")
-    vars(narrow)["is_wide"] = False
+    narrow = mixture_model(constant, "full", N_COMPONENTS, reg_covar=1e-6)
+    wide = replace(narrow, is_wide=True)
     assert not np.all(narrow._functions_of_ones)
     assert_allclose(wide._functions_of_ones, narrow._functions_of_ones, rtol=1e-13)
 
 
+def test_many_features_few_components_and_rows_enough_are_worth_it():
+    least = {"covariance_type": "full", "n_components": 5, "n_features": 20, "n_rows": 20}
+    assert are_worth_it(**least)
+    for change in (
+        {"covariance_type": "tied"},
+        {"n_components": 6},
+        {"n_features": 19},
+        {"n_rows": 19},
+    ):
+        assert not are_worth_it(**{**least, **change})
+
+
 @pytest.mark.parametrize(
-    ("n_features", "n_components", "covariance_type", "is_wide"),
-    [(20, 5, "full", True), (19, 5, "full", False), (20, 6, "full", False), (20, 5, "tied", False)],
+    ("n_clients", "batch_size", "is_wide"), [(5, None, True), (5, 19, False), (99, None, False)]
 )
-def test_few_components_of_many_features_are_wide(
-    federation, n_features, n_components, covariance_type, is_wide
-):
-    narrower = federation._replace(rows=federation.rows[:, :n_features])
-    model = mixture_model(narrower, covariance_type, n_components)
-    assert model.is_wide is is_wide
+def test_rows_are_those_that_a_client_reads_in_a_round(n_clients, batch_size, is_wide):
+    X, start = digits()
+    gm = FederatedGaussianMixture(**start, max_iter=1, batch_size=batch_size)
+    gm = quiet_fit(gm, np.array_split(X[:1000], n_clients))
+    assert gm._memory.model.is_wide is is_wide
 
 
 def test_blocks_hold_few_statistics_where_each_row_is_a_client(models):
@@ -86,7 +95,6 @@ def test_blocks_hold_few_statistics_where_each_row_is_a_client(models):
     for n_features, n_components in ((20, 1), (20, 5), (50, 3), (300, 2)):
         units = wide.units._replace(center=np.zeros(n_features))
         model = replace(wide, n_components=n_components, units=units)
-        assert model.is_wide
         # Some 64 MB.
         assert model.block_rows == 64 or model.block_rows * model.n_statistics < 1.1 * 2**23
 
@@ -110,7 +118,7 @@ def test_a_wide_fit_is_that_of_scikit_learn():
     theirs = quiet_fit(GaussianMixture(**settings), X)
     assert_allclose(ours.means_, theirs.means_, rtol=1e-8, atol=1e-8)
     assert_allclose(ours.covariances_, theirs.covariances_, rtol=1e-7, atol=1e-7)
-    assert_allclose(ours.lower_bounds_, theirs.lower_bounds_, rtol=1e-10)
+    assert_allclose(ours.lower_bound_, theirs.lower_bound_, rtol=1e-10)
 
 
 @pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
@@ -119,8 +127,8 @@ def test_wide_rounds_are_those_of_products_that_are_written_out(solver, monkeypa
     settings = {"omega": 1.0, "participation": 0.7, "batch_size": 20, "max_iter": 12, "tol": 0}
     gm = FederatedGaussianMixture(solver=solver, **start, **settings)
     wide = quiet_fit(gm, np.array_split(X, 7))
-    assert wide.covariances_.shape == (2, 24, 24)
-    monkeypatch.setattr(gaussian_mixture, "_WIDE", 25)
+    assert wide._memory.model.is_wide
+    monkeypatch.setattr(wide_rows, "_FEATURES", 25)
     means, covariances = wide.means_, wide.covariances_
     narrow = quiet_fit(gm, np.array_split(X, 7))
     # Rounding, which messages and steps carry on.

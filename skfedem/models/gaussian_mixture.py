@@ -52,9 +52,6 @@ COVARIANCE_TYPES = get_args(CovarianceType)
 # Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
 # ones threads wait for each other's calls to begin and end.
 _CACHE_SIZE = 2**19
-# From so many features on, with at most so many components, writing their products takes longer
-# than what is saved by one matrix product for all components.
-_WIDE, _FEW = 20, 5
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
 # Below this weight, the rounding of Ŝ in a component's moments may exceed ROUNDING.
@@ -97,6 +94,8 @@ class GaussianMixtureModel(RowModel):
     in_stream : bool, default=False
         Whether rounds are those of a stream. In each of them clients of a "tied" mixture tell their
         second moment anew, unless the covariance is known.
+    is_wide : bool, default=False
+        Whether products of features are summed without being written out, see ``wide_rows``.
     """
 
     n_components: int
@@ -107,6 +106,7 @@ class GaussianMixtureModel(RowModel):
     fixed_covariance: np.ndarray | None = None
     batch_moment: np.ndarray | None = None
     in_stream: bool = False
+    is_wide: bool = False
 
     @cached_property
     def n_features(self):
@@ -128,12 +128,6 @@ class GaussianMixtureModel(RowModel):
     def table(self, statistics):
         """View of a statistic with a row for each component: its mass first, then its sums."""
         return statistics.reshape(self.n_components, self.n_functions)
-
-    @cached_property
-    def is_wide(self):
-        """Whether products of features are summed without being written out."""
-        has_products = self.covariance_type == "full"
-        return has_products and self.n_features >= _WIDE and self.n_components <= _FEW
 
     @property
     def block_rows(self):

@@ -27,6 +27,7 @@ from .units import (
     standard_units,
     with_new_axes,
 )
+from .wide_rows import are_worth_it
 
 # In standard units, rows have moments of about 1. If a start had larger statistics than this, as
 # wide or as far as a hundred standard deviations of all rows, rounding would leave fewer than
@@ -49,7 +50,7 @@ def standardise(estimator, federation, given):
     Parameters
     ----------
     estimator : FederatedGaussianMixture
-        Its ``n_components``, ``covariance_type`` and ``reg_covar`` are read.
+        Its ``n_components``, ``covariance_type``, ``batch_size`` and ``reg_covar`` are read.
     federation : Federation
     given : Given
 
@@ -59,15 +60,17 @@ def standardise(estimator, federation, given):
     bits : int
         Of what clients send, and get back.
     """
-    covariance_type = estimator.covariance_type
+    covariance_type, size = estimator.covariance_type, estimator.n_components
     center = mean_of_rows(federation)
     second = second_moment(federation, center, matrix=covariance_type in MATRICES)
     units = standard_units(center, second, covariance_type, estimator.reg_covar)
+    n_rows = estimator.batch_size or federation.n_samples / federation.n_clients
     model = GaussianMixtureModel(
-        n_components=estimator.n_components,
+        n_components=size,
         covariance_type=covariance_type,
         units=units,
         second_moment=units.moment_to_standard(second) if covariance_type == "tied" else None,
+        is_wide=are_worth_it(covariance_type, size, len(center), n_rows),
     )
     check_distance(model, given.means)
     check_spread(model, "precisions_init", given.covariances)

@@ -14,6 +14,16 @@ import numpy as np
 from .client_rows import multiplied_by_client, segment_products
 from .covariances import unpack, upper, upper_places
 
+# Least features, most components, and least rows of a client at once with which this is faster: a
+# client's sums are matrices, as large for one row as for many.
+_FEATURES, _COMPONENTS, _ROWS = 20, 5, 20
+
+
+def are_worth_it(covariance_type, n_components, n_features, n_rows):
+    """Whether rows are multiplied faster in this way, ``n_rows`` of each client at once."""
+    has_products = covariance_type == "full" and n_components <= _COMPONENTS
+    return has_products and n_features >= _FEATURES and n_rows >= _ROWS
+
 
 def multiplied(coefficients, rows, lengths):
     """``φ f(y)`` with each client's φ, or with the only one.
