@@ -27,7 +27,14 @@ from skfedem import (
 )
 from skfedem._held_out import deal_cells, split_cells
 from skfedem._input.cells import check_cells
-from skfedem._penalty_path import _places, largest_penalty, path_trials, tabulated
+from skfedem._penalty_path import (
+    Trial,
+    _places,
+    index_of_best,
+    largest_penalty,
+    path_trials,
+    tabulated,
+)
 from skfedem.models.families import FAMILIES
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
@@ -683,6 +690,24 @@ def test_a_search_leaves_the_warnings_of_other_threads_alone():
     FederatedMatrixImputerCV(penalties=[9.0], **QUICK, step_size=step_size).fit(clients_of())
     assert len(said) == 1 and said[0].startswith("Not converged")
     assert len(filters) > 3 and all(seen == filters[0] for seen in filters)
+
+
+def test_advice_of_a_search_in_threads_is_that_of_one_after_the_other():
+    said = []
+    for n_jobs in (1, 2):
+        search = FederatedMatrixImputerCV(
+            ranks=[1, 2], penalties=[9.0, 1.0], n_splits=2, max_iter=2, n_jobs=n_jobs
+        )
+        with parallel_config("threading"), pytest.warns(ConvergenceWarning) as caught:
+            search.fit(clients_of())
+        said.append([str(warning.message) for warning in caught])
+    assert said[0] == said[1]
+
+
+def test_of_trials_that_only_rounding_tells_apart_the_first_is_best():
+    scores = [-2.0, -1.0, -1.0 + 1e-15, -3.0]
+    trials = [Trial(None, 1.0, 9.0, np.array([score]), *[None] * 4) for score in scores]
+    assert index_of_best(trials) == 1
 
 
 def test_it_says_how_many_fits_did_not_converge():
