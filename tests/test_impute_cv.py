@@ -696,7 +696,7 @@ def test_advice_of_a_search_in_threads_is_that_of_one_after_the_other():
     said = []
     for n_jobs in (1, 2):
         search = FederatedMatrixImputerCV(
-            ranks=[1, 2], penalties=[9.0, 1.0], n_splits=2, max_iter=2, n_jobs=n_jobs
+            [1, 2], penalties=[9.0, 1.0], n_splits=2, max_iter=2, random_state=0, n_jobs=n_jobs
         )
         with parallel_config("threading"), pytest.warns(ConvergenceWarning) as caught:
             search.fit(clients_of())
