@@ -116,6 +116,7 @@ def test_a_wide_fit_is_that_of_scikit_learn():
     settings = {**start, "tol": 0, "max_iter": 30}
     ours = quiet_fit(FederatedGaussianMixture(**settings), np.array_split(X, [100, 101, 900]))
     theirs = quiet_fit(GaussianMixture(**settings), X)
+    assert ours._memory.model.is_wide
     assert_allclose(ours.means_, theirs.means_, rtol=1e-8, atol=1e-8)
     assert_allclose(ours.covariances_, theirs.covariances_, rtol=1e-7, atol=1e-7)
     assert_allclose(ours.lower_bound_, theirs.lower_bound_, rtol=1e-10)

@@ -67,7 +67,7 @@ def upper(d):
 
 @lru_cache(8)
 def upper_places(d):
-    """The same as positions in the flattened matrix."""
+    """Positions of the upper triangle in a flattened (d, d) matrix, row by row."""
     return np.ravel_multi_index(upper(d), (d, d))
 
 

@@ -6,8 +6,6 @@ component ``g``, the statistic of a row is ``r_g(y) f(y)`` for every ``g``: a ma
 
     log r = φ(θ) f(y) + constant            s = r f(y)ᵀ
 
-(``wide_rows`` has them for rows of many features and few components, in more and smaller products.)
-
 ================  ==========================================  ============================
 covariance_type   ``f(y)``                                    known to the server
 ================  ==========================================  ============================
@@ -30,9 +28,8 @@ from typing import get_args
 import numpy as np
 
 from .._typing import CovarianceType
-from . import wide_rows
+from . import client_rows, wide_rows
 from ._base import ClientSums, RowModel, Step
-from .client_rows import multiplied_by_client, segment_products, segment_sums
 from .component_units import component_units, within_rows
 from .covariances import (
     COLLAPSED,
@@ -45,6 +42,7 @@ from .covariances import (
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import Parameters, squared_scale
+from .mixture_steps import averaging_bound, minibatch_bounds
 from .mixture_stream import with_batch_moment
 from .units import ROUNDING, Units
 
@@ -52,25 +50,14 @@ COVARIANCE_TYPES = get_args(CovarianceType)
 # Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
 # ones threads wait for each other's calls to begin and end.
 _CACHE_SIZE = 2**19
+# Doubles that the statistics of a block's clients may take.
+_MOST_STATISTICS = 2**23
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
 # Below this weight, the rounding of Ŝ in a component's moments may exceed ROUNDING.
 _RARE = 0.01
 # Least log-odds against the likeliest component: exp is ten times slower where it underflows.
 _LEAST_LOG_ODDS = -500.0
-
-# Shares of n / ω_p and N / (q ω_p): up to these steps, averages over so many clients and rows hold
-# although control variates lag behind. Twice as much made gaps after 200 rounds 1.6 times as large,
-# in the mean of 180 random mixtures, half of which had narrow components.
-_CLIENTS = 0.03
-_ROWS = 0.15
-# Share of n b / (q (1 + ω_p)), or of Theorem 4's n b / (q (1 + 5 ω_p)), for the first steps of
-# FedEM: the noise of minibatches and messages must not carry Ŝ out of the domain of the M-step.
-# 0.05 failed with components that overlap.
-_NOISE = 0.02
-# Share of √(n b p / (k_in (1 + ω_p))): SPIDER's error adds up over an inner loop. n, b and k_in are
-# as in Proposition 25, p and ω_p are ours. 0.2 failed with batches of one row and 660 statistics.
-_SPIDER = 0.1
 
 
 @dataclass(frozen=True)
@@ -132,11 +119,16 @@ class GaussianMixtureModel(RowModel):
     @property
     def block_rows(self):
         """Number of rows whose E-step fits a processor's cache."""
-        width = self.n_functions + 2 * self.n_components
         if self.is_wide:
-            # Of the rows, or of 64 MB for the statistics, should each row be a client of its own.
-            width = max(2 * (1 + self.n_features + self.n_components), self.n_statistics // 16)
-        return max(64, _CACHE_SIZE // width)
+            n_rows = _CACHE_SIZE // (2 * (1 + self.n_features + self.n_components))
+            # Each row may be a client of its own.
+            return max(64, min(n_rows, _MOST_STATISTICS // self.n_statistics))
+        return max(64, _CACHE_SIZE // (self.n_functions + 2 * self.n_components))
+
+    @property
+    def _products(self):
+        """Products of functions of rows: a module."""
+        return wide_rows if self.is_wide else client_rows
 
     def regularization(self, means):
         """What is added to the covariances in standard units.
@@ -197,9 +189,7 @@ class GaussianMixtureModel(RowModel):
         features[0] = 1.0
         y = features[1 : 1 + d]
         self.units.standardize(rows, out=y)
-        if self.is_wide:
-            return features
-        if self.covariance_type == "full":
+        if self.covariance_type == "full" and not self.is_wide:
             start = 1 + d
             for j in range(d):
                 np.multiply(y[j:], y[j], out=features[start : start + d - j])
@@ -218,14 +208,14 @@ class GaussianMixtureModel(RowModel):
         if sample_weight is not None:
             log_likelihood *= sample_weight
         return ClientSums(
-            statistics=self._sums(posterior, features, lengths),
-            log_likelihood=segment_sums(log_likelihood, lengths),
+            statistics=self._products.segment_products(posterior, features, lengths),
+            log_likelihood=client_rows.segment_sums(log_likelihood, lengths),
         )
 
     def expected_statistics(self, natural, features, lengths):
         """Statistics of ``expectation`` alone."""
         posterior, _, _ = self._posterior(natural, features, lengths)
-        return self._sums(posterior, features, lengths)
+        return self._products.segment_products(posterior, features, lengths)
 
     def _posterior(self, natural, features, lengths, sample_weight=None):
         """Posterior probabilities r, and ``total * exp(highest)``, the density of each row.
@@ -233,8 +223,7 @@ class GaussianMixtureModel(RowModel):
         r is multiplied by the rows' weights, if there are any.
         """
         coefficients = natural.reshape(-1, self.n_components, self.n_functions)
-        multiplied = wide_rows.multiplied if self.is_wide else multiplied_by_client
-        log_joint = multiplied(coefficients, features, lengths)
+        log_joint = self._products.multiplied_by_client(coefficients, features, lengths)
         highest = log_joint.max(axis=0)
         log_joint -= highest
         # With two arrays, maximum is three times as fast as with a number.
@@ -251,11 +240,7 @@ class GaussianMixtureModel(RowModel):
         """
         if sample_weight is not None:
             posterior = posterior * sample_weight
-        return self._sums(posterior, features, lengths)
-
-    def _sums(self, posterior, features, lengths):
-        products = wide_rows.sums if self.is_wide else segment_products
-        return products(posterior, features, lengths)
+        return self._products.segment_products(posterior, features, lengths)
 
     # ---- M-step
 
@@ -310,7 +295,8 @@ class GaussianMixtureModel(RowModel):
     def _functions_of_ones(self):
         """f(y) of a row that is 1 along every axis on which rows vary."""
         row = self.units.means_to_rows(np.ones((1, self.n_features)))
-        return self._sums(np.ones((1, 1)), self.features(row), np.ones(1, dtype=np.intp))[0]
+        one, features = np.ones((1, 1)), self.features(row)
+        return self._products.segment_products(one, features, np.ones(1, dtype=np.intp))[0]
 
     def split(self, statistics):
         """Mass, means and second moments about the centre of each component."""
@@ -358,16 +344,11 @@ class GaussianMixtureModel(RowModel):
 
     def averaging_bound(self, federation):
         """Clients, or rows over q: what few rows say about a client changes by leaps."""
-        n_rows = federation.n_samples
-        return min(_CLIENTS * federation.effective_n_clients, _ROWS * n_rows / self.n_statistics)
+        return averaging_bound(self, federation)
 
     def minibatch_bounds(self, federation, batch_size, omega_p):
         """From the rows read in a round; over q where their noise moves Ŝ."""
-        n_rows = federation.effective_n_clients * batch_size
-        # There, the noise of the means grows with their distance from the centre of all rows.
-        factor = 5 if self.covariance_is_rest else 1
-        noise = _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
-        return noise, _SPIDER * np.sqrt(n_rows / (1 + omega_p))
+        return minibatch_bounds(self, federation, batch_size, omega_p)
 
     def minorizer(self, statistics, parameters):
         """``<s, φ(θ)> - ψ(θ)``; nats per row."""
