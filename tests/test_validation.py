@@ -75,6 +75,11 @@ BAD_TABLES = {
         ValueError,
         ["Expected columns with different names, got 'b' 2 times", "Rename"],
     ),
+    "columns with one name, after another": (
+        pd.DataFrame(np.eye(3), columns=["a", "b", "b"]),
+        ValueError,
+        ["Expected columns with different names, got 'b' 2 times", "Rename"],
+    ),
     "columns with one number": (
         frames([1999, 2000], [2000, 2000], [1999, 2000]),
         ValueError,

@@ -61,11 +61,12 @@ def find_labels(known, ids):
         # In one unit: otherwise their lists would have dates beside integers.
         known, ids = (labels.astype(np.result_type(known, ids)) for labels in (known, ids))
     if {known.dtype.kind, ids.dtype.kind} not in ({"i"}, {"u"}):  # both kinds meet as floats
-        where = dict.fromkeys(ids.tolist(), -1)  # often few, of many that are known
+        labels = ids.tolist()
+        where = dict.fromkeys(labels, -1)  # often few, of many that are known
         for k, label in enumerate(known.tolist()):
             if label in where:
                 where[label] = k
-        return np.array(list(where.values()))
+        return np.array([where[label] for label in labels])
     order = np.argsort(known)
     found = order[np.searchsorted(known, ids, sorter=order).clip(max=len(known) - 1)]
     return np.where(known[found] == ids, found, -1)

@@ -87,10 +87,7 @@ def refuse_masked(name, values):
 
 
 def refuse_other_frames(table, where=""):
-    """Raise for records, and for tables of other libraries that are no arrays as they are.
-
-    A lazy table has no rows as yet; those of databases have a method that gives a DataFrame.
-    """
+    """Raise for records, lazy tables, and those of pyarrow, databases and the like."""
     kind = type(table)
     fields = getattr(getattr(table, "dtype", None), "names", None)
     if isinstance(fields, tuple):
@@ -123,10 +120,8 @@ def refuse_dates(table, where=""):
     for k, dtype in enumerate(dtypes):
         is_polars_date = hasattr(dtype, "is_temporal") and dtype.is_temporal()
         if is_polars_date or getattr(dtype, "kind", "O") in "mM":
-            raise ValueError(
-                f"Expected numbers{where}, got dtype {dtype} in column {table.columns[k]!r}. "
-                f"{_ENCODE}"
-            )
+            column = f"column {table.columns[k]!r}"
+            raise ValueError(f"Expected numbers{where}, got dtype {dtype} in {column}. {_ENCODE}")
 
 
 def refuse_sparse_columns(table, whose=""):
