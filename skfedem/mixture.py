@@ -531,14 +531,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         Notes
         -----
-        Known clients without rows in a call are like those that take no part in a round: they keep
-        their V_i, V speaks for them, and what the others send is divided by the others' share of
-        all weight, as it is by ``participation``. New clients begin with V_i = 0; they are listed
-        in ``new_client_ids_``. With ``client_weights="n_samples"``, w_i is the client's share of
-        all rows so far; "uniform" gives all known clients the same weight.
+        Known clients without rows in a call, and those that by ``participation`` take no part in a
+        round, keep their V_i. V speaks for them, and what the others send is divided by the others'
+        share of all weight (not by ``participation``, as in ``fit``); a round of nobody changes
+        nothing. New clients begin with V_i = 0; they are listed in ``new_client_ids_``. With
+        ``client_weights="n_samples"``, w_i is the client's share of all rows so far; "uniform"
+        gives all known clients the same weight.
 
-        ``step_size="auto"`` is the share of the round's rows in all rows so far (rows, not their
-        weights), to the power 0.65, or less with compression, participation below 1 or few rows. A
+        ``step_size="auto"`` is the share of the rows that a round reads in all that were read so
+        far (rows, not their weights), to the power 0.65, or less with compression or few rows. A
         number is a constant step, which forgets old rows and so follows a stream that changes; a
         callable gets the round, counted on from call to call. The standard units are those of the
         first call; for features that were constant or linearly dependent, those of the first call

@@ -244,7 +244,6 @@ class Model(ABC):
     def with_batch_constants(
         self,
         federation: Federation,
-        clients: IntArray,
         parameters: Parameters,
         statistics: Any,
         field: FloatArray,
@@ -254,9 +253,7 @@ class Model(ABC):
         Parameters
         ----------
         federation : Federation
-            The batch.
-        clients : ndarray of int
-            Those who answered; there may be none.
+            The batch, of those who answered.
         parameters : NamedTuple
             Those of the broadcast.
         statistics : ndarray or NamedTuple

@@ -10,18 +10,15 @@ from .covariances import upper
 from .units import n_moments, second_moment
 
 
-def with_batch_moment(model, federation, clients, parameters, statistics, field):
+def with_batch_moment(model, federation, parameters, statistics, field):
     """Model that knows the second moment of a batch's rows, as ``Model.with_batch_constants``.
 
-    Clients send their scatter about the broadcast means; if nobody does, it stays as it was. The
-    server adds the second moment of the means from its own estimate, errors included: in the
-    covariance, which is the difference of the two, these errors cancel.
+    Clients send their scatter about the broadcast means. The server adds the second moment of the
+    means from its own estimate, errors included: in the covariance, which is the difference of the
+    two, these errors cancel.
     """
-    if not len(clients):
-        moment = model.second_moment + _between(model, parameters.means, field)
-        return replace(model, batch_moment=moment), parameters, 0
-    weights = federation.weights[clients]
-    batch = second_moment(federation, model.units.center, matrix=True, clients=clients)
+    weights, clients = federation.weights, np.arange(federation.n_clients)
+    batch = second_moment(federation, model.units.center, matrix=True)
     batch = model.units.moment_to_standard(batch / weights.sum())
     alone = replace(model, second_moment=batch).parameters(*parameters[:3])
     sent = model.all_rows(federation, parameters.natural, clients).statistics

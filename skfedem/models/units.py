@@ -125,7 +125,7 @@ def mean_of_rows(federation):
     return mean
 
 
-def second_moment(federation, center, *, matrix, clients=None):
+def second_moment(federation, center, *, matrix):
     """Second moment of clients' rows about a centre, Σ_i w_i mean of client i's.
 
     Parameters
@@ -134,8 +134,6 @@ def second_moment(federation, center, *, matrix, clients=None):
     center : ndarray of shape (n_features,)
     matrix : bool
         Whether the full matrix is wanted, or its diagonal.
-    clients : ndarray of int, default=None
-        Increasing client indices; None for all.
 
     Returns
     -------
@@ -143,9 +141,8 @@ def second_moment(federation, center, *, matrix, clients=None):
     """
     d = len(center)
     second = np.zeros((d, d) if matrix else d)
-    clients = np.arange(federation.n_clients) if clients is None else clients
-    shares = federation.row_weights[clients]
-    for reading in read(federation, clients, _rows_at_once(d)):
+    shares = federation.row_weights
+    for reading in read(federation, np.arange(federation.n_clients), _rows_at_once(d)):
         y = np.subtract(reading.rows, center, order="C")  # as in ``mean_of_rows``
         y *= np.sqrt(_row_weights(shares, reading))[:, None]
         second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)

@@ -1,8 +1,9 @@
 """Streams: each batch of rows is read once, in a round of its own (the online case of A7).
 
 Rounds are those of FedEM. What differs is who is there: the federation consists of the clients with
-rows in the batch, and V, which covers all known clients, speaks for the others, as in a round in
-which they take no part.
+rows in the batch that take part, and V, which covers all known clients, speaks for the others.
+Messages are divided by these clients' share of all weight, not by the probability p of taking part:
+where clients are alike, H is then right whoever is away.
 """
 
 from __future__ import annotations
@@ -51,12 +52,17 @@ def batches(federation, batch_size):
     for first in range(0, int(lengths.max()), batch_size):
         clients = np.flatnonzero(lengths > first)
         own = np.minimum(lengths[clients] - first, batch_size)
-        chosen, offsets = positions_of(starts[clients] + first, own), offsets_of(own)
-        weights = federation.sample_weight
-        if weights is not None:
-            weights = sample_weight_of(weights.values[chosen], offsets)
-        rows, own_weights = take_rows(federation.rows, chosen), federation.weights[clients]
-        yield clients, Federation(rows, offsets, own_weights, weights)
+        yield clients, _part(federation, clients, starts[clients] + first, own)
+
+
+def _part(federation, clients, starts, lengths):
+    """Federation of some clients and of so many of their rows, from where these start."""
+    chosen, offsets = positions_of(starts, lengths), offsets_of(lengths)
+    weights = federation.sample_weight
+    if weights is not None:
+        weights = sample_weight_of(weights.values[chosen], offsets)
+    rows = take_rows(federation.rows, chosen)
+    return Federation(rows, offsets, federation.weights[clients], weights)
 
 
 def stream(problem, memory, at, schedule, workers, client_weights):
@@ -84,11 +90,11 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     trace : list
     """
     memory = in_setting(memory, problem, "stream")
-    server, model, n_samples = memory.server, memory.model, memory.n_samples
+    server, model, federation = memory.server, memory.model, problem.federation
     # Of all known clients, by their positions in the memory.
     controls, totals = memory.states.controls.copy(), memory.totals.astype(np.float64)
     mass, n_expectations, history, trace = totals.sum(), 0, History(), []
-    for clients, batch in batches(problem.federation, problem.batch_size):
+    for clients, batch in batches(federation, problem.batch_size):
         here, own = at[clients], batch.totals
         totals[here] += own
         if client_weights == "uniform":
@@ -97,19 +103,25 @@ def stream(problem, memory, at, schedule, workers, client_weights):
             server = _reweighed(server, mass, own, controls[here])
             mass += own.sum()
             weights = totals[here] / mass
-        now = _problem_of_batch(problem, model, batch, weights, n_known=len(totals))
-        step_size = _step_to_ask(now, server, schedule, n_samples)
-        n_samples += batch.n_samples
-        states = fedem.ClientStates(controls[here])
-        server, model, n_read, row = _round(now, server, states, step_size, workers)
-        controls[here] = states.controls
-        n_expectations += n_read
-        history.append(epoch=n_expectations / problem.federation.n_samples, **row)
+        batch = batch._replace(weights=weights)
+        active = active_clients(problem._replace(federation=batch), server.round_index)
+        if len(active):
+            here, batch = here[active], _of_those(batch, active)
+            now = _problem_of_batch(problem, model, batch, n_known=len(totals))
+            n_before = problem.participation * memory.n_samples + n_expectations
+            step_size = _step_to_ask(now, server, schedule, n_before)
+            states = fedem.ClientStates(controls[here])
+            server, model, row = _round(now, server, states, step_size, workers)
+            controls[here] = states.controls
+            n_expectations += batch.n_samples
+        else:
+            server, row = _round_of_nobody(server, model)
+        history.append(epoch=n_expectations / federation.n_samples, **row)
         trace.append(model.trace(server.parameters))
     memory = memory._replace(
         totals=totals,
         weights=weights_of_clients(totals, client_weights),
-        n_samples=n_samples,
+        n_samples=memory.n_samples + federation.n_samples,
         model=model,
         server=server,
         states=fedem.ClientStates(controls),
@@ -127,36 +139,43 @@ def _reweighed(server, mass, own, controls):
     return server._replace(control=control / (mass + own.sum()))
 
 
-def _problem_of_batch(problem, model, batch, weights, n_known):
-    """Problem of one batch: of all known clients, those with rows in it have these weights."""
+def _of_those(batch, active):
+    """What those who take part have of a batch."""
+    if len(active) == batch.n_clients:
+        return batch
+    return _part(batch, active, batch.offsets[active], batch.lengths_of(active))
+
+
+def _problem_of_batch(problem, model, batch, n_known):
+    """Problem of those who take part in a round, of so many known clients."""
+    everybody = batch.n_clients == n_known
     return problem._replace(
         model=model,
-        federation=batch._replace(weights=weights),
+        federation=batch,
+        participation=1.0,
         batch_size=None,
         lasting_noise=True,
-        presence=1.0 if len(weights) == n_known else float(weights.sum()),
+        presence=1.0 if everybody else float(batch.weights.sum()),
     )
 
 
-def _step_to_ask(problem, server, schedule, n_samples):
-    """γ of the next round, by the schedule or by the share of its rows in all rows so far."""
+def _step_to_ask(problem, server, schedule, n_before):
+    """γ of the next round, by the schedule or by the share of its rows in all that were read."""
     if schedule is None:
-        return min(stream_step_size(problem, n_samples), server.step_limit)
+        return min(stream_step_size(problem, n_before), server.step_limit)
     return schedule(server.round_index + 1)
 
 
 def _round(problem, server, states, step_size, workers):
     """Round of FedEM on the rows of a batch, about which the model may be told anew.
 
-    The active clients' entries in ``states`` are overwritten.
-
     Parameters
     ----------
     problem : Problem
-        That of the batch.
+        That of those who take part.
     server : ServerState
     states : ClientStates
-        Of the clients of the batch.
+        Of these clients; overwritten.
     step_size : float
         γ.
     workers : Workers
@@ -165,33 +184,44 @@ def _round(problem, server, states, step_size, workers):
     -------
     server : ServerState
     model : Model
-    n_expectations : int
     row : dict
         Of the history, without the epoch.
     """
     model, federation = problem.model, problem.federation
-    active = active_clients(problem, server.round_index)
-    received = client_round(fedem, problem, server, states, active, workers)
+    clients = np.arange(federation.n_clients)
+    received = client_round(fedem, problem, server, states, clients, workers)
     field = mean_field(problem, server, received)
     of_batch, before, n_numbers = model.with_batch_constants(
-        federation, active, server.parameters, server.statistics, field
+        federation, server.parameters, server.statistics, field
     )
     server, info = server_half(problem._replace(model=of_batch), server, received, step_size)
     model = of_batch.after_step(info.step_taken)
-    criterion = np.nan
-    if len(active):
-        mean = received.log_likelihood / federation.weights[active].sum()
-        criterion = model.evaluated(mean, before)
+    criterion = model.evaluated(received.log_likelihood / federation.weights.sum(), before)
     # What the model learnt has to go back to the clients.
-    n_downlink = model.downlink_numbers(federation, active) + n_numbers * len(active)
+    n_downlink = model.downlink_numbers(federation, clients) + n_numbers * len(clients)
     row = {
         "round": server.round_index,
         "field_sq_norm": info.field_sq_norm,
         "step_size": info.step_taken,
-        "n_active": len(active),
-        "uplink_bits": 8 * received.n_bytes + FLOAT_BITS * n_numbers * len(active),
+        "n_active": len(clients),
+        "uplink_bits": 8 * received.n_bytes + FLOAT_BITS * n_numbers * len(clients),
         "downlink_bits": FLOAT_BITS * n_downlink,
         "safeguarded": info.safeguarded,
         **evaluation_columns(model, criterion),
     }
-    return server, model, received.n_expectations, row
+    return server, model, row
+
+
+def _round_of_nobody(server, model):
+    """Server and row of the history, without the epoch, after a round that changes nothing."""
+    row = {
+        "round": server.round_index + 1,
+        "field_sq_norm": np.nan,
+        "step_size": 0.0,
+        "n_active": 0,
+        "uplink_bits": 0,
+        "downlink_bits": 0,
+        "safeguarded": 0,
+        **evaluation_columns(model),
+    }
+    return server._replace(round_index=row["round"]), row

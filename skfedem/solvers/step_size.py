@@ -79,20 +79,19 @@ def first_step_size(problem: Problem) -> float:
     return min(bounds)
 
 
-def stream_step_size(problem: Problem, n_before: int) -> float:
+def stream_step_size(problem: Problem, n_before: float) -> float:
     """γ of a round of a stream.
 
-    This is the share of its rows in all rows so far, to a power: a share would make all rows count
-    alike, and with the power those of the beginning, with their start, are forgotten. It is less if
-    messages are compressed, if clients may be away, or if the round has few rows for so many
-    statistics.
+    This is the share of its rows in all that were read so far, to a power: a share would make all
+    rows count alike, and with the power those of the beginning, with their start, are forgotten. It
+    is less if messages are compressed or if the round has few rows for so many statistics.
 
     Parameters
     ----------
     problem : Problem
-        Its federation is the batch, of which all rows are read.
-    n_before : int
-        Number of rows that came before the batch.
+        Of those who take part, whose rows of the batch are all read.
+    n_before : float
+        Number of rows that were read before the batch.
 
     Returns
     -------
@@ -106,7 +105,7 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
     noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, 0.0)
-    noise *= _STREAM_NOISE / (1 + participation_omega(problem.omega, problem.participation))
+    noise *= _STREAM_NOISE / (1 + problem.omega)
     memory = first_step_size(present)
     return min(share, noise, memory)
 
