@@ -37,7 +37,8 @@ _ZIP = b"PK\x03\x04"
 def save(path, identity, state):
     """Write a checkpoint; at any moment, the file is either the previous one or this one.
 
-    The previous one is kept as ``path`` with ``.previous`` appended.
+    The previous one is kept as ``path`` with ``.previous`` appended. Who may read it may read this
+    one.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def save(path, identity, state):
     arrays[_DIGEST] = np.array(_digest(arrays))
     # In this order, for the file may be damaged, and the previous one the last that is whole.
     with _temporary(path) as new, _temporary(path) as old:
-        _write(new, arrays)
+        _write(new, arrays, like=path)
         if path.exists():
             _link(path, old)
         _rename(new, path)
@@ -257,10 +258,12 @@ def _temporary(path):
             os.unlink(temporary)
 
 
-def _write(path, arrays):
-    """Write a new npz file that is on the disk when this returns."""
+def _write(path, arrays, like):
+    """Write a new npz file, as private as another, that is on the disk when this returns."""
     try:
         with path.open("xb") as file:
+            with suppress(OSError):  # there is no other
+                shutil.copymode(like, path)
             np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())

@@ -5,6 +5,7 @@ import functools
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -274,6 +275,15 @@ def test_who_may_read_a_checkpoint_is_who_may_read_any_file(tmp_path):
         os.umask(umask)
     modes = {os.stat(file).st_mode for file in (path, f"{path}.previous", any_file)}
     assert len(modes) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_a_private_checkpoint_stays_private(tmp_path):
+    path = tmp_path / "run.npz"
+    _checkpoint.save(path, {}, {"rounds": 0})
+    path.chmod(0o600)
+    _checkpoint.save(path, {}, {"rounds": 1})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_converged_run_does_not_go_on(tmp_path):
