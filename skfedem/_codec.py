@@ -92,7 +92,7 @@ class Sparse(NamedTuple):
     def decode(self, data):
         """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
-        chosen = reader.heights(reader.count()) > 0
+        chosen = reader.heights(reader.count(), 1) > 0
         nonzero = reader.floats(np.count_nonzero(chosen), "<f8")
         reader.end()
         if not nonzero.all():
@@ -179,7 +179,7 @@ class Scaled(NamedTuple):
         length = reader.count()
         block_length = min(reader.count() or length, length)
         some_wide, n_low = reader.number(1), reader.number(5)
-        heights = reader.heights(length)
+        heights = reader.heights(length, 2**_HEIGHT_BITS)
         places = np.flatnonzero(heights)
         blocks, block = np.unique(places // block_length, return_inverse=True)
         n_steps = len(blocks)

@@ -306,6 +306,16 @@ def test_forged_messages_are_refused_or_give_a_finite_vector(code):
     assert not all(outcomes)
 
 
+@pytest.mark.parametrize("code, n_bits", [(Sparse(FORM), 6 + 1), (Scaled(FORM), 6 + 1 + 6 + 6)])
+def test_heights_that_nobody_writes_are_refused(code, n_bits):
+    # One item that is higher and higher, by two bits each time.
+    counts = np.zeros(n_bits, dtype=bool)
+    counts[[0, 6]] = True
+    body = np.packbits(np.concatenate([counts, np.tile([True, False], 1000)])).tobytes()
+    with pytest.raises(ValueError, match="Expected heights of at most (1|16), got higher ones"):
+        code.decode(sealed(bytes([FORM]) + body))
+
+
 # --- refusals of values ----------------------------------------------------------------------
 
 
