@@ -33,7 +33,7 @@ from problems import (
     weighted_sum,
 )
 from skfedem import _parallel
-from skfedem._federation import read
+from skfedem._federation import offsets_of, read, sample_weight_of
 from skfedem.models._base import RowModel
 from skfedem.solvers._base import Received, server_half
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
@@ -840,6 +840,71 @@ def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting):
             assert_allclose(alone.log_likelihood, together.log_likelihood[k : k + 1], rtol=1e-12)
         n_bytes, n_expectations = n_bytes + alone.n_bytes, n_expectations + alone.n_expectations
     assert (n_bytes, n_expectations) == (together.n_bytes, together.n_expectations)
+
+
+@every_solver
+@every_setting
+def test_a_client_needs_nobody_elses_rows(row_case, solver, setting):
+    # A node has its own rows, and knows its place among the clients and the weights of all.
+    problem, (_, _, last, *_) = first_rounds(row_case, solver, setting)
+    federation, broadcast = row_case.federation, broadcast_of(problem, last.server)
+    for client in range(6):
+        first, stop = federation.offsets[client : client + 2]
+        offsets = np.where(np.arange(7) > client, stop - first, 0)
+        own = federation._replace(rows=federation.rows[first:stop], offsets=offsets)
+        me = np.array([client])
+        states = states_of(solver, problem, last.states, me)
+        want = solver.client_half(problem, broadcast, me, states)
+        got = solver.client_half(problem._replace(federation=own), broadcast, me, states)
+        assert_same(got, want)
+
+
+@every_solver
+@every_setting
+def test_what_is_sent_is_what_the_server_reads_and_as_long_as_is_said(case, solver, setting):
+    problem, (_, _, last, *_) = first_rounds(case, solver, setting)
+    broadcast, clients = broadcast_of(problem, last.server), np.array([0, 2, 3])
+    states = states_of(solver, problem, last.states, clients)
+    message, _ = solver.client_half(problem, broadcast, clients, states)
+    n_bytes, decoded = 0, np.empty_like(message.sent)
+    for k in range(len(clients)):
+        own = problem.vectors.within(clients, np.arange(len(clients)) == k)
+        data = problem.compressor.encode(message.sent[own].ravel())
+        n_bytes, decoded[own] = n_bytes + len(data), problem.compressor.decode(data)
+    assert message.n_bytes == n_bytes
+    units = broadcast.message_units
+    assert_array_equal(units.to_standard(decoded) if units else decoded, message.quantized)
+
+
+@every_solver
+@pytest.mark.parametrize("control_step", [0.0, 0.3])
+def test_clients_move_their_controls_by_the_step_of_the_problem(case, solver, control_step):
+    setting = SETTINGS["everything"]
+    problem = make_problem(case.model, case.federation, setting, control_step=control_step)
+    *_, now = run_rounds(solver, problem, case.starts[0], n_rounds=3)
+    pooled = weighted_sum(problem, now.states.controls)
+    assert_allclose(now.server.control, pooled, rtol=0, atol=1e-12)
+
+
+@every_solver
+@pytest.mark.parametrize("setting", ["exact", "minibatch", "everything"])
+def test_rounds_with_integer_weights_of_rows_are_those_of_repeated_rows(row_case, solver, setting):
+    federation = row_case.federation
+    copies = np.random.default_rng(0).integers(1, 4, len(federation.rows))
+    of_rows = sample_weight_of(copies.astype(float), federation.offsets)
+    weighted = federation._replace(sample_weight=of_rows)
+    repeated = federation._replace(
+        rows=np.repeat(federation.rows, copies, axis=0), offsets=offsets_of(of_rows.totals)
+    )
+    problems = (
+        make_problem(row_case.model, rows, SETTINGS[setting]) for rows in (weighted, repeated)
+    )
+    runs = (run_rounds(solver, problem, row_case.starts[0], 5) for problem in problems)
+    for one, other in zip(*runs, strict=True):
+        # Sums over 51 rows of numbers of order 10, in another order; far below a level of the
+        # operator.
+        assert_same(one.server.statistics, other.server.statistics, atol=1e-11)
+        assert_allclose(one.server.control, other.server.control, rtol=0, atol=1e-11)
 
 
 @every_solver
