@@ -287,14 +287,14 @@ class Model(ABC):
         """
         return None
 
+    @abstractmethod
     def constants(self) -> FloatArray:
-        """Numbers that a saved statistic depends on, as an array; none by default.
+        """Numbers that a saved statistic depends on, as an array.
 
         A checkpoint is refused where these differ, as where the model's class does or a parameter
         of the estimator that may not change. Sizes and hyper-parameters of a model belong here
         unless the estimator has them.
         """
-        return np.empty(0)
 
     @abstractmethod
     def trace(self, parameters: Parameters) -> NDArray[Any]:
