@@ -339,12 +339,12 @@ def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
     return tags
 
 
-def _each_matrix(X, answer):
-    """Answers for the tables of a list, or of the observers of a 3-D array."""
+def _each_matrix(X, answer, first=0):
+    """Answers for the tables of a list, or of the observers of a 3-D array, from ``first`` on."""
     refuse_no_clients(X)
     whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
     answers = []
-    for k, table in enumerate(X):
+    for k, table in enumerate(X, first):
         with naming(f"In the matrix of {whose} {k}"):
             if is_cell_list(table):
                 raise ValueError("expected one table, got a list of tables. Give a 3-D array.")

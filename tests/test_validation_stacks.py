@@ -12,7 +12,8 @@ from sklearn.base import BaseEstimator
 
 from refusals import CLIENTS, FITTED
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem._input.clients import check_clients, stacks
+from skfedem._federation import MOST_CLIENTS
+from skfedem._input.clients import check_clients, stacks, together
 from skfedem.datasets import split_clients
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
 
@@ -145,6 +146,24 @@ def test_sparse_tables_of_other_types_are_not_stacked():
     table = sparse.csr_array(np.eye(2))
     with pytest.raises(ValueError, match="expected"):
         next(stacks([table, table.astype(np.float32)]))
+
+
+def test_an_odd_table_among_many_costs_only_those_beside_it():
+    n_alike = 2 * MOST_CLIENTS
+    tables, asked = [*np.arange(2.0 * n_alike).reshape(-1, 1, 2), [[0.5, 1.5]]], []
+
+    def answer(rows):
+        asked.append(len(rows))
+        return np.asarray(rows)
+
+    assert_array_equal(together(tables, answer), tables)
+    assert asked == [MOST_CLIENTS, MOST_CLIENTS, 1]
+    # Errors name the client by its position among all.
+    tables[-1] = np.array([[np.nan, np.inf]])
+    imputer = FederatedMatrixImputer(1, rows="disjoint").fit(CLIENTS)
+    for method in (FITTED.predict, imputer.transform):
+        with pytest.raises(ValueError, match=f"of client {n_alike}:"):
+            method(tables)
 
 
 @pytest.mark.parametrize("single", [(0, 1, 2), (0, 2), ()])

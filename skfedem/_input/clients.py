@@ -10,6 +10,7 @@ from scipy.sparse import issparse, vstack
 from sklearn.utils.validation import validate_data
 
 from .._federation import (
+    MOST_CLIENTS,
     Federation,
     client_groups,
     offsets_of,
@@ -268,11 +269,11 @@ def store(estimator, known, **attributes):
         vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
 
 
-def each_client(X, answer):
-    """Answer to each table of a list of clients, as a tuple; errors name the client."""
+def each_client(X, answer, first=0):
+    """Answer to each table of a list, as a tuple; errors count clients from ``first`` on."""
     refuse_no_clients(X)
     answers = []
-    for k, table in enumerate(X):
+    for k, table in enumerate(X, first):
         if is_client_list(table):
             raise ValueError(
                 f"Expected a 2-D table (rows by features) for client {k}, got a list of "
@@ -286,19 +287,21 @@ def each_client(X, answer):
 def together(X, answer, one_by_one=each_client):
     """As ``each_client``, of an answer that has a row for each row: small arrays go together.
 
-    The checks of a table take longer than the arithmetic of a few rows. Where anything is amiss,
-    the tables are taken one by one, so that errors name the client; and so they are where
-    ``set_output`` asks for tables of their own.
+    Checks take longer than the arithmetic of a few rows. Where anything is amiss among tables that
+    go together, these go one by one: errors name the client, ``set_output`` has its own tables.
     """
     answers = []
-    try:
-        for rows, lengths in stacks(X):
-            stacked = answer(rows)
-            if type(stacked) is not np.ndarray:
-                return one_by_one(X, answer)
-            answers += np.split(stacked, np.cumsum(lengths)[:-1])
-    except (TypeError, ValueError):
-        return one_by_one(X, answer)
+    for first in range(0, len(X) or 1, MOST_CLIENTS):
+        tables, own = X[first : first + MOST_CLIENTS], []
+        try:
+            for rows, lengths in stacks(tables):
+                stacked = answer(rows)
+                if type(stacked) is not np.ndarray:
+                    raise TypeError("expected an array")
+                own += np.split(stacked, np.cumsum(lengths)[:-1])
+        except (TypeError, ValueError):
+            own = one_by_one(tables, answer, first)
+        answers += own
     return tuple(answers)
 
 
