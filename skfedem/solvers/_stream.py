@@ -46,11 +46,12 @@ def batches(federation, batch_size):
         batch depends on all rows so far.
     """
     lengths, starts = federation.lengths, federation.offsets[:-1]
+    clients = np.arange(federation.n_clients)
     if batch_size is None or lengths.max() <= batch_size:
-        yield np.arange(federation.n_clients), federation
+        yield clients, federation
         return
     for first in range(0, int(lengths.max()), batch_size):
-        clients = np.flatnonzero(lengths > first)
+        clients = clients[lengths[clients] > first]
         own = np.minimum(lengths[clients] - first, batch_size)
         yield clients, _part(federation, clients, starts[clients] + first, own)
 
