@@ -101,6 +101,7 @@ def best_run(settings, problem, start, seeds, workers, resume_from, begin_start)
     """
     best = None
     for number, seed in enumerate(seeds):
+        result = None  # as large as the best, and no longer needed
         if settings.verbose:
             print(f"Start {number}")
         seeded = problem._replace(seed=seed_of(settings, seed, resume_from))

@@ -237,6 +237,29 @@ def test_a_fit_holds_one_array_of_controls_and_little_else():
     assert peak - controls < 0.1 * (X.nbytes + labels.nbytes + controls) + 6 * 2**20
 
 
+@pytest.mark.parametrize(("case", "n_arrays"), [("warm", 1), ("joining", 1), ("starts", 2)])
+def test_who_goes_on_from_controls_or_keeps_the_best_holds_no_more_of_them(case, n_arrays):
+    n_clients, d, size = 40_000, 6, 3
+    X = np.random.default_rng(0).normal(size=(n_clients + 1, d))
+    labels = np.append(np.arange(n_clients), 0)
+    gm = FederatedGaussianMixture(
+        size, participation=0.5, max_iter=1, tol=0, n_init=3, init_params="random_from_data",
+        warm_start=True, random_state=0,
+    )  # fmt: skip
+    read = gm.fit
+    if case != "starts":
+        gm.set_params(n_init=1).fit(X, clients=labels)
+        X, labels = X[:-1], labels[:-1]  # other rows, the same clients
+    if case == "joining":
+        # The first call has zeros for the controls of the fit.
+        read = gm.partial_fit(X[:1], clients=labels[:1]).partial_fit
+        X, labels = X[:1], np.array([n_clients])
+    peak = peak_memory(read, X, clients=labels)
+    controls = 8 * n_clients * size * (1 + d + d * (d + 1) // 2)
+    # A quarter of one for data and sums of each client, and 6 MB for blocks, which do not grow.
+    assert peak < (n_arrays + 0.25) * controls + 6 * 2**20
+
+
 # ---- setting up
 
 

@@ -173,7 +173,9 @@ def go_on(memory, solver, problem, start, ids):
     same_terms = np.array_equal(memory.ids, ids) and np.array_equal(
         memory.weights, federation.weights
     )
-    usual = _ROUNDING * max(1.0, np.abs(states.controls).max(initial=0))
+    # Not by their absolute values, a temporary array as large as all V_i.
+    largest = max(states.controls.max(initial=0), -states.controls.min(initial=0))
+    usual = _ROUNDING * max(1.0, largest)
     # V as it was, unless it is another sum or keeps the rounding of V_i that were once large.
     if not (same_terms and np.allclose(control, server.control, rtol=0, atol=usual)):
         server = server._replace(control=control)
@@ -198,6 +200,8 @@ def weighing(memory, client_weights):
 def join(memory, ids, client_weights):
     """Memory in which all these clients are known: new ones with V_i = 0 and no rows so far.
 
+    V_i and totals are copies, which the rounds of a call may overwrite.
+
     Parameters
     ----------
     memory : Memory
@@ -220,9 +224,9 @@ def join(memory, ids, client_weights):
     at = find_labels(known, ids)
     new = np.flatnonzero(at < 0)
     controls, server = memory.states.controls, memory.server
+    controls = np.concatenate([controls, np.zeros((len(new), controls.shape[1]))])
     if len(new):
         at[new] = n_known + np.arange(len(new))
-        controls = np.concatenate([controls, np.zeros((len(new), controls.shape[1]))])
         if client_weights == "uniform":
             # With weights by rows, new clients have no weight yet, and V stays.
             share = n_known / (n_known + len(new))

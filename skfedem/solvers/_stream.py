@@ -74,7 +74,7 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     problem : Problem
         That of the rows of the call.
     memory : Memory
-        That of all known clients, which include those of the call.
+        That of all known clients, which include those of the call. V_i and totals are overwritten.
     at : ndarray of int
         Positions of the clients of the call in the memory.
     schedule : callable or None
@@ -93,7 +93,7 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     memory = in_setting(memory, problem, "stream")
     server, model, federation = memory.server, memory.model, problem.federation
     # Of all known clients, by their positions in the memory.
-    controls, totals = memory.states.controls.copy(), memory.totals.astype(np.float64)
+    controls, totals = memory.states.controls, memory.totals
     mass, n_expectations, history, trace = totals.sum(), 0, History(), []
     for clients, batch in batches(federation, problem.batch_size):
         here, own = at[clients], batch.totals
