@@ -48,8 +48,9 @@ def init(problem: Problem, controls: FloatArray) -> ClientStates:
     n_clients = problem.federation.n_clients
     return ClientStates(
         controls=controls,
-        estimates=np.zeros_like(controls),
-        natural=np.zeros_like(controls),
+        # Not zeros_like, which writes to memory: states that others replace take none.
+        estimates=np.zeros(controls.shape),
+        natural=np.zeros(controls.shape),
         outer_loop=np.full(n_clients, -1),
     )
 
