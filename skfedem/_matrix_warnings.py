@@ -103,7 +103,7 @@ def _warn_of_silent(cells):
         names = ", ".join(shown(ids[k]) for k in silent[:5])
         warn(
             f"{len(silent)} of {len(ids)} clients have no observed cell and contribute nothing: "
-            f"{names}{', ...' if len(silent) > 5 else ''}.",
+            f"{names}{', ...' if len(silent) > 5 else '.'}",
             UserWarning,
         )
 
