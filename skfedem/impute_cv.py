@@ -73,15 +73,15 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     penalties : int or array-like of shape (n_penalties,), default=10
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
         which are taken from the largest to the smallest.
-    eps : float in (0, 1), default=0.01
-        Ratio of the last penalty of the path to its first, if ``penalties`` is a number. Decrease
-        it where the best penalty is the last: strong signals want a smaller one.
     effects_penalties : "auto" or list of float, default="auto"
         Ridges on the effects to choose from; the time of the search grows with their number.
         "auto" tries 0.1 and 1, and ten times the largest one as long as that is the best, up to
         1e5: counts whose variance is many times their mean ask for about as many times the ridge.
         ``1 / effects_penalty`` is the variance of a normal prior on effects. Without effects the
         first one is taken.
+    eps : float in (0, 1), default=0.01
+        Ratio of the last penalty of the path to its first, if ``penalties`` is a number. Decrease
+        it where the best penalty is the last: strong signals want a smaller one.
     n_splits : int, default=5
         Number of folds, at least 2. A cell that was observed several times, by one client or by
         several, is held out or kept as a whole.

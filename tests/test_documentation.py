@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tomllib
 from functools import partial
-from inspect import signature
+from inspect import getdoc, getmembers, isclass, isfunction, signature
 from itertools import product
 from pathlib import Path
 from textwrap import dedent
@@ -31,6 +31,7 @@ from scipy.stats import poisson
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+import skfedem
 import test_contracts as contracts
 from problems import LENGTHS, SETTINGS, WEIGHTS, model_case, row_model_case, stack
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
@@ -241,6 +242,36 @@ def test_commands_name_what_is_there(page):
         assert (ROOT / path).exists(), path
     for names in re.findall(r"(?:skfedem|\.)\[([\w,]+)\]", text):
         assert set(names.split(",")) <= set(extras), names
+
+
+def public_callables():
+    """Public functions, classes and methods."""
+    modules = [skfedem, *(getattr(skfedem, name) for name in skfedem._MODULES)]
+    for name, value in [(name, getattr(each, name)) for each in modules for name in each.__all__]:
+        if callable(value):
+            yield pytest.param(value, id=name)
+        for method, function in getmembers(value, isfunction) if isclass(value) else []:
+            if method[0] != "_" and function.__module__.startswith("skfedem"):
+                yield pytest.param(function, id=f"{name}.{method}")
+
+
+def documented_parameters(function):
+    """Names and defaults of a docstring's parameters, in its order; no default where none is."""
+    section = re.search(r"Parameters\n-+\n(.*?)(\n\n\S|\Z)", getdoc(function) or "", re.DOTALL)
+    for names, kind in re.findall(r"(?m)^(\w[\w, ]*)(.*)$", section[1] if section else ""):
+        default = re.search("default=(.*)", kind)
+        yield from ((name, default and default[1]) for name in names.strip().split(", "))
+
+
+@pytest.mark.parametrize("function", public_callables())
+def test_docstrings_have_the_parameters_of_signatures(function):
+    parameters = dict(signature(function).parameters)
+    parameters.pop("self", None)
+    documented = list(documented_parameters(function))
+    assert [name for name, _ in documented] == list(parameters)
+    for name, default in documented:
+        if default is not None:
+            assert repr(eval(default, {"numpy": np})) == repr(parameters[name].default)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="paths of the virtual environment")
