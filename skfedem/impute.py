@@ -152,9 +152,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         confirm it: a new outer loop begins for this. The Notes say how far the optimum may be then.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
-        ``history_``. "auto": every round if rounds are exact, else once an epoch. None: no
-        evaluation; with ``control_init="zeros"``, or after a warm start, a fit of random rounds
-        that ended above the objective of its start is then not warned of.
+        ``history_``; "auto" is once an epoch. Exact rounds yield both, and every one of them is in
+        ``history_``. None: no evaluation; with ``control_init="zeros"``, or after a warm start, a
+        fit of random rounds that ended above the objective of its start is then not warned of.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time, and on other machines up to rounding. With
         compression and a rank that binds, rounding may grow from round to round.

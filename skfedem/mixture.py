@@ -189,8 +189,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Initial precisions, of the shape of ``precisions_``.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of log-likelihood and mean field over all rows, for
-        ``history_``. "auto": every round if rounds are exact, as these yield both, else once an
-        epoch. None: no evaluation for ``history_``, not even at the start and the end; with
+        ``history_``; "auto" is once an epoch. Exact rounds yield both, and every one of them is in
+        ``history_``. None: no evaluation there, not even at the start and the end; with
         ``control_init="zeros"``, or after a warm start, a fit of random rounds that ended below its
         start is then not warned of. Evaluations serve the experimenter: they count neither as bits
         nor as epochs.
