@@ -385,10 +385,17 @@ def test_a_likelihood_weighs_rows(is_list):
 
 
 def test_without_fewer_components_there_is_other_advice():
-    rows = np.outer(np.arange(6.0), [1.0, 2.0])
-    message = r"^Expected at least 2 axes .* fit vary, for 2 features, got 1: .* Fit with more rows"
+    rows = np.ones((6, 2))
+    message = r"^Expected at least one axis .* for 2 features, got 0: .* Fit with more rows"
     with pytest.raises(ValueError, match=message):
         FederatedPCA().fit([rows]).score([rows])
+
+
+def test_advised_components_may_be_none():
+    rows = np.outer(np.arange(6.0), [1.0, 2.0])
+    with pytest.raises(ValueError, match="^Expected n_components < 1, .* with fewer components"):
+        FederatedPCA().fit([rows]).score([rows])
+    assert np.isfinite(FederatedPCA(0).fit([rows]).score([rows]))
 
 
 def test_a_small_variance_is_no_rounding():

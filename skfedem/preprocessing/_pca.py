@@ -379,8 +379,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """Raise if the covariance under probabilistic PCA has no inverse."""
         rank = int(np.count_nonzero(self.explained_variance_))
         if rank < self.n_features_in_ and self.noise_variance_ == 0:
-            expected, got, remedy = "at least 2 axes", rank, "more rows"
-            if rank > 1:
+            expected, got, remedy = "at least one axis", rank, "more rows"
+            if rank > 0:
                 expected = f"n_components < {rank}, the number of axes"
                 got, remedy = self.n_components_, "fewer components, more rows"
             raise ValueError(
