@@ -86,7 +86,9 @@ class RandK(Operator):
         k = self._level(x.shape[1])
         with np.errstate(over="ignore"):
             compressed = x * (x.shape[1] / max(k, 1))
-        _vectors.check_finite(compressed, "values times q / k", "Rescale the values.")
+        if not np.isfinite(compressed).all():
+            _vectors.check_finite(x)
+            _vectors.check_finite(compressed, "values times q / k", "Rescale the values.")
         compressed *= _vectors.smallest(uniforms, k)
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
