@@ -71,6 +71,12 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         TypeError, ValueError
             For what is no matrix of the fit's columns (and rows, where they are shared), or cells
             that the family does not have; errors in a list name the client.
+
+        Warns
+        -----
+        UserWarning
+            For Poisson means that are far above those of all observed cells, or are capped because
+            exp would overflow.
         """
         check_is_fitted(self)
         in_list = holds_clients(X)
@@ -152,6 +158,11 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             For numbers of rows or columns that there are not.
         TypeError, ValueError
             For numbers that are no integers, or masked.
+
+        Warns
+        -----
+        UserWarning
+            As ``transform``.
         """
         check_is_fitted(self)
         n_rows, n_columns = self._shape

@@ -484,7 +484,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         check_choice("family", self.family, tuple(FAMILIES))
         check_number("penalty", self.penalty, low=0, hint="0 is no penalty.")
         check_choice("effects", self.effects, EFFECTS)
-        check_number("effects_penalty", self.effects_penalty, low=0, hint="0 is no penalty.")
+        check_number("effects_penalty", self.effects_penalty, low=0, hint="0 means 1e-7.")
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
         check_checkpoint_parameters(self)

@@ -386,6 +386,11 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             Before ``fit``.
         TypeError, ValueError
             As :meth:`FederatedMatrixImputer.transform`.
+
+        Warns
+        -----
+        UserWarning
+            As :meth:`FederatedMatrixImputer.transform`.
         """
         check_is_fitted(self)
         # Given a tuple, scikit-learn would apply our set_output to the first client's table only.
@@ -435,6 +440,11 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             Before ``fit``.
         IndexError, TypeError, ValueError
             As :meth:`FederatedMatrixImputer.fitted_mean`.
+
+        Warns
+        -----
+        UserWarning
+            As :meth:`FederatedMatrixImputer.transform`.
         """
         check_is_fitted(self)
         return self.best_estimator_.fitted_mean(rows, columns)

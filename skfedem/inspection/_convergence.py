@@ -280,7 +280,7 @@ class ConvergenceDisplay:
         ax : matplotlib Axes, or several, default=None
             Axes for each series. None: a new figure, the series one below the other.
         xscale : {"linear", "log"}, default="linear"
-            A logarithmic axis leaves out the start, which is at 0.
+            A logarithmic axis leaves out what is at 0, as round 0 is.
         yscale : {"auto", "linear", "log"} or list of them, default="auto"
             For all series, or for each. "auto" is logarithmic for squared norms. On a logarithmic
             axis, what is not positive is left out.

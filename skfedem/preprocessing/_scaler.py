@@ -218,8 +218,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, or has another number of columns; errors in a list name the
-            client.
+            For what is no such table, inf in it, or another number of columns; errors in a list
+            name the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
