@@ -111,7 +111,11 @@ BAD_TABLES = {
     "frames and arrays": (
         [NAMED[0], CLIENTS[1]],
         ValueError,
-        [r"\['a', 'b'\]", "no string column names for client 1"],
+        [
+            r"\['a', 'b'\]",
+            "no string column names for client 1",
+            "of all clients alike, or of none",
+        ],
     ),
     "NaN": (
         with_value(np.nan),
