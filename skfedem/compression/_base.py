@@ -14,10 +14,10 @@ class Compressor(ABC):
     """What every compression operator provides.
 
     An operator is a frozen, stateless value: all randomness comes in as `uniforms`, so the same
-    inputs give the same output on any machine, in any grouping of the vectors. Every method takes
-    one vector (q,), n vectors of one length (n, q), or, with `lengths` (n,), a flat array that
-    holds n vectors of these lengths back to back; the result for a vector does not depend on the
-    others. A new operator implements the methods below and keeps to these rules:
+    inputs give the same output on any machine, in any grouping of the vectors. Methods take one
+    vector (q,), but for `encode` also n vectors of one length (n, q), or, with `lengths` (n,), a
+    flat array that holds n vectors of these lengths back to back; the result for a vector does not
+    depend on the others. A new operator implements the methods below and keeps to these rules:
 
     - unbiased: the mean of ``compress(x, uniforms)`` over uniform draws is x;
     - bounded: the mean of its squared norm is at most ``(1 + omega_for(q)) * ||x||^2`` (these two
