@@ -215,6 +215,19 @@ def test_means_that_reach_the_guard_are_said(monkeypatch):
         assert np.isfinite(imputer.fitted_mean()).all()
 
 
+@pytest.mark.filterwarnings("ignore:Not converged")
+@pytest.mark.parametrize(("step_size", "n_rounds"), [("auto", 1500), (1.0, 400)])
+def test_steps_stay_in_range_where_nothing_curves(step_size, n_rounds):
+    # Without a penalty, means of zeros go to 0, and steps grow by 1.3 or e a round: their squares
+    # would leave the range of doubles, 1.8e308.
+    imputer = FederatedMatrixImputer(
+        1, family="poisson", penalty=0.0, effects="none", step_size=step_size, tol=0.0,
+        max_iter=n_rounds,
+    ).fit([np.zeros((3, 2))])  # fmt: skip
+    assert imputer.n_iter_ == n_rounds
+    assert 0 <= imputer.objective_ < 1e-90
+
+
 def test_means_far_above_all_that_was_observed_are_said():
     # Two sites that were never seen in the months in which others had many.
     rng = np.random.default_rng(0)

@@ -18,6 +18,9 @@ from .thresholding import threshold_singular_values
 MAX_HALVINGS = 60
 # For changes of θ below this, ψ is a parabola up to rounding.
 _SMALL_CHANGE = 1e-4
+# Largest η: where means go to 0, as of zeros without a penalty, no curvature keeps it in the range
+# of doubles, and its square.
+_LONGEST = 1e100
 
 
 class Iterate(NamedTuple):
@@ -127,6 +130,7 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
     support, family = pooled.support, pooled.family
     mean, log_partition = family.mean(origin.theta), family.log_partition(origin.theta)
     residual = sums - support.counts * mean
+    natural_step = min(natural_step, _LONGEST)
     for halvings in range(MAX_HALVINGS):
         length = step_size * natural_step
         low_rank, after = threshold_singular_values(
