@@ -83,7 +83,7 @@ def _warn_of_end(imputer, problem, result):
         rise = problem.model.change(ended, begun)
     is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
     if is_worse:
-        ways = either(["a smaller step_size", *calmer(imputer)])
+        ways = either(calmer(imputer, "a smaller step_size"))
         warn(
             f"The fit ended with an objective of {ended:.3g}, above the {begun:.3g} of its start: "
             f"do not use it. Use {ways}.",

@@ -78,7 +78,8 @@ def warn_of_fit(settings, result, problem):
     schedule = step_schedule(settings, problem)
     warn_outcome(settings, result, schedule, wording, is_worse=fall > _LARGE_FALL)
     if not problem.exact:
-        _warn_of_noise(calmer(settings), result, problem.federation.n_samples, fall)
+        ways = calmer(settings, "a smaller step_size")
+        _warn_of_noise(ways, result, problem.federation.n_samples, fall)
     lost = lost_in_rounding(problem.model, result.server.parameters)
     if len(lost):
         warn(
@@ -99,13 +100,12 @@ def _warn_of_noise(ways, result, n_samples, fall):
         warn(
             f"Components {vanished.tolist()} ended with less than half the weight of a row. The "
             "noise of minibatches and messages can take rare components away: use "
-            f"{either([*ways, 'a smaller step_size'])}, or fewer components if all rows together "
-            "lose them as well.",
+            f"{either(ways)}, or fewer components if all rows together lose them as well.",
             ConvergenceWarning,
         )
     if fall > _LARGE_FALL:
         warn(
             f"The fit ended {fall:.3g} nats per row below its start: do "
-            f"not use it. Use {either(['a smaller step_size', *ways])}, and look for outliers.",
+            f"not use it. Use {either(ways)}, and look for outliers.",
             ConvergenceWarning,
         )

@@ -267,8 +267,8 @@ def test_a_fit_that_runs_away_says_so():
         imputer.fit(clients)
     message = " ".join(str(warning.message) for warning in caught)
     assert re.search(
-        r"objective of .*e\+\d+, above the .* start: do not use it. Use a smaller step_size, a "
-        r"smaller omega or control_step='auto'\.",
+        r"objective of .*e\+\d+, above the .* start: do not use it. Use control_step='auto', a "
+        r"smaller step_size or a smaller omega\.",
         message,
     )
 

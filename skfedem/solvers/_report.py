@@ -128,7 +128,7 @@ def _warn_of_steps(estimator, result, schedule, wording):
             f"Steps {wording.left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
             f"{'were shortened' if shortened else 'left rare components as they were'}. Use "
-            f"{either([f'a smaller step_size (it was {last:.3g})', *calmer(estimator)])}"
+            f"{either(calmer(estimator, f'a smaller step_size (it was {last:.3g})'))}"
             f"{wording.remedy}.",
             ConvergenceWarning,
         )
@@ -141,9 +141,15 @@ def _warn_of_steps(estimator, result, schedule, wording):
         )
 
 
-def calmer(estimator):
-    """What makes rounds less random, for what is random in those of this estimator."""
+def calmer(estimator, *steps):
+    """What makes rounds less random, for what is random in those of this estimator.
+
+    Advice for ``steps`` comes after that for control variates: where these diverge, no step helps.
+    """
     ways = []
+    if (estimator.omega > 0 or estimator.participation < 1) and not is_auto(estimator.control_step):
+        ways.append("control_step='auto'")
+    ways += steps
     if estimator.batch_size is not None:
         ways.append("a larger batch_size")
         if estimator.solver != "vr_fedem":
@@ -154,8 +160,6 @@ def calmer(estimator):
         ways.append("more participation")
     if estimator.omega > 0:
         ways.append("a smaller omega")
-    if (estimator.omega > 0 or estimator.participation < 1) and not is_auto(estimator.control_step):
-        ways.append("control_step='auto'")
     return ways
 
 
