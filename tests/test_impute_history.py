@@ -217,7 +217,7 @@ def test_tol_is_relative_to_the_objective():
         ({"max_iter": 3}, r"tol=1e-06 after 3 rounds\. Increase max_iter\.$"),
         (
             {"max_iter": 20, "step_size": 0.05},
-            r"added up to only 1 natural steps. With this step set max_iter to about 1000, "
+            r"added up to only 1 natural steps. With this step set max_iter to about 1500, "
             r"or use step_size='auto'\.$",
         ),
         (
@@ -229,15 +229,15 @@ def test_tol_is_relative_to_the_objective():
         ({"max_iter": None, "max_epochs": 5}, r"Increase max_epochs\.$"),
         (
             {"max_iter": 20, "max_epochs": 10**6, "step_size": 0.05},
-            r"With this step set max_iter to about 1000, or",
+            r"With this step set max_iter to about 1500, or",
         ),
         (
             {"max_iter": 20, "step_size": lambda k: 0.05},
-            r"With steps as long as the last set max_iter to about 1000, or",
+            r"With steps as long as the last set max_iter to about 1500, or",
         ),
         (
             {"max_iter": 5000, "max_epochs": 20, "step_size": 0.05},
-            r"With this step set max_epochs to about 1000, or",
+            r"With this step set max_epochs to about 1500, or",
         ),
     ],
 )

@@ -71,7 +71,7 @@ def test_rounds_of_small_steps_say_how_many_are_needed(bounds):
     gm = FederatedGaussianMixture(**EXACT, tol=0.0, step_size=0.05, **bounds)
     # 20 steps of 0.05 are one EM iteration; fifty are 1000 rounds, of an epoch each.
     name = "max_iter" if bounds["max_iter"] else "max_epochs"
-    says = f"20 rounds, as .*: .* only 1 EM iterations.* set {name} to about 1000, and increase"
+    says = f"20 rounds, as .*: .* only 1 EM iterations.* set {name} to about 1500, and increase"
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
 
@@ -95,8 +95,8 @@ def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
         ConvergenceWarning, match="1,000,000 rounds would not .* use a larger step_size, "
     ):
         gm.fit(CLIENTS)
-    # Fifty whole steps, as above.
-    with pytest.warns(ConvergenceWarning, match="set max_iter to about 50000 and max_epochs"):
+    # Seventy-five whole steps, as above.
+    with pytest.warns(ConvergenceWarning, match="set max_iter to about 75000 and max_epochs"):
         gm.set_params(step_size=1e-3).fit(CLIENTS)
 
 
@@ -131,8 +131,8 @@ def test_epochs_that_the_start_uses_up(parameters):
 def test_epochs_that_would_be_enough():
     steps = {"step_size": 0.1, "batch_size": 5, "tol": 0.0, "max_iter": None, "random_state": 0}
     gm = FederatedGaussianMixture(3, **steps, max_epochs=1.5)
-    # 500 rounds of 30 of the 142 rows, and one pass before.
-    enough = 1 + 500 * 6 * 5 / N_SAMPLES
+    # 750 rounds of 30 of the 142 rows, and one pass before.
+    enough = 1 + 750 * 6 * 5 / N_SAMPLES
     with pytest.warns(ConvergenceWarning, match=f"max_epochs to about {int(np.ceil(enough))}, "):
         gm.fit(CLIENTS)
 
@@ -400,7 +400,7 @@ def test_loops_of_one_round_are_not_advised_to_be_shorter():
     assert calmer(gm.set_params(n_inner=2)) == ["a larger batch_size", "a smaller n_inner"]
 
 
-@pytest.mark.parametrize(("step_size", "expected"), [("auto", 120), (0.1, 500)])
+@pytest.mark.parametrize(("step_size", "expected"), [("auto", 170), (0.1, 750)])
 def test_rounds_that_are_enough_with_automatic_steps_that_were_cut(step_size, expected):
     gm = FederatedGaussianMixture(step_size=step_size)
 
@@ -453,10 +453,10 @@ def test_steps_are_looked_at_in_the_last_tenth_of_the_rounds(last, warns):
 
 
 def test_advice_after_a_warm_start_counts_the_rounds_before_it():
-    # Steps of 50 / r add up to 50 from round 100 to round 100e, 172 later; it is rounded up.
-    steps = 50 / np.arange(101, 111)
+    # Steps of 75 / r add up to 75 from round 100 to round 100e, 172 later; it is rounded up.
+    steps = 75 / np.arange(101, 111)
     estimator, result = outcome_of(steps, np.zeros(10), round_index=110)
-    says = _how_to_travel_on(estimator, result, lambda number: 50 / number, steps.sum())
+    says = _how_to_travel_on(estimator, result, lambda number: 75 / number, steps.sum())
     assert says == "With this step set max_iter to about 180"
 
 
