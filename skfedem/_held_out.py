@@ -1,9 +1,10 @@
-"""Cells that clients hold out: which ones, and the clients' data without them or of them alone."""
+"""Cells that clients hold out: which ones, and the observations without them or of them alone."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from scipy.sparse import coo_array
 
 from ._cells import distinct_cells
 from ._federation import offsets_of
@@ -42,8 +43,26 @@ def deal_cells(cells, n_splits, seed):
     return (order % n_splits)[which]
 
 
+class Triplets(NamedTuple):
+    """Observations as ``FederatedMatrixImputer.fit`` takes them.
+
+    Attributes
+    ----------
+    table : ndarray of shape (n_observations, 3)
+        Site, month, value.
+    clients : ndarray of int, shape (n_observations,)
+        Increasing positions of the clients.
+    shape : tuple of int
+        (J, L).
+    """
+
+    table: np.ndarray
+    clients: np.ndarray
+    shape: tuple
+
+
 def split_cells(cells, held_out):
-    """Clients without the cells of a mask, and the clients with these cells alone.
+    """Observations without the cells of a mask, and of these cells alone.
 
     Parameters
     ----------
@@ -53,19 +72,18 @@ def split_cells(cells, held_out):
 
     Returns
     -------
-    training, test : list of coo_array
-        One sparse matrix for each client; an entry is an observation.
+    training, test : Triplets
     """
-    return _tables(cells, ~held_out), _tables(cells, held_out)
+    return _triplets(cells, ~held_out), _triplets(cells, held_out)
 
 
-def _tables(cells, kept):
+def _triplets(cells, kept):
     counts = cells.counts.astype(np.intp)
     seen = np.repeat(kept, counts)
-    rows, columns = (np.repeat(index, counts)[seen] for index in (cells.rows, cells.columns))
-    values = cells.observations[seen]
-    ends = offsets_of(counts * kept)[cells.offsets]
-    return [
-        coo_array((values[own], (rows[own], columns[own])), shape=cells.shape)
-        for own in map(slice, ends[:-1], ends[1:])
-    ]
+    counts *= kept
+    table = np.empty((counts.sum(), 3))
+    table[:, 0] = np.repeat(cells.rows, counts)
+    table[:, 1] = np.repeat(cells.columns, counts)
+    table[:, 2] = cells.observations[seen]
+    own = np.diff(offsets_of(counts)[cells.offsets])
+    return Triplets(table, np.repeat(np.arange(len(own), dtype=np.int32), own), cells.shape)

@@ -90,6 +90,7 @@ def path_trials(imputer, splits, penalties, patience):
     imputer : FederatedMatrixImputer
         With ``warm_start=True``.
     splits : list of (training, held_out)
+        Triplets.
     penalties : ndarray
         Decreasing.
     patience : int or None
@@ -104,8 +105,9 @@ def path_trials(imputer, splits, penalties, patience):
         scores = []
         for fold, (training, held_out) in enumerate(splits):
             with naming(f"Without the cells of fold {fold}"):
-                _fit_step(imputers[fold], penalty, training)
-                scores.append(imputers[fold].score(held_out))
+                table, clients, shape = training
+                _fit_step(imputers[fold], penalty, table, clients=clients, shape=shape)
+                scores.append(imputers[fold].score(held_out.table))
         trial = Trial(
             imputer.rank,
             imputer.effects_penalty,
@@ -165,7 +167,7 @@ def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
 
 
 def _splits(cells, folds):
-    """Clients without the cells of each fold, and with these alone."""
+    """Observations without the cells of each fold, and of these alone."""
     return [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
 
 

@@ -25,7 +25,7 @@ from skfedem import (
     _penalty_path,
     impute_cv,
 )
-from skfedem._held_out import deal_cells, split_cells
+from skfedem._held_out import Triplets, deal_cells, split_cells
 from skfedem._input.cells import check_cells
 from skfedem._penalty_path import (
     Trial,
@@ -89,6 +89,15 @@ class Recorder(FederatedMatrixImputer):
         super().fit(X, clients=clients, shape=shape)
         self.fits.append({**self.get_params(), "objective": self.objective_})
         return self
+
+
+def fit_to(training, imputer):
+    return imputer.fit(training.table, clients=training.clients, shape=training.shape)
+
+
+def stubbed(table):
+    """What a stub is given for observations."""
+    return Triplets(table, None, None)
 
 
 @pytest.fixture
@@ -184,15 +193,15 @@ def test_a_matrix_that_effects_explain_has_a_path():
 @every_family
 def test_fits_down_the_path_are_those_from_nothing(family):
     observed = observed_by(clients_of(family), family)
-    split = split_cells(observed, folds_of(observed, 4) == 0)
+    training, held_out = split_cells(observed, folds_of(observed, 4) == 0)
     beginning = FederatedMatrixImputer(family=family, effects_penalty=0.01)
     threshold = largest_penalty(beginning, observed)
     imputer = FederatedMatrixImputer(None, family=family, warm_start=True, tol=1e-11, max_iter=2000)
     penalties = threshold * np.geomspace(1, 0.34, 20)
     n_rounds, n_rounds_cold = 0, 0
-    for trial in path_trials(imputer, [split], penalties, None):
-        cold = clone(imputer).set_params(penalty=trial.penalty).fit(split[0])
-        assert_allclose(trial.score, cold.score(split[1]), rtol=1e-4)
+    for trial in path_trials(imputer, [(training, held_out)], penalties, None):
+        cold = fit_to(training, clone(imputer).set_params(penalty=trial.penalty))
+        assert_allclose(trial.score, cold.score(held_out.table), rtol=1e-4)
         assert trial.converged.all()
         n_rounds += np.sum(trial.n_iter)
         n_rounds_cold += cold.n_iter_
@@ -209,7 +218,7 @@ def test_a_path_ends_after_so_many_trials_that_are_no_better(n_effects_alone):
         n_iter_, converged_, _stopped_by = 1, True, None
         history_ = {"uplink_bits": np.zeros(1)}
 
-        def fit(self, X):
+        def fit(self, X, *, clients, shape):
             self.singular_values_ = np.ones(int(self.penalty < 6))
             return self
 
@@ -217,7 +226,7 @@ def test_a_path_ends_after_so_many_trials_that_are_no_better(n_effects_alone):
             return next(fits)
 
     penalties = np.arange(float(len(scores)))[::-1]
-    trials = list(path_trials(Stub(), [([], [])], penalties, 3))
+    trials = list(path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], penalties, 3))
     assert [trial.score for trial in trials] == scores[:-1]
     assert tabulated(trials)["rank_test_score"][-5:].tolist() == [5, 1, 4, 1, 3]
     nothing = trials[0]._replace(scores=np.zeros(2))
@@ -229,7 +238,7 @@ def test_of_a_penalty_that_is_too_large_for_one_fold_the_others_count():
         n_iter_, converged_, _stopped_by = 1, True, None
         history_ = {"uplink_bits": np.zeros(1)}
 
-        def fit(self, X):
+        def fit(self, X, *, clients, shape):
             self.singular_values_ = np.ones(int(self.penalty < X))
             return self
 
@@ -238,18 +247,19 @@ def test_of_a_penalty_that_is_too_large_for_one_fold_the_others_count():
 
     # The fold whose largest penalty is 3 has effects alone throughout.
     penalties = np.array([9.0, 8, 7, 6, 5, 4])
-    trials = list(path_trials(Stub(), [(3.0, 0.0), (7.5, 0.0), (3.0, 12.0)], penalties, 2))
+    splits = [tuple(map(stubbed, split)) for split in ((3.0, 0.0), (7.5, 0.0), (3.0, 12.0))]
+    trials = list(path_trials(Stub(), splits, penalties, 2))
     assert [trial.score for trial in trials] == [13.0, 12.0, 11.0, 10.0]
     assert [trial.n_factors.tolist() for trial in trials] == [[0] * 3, [0] * 3, *[[0, 1, 0]] * 2]
 
 
 def test_an_error_names_the_fold_that_raised_it():
     class Stub(FederatedMatrixImputer):
-        def fit(self, X):
+        def fit(self, X, *, clients, shape):
             raise ValueError("the message of a fit")
 
     with pytest.raises(ValueError, match="^Without the cells of fold 0: the message of a fit$"):
-        next(path_trials(Stub(), [([], [])], np.ones(1), None))
+        next(path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], np.ones(1), None))
 
 
 def test_penalties_above_the_largest_of_all_do_not_end_the_path():
@@ -340,16 +350,18 @@ def test_held_out_cells_are_not_read():
 def test_several_observations_of_a_cell_are_held_out_as_one():
     visits = np.random.default_rng(0).poisson(3.0, (3, *SHAPE)).astype(float)
     observed = observed_by([visits, visits[0]], "poisson")
-    training, held_out = split_cells(observed, folds_of(observed, 4) == 2)
-    for full, kept, out in zip(([*visits], [visits[0]]), training, held_out, strict=True):
-        kept_cells, out_cells = (
-            set(zip(table.row, table.col, strict=True)) for table in (kept, out)
-        )
+    parts = split_cells(observed, folds_of(observed, 4) == 2)
+    assert [part.shape for part in parts] == [SHAPE, SHAPE]
+    for client, full in enumerate((visits, visits[:1])):
+        kept, out = (part.table[part.clients == client] for part in parts)
+        kept_cells, out_cells = (set(map(tuple, table[:, :2])) for table in (kept, out))
         assert not kept_cells & out_cells
         assert len(kept_cells) + len(out_cells) == SHAPE[0] * SHAPE[1]
         # Values as they came, none of them averaged.
-        assert kept.nnz + out.nnz == len(full) * SHAPE[0] * SHAPE[1]
-        assert_allclose((kept + out).toarray(), np.sum(full, axis=0))
+        rows, columns, values = np.concatenate([kept, out]).T
+        came = np.sort(full.reshape(len(full), -1), axis=0)
+        order = np.lexsort((values, columns, rows))
+        assert_array_equal(values[order].reshape(-1, len(full)).T, came)
 
 
 @every_family
@@ -360,11 +372,10 @@ def test_scores_are_mean_log_likelihoods_of_held_out_observations(family):
     training, held_out = split_cells(observed, folds_of(observed, 3) == 0)
     imputer = FederatedMatrixImputer(None, family=family, warm_start=True)
     (trial,) = path_trials(imputer, [(training, held_out)], np.array([3.0]), None)
-    mean = clone(imputer).set_params(penalty=3.0).fit(training).fitted_mean()
-    log_densities = np.concatenate(
-        [LOG_DENSITIES[family](table.data, mean[table.row, table.col]) for table in held_out]
-    )
-    assert_allclose(trial.score, log_densities.mean())
+    mean = fit_to(training, clone(imputer).set_params(penalty=3.0)).fitted_mean()
+    rows, columns, values = held_out.table.T
+    means = mean[rows.astype(int), columns.astype(int)]
+    assert_allclose(trial.score, LOG_DENSITIES[family](values, means).mean())
 
 
 # ---- the search
