@@ -178,6 +178,19 @@ def test_exact_rounds_reach_the_pooled_optimum(family, overlap, effects):
 
 @every_family
 @every_split
+def test_without_effects_exact_rounds_are_pooled_soft_impute(family, overlap):
+    data = observations(family, overlap)
+    want = oracle.soft_impute(*data[:3], SHAPE, PENALTIES[family], family, "none", tol=1e-11)
+    result = fitted(problem_of(data, family, effects="none"), max_iter=400)
+    low_rank = result.server.parameters.natural.low_rank
+    dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
+    # An objective has half the digits of θ. The oracle's gap of 1e-11 is a gradient, of which
+    # curvatures of a few hundredths make some 1e-10; after 250 rounds, 2e-8 were left.
+    assert_allclose(dense, want.low_rank, rtol=0, atol=1e-8)
+
+
+@every_family
+@every_split
 @pytest.mark.parametrize("compressor", [Dithering(omega=1.0), BlockQuantizer(omega=1.0)])
 def test_compressed_and_partial_rounds_reach_the_pooled_optimum(family, overlap, compressor):
     data = observations(family, overlap)
