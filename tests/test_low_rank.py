@@ -332,6 +332,29 @@ def test_it_is_algorithm_7_of_one_observer_step_by_step(penalty):
         assert_allclose(dense, want.theta, atol=1e-8)
 
 
+@every_family
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_noisy_steps_are_those_of_the_theory(family, adaptive):
+    # Θ⁺ = SVT(Θ + γ η W), by γ η λ, with dense matrices. Directions for any rank are all there are.
+    problem = problem_of(observations(family, overlap=True), family, adaptive=adaptive)
+    model, generator = problem.model, np.random.default_rng(0)
+    pooled, support = model.pooled, model.pooled.support
+    point = start_run(model, problem.federation).statistics
+    for step_size in (1.0, 0.5, 0.5, 0.1, 0.1):
+        field = 0.05 * generator.standard_normal(len(support.counts))
+        before, point = point, model.server_step(point, field, step_size, exact=False).statistics
+        length = step_size * point.natural_step / 1.3  # by which it has grown meanwhile
+        dense, after = (
+            low_rank.left * low_rank.singular_values @ low_rank.right.T
+            for low_rank in (before.iterate.low_rank, point.iterate.low_rank)
+        )
+        dense[support.rows, support.columns] += length * model.scale * field
+        want = oracle.threshold_singular_values(dense, length * pooled.penalty)
+        # Decompositions of matrices of order 10.
+        assert_allclose(after, want, rtol=0, atol=1e-11)
+    assert after.any()
+
+
 @pytest.mark.parametrize("n_observers", [5, 8])
 @pytest.mark.parametrize("penalty", [0.0, 0.7])
 def test_it_is_algorithm_7_of_observers_who_see_the_same_cells(penalty, n_observers):
