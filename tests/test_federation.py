@@ -105,6 +105,7 @@ def test_no_two_addresses_share_numbers():
         _random.MINIBATCH,
         _random.COMPRESSION,
         _random.INITIALISATION,
+        _random.VALIDATION,
     )
     numbers = [
         _random.client_uniforms(seed, purpose, round_index, np.arange(40), 7).ravel()
@@ -113,8 +114,8 @@ def test_no_two_addresses_share_numbers():
         for round_index in (0, 1, 40)
     ]
     numbers = np.concatenate(numbers)
-    # 53 random bits: two of 7000 numbers agree by chance once in 4e8.
-    assert len(np.unique(numbers)) == len(numbers) == 2 * 4 * 3 * 280
+    # 53 random bits: two of 8400 numbers agree by chance once in 2e8.
+    assert len(np.unique(numbers)) == len(numbers) == 2 * 5 * 3 * 280
 
 
 def test_client_uniforms_are_uniform_and_independent():
