@@ -114,11 +114,12 @@ for name, of_name in runs.items():
 #
 # *Where they differ.* Levels and slopes need not agree. How fast the field falls depends on how
 # much the components overlap, and so on parameters that the paper does not give: here it is by a
-# factor of some 450 every hundred epochs. Absent clients read no rows in our count of epochs;
-# counted as if all of them took part, 1,000 epochs would end at 6,667 rounds and not at 8,326. And
-# our statistics are of rows in standard units: squared norms in the units of the rows are between
-# 0.5 and 5 times as large. Messages are compressed in the units of the components; if they were
-# compressed as they are, FedEM's :math:`\lVert H \rVert^2` would be 2 percent lower.
+# factor of some 450 every hundred epochs. Absent clients read no rows in our count of epochs, and
+# nobody reads a minibatch in the first round of an outer loop; by the count of the paper's Appendix
+# E.2, 1,000 epochs would end at 6,667 rounds and not at 8,326. And our statistics are of rows in
+# standard units: squared norms in the units of the rows are between 0.5 and 5 times as large.
+# Messages are compressed in the units of the components; if they were compressed as they are,
+# FedEM's :math:`\lVert H \rVert^2` would be 2 percent lower.
 
 
 def draw(axis, of_name, line):
