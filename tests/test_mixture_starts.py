@@ -144,6 +144,10 @@ def test_a_value_as_common_as_a_component_is_sent_with_the_nearest_row():
     assert n_sent == 2
     want = [nearest / 41, (rest.sum(axis=0) - nearest) / 59]
     assert_allclose(sent[sent[:, 0].argsort()], want, rtol=1e-10)
+    # From half of what the client's two clusters weigh in the mean: 20 of 80 rows.
+    for n_copies, n_expected in ((19, 0), (20, 2)):
+        _, n_sent = centroids_sent(np.concatenate([np.zeros((n_copies, 2)), 15 + rest]), 2, 0)
+        assert n_sent == n_expected
     # A component of zeros is found by every start.
     clients = [np.concatenate([np.zeros((50, 2)), rng.normal(5, 1, (50, 2))]) for _ in range(4)]
     for seed in range(5):
