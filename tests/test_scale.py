@@ -178,6 +178,21 @@ def test_no_file_is_read_into_memory(tmp_path, given):
     assert peak < 8 * 2**20 + (16 * n_rows if given == "shuffled labels" else 2 * n_rows)
 
 
+def test_rows_in_files_of_those_who_take_part_in_a_stream_are_not_copied(tmp_path):
+    parts = np.random.default_rng(0).normal(size=(4, 100_000, 16))
+    files = [mapped(tmp_path, part) for part in parts]
+    start = {"weights_init": [0.5, 0.5], "means_init": np.tile([[-1], [1]], 16)}
+    gm = FederatedGaussianMixture(
+        2, **start, covariance_type="diag", participation=0.7, random_state=2
+    )
+    peak = peak_memory(gm.partial_fit, files)
+    n_active = gm.history_["n_active"][-1]
+    assert 1 < n_active < 4
+    # Blocks of 4 MB; the numbers of rows, 8 bytes each, are held three times while they are found.
+    # The rows take 128 bytes each.
+    assert peak < 8 * 2**20 + 24 * 100_000 * n_active
+
+
 def test_answers_about_a_file_take_no_more_memory_than_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(_fitted_mixture, "_BLOCK", 2**16)
     X = np.random.default_rng(0).integers(100, size=(400_000, 8), dtype=np.int16)

@@ -19,7 +19,7 @@ from .._federation import (
     weights_of_clients,
 )
 from .._history import History
-from .._rows import take_rows
+from .._rows import ReorderedRows, take_rows
 from . import fedem
 from ._base import mean_field, server_half
 from ._evaluation import evaluation_columns
@@ -53,16 +53,16 @@ def batches(federation, batch_size):
     for first in range(0, int(lengths.max()), batch_size):
         clients = clients[lengths[clients] > first]
         own = np.minimum(lengths[clients] - first, batch_size)
-        yield clients, _part(federation, clients, starts[clients] + first, own)
+        yield clients, _part(federation, clients, starts[clients] + first, own, take_rows)
 
 
-def _part(federation, clients, starts, lengths):
+def _part(federation, clients, starts, lengths, chosen_rows):
     """Federation of some clients and of so many of their rows, from where these start."""
     chosen, offsets = positions_of(starts, lengths), offsets_of(lengths)
     weights = federation.sample_weight
     if weights is not None:
         weights = sample_weight_of(weights.values[chosen], offsets)
-    rows = take_rows(federation.rows, chosen)
+    rows = chosen_rows(federation.rows, chosen)
     return Federation(rows, offsets, federation.weights[clients], weights)
 
 
@@ -141,10 +141,11 @@ def _reweighed(server, mass, own, controls):
 
 
 def _of_those(batch, active):
-    """What those who take part have of a batch."""
+    """What those who take part have of a batch, without a copy: it may be larger than memory."""
     if len(active) == batch.n_clients:
         return batch
-    return _part(batch, active, batch.offsets[active], batch.lengths_of(active))
+    starts, lengths = batch.offsets[active], batch.lengths_of(active)
+    return _part(batch, active, starts, lengths, ReorderedRows)
 
 
 def _problem_of_batch(problem, model, batch, n_known):
