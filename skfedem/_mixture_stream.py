@@ -146,7 +146,8 @@ def next_call(settings, ids, federation, given, memory, history):
     problem = _problem_of_call(settings, model, federation, seed)
     server, units_before = memory.server, memory.model.units
     if model.units is not units_before:
-        share = federation.n_samples / (memory.n_samples + federation.n_samples)
+        n_expected = problem.participation * federation.n_samples  # to be read, as the others were
+        share = n_expected / (memory.n_samples + n_expected)
         statistics = with_variance_along_new_axes(model, server.statistics, units_before, share)
         parameters = model.maximization(statistics)
         server = server._replace(statistics=statistics, parameters=parameters, has_field=True)

@@ -40,7 +40,7 @@ class Memory(NamedTuple):
     weights : ndarray of shape (n_clients,)
         w_i.
     n_samples : int
-        Rows of all clients.
+        Rows of all clients in a fit; in a stream, those that were read, at its start or in a round.
     n_inner : int
         k_in.
     data : str

@@ -109,7 +109,7 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         if len(active):
             here, batch = here[active], _of_those(batch, active)
             now = _problem_of_batch(problem, model, batch, n_known=len(totals))
-            n_before = problem.participation * memory.n_samples + n_expectations
+            n_before = memory.n_samples + n_expectations
             step_size = _step_to_ask(now, server, schedule, n_before)
             states = fedem.ClientStates(controls[here])
             server, model, row = _round(now, server, states, step_size, workers)
@@ -122,7 +122,7 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     memory = memory._replace(
         totals=totals,
         weights=weights_of_clients(totals, client_weights),
-        n_samples=memory.n_samples + federation.n_samples,
+        n_samples=memory.n_samples + n_expectations,
         model=model,
         server=server,
         states=fedem.ClientStates(controls),
