@@ -553,9 +553,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
-        seen, and an epoch is a call. ``n_init`` (except for the start), ``max_iter``,
-        ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``control_init``, ``checkpoint``
-        and ``verbose`` are not used.
+        seen, and an epoch is as many rows as the call has. ``n_init`` (except for the start),
+        ``max_iter``, ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``control_init``,
+        ``checkpoint`` and ``verbose`` are not used.
 
         Examples
         --------
