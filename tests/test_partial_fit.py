@@ -474,6 +474,14 @@ def test_plain_rounds_step_by_the_share_of_their_rows():
     assert_allclose(gm.history_["step_size"][1:], (100 / n_so_far) ** 0.65, rtol=1e-14)
 
 
+def test_a_round_that_less_than_the_expected_weight_answers_steps_as_much_less():
+    given = {**GIVEN, "client_weights": "uniform", "step_size": 0.2, "participation": 0.7}
+    gm = streamed(FederatedGaussianMixture(**given), 100)
+    steps, n_active = (gm.history_[name][1:] for name in ("step_size", "n_active"))
+    assert n_active.min() < 0.7 * 5 < n_active.max()
+    assert_allclose(steps, 0.2 * np.minimum(1, n_active / (0.7 * 5)), rtol=1e-14)
+
+
 def test_rows_that_nobody_has_read_do_not_shorten_later_steps():
     gm = streamed(FederatedGaussianMixture(random_state=0, participation=0.4), 100)
     streamed(gm.set_params(participation=1.0), 100)
@@ -572,6 +580,8 @@ def test_clients_that_take_no_part_are_as_if_they_had_no_rows(covariance_type, w
     here = active[owners]
     if weighted:
         row_weights = np.concatenate(row_weights)[here]
+    # Fewer than expected step by as much less.
+    gm.set_params(step_size=0.3 * min(1, active.mean() / 0.6))
     gm.partial_fit(rows[here], clients=owners[here], sample_weight=row_weights)
     assert_same(some, gm, names=(*PARAMETERS, "client_drift_"), **ALMOST)
     for name in ("n_active", "uplink_bits", "downlink_bits", "log_likelihood", "field_sq_norm"):

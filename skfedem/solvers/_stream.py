@@ -111,6 +111,10 @@ def stream(problem, memory, at, schedule, workers, client_weights):
             now = _problem_of_batch(problem, model, batch, n_known=len(totals))
             n_before = memory.n_samples + n_expectations
             step_size = _step_to_ask(now, server, schedule, n_before)
+            if len(active) < len(weights):
+                # Few who answer in place of many are noisier, and are not to count for more.
+                expected = problem.participation * float(weights.sum())
+                step_size *= min(1.0, now.presence / expected)
             states = fedem.ClientStates(controls[here])
             server, model, row = _round(now, server, states, step_size, workers)
             controls[here] = states.controls
