@@ -88,8 +88,10 @@ def first_call(settings, ids, federation, given, workers):
     first = initialise(fedem, problem, start, workers, control_init="zeros", watched=True)
     history = {**first.history.as_dict(), "weights": np.array(first.trace)}
     memory = memory_of(ids, problem, first.progress.server, first.states)
-    # The rounds have yet to read these rows.
-    memory = memory._replace(totals=np.zeros(len(ids)))
+    # The rounds have yet to read these rows. For the start, which has, count as many as a round is
+    # expected to read: with all of them, it would be forgotten later where few clients answer.
+    n_expected = problem.participation * federation.n_samples
+    memory = memory._replace(totals=np.zeros(len(ids)), n_samples=n_expected)
     return Beginning(problem._replace(batch_size=settings.batch_size), memory, history, 0)
 
 

@@ -543,10 +543,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         number is a constant step, which forgets old rows and so follows a stream that changes; a
         callable gets the round, counted on from call to call. Where less than the share
         ``participation`` of the weight in a call answers, steps of all kinds are as much shorter.
+
         The standard units are those of the first call; for features that were constant or linearly
         dependent, those of the first call in which they vary. "tied" covariances, unless one is
-        given as ``fixed_covariance``, need
-        the scatter of the rows about the means, which clients send in every round, uncompressed.
+        given as ``fixed_covariance``, need the scatter of the rows about the means, which clients
+        send in every round, uncompressed.
 
         A stream warns of a ``Compressor`` that is not used or coarser than ``omega``, but not of
         how the fit goes: look at ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.

@@ -39,8 +39,8 @@ class Memory(NamedTuple):
         Sum of the weights of each client's rows; their number if rows have no weights.
     weights : ndarray of shape (n_clients,)
         w_i.
-    n_samples : int
-        Rows of all clients in a fit; in a stream, those that were read, at its start or in a round.
+    n_samples : float
+        Rows of all clients in a fit; in a stream, those that were read, at its start or in rounds.
     n_inner : int
         k_in.
     data : str
@@ -59,7 +59,7 @@ class Memory(NamedTuple):
     ids: np.ndarray
     totals: np.ndarray
     weights: np.ndarray
-    n_samples: int
+    n_samples: float
     n_inner: int
     data: str
     model: Model

@@ -111,10 +111,7 @@ def stream(problem, memory, at, schedule, workers, client_weights):
             now = _problem_of_batch(problem, model, batch, n_known=len(totals))
             n_before = memory.n_samples + n_expectations
             step_size = _step_to_ask(now, server, schedule, n_before)
-            if len(active) < len(weights):
-                # Few who answer in place of many are noisier, and are not to count for more.
-                expected = problem.participation * float(weights.sum())
-                step_size *= min(1.0, now.presence / expected)
+            step_size *= _answered(weights, active, problem.participation)
             states = fedem.ClientStates(controls[here])
             server, model, row = _round(now, server, states, step_size, workers)
             controls[here] = states.controls
@@ -170,6 +167,17 @@ def _step_to_ask(problem, server, schedule, n_before):
     if schedule is None:
         return min(stream_step_size(problem, n_before), server.step_limit)
     return schedule(server.round_index + 1)
+
+
+def _answered(weights, active, participation):
+    """What answers of the weight that was expected to, at most 1.
+
+    Few who answer in place of many are noisier, and are not to count for more: small clients that
+    answered alone drove a stream off.
+    """
+    if len(active) == len(weights):
+        return 1.0
+    return min(1.0, float(weights[active].sum() / (participation * weights.sum())))
 
 
 def _round(problem, server, states, step_size, workers):

@@ -79,7 +79,7 @@ def first_step_size(problem: Problem) -> float:
     return min(bounds)
 
 
-def stream_step_size(problem: Problem, n_before: int) -> float:
+def stream_step_size(problem: Problem, n_before: float) -> float:
     """γ of a round of a stream.
 
     This is the share of its rows in all that were read so far, to a power: a share would make all
@@ -90,7 +90,7 @@ def stream_step_size(problem: Problem, n_before: int) -> float:
     ----------
     problem : Problem
         Of those who take part, whose rows of the batch are all read.
-    n_before : int
+    n_before : float
         Number of rows that were read before the batch.
 
     Returns
