@@ -24,6 +24,11 @@ def gives_arrays(estimator):
     return _get_output_config("transform", estimator)["dense"] == "default"
 
 
+def parameter_names(kind):
+    """Names of the parameters in a class's own signature; none for what is no estimator."""
+    return kind._get_param_names() if hasattr(kind, "_get_param_names") else []
+
+
 def row_count(table):
     """Number of rows of a table of any kind, also of one written as a list of rows."""
     return _num_samples(table)

@@ -13,6 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_array
 
+from ._compat import parameter_names
+
 # Characters of a wrong value that a message shows.
 _LONGEST = 100
 
@@ -119,17 +121,27 @@ def takes_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_A
     return computed
 
 
+def parameters_of(estimator):
+    """Parameters by name, also those that a subclass fixes, or takes as keyword arguments."""
+    names = [name for kind in type(estimator).__mro__ for name in parameter_names(kind)]
+    inherited = {name: getattr(estimator, name) for name in names if hasattr(estimator, name)}
+    return {**inherited, **estimator.get_params(deep=False)}
+
+
 def unfitted(estimator):
-    """A new estimator with the same parameters: not copies of them, as some cannot be copied."""
-    return type(estimator)(**estimator.get_params(deep=False))
+    """A copy of an estimator with the same parameters, which knows no features as yet."""
+    checked = copy(estimator)
+    for name in ("n_features_in_", "feature_names_in_"):
+        vars(checked).pop(name, None)
+    return checked
 
 
 def in_python_numbers(estimator):
     """A copy of an estimator whose parameters are Python's numbers."""
-    parameters = estimator.get_params(deep=False)
-    return copy(estimator).set_params(
-        **{name: python_number(value) for name, value in parameters.items()}
-    )
+    settings = copy(estimator)
+    for name, value in parameters_of(estimator).items():
+        setattr(settings, name, python_number(value))
+    return settings
 
 
 def check_shape(name, value, shape):

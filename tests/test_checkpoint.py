@@ -345,6 +345,39 @@ def test_a_subclass_may_have_words_for_a_parameter(tmp_path):
         Labelled(["a", "c"]).fit(make_clients(), resume_from=path)
 
 
+class WithKeywords(FederatedGaussianMixture):
+    """scikit-learn does not see parameters that are passed on like these."""
+
+    def __init__(self, name="", **parameters):
+        super().__init__(**parameters)
+        self.name = name
+
+
+class Half(FederatedGaussianMixture):
+    """Whoever edits this class between two runs changes the parameters of both."""
+
+    share = 0.5
+
+    def __init__(self, *, checkpoint=None, max_iter=5):
+        super().__init__(
+            2, participation=self.share, checkpoint=checkpoint, max_iter=max_iter, random_state=0
+        )
+
+
+def test_parameters_that_a_subclass_hides_are_compared(tmp_path, monkeypatch):
+    data, path = make_clients(), tmp_path / "run.npz"
+    given = {"n_components": 2, "random_state": 0, "max_iter": 5, "omega": 1.0}
+    WithKeywords(checkpoint=path, **given).fit(data)
+    again = WithKeywords(**{**given, "max_iter": 8}).fit(data, resume_from=path)
+    assert_same_fit(again, WithKeywords(**{**given, "max_iter": 8}).fit(data))
+    with pytest.raises(ValueError, match="covariance_type='full' where this fit has .*'tied'"):
+        WithKeywords(**given, covariance_type="tied").fit(data, resume_from=path)
+    Half(checkpoint=path).fit(data)
+    monkeypatch.setattr(Half, "share", 0.9)
+    with pytest.raises(ValueError, match="participation=0.5 where this fit has .*=0.9"):
+        Half(max_iter=8).fit(data, resume_from=path)
+
+
 def test_what_may_differ_is_what_fit_says():
     """That ``tol`` and ``eval_every`` change no round does not let them differ."""
     for estimator in (FederatedGaussianMixture, FederatedMatrixImputer):

@@ -203,6 +203,25 @@ def test_information_criteria_are_those_of_scikit_learn(covariance_type):
             getattr(gm, criterion)(X, COMPONENTS)  # which ``score`` ignores, as labels
 
 
+class WithKeywords(FederatedGaussianMixture):
+    """scikit-learn does not see parameters that are passed on like these."""
+
+    def __init__(self, name="", **parameters):
+        super().__init__(**parameters)
+        self.name = name
+
+
+def test_parameters_that_a_subclass_hides_are_used():
+    known = {**EXACT, "covariance_type": "tied", "fixed_covariance": np.eye(2)}
+    gm = WithKeywords(**known).fit(CLIENTS)
+    assert_array_equal(gm.covariances_, np.eye(2))
+    assert_array_equal(gm.means_, FederatedGaussianMixture(**known).fit(CLIENTS).means_)
+    # Short integers would overflow.
+    short, plain = ({**STOCHASTIC, "batch_size": kind(5)} for kind in (np.int8, int))
+    gm = WithKeywords(**short).fit(CLIENTS)
+    assert_array_equal(gm.means_, FederatedGaussianMixture(**plain).fit(CLIENTS).means_)
+
+
 def test_a_fixed_covariance_has_no_parameters():
     gm = FederatedGaussianMixture(
         **EXACT, covariance_type="tied", fixed_covariance=[[1.0, 0.2], [0.2, 0.8]]

@@ -17,7 +17,7 @@ import numpy as np
 from .. import _checkpoint
 from .._federation import fingerprint, little_endian
 from .._history import History
-from .._parameters import check_number
+from .._parameters import check_number, parameters_of
 from ._base import ServerState
 from ._run_state import RunState, initialise
 
@@ -121,7 +121,7 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
     federation = problem.federation
     parameters = {
         name: _described(value)
-        for name, value in estimator.get_params(deep=False).items()
+        for name, value in parameters_of(estimator).items()
         if name not in _FREE
     }
     identity = {
