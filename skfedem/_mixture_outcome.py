@@ -44,6 +44,7 @@ def so_far_fitted(model, server, n_rounds, checked):
         "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
         "n_iter_": n_rounds,
         "converged_": False,
+        "_memory": None,  # that of an earlier fit is of other parameters
         # What the fit was made with, whatever set_params makes of the parameters later.
         "_fitted_type": model.covariance_type,
         "_covariance_is_known": model.fixed_covariance is not None,

@@ -466,7 +466,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         memory = None
         if self.warm_start:  # as large as the data
             memory = memory_of(ids, problem, result.server, result.states, result.gains, digest)
-        store(self, known, **_outcome(problem, result, data, objective), _memory=memory)
+        outcome = _outcome(problem, result, data, objective) | {"_memory": memory}
+        store(self, known, **outcome)
         task.end()
         warn_of_fit(self, X, data, problem, result)
         return self
@@ -581,4 +582,5 @@ def _so_far(server, n_rounds, origin):
         "_largest_theta": float(server.statistics.iterate.theta.max()),
         "n_iter_": n_rounds,
         "converged_": False,
+        "_memory": None,  # that of an earlier fit is of another θ
     }

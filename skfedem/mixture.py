@@ -452,9 +452,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         their messages are compressed or they may be away.
         """
         self._check_parameters()
-        checked, settings, memory = unfitted(self), in_python_numbers(self), None
-        if self.warm_start and hasattr(self, "converged_"):
-            memory = self._memory
+        checked, settings = unfitted(self), in_python_numbers(self)
+        memory = self._last_memory() if self.warm_start else None
+        if memory is not None:
             check_columns_of_fit(self, X)
         data = check_clients(checked, X, clients, sample_weight)
         check_enough_rows(data, settings.n_components)
@@ -574,7 +574,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         """
         self._check_parameters()
         checked, settings = unfitted(self), in_python_numbers(self)
-        memory = getattr(self, "_memory", None)
+        memory = self._last_memory()
         if memory is not None:
             check_columns_of_fit(self, X)
         data = check_clients(checked, X, clients, sample_weight)
@@ -644,6 +644,17 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         return self.fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)
 
     # ---- fitting
+
+    def _last_memory(self):
+        """Memory of the last fit, None before it; raise for what a callback gets on the way."""
+        memory = getattr(self, "_memory", None)
+        if memory is None and hasattr(self, "converged_"):
+            raise ValueError(
+                "Expected an estimator whose fit has ended, to go on from it, got one that a "
+                "callback was given on the way: it does not hold what clients and server remember. "
+                "Save the run with checkpoint=path, or begin anew: fit with warm_start=False."
+            )
+        return memory
 
     def _check_one_run(self, resume_from, n_starts):
         """Raise if several starts are to share a checkpoint."""

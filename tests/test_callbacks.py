@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
@@ -127,6 +127,25 @@ def test_what_a_round_ends_with_answers_as_a_fit_does(estimator, clients):
         assert np.isfinite(fitted.score(clients))
     for one, other in zip(answers, last.transform(clients), strict=True):
         assert_array_equal(one, other)
+
+
+@not_converged
+@every_estimator
+def test_what_a_round_ends_with_goes_on_from_no_earlier_fit(estimator, clients):
+    recorder = Recorder()
+    watched = clone(estimator).set_params(warm_start=True, max_iter=3, tol=0).fit(clients)
+    watched.set_callbacks(recorder).fit(clients)
+    last = recorder.parameters[-1].set_callbacks()
+    if isinstance(last, FederatedGaussianMixture):
+        for go_on in (last.fit, last.partial_fit):
+            with pytest.raises(ValueError, match="fit has ended, .* callback .* checkpoint=path"):
+                go_on(clients)
+        last.set_params(warm_start=False).fit(clients)
+    else:
+        last.fit(clients)
+        # From its own θ, whose factors were multiplied again: that rounds off some digits.
+        assert_allclose(last.history_["objective"][0], watched.objective_, rtol=1e-12)
+    assert last.history_["round"][-1] == last.n_iter_ == 3
 
 
 @not_converged
