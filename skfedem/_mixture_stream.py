@@ -225,7 +225,8 @@ def _appended(old, history, trace):
     new["round"] = old["round"][-1] + 1 + np.arange(len(trace))
     unseen = new["log_likelihood"]
     new["log_likelihood"] = np.append(unseen[1:], np.nan)
-    columns = {name: np.concatenate([old[name], new[name]]) for name in old}
+    # Users may have added columns of their own.
+    columns = {name: np.concatenate([old[name], new[name]]) for name in old if name in new}
     last = len(old["round"]) - 1
     if np.isnan(old["log_likelihood"][last]):
         columns["log_likelihood"][last] = unseen[0]

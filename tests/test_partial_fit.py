@@ -536,6 +536,15 @@ def test_history_grows_and_is_of_rows_not_seen_before(covariance_type):
     assert not gm.converged_
 
 
+def test_columns_that_a_user_adds_to_the_history_do_not_end_a_stream():
+    first, second = [batch for batch, _ in batches_of(100)][:2]
+    gm = FederatedGaussianMixture(**NOISY).partial_fit(first)
+    gm.history_["uplink_megabytes"] = gm.history_["uplink_bits"] / 8e6
+    again = FederatedGaussianMixture(**NOISY).partial_fit(first).partial_fit(second)
+    for name, column in gm.partial_fit(second).history_.items():
+        assert_array_equal(column, again.history_[name], err_msg=name)
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_stream_sends_no_second_moment_beside_a_known_covariance(is_known):
     rng = np.random.default_rng(0)
