@@ -250,6 +250,19 @@ def test_a_compressor_that_returns_something_else(wrong, got):
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)
 
 
+@pytest.mark.parametrize("dtype", [int, complex, object])
+def test_a_compressor_that_returns_no_floats(dtype):
+    class Wrong(RandK):
+        def compress(self, values, uniforms, lengths=None):
+            return super().compress(values, uniforms, lengths).astype(dtype)
+
+        def n_bytes(self, values, lengths=None):
+            return np.full(3, 100)
+
+    says = [r"float64 from compress of .*Wrong\(k=3", np.dtype(dtype).name, "Correct this class"]
+    check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
+
+
 @pytest.mark.parametrize(
     ("length", "says"),
     [(-1, "lengths >= 0 from n_bytes .* got -1"), (7.5, "integers from n_bytes .* got .*float64")],

@@ -234,6 +234,11 @@ def _check_sent(
             f"Expected compress and n_bytes of {compressor!r} to return arrays of shapes {shape} "
             f"and {(n_clients,)}, got {shapes[0]} and {shapes[1]}. Correct this class."
         )
+    if sent.dtype.kind != "f":
+        raise ValueError(
+            f"Expected float64 from compress of {compressor!r}, got dtype {sent.dtype}. Correct "
+            "this class."
+        )
     if not np.isfinite(sent).all():
         raise ValueError(
             f"Expected finite values from compress of {compressor!r}, got NaN or inf. Correct this "
