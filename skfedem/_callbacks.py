@@ -79,24 +79,28 @@ class FitTask:
             self._start.call_on_fit_task_begin(**self._data)
         return self
 
-    def begin_round(self, progress):
-        """Begin a round from where the run stands."""
+    def begin_round(self, standing):
+        """Begin a round from where the run stands, a ``RunState``."""
         self._round = (self._start or self._root).subcontext(task_name="round")
         self._round.call_on_fit_task_begin(
-            **self._data, reconstruction_attributes=lambda: self._fitted(progress)
+            **self._data, reconstruction_attributes=lambda: self._so_far(standing)
         )
 
-    def end_round(self, progress):
+    def end_round(self, standing):
         """End a round; return whether a callback wants it to be the last."""
         return self._round.call_on_fit_task_end(
-            **self._data, reconstruction_attributes=lambda: self._fitted(progress)
+            **self._data, reconstruction_attributes=lambda: self._so_far(standing)
         )
 
-    def end_start(self, progress=None):
+    def _so_far(self, standing):
+        """Attributes of the estimator; the trace, a list, would take too long in every round."""
+        return {**self._fitted(standing.progress), "history_": standing.history.as_dict()}
+
+    def end_start(self, standing=None):
         """End the start, where it is a task that has not ended yet."""
         if self._start is not None:
             start, self._start = self._start, None
-            attributes = {} if progress is None else self._fitted(progress)
+            attributes = {} if standing is None else self._so_far(standing)
             start.call_on_fit_task_end(**self._data, reconstruction_attributes=attributes)
 
     def end(self):

@@ -472,7 +472,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 problem, start = next_run(settings, federation, given, memory, data.ids)
 
             def so_far(run):
-                return so_far_fitted(problem.model, run.server, run.n_rounds, checked)
+                fitted = so_far_fitted(problem.model, run.server, run.n_rounds, checked)
+                return {**fitted, "n_clients_": len(data.ids), "client_ids_": data.ids.copy()}
 
             best = best_run(
                 settings,

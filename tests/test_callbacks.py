@@ -131,6 +131,21 @@ def test_what_a_round_ends_with_answers_as_a_fit_does(estimator, clients):
 
 @not_converged
 @every_estimator
+def test_what_a_round_ends_with_knows_the_rounds_so_far(estimator, clients):
+    recorder = Recorder()
+    watched = clone(estimator).fit(clients[:2])  # of which nothing is to be left
+    watched.set_callbacks(recorder).fit(clients)
+    for fitted in recorder.parameters:
+        assert fitted.n_clients_ == len(fitted.client_ids_) == len(clients)
+        for name, column in fitted.history_.items():
+            assert len(column) == fitted.n_iter_ + 1
+            # An exact round gives these for the row before.
+            seen = slice(fitted.n_iter_ + (name in ("round", "uplink_bits", "n_active")))
+            assert_array_equal(column[seen], watched.history_[name][seen], err_msg=name)
+
+
+@not_converged
+@every_estimator
 def test_what_a_round_ends_with_goes_on_from_no_earlier_fit(estimator, clients):
     recorder = Recorder()
     watched = clone(estimator).set_params(warm_start=True, max_iter=3, tol=0).fit(clients)

@@ -103,13 +103,13 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     try:
         while not (stopped_by or progress.converged or _used_up(progress, options)):
             if tasks:
-                tasks.begin_round(progress)
+                tasks.begin_round(standing)
             standing = one_round(solver, problem, standing, options, workers)
             progress, row = standing.progress, history.row(-1)
             if problem.exact:
                 row = {**row, "criterion_before": standing.criteria[-1]}
             report(row)
-            if tasks and tasks.end_round(progress):
+            if tasks and tasks.end_round(standing):
                 stopped_by = "callback"
             if checkpoint:
                 over = stopped_by or progress.converged or _used_up(progress, options)
@@ -125,7 +125,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         del trace[progress.n_rounds + 1 :]
     try:
         if tasks:
-            tasks.end_start(progress)
+            tasks.end_start(standing)
         criteria = _final_criteria(problem, standing, options, workers)
     except KeyboardInterrupt:
         stopped_by = "keyboard"
