@@ -543,7 +543,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         far (rows, not their weights), to the power 0.65, or less with compression or few rows. A
         number is a constant step, which forgets old rows and so follows a stream that changes; a
         callable gets the round, counted on from call to call. Where less than the share
-        ``participation`` of the weight in a call answers, steps of all kinds are as much shorter.
+        ``participation`` of the weight in a round answers, steps of all kinds are as much shorter.
 
         The standard units are those of the first call; for features that were constant or linearly
         dependent, those of the first call in which they vary. "tied" covariances, unless one is
@@ -552,8 +552,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         A stream warns of a ``Compressor`` that is not used or coarser than ``omega``, but not of
         how the fit goes: look at ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
-        The rows of the first call count twice, as the start has seen them too. If the weights of
-        all rows in a call are equal, each row counts 1.
+        The rows of the first call count for the start as well, ``participation`` times their
+        number. If the weights of all rows in a call are equal, each row counts 1.
 
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
