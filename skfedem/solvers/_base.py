@@ -62,8 +62,8 @@ class Problem(NamedTuple):
     seed : int
         Of all random streams.
     presence : float
-        Σ w_i over the federation; below 1 where other clients have no rows for the time being,
-        and only V speaks for them.
+        Σ w_i over the federation; below 1 in a stream, where other clients have no rows for the
+        time being, or take no part, and only V speaks for them.
     lasting_noise : bool
         Whether messages stay random at the optimum: minibatches without variance reduction, and
         streams.
