@@ -7,6 +7,7 @@
 import numpy as np
 import pandas as pd
 
+from skfedem import FederatedGaussianMixture
 from skfedem.compression import Compressor
 
 CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0]])
@@ -55,6 +56,14 @@ NAMES = np.array(["ash", "birch", "cedar", "elm", "fir", "oak"])
 def evaluated_rows(estimator, column="log_likelihood"):
     """Rounds at which a column of the history has a value."""
     return np.flatnonzero(~np.isnan(estimator.history_[column])).tolist()
+
+
+class WithKeywords(FederatedGaussianMixture):
+    """scikit-learn does not see parameters that are passed on like these."""
+
+    def __init__(self, name="", **parameters):
+        super().__init__(**parameters)
+        self.name = name
 
 
 class Recording(Compressor):

@@ -18,6 +18,7 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from mixtures import WithKeywords
 from skfedem import (
     FederatedGaussianMixture,
     FederatedMatrixImputer,
@@ -278,12 +279,13 @@ def test_who_may_read_a_checkpoint_is_who_may_read_any_file(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_a_private_checkpoint_stays_private(tmp_path):
+@pytest.mark.parametrize("mode", [0o600, 0o640])  # of which one is not that of new files
+def test_a_private_checkpoint_stays_private(tmp_path, mode):
     path = tmp_path / "run.npz"
     _checkpoint.save(path, {}, {"rounds": 0})
-    path.chmod(0o600)
+    path.chmod(mode)
     _checkpoint.save(path, {}, {"rounds": 1})
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_a_converged_run_does_not_go_on(tmp_path):
@@ -343,14 +345,6 @@ def test_a_subclass_may_have_words_for_a_parameter(tmp_path):
     assert_same_fit(again, labelled)
     with pytest.raises(ValueError, match="names="):
         Labelled(["a", "c"]).fit(make_clients(), resume_from=path)
-
-
-class WithKeywords(FederatedGaussianMixture):
-    """scikit-learn does not see parameters that are passed on like these."""
-
-    def __init__(self, name="", **parameters):
-        super().__init__(**parameters)
-        self.name = name
 
 
 class Half(FederatedGaussianMixture):

@@ -859,13 +859,19 @@ def test_a_client_needs_nobody_elses_rows(row_case, solver, setting):
         assert_same(got, want)
 
 
-@every_solver
-@every_setting
-def test_what_is_sent_is_what_the_server_reads_and_as_long_as_is_said(case, solver, setting):
+def message_of_three(case, solver, setting):
+    """Problem, broadcast, clients and message of a later round."""
     problem, (_, _, last, *_) = first_rounds(case, solver, setting)
     broadcast, clients = broadcast_of(problem, last.server), np.array([0, 2, 3])
     states = states_of(solver, problem, last.states, clients)
     message, _ = solver.client_half(problem, broadcast, clients, states)
+    return problem, broadcast, clients, message
+
+
+@every_solver
+@every_setting
+def test_what_is_sent_is_what_the_server_reads_and_as_long_as_is_said(case, solver, setting):
+    problem, broadcast, clients, message = message_of_three(case, solver, setting)
     n_bytes, decoded = 0, np.empty_like(message.sent)
     for k in range(len(clients)):
         own = problem.vectors.within(clients, np.arange(len(clients)) == k)
@@ -910,10 +916,7 @@ def test_rounds_with_integer_weights_of_rows_are_those_of_repeated_rows(row_case
 @every_solver
 @every_setting
 def test_clients_tell_the_log_likelihood_of_all_their_rows(case, solver, setting):
-    problem, (_, _, last, *_) = first_rounds(case, solver, setting)
-    broadcast, clients = broadcast_of(problem, last.server), np.array([0, 2, 3])
-    states = states_of(solver, problem, last.states, clients)
-    message, _ = solver.client_half(problem, broadcast, clients, states)
+    problem, broadcast, clients, message = message_of_three(case, solver, setting)
     # Convergence of exact rounds is judged by it; elsewhere it may be left out.
     assert message.log_likelihood is not None or not problem.exact
     if message.log_likelihood is not None:

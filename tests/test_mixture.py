@@ -27,6 +27,7 @@ from mixtures import (
     NAMES,
     OWNERS,
     STOCHASTIC,
+    WithKeywords,
     X,
 )
 from problems import COVARIANCE_TYPES, assert_same_fit, fit_unconverged, lower_bounds
@@ -201,14 +202,6 @@ def test_information_criteria_are_those_of_scikit_learn(covariance_type):
         assert isinstance(getattr(gm, criterion)(X), float)
         with pytest.raises(TypeError):
             getattr(gm, criterion)(X, COMPONENTS)  # which ``score`` ignores, as labels
-
-
-class WithKeywords(FederatedGaussianMixture):
-    """scikit-learn does not see parameters that are passed on like these."""
-
-    def __init__(self, name="", **parameters):
-        super().__init__(**parameters)
-        self.name = name
 
 
 def test_parameters_that_a_subclass_hides_are_used():

@@ -69,7 +69,7 @@ def test_exact_rounds_have_no_noise_that_control_variates_take_away():
 @pytest.mark.parametrize("bounds", [{"max_iter": 20}, {"max_iter": None, "max_epochs": 20}])
 def test_rounds_of_small_steps_say_how_many_are_needed(bounds):
     gm = FederatedGaussianMixture(**EXACT, tol=0.0, step_size=0.05, **bounds)
-    # 20 steps of 0.05 are one EM iteration; fifty are 1000 rounds, of an epoch each.
+    # 20 steps of 0.05 are one EM iteration; seventy-five are 1500 rounds, of an epoch each.
     name = "max_iter" if bounds["max_iter"] else "max_epochs"
     says = f"20 rounds, as .*: .* only 1 EM iterations.* set {name} to about 1500, and increase"
     with pytest.warns(ConvergenceWarning, match=says):

@@ -972,7 +972,7 @@ def test_without_components_all_is_noise():
             "Expected 5 features for every client as for client 0, got 2 for client 1",
         ),
         ([FRAMES[0], CLIENTS[1]], None, "got no string column names for client 1"),
-        ([FRAMES[0], FRAMES[1][list("bacde")]], None, "Rename or reorder its columns"),
+        ([FRAMES[0], FRAMES[1][list("bacde")]], None, "order all clients' columns alike"),
         ([X, X[:0]], None, "rows? .*for.* client|Leave clients without rows out"),
         ([X, X[0]], None, "2-D table .*client 1"),
         (CLIENTS, OWNERS, "the list already says which rows are whose"),

@@ -53,12 +53,16 @@ BAD_TABLES = {
     "other columns": (
         frames(["a", "b"], ["a", "b"], ["a", "c"]),
         ValueError,
-        [r"client 0 \(\['a', 'b'\]\)", r"got \['a', 'c'\] for client 2", "Rename or reorder"],
+        [
+            r"client 0 \(\['a', 'b'\]\)",
+            r"got \['a', 'c'\] for client 2",
+            "order all clients' columns alike",
+        ],
     ),
     "columns in another order": (
         frames(["a", "b"], ["b", "a"], ["a", "b"]),
         ValueError,
-        ["client 0", r"got \['b', 'a'\] for client 1", "reorder"],
+        ["client 0", r"got \['b', 'a'\] for client 1", "order all clients"],
     ),
     "columns with one name": (
         frames(["a", "b"], ["a", "a"], ["a", "b"]),
@@ -114,7 +118,7 @@ BAD_TABLES = {
         [
             r"\['a', 'b'\]",
             "no string column names for client 1",
-            "of all clients alike, or of none",
+            "alike, or name none",
         ],
     ),
     "NaN": (
@@ -302,12 +306,12 @@ BAD_TABLES = {
     "integer names in another order": (
         [pd.DataFrame(CLIENTS[0]), pd.DataFrame(CLIENTS[1])[[1, 0]]],
         ValueError,
-        [r"columns of client 0 \(\[0, 1\]\)", r"\[1, 0\] for client 1", "reorder"],
+        [r"columns of client 0 \(\[0, 1\]\)", r"\[1, 0\] for client 1", "order all clients"],
     ),
     "names of two levels in another order": (
         frames(TWO_LEVELS, TWO_LEVELS, TWO_LEVELS[::-1]),
         ValueError,
-        [r"\[\('m', 'a'\), \('m', 'b'\)\]", r"\('m', 'a'\)\] for client 2", "reorder"],
+        [r"\[\('m', 'a'\), \('m', 'b'\)\]", r"\('m', 'a'\)\] for client 2", "order all clients"],
     ),
     "records": (
         NAMED[0].to_records(index=False),

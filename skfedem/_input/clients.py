@@ -217,12 +217,10 @@ def check_columns(estimator, X, shapes):
         if want is None and got is None and are_reordered(X[0], X[k]):
             want, got = list(X[0].columns), list(X[k].columns)
         if want != got:
-            what_to_do = "Rename or reorder its columns."
-            if want is None or got is None:  # an array has no columns to rename
-                what_to_do = "Name the columns of all clients alike, or of none."
             raise ValueError(
                 f"Expected the columns of client 0 ({shorten(want)}) for every client, in that "
-                f"order, got {shorten(got)} for client {k}. {what_to_do}"
+                f"order, got {shorten(got)} for client {k}. Name and order all clients' columns "
+                "alike, or name none."
             )
 
 
