@@ -94,7 +94,10 @@ class FitTask:
 
     def _so_far(self, standing):
         """Attributes of the estimator; the trace, a list, would take too long in every round."""
-        return {**self._fitted(standing.progress), "history_": standing.history.as_dict()}
+        # scikit-learn sets them on a copy of the estimator, which may have those of an earlier fit.
+        given = {k: value for k, value in vars(self._estimator).items() if not k.endswith("_")}
+        history = standing.history.as_dict()
+        return {"__dict__": {**given, **self._fitted(standing.progress), "history_": history}}
 
     def end_start(self, standing=None):
         """End the start, where it is a task that has not ended yet."""

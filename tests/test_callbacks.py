@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -142,6 +143,24 @@ def test_what_a_round_ends_with_knows_the_rounds_so_far(estimator, clients):
             # An exact round gives these for the row before.
             seen = slice(fitted.n_iter_ + (name in ("round", "uplink_bits", "n_active")))
             assert_array_equal(column[seen], watched.history_[name][seen], err_msg=name)
+
+
+@not_converged
+@every_estimator
+def test_what_a_round_ends_with_has_no_attribute_of_an_earlier_fit(estimator, clients):
+    recorder, first = Recorder(), Recorder()
+    tables = [pd.DataFrame(rows, columns=["a", "b", "c"]) for rows in clients]
+    watched = clone(estimator).fit(tables)
+    if isinstance(estimator, FederatedGaussianMixture):
+        watched.partial_fit(tables)
+    watched.set_callbacks(recorder).fit(clients)
+    clone(estimator).set_callbacks(first).fit(clients)
+    for fitted, fresh in zip(recorder.parameters, first.parameters, strict=True):
+        names, wanted = ({k for k in vars(of) if k.endswith("_")} for of in (fitted, fresh))
+        assert names == wanted
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # clients have no names of columns
+            fitted.score(clients)
 
 
 @not_converged
