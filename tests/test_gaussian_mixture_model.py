@@ -429,6 +429,24 @@ def test_a_step_keeps_more_than_the_share_of_a_mass(covariance_type):
             assert keeps(model, rest * statistics, statistics, share, 1.0) == is_kept
 
 
+@every_covariance_type
+@pytest.mark.parametrize("mass", [0.0, -1e-17])
+def test_a_component_that_died_does_not_stop_the_others(covariance_type, mass):
+    # Exact rounds leave its Ŝ at 0, or at rounding of either sign. Noise may ask for any step.
+    model, statistics = at_rows(covariance_type, reg_covar=1e-6)
+    statistics = table(model, statistics.copy())
+    statistics[0], statistics[0, 0] = 0.0, mass
+    for noise, safeguarded in ((0.0, 0), (-1e-3, 1)):
+        field = 0.5 * statistics * [[0.0], [1.0], [-1.0]]
+        field[0, 0] = noise
+        after, _, found, step_size, _ = model.server_step(
+            statistics.ravel(), field.ravel(), 0.1, exact=False
+        )
+        assert (found, step_size) == (safeguarded, 0.1)
+        field[0, 0] = 0.0
+        assert_array_equal(table(model, after), statistics + 0.1 * field)
+
+
 def test_half_of_the_regularisation_counts_as_scatter_at_both_ends_of_a_step():
     model, statistics = at_rows("diag", reg_covar=0.5)
     added = standard_reg_covar(model)

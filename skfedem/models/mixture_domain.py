@@ -117,7 +117,9 @@ def keeps(model, proposal, statistics, share, step_size):
         γ of the step.
     """
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
-    if not np.isfinite(proposal).all() or (mass <= share * mass_before).any():
+    # An exact round leaves a component that died with 0, or with rounding of either sign.
+    lost = (mass <= share * mass_before) & (mass < mass_before)
+    if not np.isfinite(proposal).all() or lost.any():
         return False
     is_known = model.fixed_covariance is not None
     if is_known and model.in_stream:
