@@ -98,31 +98,24 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             control_init=options.control_init,
             watched=options.eval_every is not None,
         )
-    progress, states, history, trace, *_ = standing
-    stopped_by = None
+    history, stopped_by = standing.history, None
     try:
-        while not (stopped_by or progress.converged or _used_up(progress, options)):
+        while not (stopped_by or _is_over(standing.progress, options)):
             if tasks:
                 tasks.begin_round(standing)
             standing = one_round(solver, problem, standing, options, workers)
-            progress, row = standing.progress, history.row(-1)
+            row = history.row(-1)
             if problem.exact:
                 row = {**row, "criterion_before": standing.criteria[-1]}
             report(row)
             if tasks and tasks.end_round(standing):
                 stopped_by = "callback"
             if checkpoint:
-                over = stopped_by or progress.converged or _used_up(progress, options)
+                over = stopped_by or _is_over(standing.progress, options)
                 checkpoint.after_round(standing, over)
     except KeyboardInterrupt:
-        stopped_by = "keyboard"
-        progress = standing.progress  # that of the stopping rule
-        # Some clients may have finished a round that the server has not.
-        server = progress.server._replace(control=mean_control(problem, states.controls))
-        progress = progress._replace(server=server)
-        standing = standing._replace(progress=progress)
-        history.keep(progress.n_rounds + 1)
-        del trace[progress.n_rounds + 1 :]
+        stopped_by, standing = "keyboard", _after_whole_rounds(problem, standing)
+    progress = standing.progress
     try:
         if tasks:
             tasks.end_start(standing)
@@ -140,15 +133,25 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         gains = of_these_rows(standing.stopping, ahead, problem.model)._replace(ahead=ahead)
     return Run(
         progress.server,
-        states,
+        standing.states,
         history.as_dict(),
-        np.array(trace),
+        np.array(standing.trace),
         criteria,
         standing.criteria[0] if standing.criteria else standing.begun,
         progress.converged,
         gains,
         stopped_by,
     )
+
+
+def _after_whole_rounds(problem, standing):
+    """Where a run stands that was interrupted, as the last round that the server ended left it."""
+    n_rows, server = standing.progress.n_rounds + 1, standing.progress.server
+    standing.history.keep(n_rows)
+    del standing.trace[n_rows:]
+    # Some clients may have finished a round that the server has not.
+    server = server._replace(control=mean_control(problem, standing.states.controls))
+    return standing._replace(progress=standing.progress._replace(server=server))
 
 
 def _final_criteria(problem, standing, options, workers):
@@ -197,9 +200,7 @@ def one_round(solver, problem, standing, options, workers):
     )
     trace.append(model.trace(server.parameters))
     if options.eval_every is not None and (
-        converged
-        or _used_up(after, options)
-        or evaluation_due(problem, progress.epoch, after, options)
+        _is_over(after, options) or evaluation_due(problem, progress.epoch, after, options)
     ):
         history.update(-1, **evaluated_columns(problem, server, workers))
     return standing._replace(progress=after, stopping=stopping)
@@ -307,8 +308,10 @@ def client_round(solver, problem, server, states, active, workers):
     )
 
 
-def _used_up(progress, options):
-    """Whether the rounds or the epochs allowed are used up."""
-    return (options.max_iter is not None and progress.n_rounds >= options.max_iter) or (
-        options.max_epochs is not None and progress.epoch >= options.max_epochs
+def _is_over(progress, options):
+    """Whether a run has converged, or the rounds or the epochs allowed are used up."""
+    return (
+        progress.converged
+        or (options.max_iter is not None and progress.n_rounds >= options.max_iter)
+        or (options.max_epochs is not None and progress.epoch >= options.max_epochs)
     )
