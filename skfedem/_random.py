@@ -2,8 +2,8 @@
 
 A client's numbers depend on nothing else: not on who else takes part, not on how clients are
 grouped for the computation, not on the number of workers. A lone client can draw what it would
-have drawn in the simulation. (In a stream, clients count by their positions
-among those with rows in the round.)
+have drawn in the simulation. (In a stream, clients count by their positions among those who take
+part in the round.)
 
 Seed, purpose and round give a stream of PCG-64 DXSM, hashed together by NumPy's ``SeedSequence``;
 client ``i`` owns the numbers ``i * size`` to ``(i + 1) * size - 1`` of it, where ``size`` is how
@@ -67,7 +67,7 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     seed, purpose, round_index : int
         Address of the stream.
     clients : ndarray of int, shape (n,)
-        Increasing client indices.
+        Increasing client indices, at least one.
     size : int
         How many numbers each client needs.
     kind : int, default=0
@@ -78,8 +78,6 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     uniforms : ndarray of shape (n, size)
         Row ``j`` depends on the address, ``clients[j]`` and ``size`` alone.
     """
-    if not len(clients):
-        return np.empty((0, size))
     here = int(clients[0]) * size
     source = generator(seed, purpose, round_index, here, kind)
     if clients[-1] - clients[0] < len(clients):
