@@ -325,8 +325,6 @@ def _solve(factor, right):
 def _conjugate_gradients(times, right, precondition):
     """Solution of ``times(c) = right``, and how many steps it took."""
     size, n_steps = len(right), 0
-    if not right.any():
-        return np.zeros(size), 0
 
     def count(_):
         nonlocal n_steps
