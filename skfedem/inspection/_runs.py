@@ -105,12 +105,11 @@ def check_names(histories, x, y):
                     f"Expected y to name series of {whose}, got {name!r}. It has "
                     f"{', '.join(map(repr, history))}."
                 )
-            lengths = len(history[_column(x)]), np.shape(history[name])[:1]
-            if lengths[1] != lengths[:1]:
+            n_rows, shape = len(history[_column(x)]), np.shape(history[name])
+            if shape[:1] != (n_rows,):
                 raise ValueError(
-                    f"Expected {name!r} of {whose} to have an entry for each of the {lengths[0]} "
-                    f"in {_column(x)!r}, got shape {np.shape(history[name])}. Give the columns of "
-                    "one fit."
+                    f"Expected {name!r} of {whose} to have an entry for each of the {n_rows} in "
+                    f"{_column(x)!r}, got shape {shape}. Give the columns of one fit."
                 )
 
 
