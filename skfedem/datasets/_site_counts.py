@@ -334,11 +334,12 @@ def _draw_cells(homes, who, home_range, month_ends, truth, family, rng):
         months = np.searchsorted(month_ends[:-1], draws, side="right")
         natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]
         natural += np.einsum("ij,ij->i", truth.row_factors[sites], truth.column_factors[months])
+        means = _mean(natural, family)
         if family == "poisson":
-            counts = rng.poisson(np.exp(natural))
+            counts = rng.poisson(means)
         elif family == "bernoulli":
-            counts = rng.random_sample(size) < _mean(natural, family)
+            counts = rng.random_sample(size) < means
         else:
-            counts = natural + rng.standard_normal(size)
+            counts = means + rng.standard_normal(size)
         cells[block] = np.column_stack([sites, months, counts])
     return cells
