@@ -22,7 +22,7 @@ from .._messages import naming, shown, warn
 from .._rows import JoinedRows, ReorderedRows
 from .client_labels import grouped, refuse_name
 from .finite import check_finite
-from .sample_weight import check_weights, weights_of_list, weights_of_table
+from .sample_weight import check_row_weights, check_weights, weights_of_table
 from .table_labels import is_frame
 from .tables import (
     GIVE_TABLES,
@@ -86,10 +86,8 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     """
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
-        data, weights = _from_list(estimator, X, allow_nan), weights_of_list(X, sample_weight)
-        check_weights(
-            weights, lambda row: f" of client {owners_of(data.offsets, row)}", data.offsets
-        )
+        data = _from_list(estimator, X, allow_nan)
+        weights = None if sample_weight is None else check_row_weights(X, sample_weight)
         return _weighted(data, weights)
     refuse_name(clients)
     n_dimensions = getattr(X, "ndim", 2)

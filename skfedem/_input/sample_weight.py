@@ -10,9 +10,9 @@ from .tables import LARGEST, is_client_list, refuse_masked
 
 
 def check_row_weights(X, sample_weight):
-    """Weights of the rows of a table, or of a list of tables one after the other, for a mean."""
+    """Weights of the rows of a table, or of a list of tables one after the other."""
     if is_client_list(X):
-        weights = weights_of_list(X, sample_weight)
+        weights = _weights_of_list(X, sample_weight)
         offsets = offsets_of([len(table) for table in X])
         check_weights(weights, lambda row: f" of client {owners_of(offsets, row)}", offsets)
         return weights
@@ -21,10 +21,8 @@ def check_row_weights(X, sample_weight):
     return weights
 
 
-def weights_of_list(X, sample_weight):
-    """Weights of the rows of a list of tables, stacked; None where there are none."""
-    if sample_weight is None:
-        return None
+def _weights_of_list(X, sample_weight):
+    """Weights of the rows of a list of tables, stacked."""
     if not isinstance(sample_weight, list | tuple) or len(sample_weight) != len(X):
         got = f"a {type(sample_weight).__name__}"
         if isinstance(sample_weight, list | tuple):
