@@ -160,19 +160,17 @@ def go_on(memory, solver, problem, start, ids):
     memory = in_setting(memory, problem, type(states).__module__)
     federation, server = problem.federation, memory.server
     same_solver = memory.n_inner == problem.n_inner and type(memory.states) is type(states)
-    unchanged = same_solver and same_rows(memory, federation, ids)
-    if unchanged:
+    same_clients = np.array_equal(memory.ids, ids)
+    if same_solver and same_rows(memory, federation, ids):
         states = type(states)(*(kept.copy() for kept in memory.states))
-    elif np.array_equal(memory.ids, ids):
+    elif same_clients:
         states.controls[:] = memory.states.controls
     else:
         check_kinds(memory.ids, ids)
         at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
     control = mean_control(problem, states.controls)
-    same_terms = np.array_equal(memory.ids, ids) and np.array_equal(
-        memory.weights, federation.weights
-    )
+    same_terms = same_clients and np.array_equal(memory.weights, federation.weights)
     # Not by their absolute values, a temporary array as large as all V_i.
     largest = max(states.controls.max(initial=0), -states.controls.min(initial=0))
     usual = _ROUNDING * max(1.0, largest)
