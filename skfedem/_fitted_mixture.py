@@ -273,7 +273,7 @@ class FittedMixture(
             return together(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
         shift = self._near_narrow_components()
-        of_rows = getattr(self._pooled(shift), method)
+        of_rows = getattr(self._shifted(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
         far = self._farthest()
         with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
@@ -311,17 +311,17 @@ class FittedMixture(
             roots = roots[:, None]
         return np.atleast_2d(roots)
 
-    def _pooled(self, shift):
+    def _shifted(self, shift):
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""
-        pooled = GaussianMixture(
+        mixture = GaussianMixture(
             len(self.weights_),
             covariance_type=self._fitted_type,
             random_state=self.random_state,
         )
-        pooled.weights_, pooled.means_ = self.weights_, self.means_ - shift
-        pooled.covariances_, pooled.precisions_ = self.covariances_, self.precisions_
-        pooled.precisions_cholesky_ = self.precisions_cholesky_
-        return pooled
+        mixture.weights_, mixture.means_ = self.weights_, self.means_ - shift
+        mixture.covariances_, mixture.precisions_ = self.covariances_, self.precisions_
+        mixture.precisions_cholesky_ = self.precisions_cholesky_
+        return mixture
 
     def _sum_of_rows(self, X, sample_weight):
         """Log-likelihood of all rows together, and how many they are or what they weigh."""
