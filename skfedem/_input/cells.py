@@ -202,7 +202,7 @@ def refuse_triplets_alone(X, n_columns):
         )
 
 
-def check_triplets(X, shape, missing_values, family, origin=0.0):
+def check_triplets(X, shape, missing_values, family, origin):
     """Validate one client's triplets against the matrix of the fit.
 
     Parameters
@@ -213,7 +213,7 @@ def check_triplets(X, shape, missing_values, family, origin=0.0):
         (J, L).
     missing_values : number
     family : Family
-    origin : float, default=0
+    origin : float
 
     Returns
     -------

@@ -288,7 +288,7 @@ def refuse_what_is_no_table(X):
     _refuse_repeated(list(getattr(X, "columns", ())))
 
 
-def refuse_vectors(X, clients=None):
+def refuse_vectors(X, clients):
     """Raise if ``fit`` is given a list of Series or 1-D arrays, which may be rows or clients."""
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
     refuse_other_frames(first, " of client 0")

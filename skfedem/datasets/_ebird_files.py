@@ -192,7 +192,7 @@ class EBirdFiles:
                 f"({error}). {_UNPACK} Download it again if it is cut off."
             ) from error
 
-    def _columns(self, path, more_columns, refused=None, optional=()):
+    def _columns(self, path, more_columns, refused, optional=()):
         """Names of all columns, and places of those that are read."""
         import pandas
 

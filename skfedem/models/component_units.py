@@ -154,7 +154,7 @@ def _of_squares(statistics, by):
     return mapped.reshape(statistics.shape)
 
 
-def component_units(covariance_type, weights, means, roots, inverses, is_zero, *, is_rest=False):
+def component_units(covariance_type, weights, means, roots, inverses, is_zero, *, is_rest):
     """Units of components with these weights, means and roots of covariances, in standard units.
 
     ``is_rest`` says that a "tied" covariance is what the means leave of a known second moment.

@@ -266,7 +266,7 @@ def _sample(rng, start, stop):
     return np.unique(rng.randint(start, stop, size=_LARGEST_SAMPLE))
 
 
-def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight=None, tol=_KMEANS_TOL):
+def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight, tol=_KMEANS_TOL):
     kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed, tol=tol)
     with warnings.catch_warnings():
         # Rows that are alike up to rounding have fewer clusters, which is all there is. No other
