@@ -230,30 +230,19 @@ def _check_sent(
     """Raise for messages that no compressor may give; users write their own."""
     shapes = getattr(sent, "shape", None), getattr(n_bytes, "shape", None)
     if shapes != (shape, (n_clients,)):
-        raise ValueError(
-            f"Expected compress and n_bytes of {compressor!r} to return arrays of shapes {shape} "
-            f"and {(n_clients,)}, got {shapes[0]} and {shapes[1]}. Correct this class."
-        )
-    if sent.dtype.kind != "f":
-        raise ValueError(
-            f"Expected float64 from compress of {compressor!r}, got dtype {sent.dtype}. Correct "
-            "this class."
-        )
-    if not np.isfinite(sent).all():
-        raise ValueError(
-            f"Expected finite values from compress of {compressor!r}, got NaN or inf. Correct this "
-            "class."
-        )
-    if n_bytes.dtype.kind not in "iu":
-        raise ValueError(
-            f"Expected integers from n_bytes of {compressor!r}, got dtype {n_bytes.dtype}. Correct "
-            "this class."
-        )
-    if not (n_bytes >= 0).all():
-        raise ValueError(
-            f"Expected lengths >= 0 from n_bytes of {compressor!r}, got {n_bytes.min()}. Correct "
-            "this class."
-        )
+        both = f"compress and n_bytes of {compressor!r} to return arrays of shapes"
+        expected, got = f"{both} {shape} and {(n_clients,)}", f"{shapes[0]} and {shapes[1]}"
+    elif sent.dtype.kind != "f":
+        expected, got = f"float64 from compress of {compressor!r}", f"dtype {sent.dtype}"
+    elif not np.isfinite(sent).all():
+        expected, got = f"finite values from compress of {compressor!r}", "NaN or inf"
+    elif n_bytes.dtype.kind not in "iu":
+        expected, got = f"integers from n_bytes of {compressor!r}", f"dtype {n_bytes.dtype}"
+    elif not (n_bytes >= 0).all():
+        expected, got = f"lengths >= 0 from n_bytes of {compressor!r}", str(n_bytes.min())
+    else:
+        return
+    raise ValueError(f"Expected {expected}, got {got}. Correct this class.")
 
 
 def outer_loop_of(problem: Problem, server: ServerState) -> int:
