@@ -18,6 +18,7 @@ from ._input.clients import (
     federation_of,
     first_table,
     store,
+    without_equal_weights,
 )
 from ._mixture_outcome import so_far_fitted, warn_of_fit
 from ._mixture_runs import best_run, new_runs, next_run
@@ -456,7 +457,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         memory = self._last_memory() if self.warm_start else None
         if memory is not None:
             check_columns_of_fit(self, X)
-        data = check_clients(checked, X, clients, sample_weight)
+        data = without_equal_weights(check_clients(checked, X, clients, sample_weight))
         check_enough_rows(data, settings.n_components)
         federation = federation_of(data, self.client_weights)
         check_minibatches(settings, federation.lengths, data.ids, "rows", data.sample_weight)
@@ -553,7 +554,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         A stream warns of a ``Compressor`` that is not used or coarser than ``omega``, but not of
         how the fit goes: look at ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
         The rows of the first call count for the start as well, ``participation`` times their
-        number. If the weights of all rows in a call are equal, each row counts 1.
+        number. Where all rows of a ``fit`` before had equal weights, each of them counts 1.
 
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not

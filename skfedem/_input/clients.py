@@ -50,7 +50,7 @@ _ENTRIES = ("coo", "csr", "csc", "lil", "dok")
 class ClientData(NamedTuple):
     """Validated rows of all clients, stacked in client order, and who the clients are.
 
-    ``sample_weight`` has a positive weight for each row, or is None where all weigh the same.
+    ``sample_weight`` has a positive weight for each row, or is None where all count alike.
     """
 
     rows: np.ndarray | JoinedRows | ReorderedRows
@@ -162,9 +162,17 @@ def _weighted(data, weights):
     if not kept.all():
         rows = _chosen(rows, np.flatnonzero(kept))
         weights, offsets = weights[kept], offsets_of(counts)
-    # Equal weights are the same as none.
-    weights = weights if (weights != weights[0]).any() else None
+    # Weights of 1 are the same as none.
+    weights = weights if (weights != 1).any() else None
     return ClientData(rows, offsets, data.ids, weights)
+
+
+def without_equal_weights(data):
+    """Client data for which only the ratios of weights matter: without weights that are equal."""
+    weights = data.sample_weight
+    if weights is None or (weights != weights[0]).any():
+        return data
+    return data._replace(sample_weight=None)
 
 
 def _from_list(estimator, X, allow_nan):
