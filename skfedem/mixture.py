@@ -556,6 +556,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         The rows of the first call count for the start as well, ``participation`` times their
         number. Where all rows of a ``fit`` before had equal weights, each of them counts 1.
 
+        A component whose rows stay away keeps its mean and its covariance with a weight of about
+        1e-10, or of 0.001 where messages are compressed or clients away, until they come back.
+
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
         seen, and an epoch is as many rows as the call has. ``n_init`` (except for the start),

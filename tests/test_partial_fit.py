@@ -1128,6 +1128,39 @@ def test_weights_that_all_rows_of_a_client_share_change_no_mean_of_its_batches()
     assert_same(weighted, plain, **ALMOST)
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [
+        ({"step_size": 0.1}, 1e-10),
+        ({"step_size": 0.05, "omega": 1.0, "participation": 0.5}, 1e-3),
+    ],
+)
+def test_a_component_whose_rows_stay_away_for_long_waits_for_them(covariance_type, settings, least):
+    rng, owners = np.random.default_rng(0), np.arange(100) % 5
+    centers = np.array([-20.0, 0.0, 20.0])
+
+    def read(n_calls, n_components):
+        for _ in range(n_calls):
+            rows = centers[rng.integers(n_components, size=100)] + rng.normal(size=100)
+            gm.partial_fit(rows[:, None], clients=owners)
+
+    gm = FederatedGaussianMixture(
+        3,
+        covariance_type=covariance_type,
+        means_init=centers[:, None],
+        random_state=0,
+        **settings,
+    )
+    read(50, 3)
+    read(400, 2)  # 0.9**400 is 5e-19, and 0.95**400 1e-9
+    assert 0.8 * least < gm.weights_[2] < 1.2 * least  # a step takes away a tenth
+    assert_allclose(gm.means_.ravel(), centers, atol=1.0)
+    read(100, 3)
+    assert_allclose(gm.weights_, 1 / 3, atol=0.1)
+    assert_allclose(gm.means_.ravel(), centers, atol=0.5)
+
+
 def test_the_next_call_begins_with_the_parameters_of_this_one():
     # Ŝ and the second moment of the rows went one step, also where the safeguard made it shorter.
     noise, n_shortened = {"step_size": 0.3, "omega": 4.0, "participation": 0.5}, 0

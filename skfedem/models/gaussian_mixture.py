@@ -43,7 +43,7 @@ from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import Parameters, squared_scale
 from .mixture_steps import averaging_bound, minibatch_bounds
-from .mixture_stream import with_batch_moment
+from .mixture_stream import with_batch_moment, with_those_who_wait
 from .units import ROUNDING, Units
 
 COVARIANCE_TYPES = get_args(CovarianceType)
@@ -336,11 +336,12 @@ class GaussianMixtureModel(RowModel):
 
     def server_step(self, statistics, field, step_size, *, exact):
         """``statistics + step_size * field``, kept in the domain of T."""
-        if exact:
-            # A mixture of statistics that data have: always in the domain of T.
-            proposal = statistics + step_size * field
-            return Step(proposal, self.field_sq_norm(statistics, field), 0, step_size)
-        return safeguarded_step(self, statistics, field, step_size)
+        if exact:  # a mixture of statistics that data have: always in the domain of T
+            field_sq_norm = self.field_sq_norm(statistics, field)
+            step = Step(statistics + step_size * field, field_sq_norm, 0, step_size)
+        else:
+            step = safeguarded_step(self, statistics, field, step_size)
+        return with_those_who_wait(self, step, statistics, exact) if self.in_stream else step
 
     def averaging_bound(self, federation):
         """Clients, or rows over q: what few rows say about a client changes by leaps."""

@@ -1,4 +1,4 @@
-"""What clients of a stream tell anew: constants that follow from the rows, which come and go."""
+"""What is special in a stream, whose rows come and go: constants, and components without rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from .component_units import RAREST
 from .covariances import upper
+from .mixture_domain import keeps
 from .units import n_moments, second_moment
+
+# Of a component with this mass, rounding leaves the moments six digits; rows that are seven
+# standard deviations nearer to it than to any other bring it back.
+_LEAST_MASS = 1e-10
 
 
 def with_batch_moment(model, federation, parameters, statistics, field):
@@ -52,3 +58,19 @@ def with_variance_along_new_axes(model, statistics, units_before, share):
     table = model.table(statistics).copy()
     table[:, 1 + d + squares[is_new]] += share * table[:, :1]
     return table.ravel()
+
+
+def with_those_who_wait(model, step, statistics, exact):
+    """The step, except that components with next to no mass do not lose the rest of it.
+
+    Their rows may come back, and find them where they were. Of a component with less mass, rounding
+    would move mean and covariance in exact rounds, and in others the noise of the messages. A step
+    stays as it is where a "tied" covariance has become too small for means so far away.
+    """
+    table, table_before = model.table(step.statistics), model.table(statistics)
+    least = np.minimum(table_before[:, :1], _LEAST_MASS if exact else RAREST)
+    waits = table[:, :1] < least
+    kept = np.where(waits, table_before, table).ravel()
+    if not waits.any() or not keeps(model, kept, statistics, 0.0, step.step_taken):
+        return step
+    return step._replace(statistics=kept)
