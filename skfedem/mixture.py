@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any, Literal, Self, overload
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
@@ -597,9 +598,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             after, history = read_call(settings, beginning, data.ids, workers)
         # Features are those of the first call, in which all clients are new.
         seen, n_known = (checked, 0) if memory is None else (self, len(memory.ids))
-        evaluated = [value for value in history["log_likelihood"].tolist() if value == value]
+        log_likelihood = history["log_likelihood"]
+        evaluated = log_likelihood[~np.isnan(log_likelihood)]
         # Nobody may have answered since a fit that was never evaluated.
-        criteria = evaluated or self.lower_bounds_
+        criteria = evaluated if len(evaluated) else self.lower_bounds_
         new_ids = after.ids[n_known:].copy()
         self._store(after, history, criteria, beginning.problem, seen, new_client_ids_=new_ids)
         return self
@@ -683,7 +685,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     def _store(self, memory, history, criteria, problem, checked, **attributes):
         """Set the fitted attributes, all at once."""
-        lower_bounds = [float(value) for value in criteria]
+        lower_bounds = np.asarray(criteria, dtype=np.float64).tolist()
         store(
             self,
             so_far_fitted(memory.model, memory.server, len(history["round"]) - 1, checked),
