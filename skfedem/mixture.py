@@ -198,8 +198,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         nor as epochs.
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same fit every time, and on other machines up to rounding. What a client
-        draws depends only on the seed, the round and its position among the clients. So reordering
-        the clients changes the fit, except (up to rounding) in exact rounds from a given start.
+        draws depends only on the seed, the round and its position among the clients (in a stream,
+        among those who take part). So reordering the clients changes the fit, except (up to
+        rounding) in exact rounds from a given start.
     warm_start : bool, default=False
         Go on from the last fit: from its statistics Ŝ, its parameters and, for clients that are
         known by their label (by their position in a list), their control variates V_i, in its
