@@ -1161,6 +1161,28 @@ def test_a_component_whose_rows_stay_away_for_long_waits_for_them(covariance_typ
     assert_allclose(gm.means_.ravel(), centers, atol=0.5)
 
 
+@pytest.mark.parametrize("distance", [20.0, 100.0])
+def test_a_component_that_waits_takes_nothing_from_a_covariance_that_others_share(distance):
+    # Its mass of 0.001 times the squared distance is 0.4 or 10; the rows' variance is 1.
+    rng, owners = np.random.default_rng(0), np.arange(100) % 5
+    centers = np.array([-5.0, 0.0, distance])
+    gm = FederatedGaussianMixture(
+        3,
+        covariance_type="tied",
+        means_init=centers[:, None],
+        step_size=0.05,
+        omega=1.0,
+        participation=0.5,
+        random_state=0,
+    )
+    for n_components in [3] * 50 + [2] * 400:
+        rows = centers[rng.integers(n_components, size=100)] + rng.normal(size=100)
+        gm.partial_fit(rows[:, None], clients=owners)
+    # Half of 100 rows in each of 20 rounds: a standard error of 0.05.
+    assert_allclose(gm.covariances_, 1.0, atol=0.15)
+    assert not gm.history_["safeguarded"].any()
+
+
 def test_the_next_call_begins_with_the_parameters_of_this_one():
     # Ŝ and the second moment of the rows went one step, also where the safeguard made it shorter.
     noise, n_shortened = {"step_size": 0.3, "omega": 4.0, "participation": 0.5}, 0

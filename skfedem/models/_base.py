@@ -247,6 +247,9 @@ class Model(ABC):
         parameters: Parameters,
         statistics: Any,
         field: FloatArray,
+        step_size: float,
+        *,
+        exact: bool,
     ) -> tuple[Model, Parameters, int]:
         """Model that knows of a batch what the server is told only once of rows that do not change.
 
@@ -260,6 +263,10 @@ class Model(ABC):
             Ŝ before the step.
         field : ndarray
             H, along which it goes.
+        step_size : float
+            γ.
+        exact : bool
+            As in ``server_step``.
 
         Returns
         -------

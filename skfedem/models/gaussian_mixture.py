@@ -359,11 +359,11 @@ class GaussianMixtureModel(RowModel):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def with_batch_constants(self, federation, parameters, statistics, field):
+    def with_batch_constants(self, federation, parameters, statistics, field, step_size, *, exact):
         """Second moment of a batch's rows, for "tied" covariances."""
         if self.second_moment is None:
             return self, parameters, 0
-        return with_batch_moment(self, federation, parameters, statistics, field)
+        return with_batch_moment(self, federation, parameters, statistics, field, step_size, exact)
 
     def after_step(self, step_size):
         """Model whose second moment took the same step as Ŝ: a variance is computed from both."""

@@ -16,7 +16,7 @@ from .units import n_moments, second_moment
 _LEAST_MASS = 1e-10
 
 
-def with_batch_moment(model, federation, parameters, statistics, field):
+def with_batch_moment(model, federation, parameters, statistics, field, step_size, exact):
     """Model that knows the second moment of a batch's rows, as ``Model.with_batch_constants``.
 
     Clients send their scatter about the broadcast means. The server adds the second moment of the
@@ -29,6 +29,9 @@ def with_batch_moment(model, federation, parameters, statistics, field):
     alone = replace(model, second_moment=batch).parameters(*parameters[:3])
     sent = model.all_rows(federation, parameters.natural, clients).statistics
     sent = weights @ sent / weights.sum()
+    # Of a component that waits, the second moment has to keep what the means take from it.
+    waits = _waits(model, statistics + step_size * field, statistics, exact)
+    field = np.where(waits, 0.0, model.table(field)).ravel()
     moment = batch + _between(model, parameters.means, statistics + field - sent)
     # Beside a known covariance the log-likelihood alone needs it, and evaluations are not sent.
     n_numbers = n_moments(model.n_features, True) if model.covariance_is_rest else 0
@@ -67,10 +70,14 @@ def with_those_who_wait(model, step, statistics, exact):
     would move mean and covariance in exact rounds, and in others the noise of the messages. A step
     stays as it is where a "tied" covariance has become too small for means so far away.
     """
-    table, table_before = model.table(step.statistics), model.table(statistics)
-    least = np.minimum(table_before[:, :1], _LEAST_MASS if exact else RAREST)
-    waits = table[:, :1] < least
-    kept = np.where(waits, table_before, table).ravel()
+    waits = _waits(model, step.statistics, statistics, exact)
+    kept = np.where(waits, model.table(statistics), model.table(step.statistics)).ravel()
     if not waits.any() or not keeps(model, kept, statistics, 0.0, step.step_taken):
         return step
     return step._replace(statistics=kept)
+
+
+def _waits(model, proposal, statistics, exact):
+    """Whether each component would lose the rest of its mass, shape (n_components, 1)."""
+    mass, mass_before = model.table(proposal)[:, :1], model.table(statistics)[:, :1]
+    return mass < np.minimum(mass_before, _LEAST_MASS if exact else RAREST)
