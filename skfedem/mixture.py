@@ -558,8 +558,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         The rows of the first call count for the start as well, ``participation`` times their
         number. Where all rows of a ``fit`` before had equal weights, each of them counts 1.
 
-        A component whose rows stay away keeps its mean and its covariance with a weight of about
-        1e-10, or of 0.001 where messages are compressed or clients away, until they come back.
+        A component whose rows stay away keeps its mean and its covariance, with a weight of about
+        1e-10, until they come back. Where messages are compressed or clients away, noise would move
+        them, and the weight is about 0.001: rarer components get more than their share there.
 
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
