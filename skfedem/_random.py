@@ -67,7 +67,7 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     seed, purpose, round_index : int
         Address of the stream.
     clients : ndarray of int, shape (n,)
-        Increasing client indices, at least one.
+        Increasing client indices.
     size : int
         How many numbers each client needs.
     kind : int, default=0
@@ -78,6 +78,8 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     uniforms : ndarray of shape (n, size)
         Row ``j`` depends on the address, ``clients[j]`` and ``size`` alone.
     """
+    if not len(clients):
+        return np.empty((0, size))
     here = int(clients[0]) * size
     source = generator(seed, purpose, round_index, here, kind)
     if clients[-1] - clients[0] < len(clients):
