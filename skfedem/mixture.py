@@ -19,8 +19,8 @@ from ._input.clients import (
     federation_of,
     first_table,
     store,
-    without_equal_weights,
 )
+from ._input.sample_weight import without_equal_weights
 from ._mixture_outcome import so_far_fitted, warn_of_fit
 from ._mixture_runs import best_run, new_runs, next_run
 from ._mixture_stream import first_call, next_call, read_call

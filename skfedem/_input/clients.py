@@ -167,14 +167,6 @@ def _weighted(data, weights):
     return ClientData(rows, offsets, data.ids, weights)
 
 
-def without_equal_weights(data):
-    """Client data for which only the ratios of weights matter: without weights that are equal."""
-    weights = data.sample_weight
-    if weights is None or (weights != weights[0]).any():
-        return data
-    return data._replace(sample_weight=None)
-
-
 def _from_list(estimator, X, allow_nan):
     refuse_no_clients(X, GIVE_TABLES)
     tables = [client_rows(table, k) for k, table in enumerate(X)]

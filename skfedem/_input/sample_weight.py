@@ -82,3 +82,11 @@ def check_weights(weights, of_whom=lambda row: "", offsets=None):
             "Expected a row with a positive sample_weight, got weights that are all zero, or below "
             f"{1 / LARGEST:g}. Give some rows weight."
         )
+
+
+def without_equal_weights(data):
+    """Client data for which only the ratios of weights matter: without weights that are equal."""
+    weights = data.sample_weight
+    if weights is None or (weights != weights[0]).any():
+        return data
+    return data._replace(sample_weight=None)

@@ -263,10 +263,8 @@ class Model(ABC):
             Ŝ before the step.
         field : ndarray
             H, along which it goes.
-        step_size : float
-            γ.
-        exact : bool
-            As in ``server_step``.
+        step_size, exact : float, bool
+            γ, and ``exact`` as in ``server_step``.
 
         Returns
         -------
