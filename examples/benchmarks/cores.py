@@ -1,15 +1,15 @@
-"""What do two workers gain, and what do they cost where there is nothing to gain?
+"""What do several workers gain, and what do they cost where there is nothing to gain?
 
-Fits with n_jobs=None and n_jobs=2 take turns, so that both see the same machine. Ratios are of the
-shortest rounds, of the median rounds, and of the least processor time that the busiest thread of a
-round takes. All three say what two processors do only if nobody else uses them: with
-``--patience``, rounds wait until the processors are idle, as long as the fit has not lasted more
-than this many seconds (Linux only). The fits are compared bit for bit.
+Fits with n_jobs=None and with each of ``--n-jobs`` take turns, so that all see the same machine.
+Ratios are of the shortest rounds, of the median rounds, and of the least processor time that the
+busiest thread of a round takes. All three say what so many processors do only if nobody else uses
+them: with ``--patience``, rounds wait until the processors are idle, as long as the fit has not
+lasted more than this many seconds (Linux only). The fits are compared bit for bit.
 
 Searches of FederatedMatrixImputerCV, which follow their paths in processes, come last: the shorter
 of two, where processes that were started by the first need not be started for the second.
 
-    python examples/benchmarks/cores.py [--repeats 5] [--patience 10]
+    python examples/benchmarks/cores.py [--n-jobs 2] [--repeats 5] [--patience 10]
 """
 
 import argparse
@@ -110,13 +110,13 @@ def cases():
     yield "minibatches, 100 x 20, omega=1", data, {**start(data[0], 5, "tied"), **few}
 
 
-def print_searches():
+def print_searches(all_n_jobs):
     """Print the time of searches for the penalties of an imputer."""
-    print("\na search, 4 clients, Poisson, s    n_jobs=None        2      ratio  same bits")
+    print("\na search, 4 clients, Poisson, s         n_jobs     None  n_jobs      ratio  same bits")
     for n_sites, n_months, ranks in ((40, 24, (None,)), (200, 60, (None,)), (400, 120, (3, 8))):
         counts = make_site_counts(n_sites, n_months, 4, observed=0.3, random_state=0)
-        seconds, scores = {None: [], 2: []}, []
-        for n_jobs in (None, 2, None, 2):
+        seconds, scores = {n_jobs: [] for n_jobs in (None, *all_n_jobs)}, []
+        for n_jobs in (*seconds, *seconds):
             search = FederatedMatrixImputerCV(
                 ranks,
                 effects_penalties=(0.1, 1.0),
@@ -128,14 +128,20 @@ def print_searches():
             search.fit(counts.clients, shape=(n_sites, n_months))
             seconds[n_jobs].append(time.perf_counter() - begun)
             scores.append(search.cv_results_["mean_test_score"])
-        one, two = min(seconds[None]), min(seconds[2])
         same = all(np.array_equal(scores[0], other) for other in scores)
         name = f"{n_sites} x {n_months}, ranks={ranks}"
-        print(f"{name:34s} {one:11.2f} {two:8.2f} {one / two:9.2f}x  {'yes' if same else 'NO'}")
+        for n_jobs in all_n_jobs:
+            one, several = min(seconds[None]), min(seconds[n_jobs])
+            print(
+                f"{name:38s} {n_jobs:7d} {one:8.2f} {several:7.2f} {one / several:9.2f}x  "
+                f"{'yes' if same else 'NO'}",
+                flush=True,
+            )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n-jobs", type=int, nargs="+", default=[2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--patience", type=float, default=0)
     options = parser.parse_args()
@@ -143,27 +149,30 @@ def main():
         parser.error("the clocks of threads are read, which needs Linux")
     warnings.simplefilter("ignore")
     print(f"{os.cpu_count()} processors")
-    print(f"{'':34s} shortest round, ms     ratio of   ratio of  busiest thread  same")
-    print(f"{'a round of':34s} n_jobs=None        2   shortest    medians           ratio  bits")
+    print(f"{'':38s}         shortest round, ms  ratio of   ratio of  busiest thread  same")
+    print(f"{'a round of':38s}  n_jobs     None  n_jobs  shortest    medians           ratio  bits")
     for name, (X, clients), parameters in cases():
-        seconds, busiest, same = {None: [], 2: []}, {None: [], 2: []}, True
+        seconds = {n_jobs: [] for n_jobs in (None, *options.n_jobs)}
+        busiest, means = {n_jobs: [] for n_jobs in seconds}, []
         for _ in range(options.repeats):
-            fits = []
             for n_jobs in seconds:
                 rounds, threads, fit = timed(X, clients, n_jobs, parameters, options.patience)
                 seconds[n_jobs].extend(rounds)
                 busiest[n_jobs].extend(threads)
-                fits.append(fit.means_)
-            same = same and np.array_equal(*fits)
-        shortest, threads = ([min(each[n]) for n in (None, 2)] for each in (seconds, busiest))
-        print(
-            f"{name:34s} {1e3 * shortest[0]:11.2f} {1e3 * shortest[1]:8.2f} "
-            f"{shortest[0] / shortest[1]:9.2f}x "
-            f"{np.median(seconds[None]) / np.median(seconds[2]):9.2f}x "
-            f"{threads[0] / threads[1]:14.2f}x  {'yes' if same else 'NO'}",
-            flush=True,
-        )
-    print_searches()
+                means.append(fit.means_)
+        same = all(np.array_equal(means[0], other) for other in means)
+        for n_jobs in options.n_jobs:
+            shortest, threads = (
+                [min(each[n]) for n in (None, n_jobs)] for each in (seconds, busiest)
+            )
+            print(
+                f"{name:38s} {n_jobs:7d} {1e3 * shortest[0]:8.2f} {1e3 * shortest[1]:7.2f} "
+                f"{shortest[0] / shortest[1]:8.2f}x "
+                f"{np.median(seconds[None]) / np.median(seconds[n_jobs]):9.2f}x "
+                f"{threads[0] / threads[1]:14.2f}x  {'yes' if same else 'NO'}",
+                flush=True,
+            )
+    print_searches(options.n_jobs)
 
 
 if __name__ == "__main__":
