@@ -157,7 +157,8 @@ def next_call(settings, ids, federation, given, memory, history):
     if not of_stream(memory):
         # A stream begins with V_i = 0: it would take tens of calls to forget those of a fit, which
         # are of other rows.
-        memory = memory._replace(states=fedem.ClientStates(np.zeros(memory.states.controls.shape)))
+        states = fedem.ClientStates(np.zeros(memory.states.controls.shape))
+        memory = memory._replace(states=states, totals=memory.row_weight * memory.totals)
     memory = weighing(memory, settings.client_weights)
     return Beginning(problem, memory, history, bits)
 

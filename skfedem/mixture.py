@@ -459,7 +459,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         memory = self._last_memory() if self.warm_start else None
         if memory is not None:
             check_columns_of_fit(self, X)
-        data = without_equal_weights(check_clients(checked, X, clients, sample_weight))
+        data = check_clients(checked, X, clients, sample_weight)
+        data, row_weight = without_equal_weights(data)
         check_enough_rows(data, settings.n_components)
         federation = federation_of(data, self.client_weights)
         check_minibatches(settings, federation.lengths, data.ids, "rows", data.sample_weight)
@@ -488,6 +489,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 lambda: task.begin_start(so_far),
             )
         after = memory_of(data.ids, problem, best.server, best.states, best.gains, digest)
+        after = after._replace(row_weight=row_weight)
         history = {**best.history, "weights": best.trace}
         self._store(after, history, best.criteria, problem, checked, converged_=best.converged)
         self.__dict__.pop("new_client_ids_", None)  # of an earlier stream
@@ -556,7 +558,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         A stream warns of a ``Compressor`` that is not used or coarser than ``omega``, but not of
         how the fit goes: look at ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
         The rows of the first call count for the start as well, ``participation`` times their
-        number. Where all rows of a ``fit`` before had equal weights, each of them counts 1.
+        number.
 
         A component whose rows stay away keeps its mean and its covariance, with a weight of about
         1e-10, until they come back. Where messages are compressed or clients away, noise would move

@@ -104,12 +104,14 @@ def test_integer_weights_of_a_stream_are_repeated_rows(client_weights):
     assert_same(weighted, gm, **ALMOST)
 
 
-def test_a_weight_that_all_rows_of_a_call_share_is_how_often_they_are_repeated():
-    gm = FederatedGaussianMixture(**GIVEN, step_size=0.3)  # the automatic one counts rows
+@pytest.mark.parametrize("first", ["partial_fit", "fit"])
+def test_a_weight_that_all_rows_of_a_call_share_is_how_often_they_are_repeated(first):
+    gm = FederatedGaussianMixture(**GIVEN, step_size=0.3, tol=1.0)  # automatic steps count rows
     weighted = clone(gm)
-    for weight, rows in zip((1, 3, 2), (CLIENTS, CLIENTS[:1], CLIENTS), strict=True):
-        weighted.partial_fit(rows, sample_weight=[np.full(len(own), weight) for own in rows])
-        gm.partial_fit([np.repeat(own, weight, axis=0) for own in rows])
+    calls = [first, "partial_fit", "partial_fit"]
+    for call, weight, rows in zip(calls, (2, 3, 1), (CLIENTS, CLIENTS[:1], CLIENTS), strict=True):
+        getattr(weighted, call)(rows, sample_weight=[np.full(len(own), weight) for own in rows])
+        getattr(gm, call)([np.repeat(own, weight, axis=0) for own in rows])
     assert_same(weighted, gm, (*PARAMETERS, "client_drift_"), **ALMOST)
 
 

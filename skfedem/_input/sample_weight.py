@@ -85,8 +85,11 @@ def check_weights(weights, of_whom=lambda row: "", offsets=None):
 
 
 def without_equal_weights(data):
-    """Client data for which only the ratios of weights matter: without weights that are equal."""
+    """Client data for which only ratios of weights matter, and the weight of each row.
+
+    Weights that are equal are dropped; where they are not, 1 is returned.
+    """
     weights = data.sample_weight
     if weights is None or (weights != weights[0]).any():
-        return data
-    return data._replace(sample_weight=None)
+        return data, 1.0
+    return data._replace(sample_weight=None), float(weights[0])

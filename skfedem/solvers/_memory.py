@@ -54,6 +54,8 @@ class Memory(NamedTuple):
         To which the limit of automatic steps belongs.
     gains : Gains or None
         Of the last rounds, where they were exact and the last was evaluated.
+    row_weight : float, default=1.0
+        Of each row of a fit, where all had the same: ``totals`` do without it.
     """
 
     ids: np.ndarray
@@ -67,6 +69,7 @@ class Memory(NamedTuple):
     states: NamedTuple
     setting: Setting
     gains: Gains | None = None
+    row_weight: float = 1.0
 
 
 class Kept(NamedTuple):
