@@ -762,6 +762,17 @@ def test_bad_data(args, kwargs, error, says):
     assert state(gm) == before
 
 
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
+def test_a_constant_feature_cannot_do_without_regularisation(covariance_type):
+    constant = np.hstack([X, np.ones((600, 1))])
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=0)
+    gm.partial_fit(constant, clients=OWNERS).set_params(reg_covar=0.0)
+    before = state(gm)
+    with pytest.raises(ValueError, match="a feature is constant.*Increase reg_covar"):
+        gm.partial_fit(constant, clients=OWNERS)
+    assert state(gm) == before
+
+
 @pytest.mark.parametrize(
     ("parameters", "error", "says"),
     [

@@ -13,7 +13,7 @@ from scipy.linalg import eigh
 
 from ._base import Step
 from .component_units import RAREST
-from .covariances import cholesky, scale_components
+from .covariances import COLLAPSED, cholesky, scale_components
 from .units import ROUNDING
 
 # A step of γ towards statistics that data could have keeps at least 1 - γ of each component's mass
@@ -87,12 +87,19 @@ def brought_into_domain(model, statistics, parameters):
     Returns
     -------
     statistics : ndarray of shape (n_statistics,)
+
+    Raises
+    ------
+    ValueError
+        If none are in the domain: without regularisation, features have to vary.
     """
     if model.covariance_type != "tied":
         return model.statistics_of(parameters)
     # Means are drawn towards the centre of all rows until they leave a share of the second moment.
     mass, means, _ = model.split(statistics)
     moment = model.second_moment + 0.5 * model.regularization(means)
+    if cholesky(moment) is None:
+        raise ValueError(COLLAPSED)
     between = (mass[:, None] * means).T @ means
     largest = eigh(between, moment, eigvals_only=True)[-1]
     table = model.table(statistics).copy()
