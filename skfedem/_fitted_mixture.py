@@ -292,7 +292,9 @@ class FittedMixture(
         roots = self._roots()
         weights = np.maximum(self.weights_, np.finfo(np.float64).tiny)[:, None]
         shares = weights * (roots / roots.max(axis=0)) ** 2
-        return (shares * self.means_).sum(axis=0) / shares.sum(axis=0)
+        # Counted from one of them, means that are alike have no rounding in theirs.
+        first = self.means_[0]
+        return first + (shares * (self.means_ - first)).sum(axis=0) / shares.sum(axis=0)
 
     def _farthest(self):
         """Bound of each feature, or of all: further away squares would overflow.

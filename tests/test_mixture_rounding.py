@@ -142,6 +142,19 @@ def test_constant_features_of_tiny_rows_stay_constant():
     assert_allclose(gm.means_[:, 1], unit, rtol=1e-14)
 
 
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
+def test_large_constant_features_leave_the_digits_of_others(covariance_type):
+    rows = np.random.default_rng(0).normal(size=(120, 12))
+    scores = []
+    for constants in (0.0, 1e30 * np.arange(1, 11)):
+        rows[:, 2:] = constants
+        gm = FederatedGaussianMixture(3, covariance_type=covariance_type, means_init=rows[:3])
+        scores.append(gm.fit(rows).score_samples(rows))
+    # Counted from a mean of the means, which is off by its rounding, rows would be 1e14 away, and
+    # lose all digits of the other features. Counted from a mean itself, they are the same rows.
+    assert_array_equal(*scores)
+
+
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_rounding_of_constant_rows_is_no_new_axis(covariance_type):
     # 0.1 + 0.2 is not 0.3.
