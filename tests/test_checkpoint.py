@@ -825,6 +825,28 @@ def test_a_start_is_known_by_its_numbers(tmp_path):
         rough_mixture(means_init=array + 1).fit(make_clients(), resume_from=path)
 
 
+def counts(clients):
+    """Counts at the same four sites, of more months than triplets have columns."""
+    return [np.abs(rows[:12].reshape(4, 9)).round() for rows in clients]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "tables", "name", "other"),
+    [
+        (rough_mixture(), make_clients(), "client_weights", "uniform"),
+        (FederatedMatrixImputer(max_iter=2), counts(make_clients()), "family", "poisson"),
+        (FederatedMatrixImputer(max_iter=2), counts(make_clients()), "rows", "disjoint"),
+    ],
+)
+def test_a_parameter_that_differs_is_named_and_not_what_it_makes_of_the_data(
+    estimator, tables, name, other, tmp_path
+):
+    path = tmp_path / "run.npz"
+    clone(estimator).set_params(checkpoint=path).fit(tables)
+    with pytest.raises(ValueError, match=f"got one with {name}=.* where this fit has {name}="):
+        clone(estimator).set_params(**{name: other}).fit(tables, resume_from=path)
+
+
 # ---- killed
 
 # Every line of its input begins a run in a process of its own; what they import is imported once.

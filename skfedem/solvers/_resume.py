@@ -126,6 +126,8 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
     }
     identity = {
         "estimator": type(estimator).__name__,
+        # Before the data, whose digests some of them change: the first difference is the one named.
+        **parameters,
         "seed": problem.seed,
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
@@ -136,7 +138,6 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         "data": fingerprint(federation),
         "model": type(problem.model).__name__,
         "constants of the model": _digest(problem.model.constants()),
-        **parameters,
         # Tells apart operators of which only the class is known.
         "omega of the compressor": problem.omega,
     }
