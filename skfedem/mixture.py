@@ -159,11 +159,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         little sooner than exact ones do; 1e-5 is safer. With VR-FedEM's minibatches a pass over all
         rows has to confirm it: a new outer loop begins for this.
     reg_covar : float, default=1e-6
-        Added to every variance, in squared units of the features. Where the rounding of second
-        moments, 64 eps in standard units, may be larger, it is allowed for as well; a constant
-        feature has no other unit than its own. 0 adds nothing, and singular covariances then raise
-        ValueError: those of constant features (except with "spherical") and, with "full" and
-        "tied", of linearly dependent ones.
+        Added to every estimated variance, in squared units of the features. Where the rounding of
+        second moments, 64 eps in standard units, may be larger, it is allowed for as well; a
+        constant feature has no other unit than its own. 0 adds nothing, and singular covariances
+        then raise ValueError: those of constant features (except with "spherical") and, with "full"
+        and "tied", of linearly dependent ones.
     n_init : int, default=1
         Number of starts. The fit with the largest log-likelihood is kept; ``history_``, bits
         included, is that of its start alone.
