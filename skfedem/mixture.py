@@ -205,12 +205,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Go on from the last fit: from its statistics Ŝ, its parameters and, for clients that are
         known by their label (by their position in a list), their control variates V_i, in its
         standard units. New clients begin with V_i = 0, and those that have left are forgotten;
-        labels of another kind (numbers before, text now) are refused. ``weights_init``,
-        ``means_init`` and ``precisions_init`` do not count then. No statistic of the rows is
-        computed for this, except the second moment for "tied" covariances and where features were
-        constant or linearly dependent. The count of rounds goes on, for ``step_size`` and for all
-        random draws, so that with the same data and the same integer ``random_state``, two fits of
-        k rounds with ``n_init=1`` equal one of 2k.
+        labels of another kind (numbers before, text now) are refused. ``n_init``,
+        ``weights_init``, ``means_init`` and ``precisions_init`` do not count then. No statistic of
+        the rows is computed for this, except the second moment for "tied" covariances and where
+        features were constant or linearly dependent. The count of rounds goes on, for ``step_size``
+        and for all random draws, so that with the same data and the same integer ``random_state``,
+        two fits of k rounds with ``n_init=1`` equal one of 2k.
     n_jobs : int, default=None
         Number of threads that simulate clients, as in joblib. They are used where rounds are long
         enough for threads to pay off; inside a parallel search, there is only one. The fit does not
