@@ -92,7 +92,7 @@ def _warn_of_end(imputer, problem, result):
     wording = Wording(
         iteration="natural steps",
         left="were too long for the curvature",
-        remedy="" if is_auto(imputer.step_size) else '; or use step_size="auto"',
+        remedy="",
         # Not a larger tol, which would end fits of counts short of the optimum, see its docstring.
         otherwise=instead_of_more_rounds(imputer),
     )

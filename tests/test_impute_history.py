@@ -273,6 +273,18 @@ def test_a_fit_that_runs_away_says_so():
     )
 
 
+@pytest.mark.filterwarnings("ignore:Not converged")
+def test_who_gave_a_step_that_runs_away_is_told_of_automatic_ones():
+    rng = np.random.default_rng(0)
+    clients = [np.where(rng.random((17, 6)) < 0.4, rng.normal(size=(17, 6)), np.nan)] * 4
+    imputer = FederatedMatrixImputer(step_size=1.0, batch_size=1, max_iter=60, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="Use a smaller step_size, step_size='auto', a"):
+        imputer.fit(clients)
+    begun = imputer.history_["objective"][0]
+    imputer.set_params(step_size="auto").fit(clients)
+    assert imputer.objective_ < begun
+
+
 def test_a_fit_that_runs_away_to_infinity_says_so(capfd):
     rng = np.random.default_rng(0)
     means = rng.normal(size=(57, 2)) @ rng.normal(size=(2, 13))

@@ -391,7 +391,8 @@ def test_advice_is_about_what_is_random(setting, ways):
     )
     said = said_by(gm.fit, rows, clients=species)
     (message,) = [text for text in said if "left the domain" in text]
-    assert f"Use a smaller step_size (it was 1), {ways}, or fewer components" in message
+    steps = "a smaller step_size (it was 1), step_size='auto'"
+    assert f"Use {steps}, {ways}, or fewer components" in message
 
 
 def test_loops_of_one_round_are_not_advised_to_be_shorter():

@@ -151,6 +151,8 @@ def calmer(estimator, *steps):
     if (estimator.omega > 0 or estimator.participation < 1) and not is_auto(estimator.control_step):
         ways.append("control_step='auto'")
     ways += steps
+    if steps and not is_auto(estimator.step_size):
+        ways.append("step_size='auto'")
     if estimator.batch_size is not None:
         ways.append("a larger batch_size")
         if estimator.solver != "vr_fedem":
