@@ -472,10 +472,13 @@ def test_advice_where_automatic_steps_are_too_short_is_not_a_number_of_rounds():
     )
 
 
-@pytest.mark.parametrize("control_step", [0.0, 0.3, "auto"])
-def test_a_memory_that_does_not_learn_is_among_what_may_help(control_step):
+@pytest.mark.parametrize(
+    ("control_step", "is_ill"),
+    [(0, True), (0.3, False), (0.5, False), (0.6, True), ("auto", False)],
+)
+def test_a_memory_that_does_not_learn_or_diverges_is_among_what_may_help(control_step, is_ill):
     ways = calmer(FederatedGaussianMixture(omega=1.0, control_step=control_step), "another step")
-    learning = [] if control_step == "auto" else ["control_step='auto'"]
+    learning = ["control_step='auto'"] if is_ill else []  # up to 1 / (1 + ω) it contracts
     assert ways == [*learning, "another step", "a smaller omega"]
     # Where nothing is compressed and nobody away, V_i cancels.
     assert calmer(FederatedGaussianMixture(batch_size=5, control_step=0)) == [

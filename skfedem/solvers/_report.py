@@ -148,7 +148,7 @@ def calmer(estimator, *steps):
     Advice for ``steps`` comes after that for control variates: where these diverge, no step helps.
     """
     ways = []
-    if (estimator.omega > 0 or estimator.participation < 1) and not is_auto(estimator.control_step):
+    if (estimator.omega > 0 or estimator.participation < 1) and _memory_is_ill(estimator):
         ways.append("control_step='auto'")
     ways += steps
     if steps and not is_auto(estimator.step_size):
@@ -164,6 +164,12 @@ def calmer(estimator, *steps):
     if estimator.omega > 0:
         ways.append("a smaller omega")
     return ways
+
+
+def _memory_is_ill(estimator):
+    """Whether control variates learn nothing, or α is too large for them to settle."""
+    step = estimator.control_step
+    return not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
 
 
 def _warn_of_no_convergence(estimator, result, schedule, wording):
