@@ -18,8 +18,10 @@ _FEW_STEPS = 10
 _ENOUGH_STEPS = 75 * (1 - 1e-9)
 # Nobody waits for more rounds.
 _MOST_ROUNDS = 10**6
-# Automatic steps cut to less than this share of the first are worth a word.
+# Automatic steps cut to less than this share of the first are worth a word ...
 _SMALL_SHARE = 0.1
+# ... if they are less than this share of the schedule, which may decrease as far by itself.
+_BELOW_SCHEDULE = 0.5
 
 
 def printer(verbose, criterion):
@@ -134,12 +136,14 @@ def _warn_of_steps(estimator, result, schedule, wording):
             ConvergenceWarning,
         )
     elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * schedule(1):
-        warn(
-            f"Steps were cut from {schedule(1):.2g} to at most {limit:.2g}, because rounds were "
-            "too random for more: the fit gets along slowly, if at all. Use "
-            f"{either(calmer(estimator) or ['a smaller step_size'])}{wording.remedy}.",
-            ConvergenceWarning,
-        )
+        planned = schedule(result.server.round_index)
+        if limit < _BELOW_SCHEDULE * planned:
+            warn(
+                f"Steps were cut from {planned:.2g} to at most {limit:.2g}, because rounds were "
+                "too random for more: the fit gets along slowly, if at all. Use "
+                f"{either(calmer(estimator) or ['a smaller step_size'])}{wording.remedy}.",
+                ConvergenceWarning,
+            )
 
 
 def calmer(estimator, *steps):
