@@ -790,6 +790,13 @@ def test_small_changes_of_means_do_not_cancel():
     assert_allclose(found, [3.0, 5.0] @ (mean * change**2 / 2), rtol=1e-7)
 
 
+def test_changes_of_normal_means_far_from_0_do_not_cancel():
+    pooled = pooled_everywhere(np.array([[3.0, 5.0]]), "gaussian")
+    theta, change = np.array([1e8, -1e8]), np.array([0.5, -0.25])
+    found = _above_tangent(pooled, theta, theta, 0.5 * theta**2, change)
+    assert_allclose(found, 0.5 * (3 * 0.25 + 5 * 0.0625), rtol=1e-15)
+
+
 def test_where_nothing_is_curved_a_step_is_finite():
     pooled = pooled_everywhere(np.ones((2, 2)), "poisson")
     assert 0 < 1 / largest_curvature(pooled, np.full(4, -800.0)) < np.inf

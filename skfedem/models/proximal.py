@@ -160,7 +160,9 @@ def moved(pooled, origin, move):
 def _above_tangent(pooled, theta, mean, log_partition, change):
     """``Σ N (ψ(θ + change) - ψ(θ) - ψ'(θ) change)``: how far the loss lies above its tangent."""
     family = pooled.family
-    if np.abs(change).max(initial=0) < _SMALL_CHANGE:
+    # Of squares, the difference of numbers far from 0 would be rounding.
+    is_parabola = family.log_variance_slope == 0
+    if is_parabola or np.abs(change).max(initial=0) < _SMALL_CHANGE:
         distance = 0.5 * family.variance(theta) * change**2
     else:
         distance = family.log_partition(theta + change) - log_partition - mean * change
