@@ -272,7 +272,11 @@ def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight, tol=_KMEANS_TOL):
         # Rows that are alike up to rounding have fewer clusters, which is all there is. No other
         # message: filters are those of all threads, whose fits may warn meanwhile.
         warnings.filterwarnings("ignore", _FEWER_CLUSTERS, ConvergenceWarning)
-        return kmeans.fit(rows, sample_weight=sample_weight)
+        # Constant features become 0: in scikit-learn's mean of them there is rounding.
+        middle = np.median(rows, axis=0)
+        kmeans.fit(rows - middle, sample_weight=sample_weight)
+    kmeans.cluster_centers_ += middle
+    return kmeans
 
 
 def _weighted_tol(rows, weights):
