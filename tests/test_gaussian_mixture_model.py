@@ -108,8 +108,7 @@ def test_log_likelihood_far_in_the_tails_does_not_underflow():
 def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
     model, federation = small_model(covariance_type)
     centers = federation.rows[[0, 11, 25]]
-    features = model.features(federation.rows)
-    sums = sums_of_nearest(model, standard_rows(model, centers), features, federation.lengths)
+    sums = sums_of_nearest(model, centers, federation.rows, federation.lengths)
     distances = ((federation.rows[:, None] - centers) ** 2).sum(axis=2)
     closest = distances.argmin(axis=1)
     pieces = np.split(closest, federation.offsets[1:-1])
@@ -128,8 +127,8 @@ def test_rounding_does_not_choose_between_centres_that_are_equally_near(covarian
     across = np.array([[1.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
     rng = np.random.default_rng(0)
     halfway = (one + other) / 2 + rng.normal(size=(50, 2)) @ across
-    features = model.features(halfway * (1 + 1e-15 * rng.normal(size=halfway.shape)))
-    sums = sums_of_nearest(model, standard_rows(model, centers), features, np.array([50]))
+    rows = halfway * (1 + 1e-15 * rng.normal(size=halfway.shape))
+    sums = sums_of_nearest(model, centers, rows, np.array([50]))
     assert_array_equal(table(model, sums)[:, 0], [50, 0])
 
 

@@ -74,6 +74,20 @@ def test_one_wrong_cell_is_no_error(seed):
     assert np.isfinite(gm.score(rows))
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@pytest.mark.parametrize("wrong", [1e17, 1e20, 1e36])
+def test_one_fill_value_does_not_make_all_components_alike(covariance_type, wrong):
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(center, 1, size=(50, 3)) for center in (-4, 0, 4)])
+    rows[7, 1] = wrong
+    gm = FederatedGaussianMixture(4, covariance_type=covariance_type, random_state=0)
+    with warnings.catch_warnings():  # covariances may be widened
+        warnings.simplefilter("ignore", UserWarning)
+        gm.fit(rows, clients=np.arange(150) % 5)
+    # If they were, no round could tell them apart, and every row would be in the largest one.
+    assert len(np.unique(gm.predict(rows))) > 1
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_code_for_what_is_missing_is_no_error(seed):
     # Components die out between it and the rows: rounding of Ŝ over their mass is a large variance.

@@ -46,7 +46,7 @@ def assign(model, federation, init_params, means, seed):
         How centres are found; each row then goes to the nearest one. Or "random", for random
         posterior probabilities.
     means : ndarray of shape (n_components, n_features) or None
-        The centres themselves, in standard units, where they are known.
+        The centres themselves, in the rows' units, where they are known.
     seed : int
 
     Returns
@@ -60,8 +60,7 @@ def assign(model, federation, init_params, means, seed):
         statistics = _random_statistics(model, federation, seed)
     else:
         if means is None:
-            centers, n_up, n_down = _CENTERS[init_params](model, federation, seed)
-            means = model.units.means_to_standard(centers)
+            means, n_up, n_down = _CENTERS[init_params](model, federation, seed)
             uplink, downlink = uplink + FLOAT_BITS * n_up, FLOAT_BITS * n_down
         statistics = pooled_statistics(model, federation, partial(sums_of_nearest, model, means))
         downlink += FLOAT_BITS * federation.n_clients * means.size
@@ -76,33 +75,32 @@ def pooled_statistics(model, federation, sums):
     model : GaussianMixtureModel
     federation : Federation
     sums : callable
-        ``sums(features, lengths, sample_weight)``: sums over each client's rows, of shape
+        ``sums(rows, lengths, sample_weight)``: sums over each client's rows, of shape
         (n_clients, n_statistics).
     """
     statistics = np.zeros(model.n_statistics)
     row_weights = federation.row_weights
     every = np.arange(federation.n_clients)
     for group, rows, lengths, weights in read(federation, every, model.block_rows):
-        statistics += row_weights[group] @ sums(model.features(rows), lengths, weights)
+        statistics += row_weights[group] @ sums(rows, lengths, weights)
     return statistics
 
 
-def sums_of_nearest(model, centers, features, lengths, sample_weight=None):
+def sums_of_nearest(model, centers, rows, lengths, sample_weight=None):
     """Sums over each client's rows of the statistics of a hard assignment.
 
-    A row goes to the nearest of ``centers`` (n_components, n_features, standard units) by the
-    distance in the rows' own units, as k-means has it.
+    A row goes to the nearest of ``centers`` (n_components, n_features), as k-means has it.
     """
-    mixing, linear = model.units.mixing, features[: 1 + model.n_features]
-    coefficients = np.empty((model.n_components, len(linear)))
-    coefficients[:, 0] = -0.5 * np.square(centers @ mixing).sum(axis=1)
-    coefficients[:, 1:] = centers @ mixing @ mixing.T
-    likeness = coefficients @ linear
+    # Counted from the centres' median: beside an outlier, what rows and centres have in common
+    # would take the digits of their differences.
+    middle = np.median(centers, axis=0)
+    apart, offsets = rows - middle, centers - middle
+    likeness = apart @ offsets.T - 0.5 * np.square(offsets).sum(axis=1)
     # Of centres that are equally near up to rounding, the first.
-    rounding = ROUNDING * (np.abs(coefficients) @ np.abs(linear)).max(axis=0)
-    closest = (likeness >= likeness.max(axis=0) - rounding).argmax(axis=0)
+    rounding = ROUNDING * (np.abs(apart) @ np.abs(offsets).T + np.square(offsets).sum(axis=1))
+    closest = (likeness + rounding >= (likeness - rounding).max(axis=1, keepdims=True)).argmax(1)
     posterior = np.equal(closest, np.arange(model.n_components)[:, None]).astype(float)
-    return model.assigned(posterior, features, lengths, sample_weight)
+    return model.assigned(posterior, model.features(rows), lengths, sample_weight)
 
 
 def _without_empty(model, statistics):

@@ -199,7 +199,7 @@ def start_run(model, federation, init_params, given, seed):
     weights, means, covariances = _given_in_standard_units(model, given)
     uplink = downlink = 0
     if weights is None or means is None or covariances is None:
-        first, uplink, downlink = assign(model, federation, init_params, means, seed)
+        first, uplink, downlink = assign(model, federation, init_params, given.means, seed)
         parameters = model.maximization(first)
         if given.weights is None and given.means is None and given.covariances is None:
             return Start(first, parameters, uplink, downlink)
@@ -250,8 +250,9 @@ def _start_at(model, federation, theta):
 
     # No data have these means with this covariance, or the rows' moments would be lost in the
     # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
-    def sums(*rows):
-        return model.expectation(parameters.natural, *rows).statistics
+    def sums(rows, *lengths_and_weights):
+        features = model.features(rows)
+        return model.expectation(parameters.natural, features, *lengths_and_weights).statistics
 
     statistics = pooled_statistics(model, federation, sums)
     return Start(statistics, parameters, bits, bits, n_passes=1, has_field=False)
