@@ -120,6 +120,15 @@ def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
     assert_allclose(model.units.means_to_rows(means), expected, rtol=1e-12)
 
 
+def test_a_centre_at_an_outlier_takes_no_digits_from_the_others():
+    model, federation = small_model("diag", n_components=4)
+    centers = np.concatenate([np.full((1, 3), 1e20), federation.rows[[0, 11, 25]]])
+    sums = sums_of_nearest(model, centers, federation.rows, federation.lengths)
+    distances = ((federation.rows[:, None] - centers[1:]) ** 2).sum(axis=2)
+    expected = np.bincount(1 + distances.argmin(axis=1), minlength=4)
+    assert_array_equal(table(model, sums.sum(axis=0))[:, 0], expected)
+
+
 @every_covariance_type
 def test_rounding_does_not_choose_between_centres_that_are_equally_near(covariance_type):
     model, _ = small_model(covariance_type, n_components=2)
