@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from ._client_vectors import weighted_sum
 from ._held_out import split_cells
 from ._messages import kept_back, naming
 from ._parallel import n_workers, single_threaded_libraries
+from ._parameters import is_auto
 from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
 from .models.thresholding import threshold_singular_values
@@ -20,6 +22,9 @@ from .models.thresholding import threshold_singular_values
 # Shares that may be rounding: of what the scores of trials differ in, and of the scores themselves.
 _ROUNDING = 1e-9
 _EPS = 64 * np.finfo(np.float64).eps
+# Patience, if "auto": a share of a path, as a dip of the scores is many penalties wide where they
+# lie close together, and a number.
+_PATIENCE, _LEAST_PATIENCE = 0.3, 3
 
 
 def largest_penalty(imputer, cells):
@@ -93,12 +98,14 @@ def path_trials(imputer, splits, penalties, patience):
         Triplets.
     penalties : ndarray
         Decreasing.
-    patience : int or None
+    patience : int, "auto" or None
 
     Yields
     ------
     trial : Trial
     """
+    if is_auto(patience):
+        patience = max(_LEAST_PATIENCE, ceil(_PATIENCE * len(penalties)))
     imputers = [clone(imputer) for _ in splits]
     best, n_worse = -np.inf, 0
     for penalty in penalties.tolist():
@@ -136,7 +143,7 @@ def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
     cells : CellData
         With its observations.
     folds : ndarray of int, shape (n_cells,)
-    patience : int or None
+    patience : int, "auto" or None
     n_jobs : int or None
         Number of processes, as in joblib.
     verbose : int

@@ -21,7 +21,7 @@ from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._matrix_warnings import instead_of_more_rounds
 from ._messages import kept_back, naming, plural, warn
-from ._parameters import check_choice, check_number, check_rank
+from ._parameters import check_choice, check_number, check_rank, is_auto
 from ._penalty_grid import checked_grid
 from ._penalty_path import follow_paths, index_of_best, largest_penalty, refit, tabulated
 from ._random import seeds_of_runs
@@ -85,11 +85,10 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     n_splits : int, default=5
         Number of folds, at least 2. A cell that was observed several times, by one client or by
         several, is held out or kept as a whole.
-    patience : int or None, default=3
+    patience : int, "auto" or None, default="auto"
         A path ends when this many penalties in a row have not improved on the best score of the
-        path, not counting those so large that no fit has a low-rank part; None follows every path
-        to its end. Raise it as you raise ``penalties``: three of 40 penalties are a short way, and
-        a worse score there need not be the end of the better ones.
+        path, not counting those so large that no fit has a low-rank part; "auto" is three in ten of
+        all penalties, and at least three. None follows every path to its end.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         What a cell holds: numbers of variance 1, 0 and 1, or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"
@@ -232,7 +231,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         effects_penalties: ArrayLike | Literal["auto"] = "auto",
         eps: float = 1e-2,
         n_splits: int = 5,
-        patience: int | None = 3,
+        patience: int | Literal["auto"] | None = "auto",
         family: FamilyName = "gaussian",
         effects: EffectsName = "both",
         rows: RowsName = "shared",
@@ -486,8 +485,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         )
         hint = "Each part of the cells is held out once."
         check_number("n_splits", self.n_splits, kind=Integral, low=2, hint=hint)
-        if self.patience is not None:
-            hint = "None follows every path to its end."
+        if not (self.patience is None or is_auto(self.patience)):
+            hint = 'None follows every path to its end, and "auto" is three in ten of all penalties.'
             check_number("patience", self.patience, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
         check_federated_parameters(self)

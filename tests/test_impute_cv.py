@@ -262,6 +262,24 @@ def test_an_error_names_the_fold_that_raised_it():
         next(path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], np.ones(1), None))
 
 
+@pytest.mark.parametrize("n_penalties, n_trials", [(10, 4), (40, 13), (41, 14), (4, 4), (3, 3)])
+def test_automatic_patience_is_three_in_ten_penalties_and_at_least_three(n_penalties, n_trials):
+    class Stub(FederatedMatrixImputer):
+        n_iter_, converged_, _stopped_by = 1, True, None
+        history_ = {"uplink_bits": np.zeros(1)}
+        singular_values_ = np.ones(1)
+
+        def fit(self, X, *, clients, shape):
+            return self
+
+        def score(self, X):
+            return self.penalty
+
+    penalties = np.arange(float(n_penalties))[::-1]
+    trials = list(path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], penalties, "auto"))
+    assert len(trials) == n_trials
+
+
 def test_penalties_above_the_largest_of_all_do_not_end_the_path():
     rng = np.random.default_rng(0)
     counts = rng.poisson(np.exp(1 + 0.7 * rng.normal(size=(30, 2)) @ rng.normal(size=(2, 12))))
