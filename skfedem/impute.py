@@ -246,8 +246,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     and a few thousand times where counts in the thousands differ in a way that effects do not
     explain, more with larger counts. Without momentum, that is in rounds that are not exact or with
     a number as ``step_size``, it may be ten times as much. Missing cells far from the observed ones
-    of their row settle last, and may still be off by half of the means' spread: to see whether they
-    have settled, compare with a fit of a smaller ``tol``.
+    of their row settle last, and may still be off by half of the means' spread; those of counts by
+    several times that, with a small penalty or where the rank binds. To see whether they have
+    settled, compare with a fit of a ``tol`` a thousand times smaller.
 
     For ``tol``, the constant ``log(2 π) / 2`` of Gaussian cells is left out of the objective, so
     that the unit of the cells does not matter as long as they spread by 1e-4 or more. With a
