@@ -44,6 +44,10 @@ from .impute import FederatedMatrixImputer
 from .models.families import FAMILIES
 from .solvers._options import check_federated_parameters
 
+# A path whose last step gains less, in nats a held-out cell, has settled: below a bound, what was
+# left to gain was less again, by a factor of 0.2 to 0.7.
+_SETTLED = 0.1
+
 
 class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     """FederatedMatrixImputer whose rank and penalties are chosen by cross-validation.
@@ -322,9 +326,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         ConvergenceWarning
             When ``tol`` was not reached, in the search or at its end.
         UserWarning
-            When, without a bound on the rank, the best penalty is the smallest of a path that
-            followed from `penalties`, a number, and `eps`; and as given by
-            :meth:`FederatedMatrixImputer.fit`.
+            When the best penalty is the smallest of a path that followed from `penalties`, a
+            number, and `eps`, and the rank has no bound or the last step gained more than 0.1 nats
+            a held-out cell; and as given by :meth:`FederatedMatrixImputer.fit`.
         """
         # Warnings about parameters and data are left to the last fit.
         with kept_back():
@@ -365,7 +369,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         )
         for message, category in advice:
             warn(message, category)
-        self._warn(trials, imputer, is_last=len(path) > 1 and best.penalty == path[-1])
+        if isinstance(self.penalties, Real) and len(path) > 1 and best.penalty == path[-1]:
+            self._warn_of_end(best, gain=best.score - trials[best_index - 1].score)
+        self._warn_of_rounds(trials, imputer)
         return self
 
     def transform(self, X: MatricesLike) -> Transformed:
@@ -486,7 +492,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         hint = "Each part of the cells is held out once."
         check_number("n_splits", self.n_splits, kind=Integral, low=2, hint=hint)
         if not (self.patience is None or is_auto(self.patience)):
-            hint = 'None follows every path to its end, and "auto" is three in ten of all penalties.'
+            hint = (
+                'None follows every path to its end, "auto" gives up after three in ten penalties.'
+            )
             check_number("patience", self.patience, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
         check_federated_parameters(self)
@@ -528,14 +536,18 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)])
         return trials, paths, largest
 
-    def _warn(self, trials, imputer, *, is_last):
-        # Below a bound that fits, hardly any penalty is needed.
-        if is_last and isinstance(self.penalties, Real) and imputer.rank is None:
-            warn(
-                f"The best penalty, {imputer.penalty:.3g}, is the smallest that was tried. A "
-                f"smaller eps (it was {self.eps:g}) or a bound in ranks may predict better.",
-                UserWarning,
-            )
+    def _warn_of_end(self, best, gain):
+        # Below a bound that fits, hardly any penalty is needed: scores settle.
+        if best.rank is not None and gain < _SETTLED:
+            return
+        or_bound = " or a bound in ranks" if best.rank is None else ""
+        warn(
+            f"The best penalty, {best.penalty:.3g}, is the smallest that was tried. A smaller eps "
+            f"(it was {self.eps:g}){or_bound} may predict better.",
+            UserWarning,
+        )
+
+    def _warn_of_rounds(self, trials, imputer):
         if imputer._stopped_by == "keyboard":
             after = f"after {plural(imputer.n_iter_, 'round')}"
             warn(

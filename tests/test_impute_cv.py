@@ -800,10 +800,25 @@ def test_a_path_that_ends_too_early_says_so():
         warnings.simplefilter("error")
         clone(search).set_params(penalties=search.cv_results_["param_penalty"]).fit(clients)
         clone(search).set_params(penalties=1).fit(clients)
-        bounded = clone(search).set_params(ranks=[2]).fit(clients)
         search.fit([rng.normal(size=SHAPE) for _ in range(4)])  # noise, of which nothing is best
-    assert bounded.best_params_["penalty"] == pytest.approx(0.1 * bounded.penalty_max_)
     assert search.best_params_["penalty"] == search.penalty_max_
+
+
+@pytest.mark.parametrize("signal, has_settled", [(5, True), (10, True), (30, False)])
+def test_below_a_bound_a_path_ends_too_early_where_its_last_step_gained(signal, has_settled):
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(signal * np.outer(rng.normal(size=40), rng.normal(size=30)))
+    matrix[rng.random(matrix.shape) < 0.5] = np.nan
+    search = FederatedMatrixImputerCV([1], effects_penalties=[1.0], random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        search.fit([matrix])
+    assert search.best_params_["penalty"] == pytest.approx(0.01 * search.penalty_max_)
+    gain = np.diff(search.cv_results_["mean_test_score"])[-1]
+    assert 0 < gain < 0.1 if has_settled else gain > 0.1
+    expected = "smallest that was tried. A smaller eps (it was 0.01) may predict better."
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == (not has_settled) and all(expected in message for message in said)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
