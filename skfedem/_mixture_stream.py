@@ -193,6 +193,8 @@ def read_call(settings, beginning, ids, workers):
     memory : Memory
         Known clients, then those that were new in this call.
     history : dict of ndarray
+    unseen : list of float
+        Log-likelihoods of the rows of each round, under the parameters that had not seen them.
     """
     problem, n_known = beginning.problem, len(beginning.memory.ids)
     memory, at = join(beginning.memory, ids, settings.client_weights)
@@ -203,7 +205,8 @@ def read_call(settings, beginning, ids, workers):
     uplink_bits, downlink_bits = row["uplink_bits"] + bits, row["downlink_bits"] + bits
     downlink_bits += bits_of_units(memory.model, len(memory.ids) - n_known)
     rounds.update(0, uplink_bits=uplink_bits, downlink_bits=downlink_bits)
-    return memory, _appended(beginning.history, rounds, trace)
+    unseen = [value for value in rounds.column("log_likelihood") if value == value]
+    return memory, _appended(beginning.history, rounds, trace), unseen
 
 
 def _appended(old, history, trace):

@@ -599,13 +599,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 beginning = first_call(settings, data.ids, federation, given, workers)
             else:
                 beginning = next_call(settings, data.ids, federation, given, memory, self.history_)
-            after, history = read_call(settings, beginning, data.ids, workers)
+            after, history, unseen = read_call(settings, beginning, data.ids, workers)
         # Features are those of the first call, in which all clients are new.
         seen, n_known = (checked, 0) if memory is None else (self, len(memory.ids))
-        log_likelihood = history["log_likelihood"]
-        evaluated = log_likelihood[~np.isnan(log_likelihood)]
-        # Nobody may have answered since a fit that was never evaluated.
-        criteria = evaluated if len(evaluated) else self.lower_bounds_
+        # Not those of the history, which has no room for them beside an evaluation of a fit.
+        criteria = [*([] if memory is None else self.lower_bounds_), *unseen]
+        # Nobody may have answered the first call.
+        criteria = criteria or history["log_likelihood"][:1]
         new_ids = after.ids[n_known:].copy()
         self._store(after, history, criteria, beginning.problem, seen, new_client_ids_=new_ids)
         return self

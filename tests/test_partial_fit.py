@@ -622,6 +622,17 @@ def test_a_lone_client_that_misses_half_of_the_calls(covariance_type, omega):
     assert gm.history_["safeguarded"].sum() == 0
 
 
+@pytest.mark.parametrize("parameters", [{}, {"omega": 1.0}, {"omega": 1.0, "eval_every": None}])
+def test_the_first_rows_after_a_fit_count_as_not_seen_before(parameters):
+    gm = fit(FederatedGaussianMixture(**GIVEN, **parameters, max_iter=5), CLIENTS)
+    of_fit, shifted = gm.lower_bounds_, X + 1.0
+    scores = [gm.score(shifted), gm.partial_fit(shifted, clients=OWNERS).score(X)]
+    gm.partial_fit(X, clients=OWNERS)
+    assert gm.lower_bounds_[:-2] == of_fit
+    assert_allclose(gm.lower_bounds_[-2:], scores, rtol=1e-10)  # sums in another order
+    assert gm.lower_bound_ == gm.lower_bounds_[-1]
+
+
 def test_an_epoch_of_a_stream_is_of_the_rows_that_were_read():
     gm = FederatedGaussianMixture(**NOISY)
     for first in range(0, 600, 100):
