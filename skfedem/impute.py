@@ -201,11 +201,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     history_ : dict of ndarray
         Row 0 is the start and row r the state after round r: ``round``, ``epoch``, ``objective``
         (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
-        ``mean_field_sq_norm`` (the same for the step that all cells ask for: with momentum, the
-        step that follows, from beyond the iterate; else a step of the safe length; with automatic
-        steps, as one pass of block power iteration sees it, mostly a few percent off, early up to a
-        fifth), ``step_size``
-        (γ as taken, after the safeguard), ``n_active``, ``uplink_bits``, ``downlink_bits``,
+        ``mean_field_sq_norm`` (the same for the step that all cells ask for: in exact rounds, the
+        step that follows, with momentum from beyond the iterate; after the last of them, and after
+        other rounds, a step of the safe length; with automatic steps, as one pass of block power
+        iteration sees it, mostly a few percent off, early up to a fifth), ``step_size`` (γ as
+        taken, after the safeguard), ``n_active``, ``uplink_bits``, ``downlink_bits``,
         ``safeguarded`` (how often a step given by a number had to be halved; "auto" steps follow
         the curvature), and ``singular_values`` of shape (n_rows, largest rank). NaN where not
         evaluated.
