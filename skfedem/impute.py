@@ -145,11 +145,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         of a cell as there are observed cells.
     tol : float, default=1e-6
         With exact rounds, the fit stops when the relative change of the objective was less than
-        ``tol`` times the step size five times in a row. With other rounds, it stops when the
-        M-step's objective gains less than half of that over each of three sweeps in a row, where a
-        sweep is the rounds whose step sizes add up to 1, at least ten, in which at least as many
-        messages came as there are clients. With VR-FedEM's minibatches a pass over all cells has to
-        confirm it: a new outer loop begins for this. The Notes say how far the optimum may be then.
+        ``tol`` times the step size five times in a row, the last time no more than the first. With
+        other rounds, it stops when the M-step's objective gains less than half of that over each of
+        three sweeps in a row, where a sweep is the rounds whose step sizes add up to 1, at least
+        ten, in which at least as many messages came as there are clients. With VR-FedEM's
+        minibatches a pass over all cells has to confirm it: a new outer loop begins for this. The
+        Notes say how far the optimum may be then.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
         ``history_``; "auto" is once an epoch. Exact rounds yield both, and every one of them is in
