@@ -216,7 +216,7 @@ def _round(problem, server, states, step_size, workers):
     server, info = server_half(problem._replace(model=of_batch), server, received, step_size)
     model = of_batch.after_step(info.step_taken)
     criterion = model.evaluated(received.log_likelihood / federation.weights.sum(), before)
-    # What the model learnt has to go back to the clients.
+    # With Ŝ goes what the model has learnt so far: clients may have been away.
     n_downlink = model.downlink_numbers(federation, clients) + n_numbers * len(clients)
     row = {
         "round": server.round_index,
