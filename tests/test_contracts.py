@@ -321,11 +321,14 @@ def test_message_units_are_linear_and_lose_nothing(case):
 
 
 def test_every_client_that_listens_is_counted_in_the_downlink(case):
+    def numbers(clients):
+        return case.model.downlink_numbers(case.federation, clients, case.parameters[0])
+
     every = np.arange(6)
-    numbers = [case.model.downlink_numbers(case.federation, every[k : k + 1]) for k in every]
-    assert min(numbers) > 0
-    assert case.model.downlink_numbers(case.federation, every) == sum(numbers)
-    assert case.model.downlink_numbers(case.federation, every[:0]) == 0
+    each = [numbers(every[k : k + 1]) for k in every]
+    assert min(each) > 0
+    assert numbers(every) == sum(each)
+    assert numbers(every[:0]) == 0
 
 
 # ---- models of rows

@@ -79,9 +79,13 @@ def test_bits_of_uncompressed_rounds():
     # Before: cell numbers (7 bits of 96 cells), a byte for each count, margins as doubles.
     margins = sum(seen.any(axis=axis).sum() for seen in SEEN for axis in (0, 1))
     assert uplink[0] == (7 + 8) * N_OBSERVATIONS + 64 * margins
-    # θ goes to everybody in every round, and for the first control variates.
+    # θ goes to everybody in every round, and for the first control variates: cells, or factors.
     downlink = imputer.history_["downlink_bits"]
-    assert downlink[0] == 0 < downlink[1] == downlink[-1]
+    n_cells = np.array([seen.sum() for seen in SEEN])
+    n_factors = np.count_nonzero(imputer.history_["singular_values"][:-1], axis=1)
+    n_numbers = np.minimum(n_cells, (1 + n_factors[:, None]) * (1 + sum(SEEN[0].shape)))
+    assert_array_equal(downlink[1:], 64 * n_numbers.sum(axis=1))
+    assert downlink[0] == 0 < downlink[1] < downlink[-1]
     noisy = FederatedMatrixImputer(**STOCHASTIC).fit(CLIENTS)
     assert noisy.history_["downlink_bits"][0] == downlink[1]
 

@@ -238,7 +238,9 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
+    def downlink_numbers(
+        self, federation: Federation, clients: IntArray, parameters: Parameters
+    ) -> int:
         """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
 
     def with_batch_constants(
@@ -394,6 +396,8 @@ class RowModel(Model):
         """Difference in nats per row."""
         return abs(now - before)
 
-    def downlink_numbers(self, federation: Federation, clients: IntArray) -> int:
+    def downlink_numbers(
+        self, federation: Federation, clients: IntArray, parameters: Parameters
+    ) -> int:
         """Numbers in Ŝ: φ(T(Ŝ)) follows from it and what clients were told once."""
         return self.n_statistics * len(clients)

@@ -188,11 +188,11 @@ class LowRankModel(Model):
         share = batch_size / max(longest, float(weights @ lengths))
         return _NOISE * share / (1 + 5 * omega_p), _SPIDER * np.sqrt(share / (1 + omega_p))
 
-    def downlink_numbers(self, federation, clients):
-        """θ in the client's cells or, if fewer numbers, effects and as many factors as may be."""
-        n_rows, n_columns = self.pooled.support.shape
-        factors = (self.pooled.rank + 1) * (n_rows + n_columns + 1)
-        return int(np.minimum(federation.lengths_of(clients), factors).sum())
+    def downlink_numbers(self, federation, clients, parameters):
+        """θ in the client's cells, or all factors and effects where these are fewer numbers."""
+        n_factors = len(parameters.natural.low_rank.singular_values)
+        all_numbers = (n_factors + 1) * (1 + sum(self.pooled.support.shape))
+        return int(np.minimum(federation.lengths_of(clients), all_numbers).sum())
 
     def constants(self):
         """Shape of the matrix."""

@@ -176,6 +176,7 @@ def one_round(solver, problem, standing, options, workers):
     model, before = problem.model, progress.server
     step_size = _step_to_ask(problem, before, options)
     active = active_clients(problem, before.round_index)
+    n_downlink = model.downlink_numbers(problem.federation, active, before.parameters)
     received = client_round(solver, problem, before, states, active, workers)
     server, info = server_half(problem, before, received, step_size)
     if options.cautious and info.step_taken < step_size:
@@ -194,7 +195,7 @@ def one_round(solver, problem, standing, options, workers):
         step_size=info.step_taken,
         n_active=received.n_active,
         uplink_bits=8 * received.n_bytes,
-        downlink_bits=FLOAT_BITS * model.downlink_numbers(problem.federation, active),
+        downlink_bits=FLOAT_BITS * n_downlink,
         safeguarded=info.safeguarded,
         **evaluation_columns(model),
     )

@@ -75,7 +75,8 @@ def initialise(solver, problem, start, workers, *, control_init="field", watched
     n_up, n_down, n_passes = 0, 0, start.n_passes
     if sends_fields:
         n_up, n_passes = states.controls.size, n_passes + 1
-        n_down = model.downlink_numbers(federation, np.arange(federation.n_clients))
+        every = np.arange(federation.n_clients)
+        n_down = model.downlink_numbers(federation, every, server.parameters)
     progress = Progress(
         server,
         n_passes * federation.n_samples,

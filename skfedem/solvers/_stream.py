@@ -217,7 +217,7 @@ def _round(problem, server, states, step_size, workers):
     model = of_batch.after_step(info.step_taken)
     criterion = model.evaluated(received.log_likelihood / federation.weights.sum(), before)
     # With Ŝ goes what the model has learnt so far: clients may have been away.
-    n_downlink = model.downlink_numbers(federation, clients) + n_numbers * len(clients)
+    n_downlink = model.downlink_numbers(federation, clients, before) + n_numbers * len(clients)
     row = {
         "round": server.round_index,
         "field_sq_norm": info.field_sq_norm,
