@@ -95,7 +95,7 @@ def lost_in_rounding(model, parameters):
     else:
         variances, axes = np.linalg.eigh(covariances[..., varies, :][..., varies])
         matrix = model.given_regularization[varies, :][:, varies]
-        given = np.einsum("...ij,ik,...kj->...j", axes, matrix, axes)
+        given = (axes * (matrix @ axes)).sum(axis=-2)
         along_axes = variances, rounding.max(axis=1, keepdims=True, initial=0), given
         # Where axes mix unlike units, reg_covar may be much in them and yet little beside the
         # rounding of the features in large units.
