@@ -272,10 +272,11 @@ class FittedMixture(
         if is_client_list(X):
             return together(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
-        shift = self._near_narrow_components()
+        roots = self._roots()
+        shift = self._near_narrow_components(roots)
         of_rows = getattr(self._shifted(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
-        far = self._farthest()
+        far = self._farthest(roots)
         with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
             answer = in_blocks(rows, size, lambda block: of_rows(np.clip(block - shift, -far, far)))
         if method == "predict_proba":
@@ -283,26 +284,25 @@ class FittedMixture(
             answer /= answer.sum(axis=1, keepdims=True)
         return answer
 
-    def _near_narrow_components(self):
+    def _near_narrow_components(self, roots):
         """Mean of the components' means, weighted by their precisions, in each feature.
 
         Counted from here, rows lose the fewest digits, however far from the origin they are, and
         wherever a component of outliers is.
         """
-        roots = self._roots()
         weights = np.maximum(self.weights_, np.finfo(np.float64).tiny)[:, None]
         shares = weights * (roots / roots.max(axis=0)) ** 2
         # Counted from one of them, means that are alike have no rounding in theirs.
         first = self.means_[0]
         return first + (shares * (self.means_ - first)).sum(axis=0) / shares.sum(axis=0)
 
-    def _farthest(self):
+    def _farthest(self, roots):
         """Bound of each feature, or of all: further away squares would overflow.
 
         Rows that are a little nearer are as unlikely.
         """
         with np.errstate(over="ignore"):  # no bound at all
-            return _FARTHEST / self._roots().max(axis=0)
+            return _FARTHEST / roots.max(axis=0)
 
     def _roots(self):
         """Size of the roots of precisions, whose squares may overflow, by component and feature."""
