@@ -170,6 +170,13 @@ def test_large_clients_are_read_in_pieces(monkeypatch):
     assert model.block_rows > 1000
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_rows_read_at_once_may_be_clients_of_their_own(is_wide, monkeypatch):
+    model = replace(small_model("full")[0], is_wide=is_wide)
+    monkeypatch.setattr(gaussian_mixture, "_MOST_STATISTICS", 100 * model.n_statistics)
+    assert model.block_rows == 100
+
+
 # ---- M-step
 
 

@@ -121,9 +121,10 @@ class GaussianMixtureModel(RowModel):
         """Number of rows whose E-step fits a processor's cache."""
         if self.is_wide:
             n_rows = _CACHE_SIZE // (2 * (1 + self.n_features + self.n_components))
-            # Each row may be a client of its own.
-            return max(64, min(n_rows, _MOST_STATISTICS // self.n_statistics))
-        return max(64, _CACHE_SIZE // (self.n_functions + 2 * self.n_components))
+        else:
+            n_rows = _CACHE_SIZE // (self.n_functions + 2 * self.n_components)
+        # Each row may be a client of its own.
+        return max(64, min(n_rows, _MOST_STATISTICS // self.n_statistics))
 
     @property
     def _products(self):
