@@ -78,6 +78,10 @@ def test_many_features_few_components_and_rows_enough_are_worth_it():
         {"n_rows": 19},
     ):
         assert not are_worth_it(**{**least, **change})
+    more = {**least, "n_components": 10}
+    assert are_worth_it(**{**more, "n_features": 100})
+    assert not are_worth_it(**{**more, "n_features": 99})
+    assert not are_worth_it(**{**more, "n_features": 100, "n_components": 11})
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,17 @@ import numpy as np
 from . import client_rows
 from .covariances import unpack, upper, upper_places
 
-# Least features, most components, and least rows of a client at once with which this is faster: a
-# client's sums are matrices, as large for one row as for many.
-_FEATURES, _COMPONENTS, _ROWS = 20, 5, 20
+# Least features, and least rows of a client at once, with which this is faster: a client's sums are
+# matrices, as large for one row as for many.
+_FEATURES, _ROWS = 20, 20
+# Most components with which it is; more of them from so many features on.
+_COMPONENTS, _MORE_COMPONENTS, _MORE_FEATURES = 5, 10, 100
 
 
 def are_worth_it(covariance_type, n_components, n_features, n_rows):
     """Whether rows are multiplied faster in this way, ``n_rows`` of each client at once."""
-    has_products = covariance_type == "full" and n_components <= _COMPONENTS
+    most = _MORE_COMPONENTS if n_features >= _MORE_FEATURES else _COMPONENTS
+    has_products = covariance_type == "full" and n_components <= most
     return has_products and n_features >= _FEATURES and n_rows >= _ROWS
 
 
