@@ -35,7 +35,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     covariance of all rows, which is a sum over clients: this is scikit-learn's ``PCA`` of the
     pooled rows along all axes with variance, signs included unless the largest entries of an axis
     tie. Clients send sums and second moments, not rows; but those of a client with one or two rows
-    give these rows away.
+    give these rows away, and those of any client a row that alone is not 0 in some feature.
 
     A client's message holds ``n_features * (n_features + 1) / 2`` second moments: with 1,000
     features that is 4 MB. Rows are read twice, for the sums and for the second moments.
