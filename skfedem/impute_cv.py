@@ -73,6 +73,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         shrinks what it keeps. Where there are many weak factors, no bound predicts best; where
         there are one or two strong ones, a bound can predict far better. ``(1, 2, None)`` finds
         out, in two to four times the time. Without a bound, time and memory of a round grow with
+        the number of factors on the way, which with small penalties is most of
         ``min(n_rows, n_columns)``: give bounds alone for large matrices.
     penalties : int or array-like of shape (n_penalties,), default=10
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,

@@ -597,6 +597,36 @@ def test_thresholding_is_that_of_the_dense_matrix():
         assert_allclose(found.left * found.singular_values @ found.right.T, want, atol=1e-10)
 
 
+@pytest.mark.parametrize("n_above, n_followed", [(2, 32), (26, 32), (60, 75), (90, 100)])
+def test_a_large_rank_is_followed_with_room_for_a_quarter_more_than_is_kept(n_above, n_followed):
+    matrix = np.pad(np.diag(np.where(np.arange(100) < n_above, 2.0, 0.5)), ((0, 20), (0, 0)))
+    none = zero_low_rank(matrix.shape)
+    _, block = threshold_singular_values(none, matrix, 1.0, 100)
+    assert block.shape == (100, min(n_followed + 5, 100))
+    # Once they are found, one pass is exact.
+    found, _ = threshold_singular_values(none, matrix, 1.0, 100, block)
+    assert_allclose(found.singular_values, np.ones(n_above), rtol=1e-12)
+    # Less room than is needed grows, and rounds that follow find all.
+    block = thresholding.first_block(none, 100)
+    assert block.shape == (100, 37) and thresholding.first_block(none, 32) is None
+    for _ in range(10):
+        found, block = threshold_singular_values(none, matrix, 1.0, 100, block)
+    assert_allclose(found.singular_values, np.ones(n_above), rtol=1e-9)
+
+
+@pytest.mark.parametrize("penalty, n_factors", [(30.0, 8), (4.0, 44)])
+def test_without_a_bound_the_optimum_is_that_of_whole_decompositions(penalty, n_factors):
+    rng = np.random.default_rng(0)
+    matrix = 2 * rng.normal(size=(90, 8)) @ rng.normal(size=(8, 70)) + rng.normal(size=(90, 70))
+    matrix[rng.random(matrix.shape) < 0.3] = np.nan
+    search = {"penalty": penalty, "tol": 1e-13, "max_iter": 5000, "random_state": 0}
+    found = FederatedMatrixImputer(None, **search).fit([matrix])
+    # A number as step has decompositions that are iterated to convergence, and no momentum.
+    whole = FederatedMatrixImputer(None, step_size=1.0, **search).fit([matrix])
+    assert len(found.singular_values_) == len(whole.singular_values_) == n_factors
+    assert_allclose(found.objective_, whole.objective_, rtol=1e-10)
+
+
 def test_a_singular_value_at_the_threshold_is_left_out():
     none = zero_low_rank((3, 3))
     found, _ = threshold_singular_values(none, csr_array(np.diag([4.0, 2, 1])), 2.0, 3, np.eye(3))

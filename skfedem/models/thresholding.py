@@ -11,6 +11,9 @@ from .low_rank_theta import LowRank, zero_low_rank
 
 # Columns beyond the wanted rank: they catch directions that may enter next.
 _SPARE = 5
+# Of a larger rank, so many directions are followed, or a quarter more than were kept, if these are
+# more: where a rank has no bound, few directions are above the threshold in the end.
+_ROOM = 32
 # Share of all other directions that is added to these columns.
 _STIRRED = 0.01
 _ROUNDING = 1e-12
@@ -21,7 +24,8 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     """``SVT(low_rank + matrix)``: singular values shrunk by the threshold, cut to a rank.
 
     Given the dominant right singular vectors of a matrix that was nearly the same, one pass of
-    block power iteration is enough to follow it. Without them, ARPACK iterates to convergence.
+    block power iteration is enough to follow it. Without them, ARPACK iterates to convergence. From
+    one call to the next, the number of these vectors follows that of the values that are kept.
 
     Parameters
     ----------
@@ -61,7 +65,29 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     thresholded = LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept])
     # LAPACK makes up the vectors of singular values that are 0: noise takes their place.
     found = singular_values > _ROUNDING * singular_values[0]
-    return thresholded, _with_spares_stirred(block * found, min(rank, np.count_nonzero(found)))
+    followed = _n_followed(rank, len(kept))
+    size = min(followed + _SPARE, *matrix.shape)
+    next_block = np.zeros((len(block), size))
+    next_block[:, : len(found)] = (block * found)[:, :size]
+    return thresholded, _with_spares_stirred(next_block, min(followed, np.count_nonzero(found)))
+
+
+def first_block(low_rank, rank):
+    """Directions to begin with, those of a low-rank matrix and random ones; None for small ranks.
+
+    The singular vectors of a small rank are found to convergence at first.
+    """
+    if rank <= _ROOM:
+        return None
+    n_columns, n_factors = low_rank.right.shape
+    size = min(_n_followed(rank, n_factors) + _SPARE, len(low_rank.left), n_columns)
+    block = np.random.default_rng(0).standard_normal((n_columns, size)) / np.sqrt(n_columns)
+    block[:, :n_factors] = low_rank.right
+    return block
+
+
+def _n_followed(rank, n_kept):
+    return min(rank, max(_ROOM, n_kept + n_kept // 4))
 
 
 def _with_spares_stirred(block, rank):
