@@ -179,8 +179,30 @@ def test_zeros_alone(tmp_path):
 
 def test_a_sampling_file_without_rows_adds_nothing(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "3")])
-    data = read_ebird(ebd, write_sampling(tmp_path, []))
+    with pytest.warns(UserWarning, match="1 of 1 checklists with Mallard are not in"):
+        data = read_ebird(ebd, write_sampling(tmp_path, []))
     assert labelled(data) == [("obsr1", "L1", "2020-01", 3.0)]
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 100])
+def test_reports_without_their_checklist_are_warned_of(tmp_path, chunk_rows):
+    rows = [
+        seen("S1", "3", complete="0"),
+        seen("S2", "4"),
+        seen("S3", "5", group="G1"),
+        seen("S4", "5", group="G1"),  # left out, as a copy of S3
+        seen("S5", "X"),
+        seen("S6", "6", date="2021-01-05"),
+    ]
+    ebd = write_ebd(tmp_path, rows)
+    options = dict(end="2020", chunk_rows=chunk_rows)
+    lists = {f"S{k}": checklist(f"S{k}") for k in range(1, 10)} | {"S1": rows[0]}
+    read_ebird(ebd, write_sampling(tmp_path, lists.values()), **options)
+    short = write_sampling(tmp_path, [lists[event] for event in ("S3", "S8", "S9")])
+    with pytest.warns(UserWarning, match="3 of 4 checklists with Mallard .* filter both alike"):
+        assert read_ebird(ebd, short, **options).n_zeros == 2
+    with pytest.warns(UserWarning, match="2 of 3 checklists"):  # S1 is left out
+        read_ebird(ebd, short, complete_only=True, **options)
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 100])
@@ -298,7 +320,8 @@ def test_start_and_end(tmp_path):
     dates = ["2019-12-31", "2020-01-01", "2020-03-31", "2020-04-01"]
     ebd = write_ebd(tmp_path, [seen(f"S{k}", date=date) for k, date in enumerate(dates)])
     sampling = write_sampling(
-        tmp_path, [checklist(f"S9{k}", date=date) for k, date in enumerate(dates)]
+        tmp_path,
+        [checklist(f"S{n}{k}", date=date) for k, date in enumerate(dates) for n in ("", 9)],
     )
     data = read_ebird(ebd, sampling, start="2020-01", end="2020-03")
     assert list(data.months.astype(str)) == ["2020-01", "2020-02", "2020-03"]
@@ -484,7 +507,7 @@ def test_memory_follows_what_is_kept(tmp_path):
 
     def peak_of_reading(n_rows):
         write_many(ebd, EBD_COLUMNS, other, n_rows, last=seen("S1", "2"))
-        write_many(sampling, SAMPLING_COLUMNS, incomplete, n_rows)
+        write_many(sampling, SAMPLING_COLUMNS, incomplete, n_rows, last=checklist("S1"))
         return peak_memory(read)
 
     peak_of_reading(1000)  # imports and caches
@@ -664,7 +687,7 @@ def test_rows_that_are_repeated_count_once(tmp_path, chunk_rows):
         tmp_path, [seen("S1", "5"), seen("S1", "2"), seen("S2", "4", date="2020-03-02")]
     )
     zeros = [checklist("S3"), checklist("S4", site="L2"), checklist("S5", group="G1")]
-    sampling = write_sampling(tmp_path, zeros)
+    sampling = write_sampling(tmp_path, [checklist("S1"), checklist("S2"), *zeros])
 
     once = read_ebird(ebd, sampling, chunk_rows=chunk_rows)
     assert_array_equal(once.clients[0], [[0, 0, 0], [0, 0, 0], [0, 0, 7], [0, 2, 4], [1, 0, 0]])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
-from .._messages import plural
+from .._messages import plural, warn
 from .._optional import check_installed
 from .._parameters import check_choice, check_number, check_switch
 from .._typing import FilePath, Seed
@@ -61,7 +61,8 @@ def read_ebird(
         seen. A complete checklist (``ALL SPECIES REPORTED`` is 1) without the species is an
         observed zero. Without this file, the only zeros are counts of 0 among the observations,
         which are rare: a cell in which nobody reported the species is not observed at all. Both
-        files have to be of the same region, dates and release.
+        files have to be of the same region, dates and release, and filtered alike: reports that
+        were taken out of one would become zeros. Reports without their checklist are warned of.
     species : str, default=None
         Common or scientific name, in upper or lower case. None: the file has only one species.
     values : {"count", "presence"}, default="count"
@@ -196,7 +197,8 @@ def read_ebird(
     cells = counted[CELL].to_numpy(dtype=np.float64)
     n_zeros = 0
     if sampling_path is not None:
-        absences = files.absences(sampling_path, reported)
+        absences, listed = files.absences(sampling_path, reported)
+        _check_listed(found["event"].isin(listed), common_name, sampling_path)
         n_zeros = len(absences)
         cells = np.concatenate([cells, absences])
     if not len(cells):
@@ -229,6 +231,18 @@ def _check_strings(values, freq, species, by):
     if not isinstance(by, str):
         raise TypeError(
             f"Expected by to be a string, got {by!r}. Pass 'observer' or the name of a column."
+        )
+
+
+def _check_listed(is_listed, common_name, sampling_path):
+    """Warn of reports by visits that are not among those that zeros are taken from."""
+    if not is_listed.all():
+        warn(
+            f"{(~is_listed).sum():,} of {len(is_listed):,} checklists with {common_name} are not "
+            f"in {sampling_path}. Their counts are kept, but zeros of such visits are missing, "
+            "which raises the mean. Give files of the same region, dates and release, and filter "
+            "both alike.",
+            UserWarning,
         )
 
 

@@ -140,15 +140,20 @@ class EBirdFiles:
         return found, common_name, (min(days), max(days))
 
     def absences(self, path, reported):
-        """Cells (site, period, member, 0) of the complete checklists that are not `reported`."""
+        """Cells (site, period, member, 0) of the complete checklists that are not `reported`.
+
+        And those of the `reported` identifiers, of checklists and groups, that are in the file.
+        """
         import pandas
 
         hash_of = pandas.util.hash_array
         alone, events, shared = [np.empty((0, len(CELL)))], [np.empty(0, dtype=np.uint64)], []
+        is_listed = np.full(len(reported), False)
         for frame in self._chunks(path, [_COMPLETE], refused=_COUNT):
-            frame = frame[_flags(frame, path)]
-            known = [reported.get_indexer(frame[column]) >= 0 for column in (_EVENT, _GROUP)]
-            _, part = self._checklists(frame[~np.any(known, axis=0)], path)
+            places = np.array([reported.get_indexer(frame[column]) for column in (_EVENT, _GROUP)])
+            is_listed[places[places >= 0]] = True
+            is_absence = _flags(frame, path).to_numpy() & (places < 0).all(axis=0)
+            _, part = self._checklists(frame[is_absence], path)
             part["value"] = 0
             in_group = part["group"] != ""
             # Empty parts are not kept: those of thousands of chunks would fill the memory.
@@ -162,7 +167,7 @@ class EBirdFiles:
         if shared:
             shared = one_per_group(pandas.concat(shared, ignore_index=True))
             cells = np.concatenate([cells, shared[CELL].to_numpy(dtype=np.float64)])
-        return cells
+        return cells, reported[is_listed]
 
     def check_sampling(self, path):
         """Raise, before hours of reading reports, if the checklists' columns are not there."""
