@@ -519,7 +519,7 @@ def test_memory_follows_what_is_kept(tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"OBSERVATION COUNT": "-3"}, "'OBSERVATION COUNT', got '-3' in line 3 of .*'S2'"),
+        ({"OBSERVATION COUNT": "-3"}, "'OBSERVATION COUNT', got '-3' in line 3 of .* Correct it"),
         ({"OBSERVATION COUNT": "1.5"}, "number below 1e15 or 'X' in column .* got '1.5'"),
         ({"OBSERVATION COUNT": "1" * 16}, "number below 1e15 .* got '1111111111111111' in line 3"),
         ({"OBSERVATION COUNT": ""}, "got '' in line 3"),

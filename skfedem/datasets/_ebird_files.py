@@ -297,7 +297,7 @@ def _check_field(frame, valid, column, expected, path):
         row = frame[~valid].iloc[0]
         raise ValueError(
             f"Expected {expected} in column {column!r}, got {row[column]!r} in line {row.name} of "
-            f"{path} (checklist {row[_EVENT]!r})."
+            f"{path} (checklist {row[_EVENT]!r}). Correct it there, or download the file again."
         )
 
 
