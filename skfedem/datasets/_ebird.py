@@ -132,8 +132,8 @@ def read_ebird(
     the complete ones if none has it, the one with the lowest identifier is kept [2]_.
 
     For a map, the coordinates of ``sites`` are in the files: ``pandas.read_csv(sampling_path,
-    sep="\t", quoting=3, usecols=["LOCALITY ID", "LATITUDE", "LONGITUDE"])``, without duplicates and
-    with ``LOCALITY ID`` as its index, has them under ``.loc[data.sites]``.
+    sep="\t", quoting=3, index_col=False, usecols=["LOCALITY ID", "LATITUDE", "LONGITUDE"])``,
+    without duplicates and with ``LOCALITY ID`` as its index, has them under ``.loc[data.sites]``.
 
     References
     ----------
