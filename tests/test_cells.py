@@ -399,7 +399,7 @@ BAD = {
         put_triplet(3, 2, NAN),
         SIZED,
         ValueError,
-        ["NaN", "got nan in row 3, column 2 of client 1", "triplets"],
+        ["NaN", "got nan in site 3, month 2 of client 1", "triplets"],
     ),
     "NaN beside a marker": (
         put(NAN),

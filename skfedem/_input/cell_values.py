@@ -66,9 +66,11 @@ def _place(observations, position):
     client, table = _giver(observations, position)
     if observations.row_offsets is not None:
         cell[0] -= int(observations.row_offsets[client])
+    # Triplets have rows and columns of their own.
+    axes = ("site", "month") if table is None else ("row", "column")
     place = ", ".join(
         f"{axis} {n}" + ("" if labels is None else f" ({label_text(labels[n])})")
-        for axis, n, labels in zip(("row", "column"), cell, table_labels(table), strict=True)
+        for axis, n, labels in zip(axes, cell, table_labels(table), strict=True)
     )
     if observations.ids is None:
         return place
