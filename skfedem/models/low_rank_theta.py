@@ -8,8 +8,8 @@ import numpy as np
 
 from .main_effects import Effects
 
-# Cells whose factors are gathered at once.
-_BLOCK = 2**16
+# Numbers of each factor that are gathered at once: they stay in the cache.
+_GATHERED = 2**17
 
 
 class Cells(NamedTuple):
@@ -65,8 +65,9 @@ def zero_low_rank(shape):
 def products(left, right, rows, columns):
     """Entries of ``left @ right.T`` at some cells."""
     values = np.empty(len(rows))
-    for first in range(0, len(rows), _BLOCK):
-        block = slice(first, first + _BLOCK)
+    block_cells = _GATHERED // (1 + left.shape[1])
+    for first in range(0, len(rows), block_cells):
+        block = slice(first, first + block_cells)
         values[block] = np.einsum("ck,ck->c", left[rows[block]], right[columns[block]])
     return values
 
@@ -88,7 +89,7 @@ def squared_distance(one, other):
     orthonormal columns, and the rest: with nearly equal matrices, the expanded square would cancel.
     """
     turn = other.right.T @ one.right
-    within = one.left * one.singular_values - (other.left * other.singular_values) @ turn
+    within = one.left * one.singular_values - other.left @ (other.singular_values[:, None] * turn)
     beyond = (other.right - one.right @ turn.T) * other.singular_values
     gram = other.left.T @ other.left
     return float(np.vdot(within, within) + np.vdot(beyond @ gram, beyond))

@@ -130,17 +130,20 @@ def _dominant_directions(matrix, size):
 def orthonormal(vectors):
     """Orthonormal basis of the span of some long vectors, shape (n, m).
 
-    Cholesky QR, twice (Yamamoto and others 2015). Of a million rows it takes a half to a third of
-    the time of Householder QR, which steps in if the vectors are nearly dependent.
+    Cholesky QR, twice where once leaves rounding (Yamamoto and others 2015). Of a million rows it
+    takes a quarter of the time of Householder QR, which steps in if the vectors are nearly
+    dependent.
     """
     norms = np.linalg.norm(vectors, axis=0)
     basis = vectors / np.where(norms > 0, norms, 1.0)
+    gram = basis.T @ basis
     try:
-        for _ in range(2):
-            factor = np.linalg.cholesky(basis.T @ basis)
+        for allowed in (_ROUNDING / 100, _ROUNDING):
+            factor = np.linalg.cholesky(gram)
             basis = lapack.dtrtrs(factor, basis.T, lower=True)[0].T
+            gram = basis.T @ basis
+            if np.abs(gram - np.eye(len(gram))).max() <= allowed:
+                return basis
     except np.linalg.LinAlgError:
-        return np.linalg.qr(vectors)[0]
-    if np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > _ROUNDING:
-        return np.linalg.qr(vectors)[0]
-    return basis
+        pass
+    return np.linalg.qr(vectors)[0]
