@@ -232,6 +232,17 @@ def test_other_column_labels(pyplot, imputer, labels, expected):
         assert set(shown) <= {*labels, ""}
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32])
+def test_numbers_of_years_and_months_are_dates(pyplot, dtype):
+    labels = np.array([199511, 199512, 199601, 199602], dtype=dtype)
+    columns = _columns.place(labels)
+    assert columns.kind == "dates"
+    days = np.arange("1995-11", "1996-03", dtype="datetime64[M]").astype("datetime64[D]")
+    assert_array_equal(columns.positions, days.astype(int))
+    for number in (199600, 199613, 1996):
+        assert _columns.place(np.sort(np.append(labels, number))).kind == "numbers"
+
+
 @pytest.mark.parametrize("ends", [("0900-01-01", "2020-01-01"), ("2020-01-01", "6000-01-01")])
 def test_dates_of_any_year_that_leaves_room_are_placed_to_scale(pyplot, ends):
     days = np.linspace(*np.array(ends, "M8[D]").astype(int), SHAPE[1]).astype("M8[D]")

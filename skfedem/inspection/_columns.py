@@ -86,11 +86,12 @@ def _moment(label):
 def place(labels):
     """Columns with these labels on an axis.
 
-    Dates, also as text like 1995-01 or 1995-01-31, and numbers are placed to scale if they
-    increase; all other labels are placed one after another.
+    Dates, also as text like 1995-01 or 1995-01-31, or all as numbers like 199501, and numbers are
+    placed to scale if they increase; all other labels are placed one after another.
     """
     from matplotlib.dates import date2num
 
+    labels = _months(labels)
     dated = all(isinstance(label, date) or _ISO_DATE.fullmatch(str(label)) for label in labels)
     if labels.dtype.kind == "M" or dated:
         try:
@@ -106,6 +107,16 @@ def place(labels):
     # Of dates that are placed one after another, a time of midnight says nothing.
     names = [_MIDNIGHT.sub("", str(label)) for label in labels]
     return Columns(np.arange(len(labels), dtype=np.float64), "names", names)
+
+
+def _months(labels):
+    """Dates instead of whole numbers that all look like 199501; other labels as they are."""
+    if labels.dtype.kind not in "iu" or len(labels) < 2:
+        return labels
+    years, months = np.divmod(labels.astype(np.int64), 100)
+    if not (((years >= 1700) & (years < 2200)).all() and ((months >= 1) & (months <= 12)).all()):
+        return labels
+    return (12 * (years - 1970) + months - 1).astype("datetime64[M]")
 
 
 def _fits_an_axis(days):

@@ -211,9 +211,9 @@ class ImputationDisplay:
             together into bands, which show means; see the class.
         column_labels : array-like of shape (n_columns,), default=None
             Dates, numbers or names. None: the names of the columns of X or, if it has none, those
-            of the fit. Text like 1995-01 is a date. In a Pipeline, the steps before the imputer
-            lose the names of columns, unless these are text and
-            ``set_output(transform="pandas")`` was used.
+            of the fit. Text like 1995-01 is a date, and so are whole numbers if all look like
+            199501. In a Pipeline, the steps before the imputer lose the names of columns, unless
+            these are text and ``set_output(transform="pandas")`` was used.
         window, yscale, mark_missing, color_scale, row_name, column_name, ax, line_kw
             See ``plot``.
 
