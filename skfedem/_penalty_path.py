@@ -84,62 +84,17 @@ class Trial(NamedTuple):
         return float(self.scores.mean())
 
 
-def path_trials(imputer, splits, penalties, patience):
-    """Go down the path until ``patience`` penalties in a row were no better than the best.
-
-    Those with which all fits are the effects alone do not count: they are all alike, and above the
-    largest penalty of the folds there may be many.
-
-    Parameters
-    ----------
-    imputer : FederatedMatrixImputer
-        With ``warm_start=True``.
-    splits : list of (training, held_out)
-        Triplets.
-    penalties : ndarray
-        Decreasing.
-    patience : int, "auto" or None
-
-    Yields
-    ------
-    trial : Trial
-    """
-    if is_auto(patience):
-        patience = max(_LEAST_PATIENCE, ceil(_PATIENCE * len(penalties)))
-    imputers = [clone(imputer) for _ in splits]
-    best, n_worse = -np.inf, 0
-    for penalty in penalties.tolist():
-        scores = []
-        for fold, (training, held_out) in enumerate(splits):
-            with naming(f"Without the cells of fold {fold}"):
-                table, clients, shape = training
-                _fit_step(imputers[fold], penalty, table, clients=clients, shape=shape)
-                scores.append(imputers[fold].score(held_out.table))
-        trial = Trial(
-            imputer.rank,
-            imputer.effects_penalty,
-            penalty,
-            np.array(scores),
-            np.array([fit.n_iter_ for fit in imputers]),
-            np.array([len(fit.singular_values_) for fit in imputers]),
-            np.array([fit.converged_ for fit in imputers]),
-            np.array([fit.history_["uplink_bits"].sum() for fit in imputers]),
-        )
-        yield trial
-        is_worse = trial.n_factors.any() and not trial.score > best
-        n_worse = n_worse + 1 if is_worse else 0
-        best = max(best, trial.score)
-        if n_worse == patience:
-            return
-
-
 def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
     """Trials of paths, in their order.
+
+    A path goes down until ``patience`` penalties in a row were no better than the best before.
+    Each process follows a path while there are enough for all of them; of those left over, the fits
+    to the folds are made side by side.
 
     Parameters
     ----------
     plans : list of (imputer, penalties)
-        As for ``path_trials``.
+        Imputers with ``warm_start=True``; decreasing penalties.
     cells : CellData
         With its observations.
     folds : ndarray of int, shape (n_cells,)
@@ -152,24 +107,23 @@ def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
     -------
     trials : list of Trial
     """
-    trials, n_jobs = [], min(n_workers(n_jobs, prefer="processes"), len(plans))
-    # Around all paths: in threads, the end of one would free the libraries of the others.
-    with single_threaded_libraries():
-        if n_jobs > 1:
-            found = Parallel(n_jobs, verbose=verbose)(
-                delayed(_trials_in_worker)(imputer, cells, folds, penalties, patience)
-                for imputer, penalties in plans
-            )
-        else:
+    n_jobs = n_workers(n_jobs, prefer="processes")
+    n_whole = len(plans) // n_jobs * n_jobs if n_jobs > 1 else 0
+    # Limits of threads go around all fits: in threads, the end of one would free the libraries of
+    # the others. Arrays travel as they are, for a fit goes on in those of the fit before.
+    with single_threaded_libraries(), Parallel(n_jobs, batch_size=1, max_nbytes=None) as parallel:
+        found = parallel(
+            delayed(_trials_in_worker)(plan, cells, folds, patience) for plan in plans[:n_whole]
+        )
+        trials = list(chain.from_iterable(found))
+        if verbose:
+            _print_trials(trials)
+        left = plans[n_whole:]
+        if left:
             splits = _splits(cells, folds)
-            found = (path_trials(imputer, splits, path, patience) for imputer, path in plans)
-        for trial in chain.from_iterable(found):
-            trials.append(trial)
-            if verbose:
-                print(
-                    f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
-                    f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
-                )
+            # Alone, one after the other: less is kept at a time.
+            for group in [left] if n_jobs > 1 else [[plan] for plan in left]:
+                trials += trials_together(group, splits, patience, parallel, verbose)
     return trials
 
 
@@ -178,11 +132,86 @@ def _splits(cells, folds):
     return [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
 
 
-def _trials_in_worker(imputer, cells, folds, penalties, patience):
-    """Trials of a path, in a process that keeps no advice back and may have more threads."""
-    with kept_back(), single_threaded_libraries():
-        # Split here: cells are sent once, where the splits have each of them once a fold.
-        return list(path_trials(imputer, _splits(cells, folds), penalties, patience))
+def _trials_in_worker(plan, cells, folds, patience):
+    """Trials of a path, in a process of its own."""
+    # Split here: cells are sent once, where the splits have each of them once a fold.
+    return trials_together([plan], _splits(cells, folds), patience, Parallel(n_jobs=1), verbose=0)
+
+
+def trials_together(plans, splits, patience, parallel, verbose):
+    """Trials of paths, as ``follow_paths`` gives them, all of which go down step by step.
+
+    Parameters
+    ----------
+    plans, patience, verbose
+        As there.
+    splits : list of (training, held_out)
+        Triplets.
+    parallel : Parallel
+    """
+    n_folds, trials = len(splits), [[] for _ in plans]
+    fits = [[clone(imputer) for _ in splits] for imputer, _ in plans]
+    going = list(range(len(plans)))
+    while going:
+        found = parallel(
+            delayed(_fit_fold)(fits[path][fold], plans[path][1][len(trials[path])], fold, split)
+            for path in going
+            for fold, split in enumerate(splits)
+        )
+        for k, path in enumerate(going):
+            fits[path], scores = zip(*found[k * n_folds : (k + 1) * n_folds], strict=True)
+            trials[path].append(_trial(fits[path], scores))
+            if verbose:
+                _print_trials(trials[path][-1:])
+        going = [path for path in going if _goes_on(trials[path], len(plans[path][1]), patience)]
+    return list(chain.from_iterable(trials))
+
+
+def _print_trials(trials):
+    for trial in trials:
+        print(
+            f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
+            f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
+        )
+
+
+def _fit_fold(imputer, penalty, fold, split):
+    """Fit the next step of a path without a fold's cells; the imputer, and how it predicts them."""
+    (table, clients, shape), held_out = split
+    # In a process of its own, which keeps no advice back and may have more threads.
+    with kept_back(), single_threaded_libraries(), naming(f"Without the cells of fold {fold}"):
+        _fit_step(imputer, float(penalty), table, clients=clients, shape=shape)
+        return imputer, imputer.score(held_out.table)
+
+
+def _trial(fits, scores):
+    """Trial of the fits that were made without each of the folds."""
+    return Trial(
+        fits[0].rank,
+        fits[0].effects_penalty,
+        fits[0].penalty,
+        np.array(scores),
+        np.array([fit.n_iter_ for fit in fits]),
+        np.array([len(fit.singular_values_) for fit in fits]),
+        np.array([fit.converged_ for fit in fits]),
+        np.array([fit.history_["uplink_bits"].sum() for fit in fits]),
+    )
+
+
+def _goes_on(trials, n_penalties, patience):
+    """Whether a path of so many penalties goes on after these trials.
+
+    Those with which all fits are the effects alone do not count: they are all alike, and above the
+    largest penalty of the folds there may be many.
+    """
+    if is_auto(patience):
+        patience = max(_LEAST_PATIENCE, ceil(_PATIENCE * n_penalties))
+    best, n_worse = -np.inf, 0
+    for trial in trials:
+        is_worse = trial.n_factors.any() and not trial.score > best
+        n_worse = n_worse + 1 if is_worse else 0
+        best = max(best, trial.score)
+    return n_worse != patience and len(trials) < n_penalties
 
 
 def refit(imputer, best, path, X, **data):

@@ -137,10 +137,10 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Pass an int for the same folds and fits every time.
     n_jobs : int, default=None
         Number of jobs, as in joblib. The paths of the search, one for each rank and each penalty on
-        the effects, are followed in so many processes (larger ones that "auto" comes to are
-        followed one after the other), and clients are simulated in so many threads where there is
-        a single path, and for the fit to all cells. No result depends on it. A
-        callable ``step_size`` and a ``Compressor`` have to be picklable to reach the processes.
+        the effects, are followed in so many processes; if fewer paths are left than there are
+        processes, the fits to their folds are made side by side. For the fit to all cells, clients
+        are simulated in so many threads. No result depends on it. A callable ``step_size`` and a
+        ``Compressor`` have to be picklable to reach the processes.
     verbose : int, default=0
         1 prints the score of each rank and penalties, 2 the rounds of the last fit as well.
 

@@ -4,12 +4,13 @@ import os
 import threading
 import warnings
 from copy import copy
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from joblib import parallel_config
+from joblib import Parallel, parallel_config
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import coo_array
 from scipy.stats import bernoulli, norm, poisson
@@ -32,8 +33,8 @@ from skfedem._penalty_path import (
     _places,
     index_of_best,
     largest_penalty,
-    path_trials,
     tabulated,
+    trials_together,
 )
 from skfedem.models.families import FAMILIES
 from skfedem.solvers import _loop
@@ -52,6 +53,11 @@ LOG_DENSITIES = {
 every_family = pytest.mark.parametrize("family", FAMILIES)
 # For what depends neither on how far fits go nor on which penalties on the effects are tried.
 QUICK = {"effects_penalties": [0.1], "n_splits": 2, "tol": 1e-2, "random_state": 0}
+
+
+def path_trials(imputer, splits, penalties, patience):
+    """Trials of one path."""
+    return trials_together([(imputer, penalties)], splits, patience, Parallel(n_jobs=1), verbose=0)
 
 
 def clients_of(family="gaussian", n_clients=4, share=0.35, seed=0):
@@ -226,7 +232,7 @@ def test_a_path_ends_after_so_many_trials_that_are_no_better(n_effects_alone):
             return next(fits)
 
     penalties = np.arange(float(len(scores)))[::-1]
-    trials = list(path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], penalties, 3))
+    trials = path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], penalties, 3)
     assert [trial.score for trial in trials] == scores[:-1]
     assert tabulated(trials)["rank_test_score"][-5:].tolist() == [5, 1, 4, 1, 3]
     nothing = trials[0]._replace(scores=np.zeros(2))
@@ -248,9 +254,28 @@ def test_of_a_penalty_that_is_too_large_for_one_fold_the_others_count():
     # The fold whose largest penalty is 3 has effects alone throughout.
     penalties = np.array([9.0, 8, 7, 6, 5, 4])
     splits = [tuple(map(stubbed, split)) for split in ((3.0, 0.0), (7.5, 0.0), (3.0, 12.0))]
-    trials = list(path_trials(Stub(), splits, penalties, 2))
+    trials = path_trials(Stub(), splits, penalties, 2)
     assert [trial.score for trial in trials] == [13.0, 12.0, 11.0, 10.0]
     assert [trial.n_factors.tolist() for trial in trials] == [[0] * 3, [0] * 3, *[[0, 1, 0]] * 2]
+
+
+def test_paths_side_by_side_are_those_one_after_the_other():
+    observed = observed_by(clients_of("poisson"), "poisson")
+    folds = folds_of(observed, 2)
+    splits = [split_cells(observed, folds == fold) for fold in range(2)]
+    imputer = FederatedMatrixImputer(None, family="poisson", warm_start=True)
+    lengths = (2, 8, 5)
+    plans = [
+        (clone(imputer).set_params(rank=rank, effects_penalty=ridge), np.geomspace(20, 0.1, n))
+        for rank, ridge, n in zip((1, None, 2), (0.1, 1.0, 10.0), lengths, strict=True)
+    ]
+    together = tabulated(trials_together(plans, splits, 2, Parallel(n_jobs=1), verbose=0))
+    alone = [path_trials(imputer, splits, path, 2) for imputer, path in plans]
+    one_by_one = tabulated(list(chain.from_iterable(alone)))
+    for name, column in one_by_one.items():
+        assert_array_equal(together[name], column, err_msg=name)
+    # One came to its end, and another gave up before.
+    assert len(alone[0]) == lengths[0] and 2 < len(alone[1]) < lengths[1]
 
 
 def test_an_error_names_the_fold_that_raised_it():
@@ -259,7 +284,7 @@ def test_an_error_names_the_fold_that_raised_it():
             raise ValueError("the message of a fit")
 
     with pytest.raises(ValueError, match="^Without the cells of fold 0: the message of a fit$"):
-        next(path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], np.ones(1), None))
+        path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], np.ones(1), None)
 
 
 @pytest.mark.parametrize("n_penalties, n_trials", [(10, 4), (40, 13), (41, 14), (4, 4), (3, 3)])
@@ -276,7 +301,7 @@ def test_automatic_patience_is_three_in_ten_penalties_and_at_least_three(n_penal
             return self.penalty
 
     penalties = np.arange(float(n_penalties))[::-1]
-    trials = list(path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], penalties, "auto"))
+    trials = path_trials(Stub(), [(stubbed(0.0), stubbed(0.0))], penalties, "auto")
     assert len(trials) == n_trials
 
 
@@ -355,9 +380,7 @@ def test_held_out_cells_are_not_read():
     trials, objectives = [], []
     for each in (observed, changed):
         Recorder.fits = []
-        trials.append(
-            list(path_trials(imputer, [split_cells(each, held_out)], np.array([9.0, 3.0]), 9))
-        )
+        trials.append(path_trials(imputer, [split_cells(each, held_out)], np.array([9.0, 3.0]), 9))
         objectives.append([fit["objective"] for fit in Recorder.fits])
     assert objectives[0] == objectives[1]
     for before, after in zip(*trials, strict=True):
@@ -621,7 +644,7 @@ def test_a_search_in_parallel_is_that_of_one_job_and_leaves_libraries_as_they_we
     rng = np.random.default_rng(0)
     clients = [rng.poisson(2.0, size=(200, 150)).astype(float) for _ in range(2)]
     search = FederatedMatrixImputerCV(
-        (3,), penalties=2, family="poisson", **QUICK | {"effects_penalties": [0.1, 1.0]},
+        (3,), penalties=2, family="poisson", **QUICK | {"effects_penalties": [0.1, 1.0, 10.0]},
         max_iter=4, omega=0.5,
         step_size=lambda k: 0.5 + 0.5 / k,  # travels to the processes
     )  # fmt: skip
