@@ -261,13 +261,13 @@ def test_steps_whose_squares_vanish(step_size):
 
 def test_effects_that_fit_to_rounding_are_let_be(monkeypatch):
     calls = []
-    objective = main_effects._objective
+    linear = main_effects._linear
 
     def counted(*args):
         calls.append(1)
-        return objective(*args)
+        return linear(*args)
 
-    monkeypatch.setattr(main_effects, "_objective", counted)
+    monkeypatch.setattr(main_effects, "_linear", counted)
     imputer = FederatedMatrixImputer(1, family="bernoulli", tol=0, max_iter=250)
     fit_unconverged(imputer, np.ones((1, 1)))
     # A step of Newton's in a round, now and then another: none is halved for what is rounding.

@@ -106,7 +106,10 @@ def _is_zero_or_one(values):
 
 @np.errstate(over="ignore")
 def _poisson_log_partition(theta):
-    return _poisson_mean(theta) * (1 + np.maximum(theta - MAX_LOG_MEAN, 0))
+    means = _poisson_mean(theta)
+    if np.all(theta <= MAX_LOG_MEAN):
+        return means
+    return means * (1 + np.maximum(theta - MAX_LOG_MEAN, 0))
 
 
 def _poisson_mean(theta):

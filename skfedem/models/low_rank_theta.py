@@ -68,7 +68,9 @@ def products(left, right, rows, columns):
     block_cells = _GATHERED // (1 + left.shape[1])
     for first in range(0, len(rows), block_cells):
         block = slice(first, first + block_cells)
-        values[block] = np.einsum("ck,ck->c", left[rows[block]], right[columns[block]])
+        values[block] = np.einsum(
+            "ck,ck->c", left.take(rows[block], axis=0), right.take(columns[block], axis=0)
+        )
     return values
 
 
