@@ -41,9 +41,9 @@ _LONGEST = 4.0
 # Entries of a matrix that is not worth being sparse: SciPy's checks of a sparse one take as long as
 # products with so many numbers.
 _MOST_ENTRIES = 2**17
-# Normal equations of up to so many columns are solved by a Cholesky factor each time. Up to
-# _MOST_DENSE, an earlier factor speeds up the conjugate gradients; it is renewed when these take
-# more than _SLOW steps.
+# Normal equations of up to so many columns, where the matrix is not sparse, are solved by a Cholesky
+# factor each time. Up to _MOST_DENSE, an earlier factor speeds up the conjugate gradients; it is
+# renewed when these take more than _SLOW steps.
 _MOST_DIRECT = 64
 _MOST_DENSE = 2000
 _SLOW = 8
@@ -283,7 +283,7 @@ def _newton_direction(pooled, slopes, weights, factor):
 
 def _solve_for_columns(matrix, transposed, by_row, by_column, right, factor):
     """Solution c of ``(C - Wᵀ R⁻¹ W) c = right``, and a factor for the next equations, or None."""
-    is_small = len(right) <= _MOST_DIRECT
+    is_small = len(right) <= _MOST_DIRECT and isinstance(matrix, np.ndarray)
     if is_small or (factor is None and len(right) <= _MOST_DENSE):
         factor = _column_factor(matrix, by_row, by_column)
     if is_small and factor is not None:
