@@ -92,13 +92,14 @@ class Sparse(NamedTuple):
     def decode(self, data):
         """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
-        chosen = reader.heights(reader.count(), 1) > 0
-        nonzero = reader.floats(np.count_nonzero(chosen), "<f8")
+        length = reader.count()
+        places, _ = reader.heights(length, 1)
+        nonzero = reader.floats(len(places), "<f8")
         reader.end()
         if not nonzero.all():
             raise damaged("non-zero numbers", "a zero")
-        vector = np.zeros(len(chosen))
-        vector[chosen] = nonzero
+        vector = np.zeros(length)
+        vector[places] = nonzero
         return vector
 
 
@@ -179,13 +180,12 @@ class Scaled(NamedTuple):
         length = reader.count()
         block_length = min(reader.count() or length, length)
         some_wide, n_low = reader.number(1), reader.number(5)
-        heights = reader.heights(length, 2**_HEIGHT_BITS)
-        places = np.flatnonzero(heights)
+        places, heights = reader.heights(length, 2**_HEIGHT_BITS)
         blocks, block = np.unique(places // block_length, return_inverse=True)
         n_steps = len(blocks)
         wide = reader.subset(n_steps) if some_wide else np.zeros(n_steps, dtype=bool)
         negative = reader.numbers(len(places), 1)
-        integers = (heights[places] - 1 << n_low) + reader.numbers(len(places), n_low) + 1
+        integers = (heights - 1 << n_low) + reader.numbers(len(places), n_low) + 1
         steps = np.empty(n_steps)
         steps[~wide] = reader.floats(np.count_nonzero(~wide), "<f4")
         steps[wide] = reader.floats(np.count_nonzero(wide), "<f8")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from problems import same_bits
 from skfedem._codec import Plain, Scaled, Sparse
+from watched import peak_memory
 
 FORM = 7
 CODES = [Plain(FORM), Sparse(FORM), Scaled(FORM), Scaled(FORM, block_length=6)]
@@ -314,6 +315,16 @@ def test_heights_that_nobody_writes_are_refused(code, n_bits):
     body = np.packbits(np.concatenate([counts, np.tile([True, False], 1000)])).tobytes()
     with pytest.raises(ValueError, match="Expected heights of at most (1|16), got higher ones"):
         code.decode(sealed(bytes([FORM]) + body))
+
+
+@pytest.mark.parametrize("code", [Sparse(FORM), Scaled(FORM)], ids=repr)
+def test_zeros_take_no_memory_beside_the_vector(code):
+    # Which the system maps where it is read or written: a few forged bytes cost next to nothing.
+    n_zeros = 2**20
+    data = code.encode(np.zeros(n_zeros))
+    assert len(data) < 50
+    # 8 bytes each, and less than one bit for the message and what is made of it.
+    assert peak_memory(code.decode, data) < 8.1 * n_zeros
 
 
 # --- refusals of values ----------------------------------------------------------------------
