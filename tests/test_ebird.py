@@ -548,13 +548,26 @@ def test_a_folder_is_no_file(tmp_path):
         read_ebird(tmp_path)
 
 
-def test_a_file_that_breaks_off(tmp_path):
+@pytest.mark.skipif(os.name == "nt", reason="pipes have no name in a folder on Windows")
+def test_a_pipe_is_no_file(tmp_path):
+    # Some thousand rows would be gone after the header, or it would be waited for ever.
+    ebd, pipe = write_ebd(tmp_path, [seen("S1")]), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for paths in ([pipe], [ebd, pipe]):
+        with pytest.raises(ValueError, match="got the pipe or device .*pipe. Write what comes"):
+            read_ebird(*paths)
+
+
+def test_a_file_that_breaks_off(tmp_path, monkeypatch):
     ebd = write_ebd(tmp_path, [seen("S1"), seen("S2")])
+    for name in ("HOME", "USERPROFILE"):  # of which Windows has the second
+        monkeypatch.setenv(name, str(tmp_path))
     whole = ebd.read_text(encoding="utf-8")
     for n_left in (whole.rindex("2020-01"), whole.rindex("S2"), whole.rindex("S2") + 1):
         ebd.write_text(whole[:n_left], encoding="utf-8")
-        with pytest.raises(ValueError, match="in the last line of .*ebd.txt, got .* is cut off"):
-            read_ebird(ebd)
+        for path in (ebd, "~/ebd.txt"):
+            with pytest.raises(ValueError, match="last line of .*ebd.txt, got .* is cut off"):
+                read_ebird(path)
     # In the last column nothing is lost; nor are blank lines at the end.
     ebd.write_text(whole + "\n\n", encoding="utf-8")
     assert len(read_ebird(ebd).clients) == 1

@@ -114,10 +114,10 @@ def read_ebird(
     FileNotFoundError
         If there is no such file.
     TypeError, ValueError
-        If a parameter is out of its range, if a file is cut off, an archive or no text, if columns
-        are missing, if a count, a date or another field cannot be read (with the line and the
-        checklist), if there are several species and `species` is None, if `species` is not in the
-        file, or if no observation is left.
+        If a parameter is out of its range, if a file is cut off, an archive, a pipe or no text, if
+        columns are missing, if a count, a date or another field cannot be read (with the line and
+        the checklist), if there are several species and `species` is None, if `species` is not in
+        the file, or if no observation is left.
 
     See Also
     --------

@@ -201,6 +201,11 @@ class EBirdFiles:
         """Names of all columns, and places of those that are read."""
         import pandas
 
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            raise ValueError(
+                f"Expected a file, which is read more than once, got the pipe or device {path}. "
+                "Write what comes out of it to a file."
+            )
         columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
         with self._readable(path):
             header = pandas.read_csv(path, nrows=0, **_OPTIONS).columns
@@ -270,6 +275,7 @@ class EBirdFiles:
 
 def _check_end(path, names):
     """Raise if the last line of a plain file is cut off. Of compressed ones, reading tells."""
+    path = os.path.expanduser(path)  # as pandas does
     if Path(path).suffix.lower() in _COMPRESSED or not os.path.isfile(path):
         return
     with open(path, "rb") as file:
