@@ -223,6 +223,24 @@ def test_a_save_that_fails_leaves_no_file(error, tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
 
 
+def test_a_full_disk_is_told_with_the_file_and_the_save_before_is_whole(tmp_path, monkeypatch):
+    path, saves, savez = tmp_path / "run.npz", [], np.savez
+
+    def full_at_the_third(file, **arrays):
+        saves.append(file)
+        if len(saves) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        savez(file, **arrays)
+
+    monkeypatch.setattr(np, "savez", full_at_the_third)
+    gm = FederatedGaussianMixture(2, max_iter=9, random_state=0, tol=0.0, omega=1.0)
+    with pytest.raises(OSError, match="No space left") as caught:
+        gm.set_params(checkpoint=path, checkpoint_every=1).fit(make_clients())
+    assert caught.value.__notes__ == [f"Saving {path}"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.npz", "run.npz.previous"]
+    assert _checkpoint._read(path)[1]["state.server.round_index"] == 2
+
+
 # Python collects the archive that it could not close.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_fit_stopped_from_the_keyboard_in_a_save_leaves_what_it_had_reached(

@@ -17,6 +17,7 @@ import numpy as np
 from .. import _checkpoint
 from .._federation import fingerprint, little_endian
 from .._history import History
+from .._messages import naming
 from .._parameters import check_number, parameters_of
 from ._base import ServerState
 from ._run_state import RunState, initialise
@@ -70,7 +71,8 @@ class Checkpoint(NamedTuple):
             over or standing.progress.server.round_index % self.every == 0
         ):
             return
-        _checkpoint.save(self.path, self.identity, _as_state(standing))
+        with naming(f"Saving {self.path}"):  # of a full disk, the system names no file
+            _checkpoint.save(self.path, self.identity, _as_state(standing))
 
     def resumed(self, solver, problem, start):
         """What was saved, as ``RunState``; None if the run begins here."""
