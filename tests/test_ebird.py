@@ -249,6 +249,14 @@ def test_shared_checklists_count_once(tmp_path, chunk_rows):
     assert data.n_zeros == 2
 
 
+def test_groups_in_files_that_went_through_r(tmp_path):
+    # readr::write_tsv writes NA for an empty field: not a group of which one checklist counts.
+    ebd = write_ebd(tmp_path, [seen("S1", "4", group="NA"), seen("S2", "5", group="NA")])
+    visits = [checklist(f"S{i}", group="NA") for i in range(1, 6)]
+    data = read_ebird(ebd, write_sampling(tmp_path, visits))
+    assert_array_equal(data.clients[0][:, 2], [0, 0, 0, 4, 5])
+
+
 def test_a_checklist_that_joined_a_group_later_is_no_zero(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "2")])
     sampling = write_sampling(tmp_path, [checklist("S1", group="G1")])

@@ -246,6 +246,8 @@ class EBirdFiles:
                     is_blank = odd.apply(lambda column: column.str.strip() == "").all(axis=1)
                     is_header = odd[_EVENT] == _EVENT  # again, in files that were joined
                     frame = frame.drop(odd.index[is_blank | is_header])
+                # What R writes for an empty field would be one group of all unshared checklists.
+                frame[_GROUP] = frame[_GROUP].replace("NA", "")
                 yield frame
 
     def _checklists(self, frame, path):
