@@ -1,9 +1,9 @@
 """What messages are made of: numbers as bits, floats and a checksum.
 
 A message is one byte, `form`, which says whose it is; a stream of bits, where the first bit of a
-byte is its highest and zeros follow the last bit; little-endian floats; and the CRC-16 of all this.
-A CRC-16 finds every one- or two-bit error of a message below 4 kB and every burst of at most 16
-bits; other damage passes at most once in 65536 times. Three things are written as bits:
+byte is its highest and zeros follow the last bit; little-endian floats; and the CRC-16 of all this,
+big-endian. A CRC-16 finds every one- or two-bit error of a message below 4 kB and every burst of at
+most 16 bits; other damage passes at most once in 65536 times. Three things are written as bits:
 
 - a *number* of a given width, its lowest bit first;
 - a *count*: its width, a number of 6 bits, and itself;
@@ -125,7 +125,8 @@ def seal(form, bits, *floats):
     """Message of arrays of bits and arrays of floats."""
     body = bytes([form]) + np.packbits(np.concatenate(bits)).tobytes()
     body += b"".join(array.tobytes() for array in floats)
-    return body + crc_hqx(body, 0xFFFF).to_bytes(2, "little")
+    # In the other order, some bursts of 13 bits at the end would pass.
+    return body + crc_hqx(body, 0xFFFF).to_bytes(2, "big")
 
 
 # ---- reading
@@ -148,7 +149,7 @@ class Reader:
             ) from error
         if len(data) < 4:
             raise damaged("at least 4 bytes", len(data))
-        expected, got = crc_hqx(data[:-2], 0xFFFF), int.from_bytes(data[-2:], "little")
+        expected, got = crc_hqx(data[:-2], 0xFFFF), int.from_bytes(data[-2:], "big")
         if got != expected:
             raise damaged(f"checksum {expected:#06x}", f"{got:#06x}")
         if data[0] != form:

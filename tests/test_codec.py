@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import same_bits
+from skfedem._bits import seal
 from skfedem._codec import Plain, Scaled, Sparse
 from watched import peak_memory
 
@@ -129,7 +130,7 @@ def message(bits, floats=b"", form=FORM):
 
 
 def sealed(body):
-    return body + crc_hqx(body, 0xFFFF).to_bytes(2, "little")
+    return body + crc_hqx(body, 0xFFFF).to_bytes(2, "big")
 
 
 def float32(value):
@@ -274,6 +275,16 @@ def test_every_bit_flip_is_refused(code):
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ValueError, match="Expected"):
             code.decode(damaged)
+
+
+def test_damage_that_the_checksum_does_not_find_spans_more_than_16_bits():
+    # Guaranteed of a CRC-16 that follows its message bit by bit; here at the end of the message.
+    whole, *others = (
+        int.from_bytes(seal(FORM, [np.zeros(8, dtype=bool)], np.array(last, ">u2")), "big")
+        for last in range(2**16)
+    )
+    damages = [whole ^ other for other in others]
+    assert min((damage // (damage & -damage)).bit_length() for damage in damages) == 17
 
 
 @every_code
