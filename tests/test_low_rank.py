@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import ArpackError
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.linalg import ArpackError, svds
 from scipy.stats import ortho_group
 
 import literal_imputation as oracle
@@ -607,11 +607,25 @@ def test_a_large_rank_is_followed_with_room_for_a_quarter_more_than_is_kept(n_ab
     found, _ = threshold_singular_values(none, matrix, 1.0, 100, block)
     assert_allclose(found.singular_values, np.ones(n_above), rtol=1e-12)
     # Less room than is needed grows, and rounds that follow find all.
-    block = thresholding.first_block(none, 100)
-    assert block.shape == (100, 37) and thresholding.first_block(none, 32) is None
+    block = thresholding.block_to_find(none, 100)
+    assert block.shape == (0, 37) and thresholding.block_to_find(none, 20).shape == (0, 25)
     for _ in range(10):
         found, block = threshold_singular_values(none, matrix, 1.0, 100, block)
     assert_allclose(found.singular_values, np.ones(n_above), rtol=1e-9)
+
+
+def test_without_a_bound_a_fit_does_not_stop_before_the_first_factors_are_found():
+    # Of noise, many singular values are just below the largest one.
+    rng = np.random.default_rng(0)
+    at = rng.choice(800 * 800, 20_000, replace=False)
+    matrix = coo_array((rng.normal(size=20_000), np.divmod(at, 800)), shape=(800, 800)).tocsr()
+    largest = svds(matrix, 1, v0=np.ones(800), return_singular_vectors=False)[0]
+    search = {"penalty": 0.99 * largest, "effects": "none", "tol": 1e-10, "random_state": 0}
+    found = FederatedMatrixImputer(None, **search).fit([matrix])
+    bounded = FederatedMatrixImputer(30, **search).fit([matrix])
+    assert len(found.singular_values_) == len(bounded.singular_values_) > 0
+    # Both stop where rounds change a share of 1e-10.
+    assert_allclose(found.objective_, bounded.objective_, rtol=1e-9)
 
 
 @pytest.mark.parametrize("penalty, n_factors", [(30.0, 8), (4.0, 44)])

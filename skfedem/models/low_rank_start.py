@@ -17,7 +17,7 @@ from .low_rank import LowRankModel, Point
 from .low_rank_theta import Cells, Theta, low_rank_at, zero_low_rank
 from .main_effects import Effects, Margins, Pooled, Support
 from .proximal import largest_curvature, with_effects
-from .thresholding import first_block
+from .thresholding import block_to_find
 
 # Poisson cells have no largest curvature; an adaptive step starts from this many times the
 # largest one at the start, as halving it is cheap.
@@ -131,7 +131,7 @@ def start_run(model, federation, theta=None):
         momentum=1.0,
         natural_step=natural_step,
         sums=support.counts * family.mean(iterate.theta),
-        block=first_block(low_rank, pooled.rank),
+        block=block_to_find(low_rank, pooled.rank),
     )
     return Start(
         point,

@@ -36,7 +36,8 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     rank : int
         Largest rank of the result.
     block : ndarray of shape (n_columns, m), default=None
-        Approximate right singular vectors.
+        Approximate right singular vectors. None finds as many as the rank asks for, an array of
+        shape (0, m) finds m.
 
     Returns
     -------
@@ -55,9 +56,10 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     def transposed_times(vectors):
         return transposed @ vectors + low_rank.right @ (scaled.T @ vectors)
 
-    if block is None:
+    if block is None or len(block) == 0:
+        size = min(rank + _SPARE, *matrix.shape) if block is None else block.shape[1]
         operator = LinearOperator(matrix.shape, times, transposed_times, dtype=np.float64)
-        block = _dominant_directions(operator, min(rank + _SPARE, *matrix.shape))
+        block = _dominant_directions(operator, size)
     left = orthonormal(times(block))
     block, singular_values, turned = np.linalg.svd(transposed_times(left), full_matrices=False)
     shrunk = singular_values[:rank] - threshold
@@ -72,18 +74,14 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     return thresholded, _with_spares_stirred(next_block, min(followed, np.count_nonzero(found)))
 
 
-def first_block(low_rank, rank):
-    """Directions to begin with, those of a low-rank matrix and random ones; None for small ranks.
+def block_to_find(low_rank, rank):
+    """Array of shape (0, m) for ``threshold_singular_values``: m directions, and none known yet.
 
-    The singular vectors of a small rank are found to convergence at first.
+    Random directions would not do. Of many alike singular values, one pass shows those just above
+    the threshold below it: a fit in which no factor enters for some rounds has converged.
     """
-    if rank <= _ROOM:
-        return None
-    n_columns, n_factors = low_rank.right.shape
-    size = min(_n_followed(rank, n_factors) + _SPARE, len(low_rank.left), n_columns)
-    block = np.random.default_rng(0).standard_normal((n_columns, size)) / np.sqrt(n_columns)
-    block[:, :n_factors] = low_rank.right
-    return block
+    size = _n_followed(rank, len(low_rank.singular_values)) + _SPARE
+    return np.empty((0, min(size, len(low_rank.left), len(low_rank.right))))
 
 
 def _n_followed(rank, n_kept):
