@@ -41,7 +41,7 @@ _LONGEST = 4.0
 # Entries of a matrix that is not worth being sparse: SciPy's checks of a sparse one take as long as
 # products with so many numbers.
 _MOST_ENTRIES = 2**17
-# Normal equations of up to so many columns, where the matrix is not sparse, are solved by a Cholesky
+# Normal equations of up to so many columns, whose matrix is not sparse, are solved by a Cholesky
 # factor each time. Up to _MOST_DENSE, an earlier factor speeds up the conjugate gradients; it is
 # renewed when these take more than _SLOW steps.
 _MOST_DIRECT = 64
