@@ -149,7 +149,8 @@ def trials_together(plans, splits, patience, parallel, verbose):
         Triplets.
     parallel : Parallel
     """
-    n_folds, trials = len(splits), [[] for _ in plans]
+    n_folds = len(splits)
+    trials: list[list[Trial]] = [[] for _ in plans]
     fits = [[clone(imputer) for _ in splits] for imputer, _ in plans]
     going = list(range(len(plans)))
     while going:
@@ -159,8 +160,9 @@ def trials_together(plans, splits, patience, parallel, verbose):
             for fold, split in enumerate(splits)
         )
         for k, path in enumerate(going):
-            fits[path], scores = zip(*found[k * n_folds : (k + 1) * n_folds], strict=True)
-            trials[path].append(_trial(fits[path], scores))
+            of_folds = found[k * n_folds : (k + 1) * n_folds]
+            fits[path] = [fit for fit, _ in of_folds]
+            trials[path].append(_trial(fits[path], [score for _, score in of_folds]))
             if verbose:
                 _print_trials(trials[path][-1:])
         going = [path for path in going if _goes_on(trials[path], len(plans[path][1]), patience)]
