@@ -15,7 +15,7 @@ from skfedem._federation import Federation, offsets_of
 from skfedem._input.cells import check_cells
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
-from skfedem.models import main_effects, thresholding
+from skfedem.models import low_rank_theta, main_effects, thresholding
 from skfedem.models.families import FAMILIES
 from skfedem.models.low_rank_start import cell_federation, low_rank_model, start_run
 from skfedem.models.low_rank_theta import (
@@ -532,6 +532,19 @@ def test_where_rounding_spoils_the_normal_equations_curvatures_alone_speed_them_
     assert _column_factor(matrix, curvature, curvature) is None
 
 
+@pytest.mark.parametrize("gathered", [0, 10, 2**17])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_entries_of_a_product_are_the_same_however_many_are_gathered_at_once(
+    monkeypatch, gathered, order
+):
+    rng = np.random.default_rng(0)
+    left, right = (rng.normal(size=(n, 3)).copy(order) for n in SHAPE)
+    rows, columns = (rng.integers(n, size=50).astype(np.int32) for n in SHAPE)
+    monkeypatch.setattr(low_rank_theta, "_GATHERED", gathered)
+    found = low_rank_theta.products(left, right, rows, columns)
+    assert_allclose(found, (left @ right.T)[rows, columns], rtol=0, atol=1e-14)
+
+
 def test_without_a_factor_conjugate_gradients_solve_the_same_equations(monkeypatch):
     weights = np.random.default_rng(0).uniform(0.5, 2, size=(6, 4))
     by_row, by_column = 0.3 + weights.sum(axis=1), 0.3 + weights.sum(axis=0)
@@ -549,7 +562,6 @@ def test_small_matrices_take_the_steps_of_large_ones(monkeypatch, family):
     data = observations(family, overlap=True)
     small = fitted(problem_of(data, family), max_iter=20).server.statistics.iterate
     monkeypatch.setattr(main_effects, "_MOST_ENTRIES", 0)
-    monkeypatch.setattr(main_effects, "_MOST_DIRECT", 0)
     large = fitted(problem_of(data, family), max_iter=20).server.statistics.iterate
     # Conjugate gradients leave 1e-6 of a direction, of which the next step leaves the square.
     assert_allclose(small.theta, large.theta, rtol=0, atol=1e-8)

@@ -65,7 +65,7 @@ class Point(NamedTuple):
     sums : ndarray of shape (n_observed,)
         Sums of all observations of these cells, as the last field told them.
     block : ndarray or None
-        Approximate right singular vectors.
+        Approximate right singular vectors; of shape (0, m) where m of them have yet to be found.
     """
 
     iterate: Iterate

@@ -66,7 +66,7 @@ def products(left, right, rows, columns):
     """Entries of ``left @ right.T`` at some cells."""
     values = np.empty(len(rows))
     left, right = map(np.ascontiguousarray, (left, right))  # or `take` would copy them each time
-    block_cells = _GATHERED // (1 + left.shape[1])
+    block_cells = 1 + _GATHERED // (1 + left.shape[1])
     for first in range(0, len(rows), block_cells):
         block = slice(first, first + block_cells)
         values[block] = np.einsum(
