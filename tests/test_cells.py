@@ -585,6 +585,18 @@ BAD = {
         ValueError,
         ["numbers in the table of client 1", "datetime64"],
     ),
+    "months that are dates": (
+        pd.DataFrame({"site": [0], "month": pd.to_datetime(["2020-05"]), "count": [1]}),
+        {},
+        ValueError,
+        ["datetime64.* in column 'month'. ", "number sites and months from 0"],
+    ),
+    "months of a client that are dates": (
+        [pd.DataFrame({"site": [0], "month": pd.to_datetime(["2020-05"]), "count": [1]})],
+        {"shape": (1, 1)},
+        ValueError,
+        ["client 0, got .* in column 'month'. ", "number sites and months from 0"],
+    ),
     "words as objects": (
         [np.array([["a", 1.0]], dtype=object)],
         {},

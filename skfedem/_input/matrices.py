@@ -21,9 +21,9 @@ GIVE_MATRICES = (
     "(site, month, value) triplets with `shape=`, or one matrix alone for a single client."
 )
 
-_HOW_NUMBERS = (
+HOW_NUMBERS = (
     "Names of sites belong in the index of a DataFrame (set_index); in triplets (site, month, "
-    "value), which are fitted with their `shape`, number them. "
+    "value), which are fitted with their `shape`, number sites and months from 0. "
     "Encode or drop what else is no number."
 )
 
@@ -43,7 +43,8 @@ def client_table(table, whose):
     where = f" in the table{whose}"
     if issparse(table):
         return as_coo(table, where)
-    refuse_odd_entries(table, whose, ", or a 3-D array if one client has them all")
+    or_else = ", or a 3-D array if one client has them all"
+    refuse_odd_entries(table, whose, or_else, with_dates=HOW_NUMBERS)
     try:
         array = as_numbers(table)
     except (TypeError, ValueError, OverflowError) as error:
@@ -94,12 +95,12 @@ def as_numbers(table):
 
 def refuse_no_numbers(array, where=""):
     if array.dtype.kind in NO_NUMBERS:
-        raise ValueError(f"Expected numbers{where}, got dtype {array.dtype}. {_HOW_NUMBERS}")
+        raise ValueError(f"Expected numbers{where}, got dtype {array.dtype}. {HOW_NUMBERS}")
 
 
 def no_numbers(table, error, where=""):
     """Message for a table that as_numbers could not read; NumPy's error says why."""
-    return f"Expected numbers{where}: {error}{_first_without_numbers(table)}. {_HOW_NUMBERS}"
+    return f"Expected numbers{where}: {error}{_first_without_numbers(table)}. {HOW_NUMBERS}"
 
 
 def _first_without_numbers(table):

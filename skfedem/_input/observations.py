@@ -15,6 +15,7 @@ from .._messages import plural
 from .client_labels import grouped, refuse_name
 from .matrices import (
     GIVE_MATRICES,
+    HOW_NUMBERS,
     as_coo,
     as_numbers,
     client_table,
@@ -270,7 +271,7 @@ def _from_triplets(tables, shape, missing, whose):
 def _one_table(estimator, X, reset):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
     refuse_what_is_no_table(X)
-    refuse_dates(X)
+    refuse_dates(X, advice=HOW_NUMBERS)
     if issparse(X):
         table = as_coo(X)
     else:

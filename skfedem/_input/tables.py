@@ -112,7 +112,7 @@ def refuse_other_frames(table, where=""):
         )
 
 
-def refuse_dates(table, where=""):
+def refuse_dates(table, where="", advice=_ENCODE):
     """Raise for a DataFrame with dates or durations, which NumPy takes for numbers."""
     dtypes = getattr(table, "dtypes", None)
     if dtypes is None or not hasattr(table, "columns"):
@@ -121,7 +121,7 @@ def refuse_dates(table, where=""):
         is_polars_date = hasattr(dtype, "is_temporal") and dtype.is_temporal()
         if is_polars_date or getattr(dtype, "kind", "O") in "mM":
             column = f"column {table.columns[k]!r}"
-            raise ValueError(f"Expected numbers{where}, got dtype {dtype} in {column}. {_ENCODE}")
+            raise ValueError(f"Expected numbers{where}, got dtype {dtype} in {column}. {advice}")
 
 
 def refuse_sparse_columns(table, whose=""):
@@ -170,13 +170,14 @@ def client_rows(table, k):
     return array
 
 
-def refuse_odd_entries(table, whose, or_else):
+def refuse_odd_entries(table, whose, or_else, with_dates=_ENCODE):
     """Raise for one client's table that has no entries yet, or whose entries are no numbers.
 
-    ``or_else`` is what else to do where entries are tables, for the message.
+    ``or_else`` is what else to do where entries are tables, for the message, and ``with_dates``
+    what to do where they are dates.
     """
     refuse_other_frames(table, whose)
-    refuse_dates(table, f" in the table{whose}")
+    refuse_dates(table, f" in the table{whose}", with_dates)
     if holds_tables(table):
         raise ValueError(
             f"Expected numbers in the table{whose}, got entries that are tables or lists "
