@@ -49,7 +49,7 @@ def observed_cells(imputer, X):
         For data that the imputer would not be fitted to, or that have other rows or columns than
         those that it was fitted to.
     """
-    shape = len(imputer.row_effects_), len(imputer.column_effects_)
+    shape = imputer._shape
     if imputer._has_triplets and not (imputer._has_triplets_alone or holds_clients(X)):
         raise ValueError(
             "Expected a list of triplets (site, month, value), one array for each client, got one "
@@ -90,7 +90,7 @@ def totals(imputer):
     over_rows : ndarray of shape (n_columns,)
     over_columns : ndarray of shape (n_rows,)
     """
-    n_rows, n_columns = len(imputer.row_effects_), len(imputer.column_effects_)
+    n_rows, n_columns = imputer._shape
     over_rows, over_columns = np.zeros(n_columns), np.empty(n_rows)
     step = max(1, _BLOCK // n_columns)
     for first in range(0, n_rows, step):
@@ -108,7 +108,7 @@ def band_edges(n_rows, most_bands):
 
 def fitted_bands(imputer, order, edges):
     """Fitted means, averaged over the rows of each band, shape (n_bands, n_columns)."""
-    n_columns = len(imputer.column_effects_)
+    n_columns = imputer._shape[1]
     bands = np.empty((len(edges) - 1, n_columns))
     widest = int(np.diff(edges).max())
     step = max(1, _BLOCK // (widest * n_columns))
