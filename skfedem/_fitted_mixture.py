@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import overload
 
 import numpy as np
@@ -21,7 +20,7 @@ from ._federation import offsets_of
 from ._input.clients import check_rows, together
 from ._input.sample_weight import check_row_weights
 from ._input.tables import is_client_list
-from ._parameters import check_number
+from ._parameters import check_counts
 from ._rows import in_blocks
 from ._typing import (
     ByClient,
@@ -248,7 +247,7 @@ class FittedMixture(
             If ``n_samples`` is no integer >= 1.
         """
         check_is_fitted(self)
-        check_number("n_samples", n_samples, kind=Integral, low=1)
+        check_counts(n_samples=n_samples)
         rng = check_random_state(self.random_state)
         counts = rng.multinomial(n_samples, self.weights_)
         y, offsets = np.repeat(np.arange(len(counts)), counts), offsets_of(counts)

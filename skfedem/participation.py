@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import numpy as np
 
-from ._parameters import check_number
+from ._parameters import check_counts, check_number
 from ._typing import IntArray
 
 __all__ = ["draw_active"]
@@ -52,7 +50,7 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
             f"Expected generator to be a numpy.random.Generator, got {generator!r}. "
             "numpy.random.default_rng(seed) makes one."
         )
-    check_number("n_clients", n_clients, kind=Integral, low=1)
+    check_counts(n_clients=n_clients)
     check_number("participation", participation, low=0, low_open=True, high=1)
     if participation == 1:
         return np.arange(n_clients)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import date
-from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +11,7 @@ from sklearn.utils import Bunch, check_random_state
 
 from .._messages import plural, warn
 from .._optional import check_installed
-from .._parameters import check_choice, check_number, check_switch
+from .._parameters import check_choice, check_counts, check_switch
 from .._typing import FilePath, Seed
 from ._ebird_files import CELL, EBirdFiles, one_per_event, one_per_group
 
@@ -172,9 +171,9 @@ def read_ebird(
     _check_paths(ebd_path, sampling_path)
     _check_strings(values, freq, species, by)
     check_switch("complete_only", complete_only)
-    check_number("chunk_rows", chunk_rows, kind=Integral, low=1)
+    check_counts(chunk_rows=chunk_rows)
     if n_clients is not None:
-        check_number("n_clients", n_clients, kind=Integral, low=1)
+        check_counts(n_clients=n_clients)
     check_random_state(random_state)
     files = EBirdFiles(
         "OBSERVER ID" if by == "observer" else by,

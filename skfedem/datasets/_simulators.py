@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch, check_random_state
 
-from .._parameters import check_choice, check_number, takes_python_numbers
+from .._parameters import (
+    check_choice,
+    check_counts,
+    check_not_negative,
+    check_number,
+    takes_python_numbers,
+)
 from .._typing import CovarianceType, Seed
 from ._splits import client_labels, equal_sizes, fill_up, split_by
 
@@ -189,8 +194,7 @@ class _Mixture(NamedTuple):
 
 
 def _check_sizes(n_clients, n_components, heterogeneity):
-    check_number("n_clients", n_clients, kind=Integral, low=1)
-    check_number("n_components", n_components, kind=Integral, low=1)
+    check_counts(n_clients=n_clients, n_components=n_components)
     hint = "It is the share of the rows that go to clients of one component."
     check_number("heterogeneity", heterogeneity, low=0, high=1, hint=hint)
     if heterogeneity > 0 and n_clients < n_components:
@@ -202,8 +206,8 @@ def _check_sizes(n_clients, n_components, heterogeneity):
 
 
 def _draw_mixture(n_features, n_components, covariance_type, separation, weights, rng):
-    check_number("n_features", n_features, kind=Integral, low=1)
-    check_number("separation", separation, low=0)
+    check_counts(n_features=n_features)
+    check_not_negative(separation=separation)
     check_choice("covariance_type", covariance_type, get_args(CovarianceType))
     weights = _check_weights(weights, n_components)
     means = _draw_means(n_components, n_features, separation, rng)
@@ -280,7 +284,7 @@ def _component_factors(covariances, covariance_type, n_components, n_features):
 
 
 def _simulate(n_clients, n_samples, mixture, heterogeneity, rng):
-    check_number("n_samples", n_samples, kind=Integral, low=1)
+    check_counts(n_samples=n_samples)
     weights, means, covariances, covariance_type = mixture
     n_components, n_features = means.shape
     n_rows = n_clients * n_samples

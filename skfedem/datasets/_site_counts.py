@@ -212,7 +212,7 @@ def make_site_counts(
 
 def _n_observations(observed, n_cells):
     if isinstance(observed, Integral):
-        check_number("observed", observed, kind=Integral, low=1)
+        check_counts(observed=observed)
         return observed
     hint = "An int is a number of observations, a float the observations per cell."
     check_number("observed", observed, low=0, low_open=True, hint=hint)
@@ -222,7 +222,7 @@ def _n_observations(observed, n_cells):
 def _check_observers(n_observers, n_samples, n_clients):
     if n_observers is None:
         n_observers = max(n_clients, n_samples // _OBSERVATIONS_PER_OBSERVER)
-    check_number("n_observers", n_observers, kind=Integral, low=1)
+    check_counts(n_observers=n_observers)
     if not n_clients <= n_observers <= n_samples:
         raise ValueError(
             "Expected at least one observer for each client and one observation for each observer, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from heapq import heapify, heapreplace
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from sklearn.utils import check_random_state, column_or_1d
 from .._compat import rows_of
 from .._input.client_labels import refuse_partial_order
 from .._input.tables import missing_labels, unmasked
-from .._parameters import check_choice, check_number, takes_python_numbers
+from .._parameters import check_choice, check_counts, check_positive, takes_python_numbers
 from .._typing import IntArray, Seed
 
 _SCHEMES = ("iid", "label", "dirichlet", "size")
@@ -109,8 +108,7 @@ def client_labels(
     """
     unlike = "Clients are unlike with 'label' and 'dirichlet'."
     check_choice("scheme", scheme, _SCHEMES, hint=unlike)
-    check_number("n_clients", n_clients, kind=Integral, low=1)
-    check_number("min_rows", min_rows, kind=Integral, low=1)
+    check_counts(n_clients=n_clients, min_rows=min_rows)
     n_samples = np.shape(_check_rows(X))[0]
     if n_samples < n_clients * min_rows:
         raise ValueError(
@@ -127,7 +125,7 @@ def client_labels(
     else:
         codes = _label_codes(y, n_samples, scheme)
     if scheme == "label":
-        check_number("shards_per_client", shards_per_client, kind=Integral, low=1)
+        check_counts(shards_per_client=shards_per_client)
         if n_samples < n_clients * shards_per_client:
             raise ValueError(
                 f"Expected at least n_clients * shards_per_client = {n_clients} * "
@@ -138,7 +136,7 @@ def client_labels(
         rows = shuffled[np.argsort(codes[shuffled], kind="stable")]
         return _deal_shards(rows, n_clients, shards_per_client, rng)
 
-    check_number("alpha", alpha, low=0, low_open=True)
+    check_positive(alpha=alpha)
     labels = _dirichlet_labels(codes, n_clients, alpha, rng)
     return fill_up(labels, n_clients, min_rows, rng)
 

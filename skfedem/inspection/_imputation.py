@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from .._input.matrices import as_numbers
 from .._optional import check_installed
-from .._parameters import check_choice, check_number, check_switch
+from .._parameters import check_choice, check_counts, check_number, check_switch
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from ..models.families import FAMILIES
 from ._columns import checked_labels, furnish, known_labels, place
@@ -239,7 +239,7 @@ class ImputationDisplay:
                 f"{type(imputer).__name__}."
             )
         check_choice("row_order", row_order, _ORDERS)
-        check_number("max_rows", max_rows, kind=Integral, low=1)
+        check_counts(max_rows=max_rows)
         if column_labels is None:
             column_labels = known_labels(imputer, X)
         data = drawn(imputer, X, row_order, max_rows)
