@@ -16,7 +16,7 @@ from .solvers._report import Wording, calmer, warn_outcome
 _LARGE_FALL = 0.1
 
 
-def so_far_fitted(model, server, n_rounds, checked):
+def so_far_fitted(model, server, n_rounds, seen):
     """Fitted attributes that the server's state gives after ``n_rounds`` rounds.
 
     Parameters
@@ -24,7 +24,7 @@ def so_far_fitted(model, server, n_rounds, checked):
     model : GaussianMixtureModel
     server : ServerState
     n_rounds : int
-    checked : FederatedGaussianMixture
+    seen : FederatedGaussianMixture
         Knows the features of the data, and the parameters.
 
     Returns
@@ -33,7 +33,7 @@ def so_far_fitted(model, server, n_rounds, checked):
     """
     weights, means, covariances, roots = in_row_units(model, server.parameters)
     if model.fixed_covariance is not None:
-        given = np.asarray(checked.fixed_covariance, dtype=np.float64)
+        given = np.asarray(seen.fixed_covariance, dtype=np.float64)
         covariances = (given + given.T) / 2  # to the last digit
     of_matrices = model.covariance_type in MATRICES
     return {
@@ -49,7 +49,7 @@ def so_far_fitted(model, server, n_rounds, checked):
         "_fitted_type": model.covariance_type,
         "_covariance_is_known": model.fixed_covariance is not None,
         "_n_features_out": len(weights),
-        **features_of(checked),
+        **features_of(seen),
     }
 
 

@@ -430,9 +430,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             a cell that holds the others back, as its count is so large or it was observed so often.
         """
         self._check_parameters()
-        checked, settings = unfitted(self), in_python_numbers(self)
+        settings = in_python_numbers(unfitted(self))
         data = check_cells(
-            checked,
+            settings,
             X,
             clients,
             shape=shape,
@@ -446,7 +446,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         ids = data.ids[observers]
         federation = cell_federation(data, observers, self.client_weights)
         check_minibatches(settings, federation.lengths, ids, "observed cells")
-        known = self._known(X, clients, shape, data, checked)
+        known = self._known(X, clients, shape, data, settings)
         theta = self._warm_theta(data, known)
         (seed,) = seeds_of_runs(self.random_state, 1)
         seed = seed_of(self, seed, resume_from)
@@ -524,7 +524,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             return go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
         return start_run(model, federation, theta)
 
-    def _known(self, X, clients, shape, data, checked):
+    def _known(self, X, clients, shape, data, seen):
         """Attributes that the data and the parameters determine before the first round."""
         # With labels, the rows of a matrix are different clients'.
         has_sites = self.rows == "shared" and (clients is None or shape is not None)
@@ -550,7 +550,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "_has_sites": has_sites,
             "_row_labels": row_labels,
             "_column_labels": column_labels,
-            **features_of(checked),
+            **features_of(seen),
         }
 
 

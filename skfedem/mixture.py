@@ -455,16 +455,16 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         their messages are compressed or they may be away.
         """
         self._check_parameters()
-        checked, settings = unfitted(self), in_python_numbers(self)
+        settings = in_python_numbers(unfitted(self))
         memory = self._last_memory() if self.warm_start else None
         if memory is not None:
             check_columns_of_fit(self, X)
-        data = check_clients(checked, X, clients, sample_weight)
+        data = check_clients(settings, X, clients, sample_weight)
         data, row_weight = without_equal_weights(data)
         check_enough_rows(data, settings.n_components)
         federation = federation_of(data, self.client_weights)
         check_minibatches(settings, federation.lengths, data.ids, "rows", data.sample_weight)
-        given = check_start(settings, checked.n_features_in_, warm=memory is not None)
+        given = check_start(settings, settings.n_features_in_, warm=memory is not None)
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
         digest = rows_that_matter(federation, SOLVERS[settings.solver])
@@ -476,7 +476,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 problem, start = next_run(settings, federation, given, memory, data.ids)
 
             def so_far(run):
-                fitted = so_far_fitted(problem.model, run.server, run.n_rounds, checked)
+                fitted = so_far_fitted(problem.model, run.server, run.n_rounds, settings)
                 return {**fitted, "n_clients_": len(data.ids), "client_ids_": data.ids.copy()}
 
             best = best_run(
@@ -491,7 +491,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         after = memory_of(data.ids, problem, best.server, best.states, best.gains, digest)
         after = after._replace(row_weight=row_weight)
         history = {**best.history, "weights": best.trace}
-        self._store(after, history, best.criteria, problem, checked, converged_=best.converged)
+        self._store(after, history, best.criteria, problem, settings, converged_=best.converged)
         self.__dict__.pop("new_client_ids_", None)  # of an earlier stream
         task.end()
         warn_of_fit(settings, best, problem)
@@ -583,11 +583,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         array([-4.,  4.])
         """
         self._check_parameters()
-        checked, settings = unfitted(self), in_python_numbers(self)
+        settings = in_python_numbers(unfitted(self))
         memory = self._last_memory()
         if memory is not None:
             check_columns_of_fit(self, X)
-        data = check_clients(checked, X, clients, sample_weight)
+        data = check_clients(settings, X, clients, sample_weight)
         if memory is None:
             check_enough_rows(data, settings.n_components)
         else:
@@ -601,7 +601,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 beginning = next_call(settings, data.ids, federation, given, memory, self.history_)
             after, history, unseen = read_call(settings, beginning, data.ids, workers)
         # Features are those of the first call, in which all clients are new.
-        seen, n_known = (checked, 0) if memory is None else (self, len(memory.ids))
+        seen, n_known = (settings, 0) if memory is None else (self, len(memory.ids))
         # Not those of the history, which has no room for them beside an evaluation of a fit.
         criteria = [*([] if memory is None else self.lower_bounds_), *unseen]
         # Nobody may have answered the first call.
@@ -687,12 +687,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _store(self, memory, history, criteria, problem, checked, **attributes):
+    def _store(self, memory, history, criteria, problem, seen, **attributes):
         """Set the fitted attributes, all at once."""
         lower_bounds = np.asarray(criteria, dtype=np.float64).tolist()
         store(
             self,
-            so_far_fitted(memory.model, memory.server, len(history["round"]) - 1, checked),
+            so_far_fitted(memory.model, memory.server, len(history["round"]) - 1, seen),
             lower_bounds_=lower_bounds,
             lower_bound_=lower_bounds[-1],
             history_=history,
