@@ -43,9 +43,8 @@ def largest_penalty(imputer, cells):
     -------
     penalty : float
     """
-    observers = np.flatnonzero(np.diff(cells.offsets))
-    federation = cell_federation(cells, observers, imputer.client_weights)
-    base_measures = cells.log_base_measure[observers]
+    federation = cell_federation(cells, imputer.client_weights)
+    base_measures = cells.log_base_measure[cells.observers]
     model = low_rank_model(imputer, federation, cells.shape, base_measures)
     every = np.arange(federation.n_clients)
     theta = start_run(model, federation).parameters.natural

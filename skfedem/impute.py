@@ -442,9 +442,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             has_intercept=self.effects != "none",
         )
         check_rank("rank", self.rank, data.shape)
-        observers = np.flatnonzero(np.diff(data.offsets))
-        ids = data.ids[observers]
-        federation = cell_federation(data, observers, self.client_weights)
+        ids = data.ids[data.observers]
+        federation = cell_federation(data, self.client_weights)
         check_minibatches(settings, federation.lengths, ids, "observed cells")
         known = self._known(X, clients, shape, data, settings)
         theta = self._warm_theta(data, known)
@@ -453,7 +452,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         digest = rows_that_matter(federation, SOLVERS[self.solver]) if self.warm_start else ""
         task = FitTask(self, X, y, settings.max_iter)
         with Workers(self.n_jobs) as workers:
-            base_measures = data.log_base_measure[observers]
+            base_measures = data.log_base_measure[data.observers]
             model = low_rank_model(settings, federation, data.shape, base_measures)
             problem = federated_problem(settings, model, federation, seed)
             start = self._start(problem, ids, theta)
@@ -560,7 +559,7 @@ def _outcome(problem, result, cells, objective):
     # Sums of residuals over the root of their number: many visits alone make no client odd.
     residuals = result.states.controls / np.sqrt(federation.rows.counts)
     norms = problem.vectors.norms(residuals)
-    drift[np.diff(cells.offsets) > 0] = np.sqrt(federation.lengths) * norms
+    drift[cells.observers] = np.sqrt(federation.lengths) * norms
     return {
         **_so_far(result.server, len(result.trace) - 1, cells.origin),
         "objective_": float(objective),

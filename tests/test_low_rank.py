@@ -864,5 +864,5 @@ def test_weights_of_clients_add_up_to_one_whatever_was_observed_again():
     X = [np.stack([cell] * 3), cell, cell[:, ::-1] * [1, np.nan]]
     data = check_cells(FederatedMatrixImputer(), X, family=FAMILIES["gaussian"])
     for client_weights in ("n_samples", "uniform"):
-        federation = cell_federation(data, np.arange(3), client_weights)
+        federation = cell_federation(data, client_weights)
         assert federation.weights.sum() == pytest.approx(1, abs=1e-15)

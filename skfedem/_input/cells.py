@@ -68,6 +68,11 @@ class CellData(NamedTuple):
     observations: np.ndarray | None
     origin: float
 
+    @property
+    def observers(self):
+        """Positions of the clients who have a cell, increasing."""
+        return np.flatnonzero(np.diff(self.offsets))
+
 
 def check_cells(
     estimator,

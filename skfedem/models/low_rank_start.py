@@ -24,14 +24,14 @@ from .thresholding import block_to_find
 _FIRST_STEP = 4.0
 
 
-def cell_federation(data, observers, client_weights):
+def cell_federation(data, client_weights):
     """Stack the cells of the clients who have some, with the weights of the means over their cells.
 
     Values are counted from the origin of the data. A cell that was observed several times counts
     several times in the mean over a client's cells, so that clients count alike ("uniform") if
     these means weigh less.
     """
-    lengths = np.diff(data.offsets)[observers]
+    lengths = np.diff(data.offsets)[data.observers]
     offsets = offsets_of(lengths)
     cells = Cells(data.rows, data.columns, data.values - data.origin, data.counts)
     weights = weights_of_clients(lengths, client_weights)
