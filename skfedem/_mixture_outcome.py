@@ -53,15 +53,15 @@ def so_far_fitted(model, server, n_rounds, seen):
     }
 
 
-def warn_of_fit(settings, result, problem):
+def warn_of_fit(settings, problem, result):
     """Give the warnings that a fit calls for.
 
     Parameters
     ----------
     settings : FederatedGaussianMixture
         Its parameters.
-    result : Run
     problem : Problem
+    result : Run
     """
     fall = 0.0 if problem.exact else result.begun - result.criteria[-1]
     doubt = "check for degenerate data"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._input.known_labels import find_labels
-from .models.mixture_given import check_rows
+from .models.mixture_given import check_distance_of_rows
 from .models.mixture_start import (
     bits_of_units,
     standardise,
@@ -50,17 +50,17 @@ def new_runs(settings, federation, given):
     return federated_problem(settings, model, federation, seed=0), start
 
 
-def next_run(settings, federation, given, memory, ids):
+def next_run(settings, ids, federation, given, memory):
     """Problem of a run that goes on where an earlier fit has ended, in that fit's units.
 
     Parameters
     ----------
     settings, federation, given
         As for ``new_runs``.
-    memory : Memory
-        Of the earlier fit.
     ids : ndarray of shape (n_clients,)
         Labels of the clients.
+    memory : Memory
+        Of the earlier fit.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def next_run(settings, federation, given, memory, ids):
         As for ``new_runs``.
     """
     before, server = memory.model, memory.server
-    check_rows(before, given, federation, ids)
+    check_distance_of_rows(before, given, federation, ids)
     model, bits = standardised_again(settings, before, federation, given)
     n_new = np.count_nonzero(find_labels(memory.ids, ids) < 0)
 

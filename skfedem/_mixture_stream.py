@@ -14,7 +14,7 @@ import numpy as np
 from ._parameters import is_auto
 from ._random import seeds_of_runs
 from .models.mixture_domain import brought_into_domain, in_domain
-from .models.mixture_given import check_rows
+from .models.mixture_given import check_distance_of_rows
 from .models.mixture_start import (
     bits_of_units,
     has_same_domain,
@@ -139,7 +139,7 @@ def next_call(settings, ids, federation, given, memory, history):
     -------
     beginning : Beginning
     """
-    check_rows(memory.model, given, federation, ids)
+    check_distance_of_rows(memory.model, given, federation, ids)
     memory = _in_new_domain(settings, given, memory)
     model, bits = with_axes_of(memory.model, federation)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)

@@ -473,7 +473,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             if memory is None:
                 problem, start = new_runs(settings, federation, given)
             else:
-                problem, start = next_run(settings, federation, given, memory, data.ids)
+                problem, start = next_run(settings, data.ids, federation, given, memory)
 
             def so_far(run):
                 fitted = so_far_fitted(problem.model, run.server, run.n_rounds, settings)
@@ -494,7 +494,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         self._store(after, history, best.criteria, problem, settings, converged_=best.converged)
         self.__dict__.pop("new_client_ids_", None)  # of an earlier stream
         task.end()
-        warn_of_fit(settings, best, problem)
+        warn_of_fit(settings, problem, best)
         return self
 
     @available_if(_reads_rows_once)

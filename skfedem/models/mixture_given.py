@@ -123,7 +123,7 @@ def check_distance(model, means):
         )
 
 
-def check_rows(model, given, federation, ids):
+def check_distance_of_rows(model, given, federation, ids):
     """Raise for rows, of clients with these labels, that lie too far from those that gave units.
 
     A feature that has been constant so far has no unit yet, unless the covariance is known.

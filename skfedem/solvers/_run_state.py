@@ -53,7 +53,7 @@ class RunState(NamedTuple):
     begun: float
 
 
-def initialise(solver, problem, start, workers, *, control_init="field", watched=False):
+def initialise(solver, problem, start, workers, *, control_init, watched=False):
     """State that a run begins in; row 0 of the history has what was sent and read before.
 
     ``watched`` rows have an evaluation where rounds will not give it. The criterion of the start is
