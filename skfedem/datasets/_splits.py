@@ -109,7 +109,7 @@ def client_labels(
     unlike = "Clients are unlike with 'label' and 'dirichlet'."
     check_choice("scheme", scheme, _SCHEMES, hint=unlike)
     check_counts(n_clients=n_clients, min_rows=min_rows)
-    n_samples = np.shape(_check_rows(X))[0]
+    n_samples = _check_rows(X).shape[0]
     if n_samples < n_clients * min_rows:
         raise ValueError(
             f"Expected at least n_clients * min_rows = {n_clients} * {min_rows} = "
