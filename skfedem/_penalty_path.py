@@ -188,14 +188,14 @@ def _fit_fold(imputer, penalty, fold, split):
 def _trial(fits, scores):
     """Trial of the fits that were made without each of the folds."""
     return Trial(
-        fits[0].rank,
-        fits[0].effects_penalty,
-        fits[0].penalty,
-        np.array(scores),
-        np.array([fit.n_iter_ for fit in fits]),
-        np.array([len(fit.singular_values_) for fit in fits]),
-        np.array([fit.converged_ for fit in fits]),
-        np.array([fit.history_["uplink_bits"].sum() for fit in fits]),
+        rank=fits[0].rank,
+        effects_penalty=fits[0].effects_penalty,
+        penalty=fits[0].penalty,
+        scores=np.array(scores),
+        n_iter=np.array([fit.n_iter_ for fit in fits]),
+        n_factors=np.array([len(fit.singular_values_) for fit in fits]),
+        converged=np.array([fit.converged_ for fit in fits]),
+        uplink_bits=np.array([fit.history_["uplink_bits"].sum() for fit in fits]),
     )
 
 

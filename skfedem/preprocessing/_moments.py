@@ -81,12 +81,12 @@ def pooled_moments(federation, *, scatter):
     second = d + {"products": d * (d + 1) // 2, "squares": d, None: 0}[scatter]
     uplink = n_counts + n * (d + second)
     return Moments(
-        counts,
-        mean,
-        (center - mean) + correction,
-        moment,
-        FLOAT_BITS * uplink,
-        FLOAT_BITS * n * d,
+        counts=counts,
+        mean=mean,
+        mean_rest=(center - mean) + correction,
+        scatter=moment,
+        uplink_bits=FLOAT_BITS * uplink,
+        downlink_bits=FLOAT_BITS * n * d,
     )
 
 

@@ -132,15 +132,15 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         # If no round was completed, the rows may not be those of the gains.
         gains = of_these_rows(standing.stopping, ahead, problem.model)._replace(ahead=ahead)
     return Run(
-        progress.server,
-        standing.states,
-        history.as_dict(),
-        np.array(standing.trace),
-        criteria,
-        standing.criteria[0] if standing.criteria else standing.begun,
-        progress.converged,
-        gains,
-        stopped_by,
+        server=progress.server,
+        states=standing.states,
+        history=history.as_dict(),
+        trace=np.array(standing.trace),
+        criteria=criteria,
+        begun=standing.criteria[0] if standing.criteria else standing.begun,
+        converged=progress.converged,
+        gains=gains,
+        stopped_by=stopped_by,
     )
 
 

@@ -87,18 +87,18 @@ class Checkpoint(NamedTuple):
         if self.step_function:
             _check_steps(self.resume_from, self.step_function, state["history"], first_round)
         return RunState(
-            begun.progress._replace(
+            progress=begun.progress._replace(
                 server=server,
                 n_expectations=state["n_expectations"],
                 converged=state["converged"],
                 first_round=first_round,
             ),
-            state["states"],
-            History.of_dict(state["history"]),
-            list(state["trace"]),
-            state["stopping"],
-            state["criteria"].tolist(),
-            state["begun"],
+            states=state["states"],
+            history=History.of_dict(state["history"]),
+            trace=list(state["trace"]),
+            stopping=state["stopping"],
+            criteria=state["criteria"].tolist(),
+            begun=state["begun"],
         )
 
 
