@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch, check_random_state
 
-from .._parameters import (
-    check_choice,
-    check_counts,
-    check_not_negative,
-    check_number,
-    takes_python_numbers,
-)
+from .._parameters import check_choice, check_counts, check_number, takes_python_numbers
 from .._typing import CovarianceType, Seed
 from ._splits import client_labels, equal_sizes, fill_up, split_by
 
@@ -207,7 +201,7 @@ def _check_sizes(n_clients, n_components, heterogeneity):
 
 def _draw_mixture(n_features, n_components, covariance_type, separation, weights, rng):
     check_counts(n_features=n_features)
-    check_not_negative(separation=separation)
+    check_number("separation", separation, low=0)
     check_choice("covariance_type", covariance_type, get_args(CovarianceType))
     weights = _check_weights(weights, n_components)
     means = _draw_means(n_components, n_features, separation, rng)
