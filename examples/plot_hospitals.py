@@ -287,10 +287,12 @@ axes = figure.subplot_mosaic(
 for title in (AT_FACE, MARKED):
     left = np.zeros(len(tables))
     shares_ill = [is_ill[components[title] == k].mean() for k in range(3)]
-    for k in np.argsort(shares_ill):
+    for k, colour in zip(np.argsort(shares_ill), ("0.85", "tab:orange", "tab:red"), strict=True):
         of_k = components[title] == k
         shares = np.array([of_k[of_hospital == h].mean() for h in range(len(tables))])
-        axes[title].barh(hospitals, shares, left=left, label=f"{shares_ill[k]:.0%} ill")
+        axes[title].barh(
+            hospitals, shares, left=left, color=colour, label=f"{shares_ill[k]:.0%} ill"
+        )
         left += shares
     axes[title].set(title=title, xlim=(0, 1), xlabel="share of the hospital's patients")
     axes[title].invert_yaxis()

@@ -243,7 +243,7 @@ def draw(top, bottom, model):
     )
     evaluated = np.isfinite(mean_field)
     bottom.plot(
-        epochs[evaluated], mean_field[evaluated], color="tab:blue", linewidth=1.5,
+        epochs[evaluated], mean_field[evaluated], "--", color="tab:blue", linewidth=1.5,
         label=r"$\|h(\hat S_k)\|^2$",
     )  # fmt: skip
     bottom.set(xlabel="epoch", yscale="log")

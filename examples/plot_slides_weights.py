@@ -114,15 +114,16 @@ for solver, of_solver in runs.items():
 # them, and 6.7 of FedEM's.
 
 COLOURS = {"FedEM": "tab:red", "VR-FedEM": "tab:blue"}
+LINES = {"FedEM": "-", "VR-FedEM": "--"}
 figure, (left, right) = plt.subplots(ncols=2, figsize=(10, 4), layout="constrained")
 inset = left.inset_axes([0.42, 0.28, 0.55, 0.42])
 late = epochs > options.epochs / 2
 for solver, colour in COLOURS.items():
     weights, fields = runs[solver].transpose(1, 2, 0)
     for axis, shown in ((left, slice(None)), (inset, late)):
-        axis.plot(epochs[shown], weights[shown], color=colour, linewidth=0.8)
-    left.plot([], color=colour, label=solver)
-    right.plot(epochs, fields.mean(axis=1), color=colour, label=solver)
+        axis.plot(epochs[shown], weights[shown], LINES[solver], color=colour, linewidth=0.8)
+    left.plot([], LINES[solver], color=colour, label=solver)
+    right.plot(epochs, fields.mean(axis=1), LINES[solver], color=colour, label=solver)
 for axis in (left, inset):
     axis.axhline(pooled, color="black", linestyle=":", linewidth=1)
 left.plot([], color="black", linestyle=":", label="pooled EM")

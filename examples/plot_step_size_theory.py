@@ -286,14 +286,15 @@ for (name, swept), steps in measured.items():
 # of one mixture.
 
 COLOURS = {"FedEM": "tab:blue", "VR-FedEM": "tab:red"}
+MARKERS = {"FedEM": "o", "VR-FedEM": "^"}
 figure, axes = plt.subplots(ncols=3, sharey=True, figsize=(11, 4.4), layout="constrained")
 for axis, (swept, values) in zip(axes, VALUES.items(), strict=True):
     for (name, of_sweep), steps in measured.items():
         if of_sweep == swept:
-            colour = COLOURS[name]
-            axis.plot(values, steps, "o-", color=colour, label=f"{name}, measured")
+            style = {"color": COLOURS[name], "marker": MARKERS[name]}
+            axis.plot(values, steps, "-", **style, label=f"{name}, measured")
             axis.plot(
-                values, bounds[name, swept], "s--", mfc="none", color=colour, label=f"{name}, bound"
+                values, bounds[name, swept], "--", mfc="none", **style, label=f"{name}, bound"
             )
     allowed = [clients_per_noise(*setting) / 2 for setting in SWEEPS[swept]]
     axis.plot(values, allowed, ":", color="black", label=r"$0.5\, n / \omega_p$, at most 1")

@@ -50,7 +50,7 @@ for digit, rows in enumerate(clients):
 left.set(title="ten clients, one digit each", xticks=[], yticks=[])
 left.set(xlabel="first of ten features", ylabel="second")
 
-for (label, gm), style in zip(runs.items(), ("k-", "C0-", "C2-", "C3-"), strict=True):
+for (label, gm), style in zip(runs.items(), ("k-", "C0-", "C2--", "C3:"), strict=True):
     history = (gm if gm is pooled else gm.fit(clients)).history_
     sent = np.cumsum(history["uplink_bits"]) / 8e3
     gap = best - history["log_likelihood"]
