@@ -113,13 +113,13 @@ def best_run(settings, problem, start, seeds, workers, resume_from, begin_start)
             if best is None:
                 raise
             return best._replace(stopped_by="keyboard")
-        if best is None or _is_better(result.criteria[-1], best.criteria[-1]):
+        if best is None or is_better(result.criteria[-1], best.criteria[-1]):
             best = result
         if result.stopped_by == "keyboard":
             return best._replace(stopped_by="keyboard")
     return best
 
 
-def _is_better(likelihood, best):
+def is_better(likelihood, best):
     """Whether it is larger by more than rounding, which must not choose among like optima."""
     return likelihood > best + _ROUNDING * max(1.0, abs(best))

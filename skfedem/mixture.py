@@ -511,9 +511,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Each call is a round of FedEM on its rows, which are read once: the online case of
         assumption A7 of the paper. With ``batch_size``, a call is several rounds, each on the next
         ``batch_size`` rows of each client. The first call finds the standard units and a start from
-        its rows, as ``fit`` does; give it enough of them, and more than there are features: with
-        fewer, "full" covariances may be far too large for tens of calls. ``n_init=10`` compares ten
-        starts on these rows, which is cheap, and spares a stream a long way from a poor one. A call
+        its rows and fits these, before its own round; give it enough of them, and more than there
+        are features: with fewer, "full" covariances may be far too large for tens of calls. A call
         after ``fit`` goes on from the fit. A call of ``fit`` begins anew, unless
         ``warm_start=True``; for a client that joins a finished fit, whose rows and those of the
         others can still be read, ``fit`` all of them with that: a call with the newcomer's rows
@@ -550,6 +549,14 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         callable gets the round, counted on from call to call. Where less than the share
         ``participation`` of the weight in a round answers, steps of all kinds are as much shorter.
 
+        The start of a stream is the best of ``n_init``, fitted to all rows of the first call by
+        FedEM with all clients: EM, but for the compression of its messages. ``max_iter`` and
+        ``max_epochs`` bound its rounds, and it stops at a tenth of ``tol``, since a stream has a
+        long way from a plateau. It leaves starts as they are where ``means_init`` is given, where
+        the call has fewer than ``4 * n_components * n_features`` rows, which it would overfit, and
+        with ``max_iter=0``. What it sends is in row 0 of ``history_``; its rounds count neither
+        there nor in ``n_iter_``.
+
         The standard units are those of the first call; for features that were constant or linearly
         dependent, those of the first call in which they vary. "tied" covariances, unless one is
         given as ``fixed_covariance``, need the scatter of the rows about the means, which clients
@@ -566,8 +573,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
-        seen, and an epoch is as many rows as the call has. ``n_init`` (except for the start),
-        ``max_iter``, ``max_epochs``, ``tol``, ``eval_every``, ``replacement``, ``control_init``,
+        seen, and an epoch is as many rows as the call has. ``n_init``, ``max_iter``, ``max_epochs``
+        and ``tol`` are for the start alone; ``eval_every``, ``replacement``, ``control_init``,
         ``checkpoint`` and ``verbose`` are not used.
 
         Examples
