@@ -730,6 +730,9 @@ def test_the_first_call_compresses_what_it_sends_and_draws_no_number_twice(monke
     gm = FederatedGaussianMixture(3, omega=1.0, max_iter=7, random_state=0)
     gm.partial_fit(CLIENTS)
     assert len(rounds) == len(set(rounds)) == 8
+    # By its own α, whatever that of the stream is.
+    naive = clone(gm).set_params(control_step=0.0).partial_fit(CLIENTS)
+    assert_array_equal(naive.history_["weights"][0], gm.history_["weights"][0])
 
 
 def test_where_the_first_call_is_not_fitted():
