@@ -11,8 +11,10 @@ from .low_rank_theta import LowRank, zero_low_rank
 
 # Columns beyond the wanted rank: they catch directions that may enter next.
 _SPARE = 5
-# Of a larger rank, so many directions are followed, or a quarter more than were kept, if these are
-# more: where a rank has no bound, few directions are above the threshold in the end.
+# Of a larger rank, so many directions are followed, or a twentieth more than were kept, if that is
+# more: where a rank has no bound, few directions are above the threshold in the end. With more
+# room, the first steps after a penalty is lowered keep many directions of noise, which leave only
+# slowly.
 _ROOM = 32
 # Share of all other directions that is added to these columns.
 _STIRRED = 0.01
@@ -71,7 +73,8 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     size = min(followed + _SPARE, *matrix.shape)
     next_block = np.zeros((len(block), size))
     next_block[:, : len(found)] = (block * found)[:, :size]
-    return thresholded, _with_spares_stirred(next_block, min(followed, np.count_nonzero(found)))
+    n_found = min(followed, np.count_nonzero(found))
+    return thresholded, _with_spares_stirred(next_block, n_found, seed=len(kept))
 
 
 def block_to_find(low_rank, rank):
@@ -85,17 +88,18 @@ def block_to_find(low_rank, rank):
 
 
 def _n_followed(rank, n_kept):
-    return min(rank, max(_ROOM, n_kept + n_kept // 4))
+    return min(rank, max(_ROOM, n_kept + n_kept // 20))
 
 
-def _with_spares_stirred(block, rank):
+def _with_spares_stirred(block, rank, seed):
     """Singular vectors, with a little of every direction added to the spare columns.
 
     Power iteration stays in the parts of a matrix where its vectors are: if parts share neither
-    rows nor columns, it would never find what has become dominant in another part.
+    rows nor columns, it would never find what has become dominant in another part. Once new
+    directions are kept, the noise has to be another: these span what the last one could find.
     """
     spare = block[:, rank:]
-    noise = np.random.default_rng(0).standard_normal(spare.shape)
+    noise = np.random.default_rng(seed).standard_normal(spare.shape)
     # LAPACK chooses signs, and axes among alike ones, which must not decide what is spanned: turned
     # towards the noise, they are definite. SciPy's ``orthogonal_procrustes`` is slow for so few.
     left, _, right = np.linalg.svd(spare.T @ noise)
