@@ -134,7 +134,15 @@ def _best_start(settings, problem, given, seeds, workers):
     best, largest = None, np.nan
     for seed in seeds:
         start = start_run(model, federation, settings.init_params, given, seed)
-        fitted = run(fedem, problem, start, options, workers, report=lambda row: None)
+        try:
+            fitted = run(fedem, problem, start, options, workers, report=lambda row: None)
+        except ValueError:
+            # Without regularisation, steps of 1 may end at a singular covariance; those of a stream
+            # are shorter.
+            if settings.reg_covar > 0:
+                raise
+            unfitted = options._replace(max_iter=0)
+            fitted = run(fedem, problem, start, unfitted, workers, report=lambda row: None)
         if fitted.stopped_by:
             raise KeyboardInterrupt
         if best is None or is_better(fitted.criteria[-1], largest):

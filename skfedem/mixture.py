@@ -553,8 +553,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         FedEM with all clients: EM, but for the compression of its messages. ``max_iter`` and
         ``max_epochs`` bound its rounds, and it stops at a tenth of ``tol``, since a stream has a
         long way from a plateau. It leaves starts as they are where ``means_init`` is given, where
-        the call has fewer than ``4 * n_components * n_features`` rows, which it would overfit, and
-        with ``max_iter=0``. What it sends is in row 0 of ``history_``; its rounds count neither
+        the call has fewer than ``4 * n_components * n_features`` rows (whatever their weights),
+        which it would overfit, with ``max_iter=0``, and where a covariance would become singular
+        with ``reg_covar=0``. What it sends is in row 0 of ``history_``; its rounds count neither
         there nor in ``n_iter_``.
 
         The standard units are those of the first call; for features that were constant or linearly

@@ -748,6 +748,19 @@ def test_where_the_first_call_is_not_fitted():
     assert n_bits_of_rounds(X[:24], means_init=X[:3]) == 0
 
 
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_without_regularisation_a_first_call_whose_fit_collapses_is_not_fitted(covariance_type):
+    rng = np.random.default_rng(0)
+    rows = np.exp(rng.normal(size=(200, 2)))
+    rows[rng.random(rows.shape) < 0.5] = 0
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, reg_covar=0, random_state=0)
+    with pytest.raises(ValueError, match="positive definite covariances"):
+        clone(gm).fit(rows)
+    unfitted = clone(gm).set_params(max_iter=0).partial_fit(rows)
+    assert_same(gm.partial_fit(rows), unfitted, rtol=0)
+    assert np.isfinite(streamed(gm, 50, rows).score(rows))
+
+
 def test_a_first_call_spares_a_stream_a_long_way():
     # Noisy digits, on which it would end 0.095 and 0.099 nats below with these seeds.
     rng = np.random.default_rng(0)
