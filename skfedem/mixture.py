@@ -549,8 +549,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         callable gets the round, counted on from call to call. Where less than the share
         ``participation`` of the weight in a round answers, steps of all kinds are as much shorter.
 
-        The start of a stream is the best of ``n_init``, fitted to all rows of the first call by
-        FedEM with all clients: EM, but for the compression of its messages. ``max_iter`` and
+        A stream starts at the best of ``n_init`` fits to all rows of the first call, by FedEM with
+        all clients: EM, but for the compression of its messages. ``max_iter`` and
         ``max_epochs`` bound its rounds, and it stops at a tenth of ``tol``, since a stream has a
         long way from a plateau. It leaves starts as they are where ``means_init`` is given, where
         the call has fewer than ``4 * n_components * n_features`` rows (whatever their weights),
