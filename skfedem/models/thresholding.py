@@ -11,11 +11,13 @@ from .low_rank_theta import LowRank, zero_low_rank
 
 # Columns beyond the wanted rank: they catch directions that may enter next.
 _SPARE = 5
-# Of a larger rank, so many directions are followed, or a twentieth more than were kept, if that is
-# more: where a rank has no bound, few directions are above the threshold in the end. With more
-# room, the first steps after a penalty is lowered keep many directions of noise, which leave only
-# slowly.
+# Of a larger rank, so many directions are followed, or some more than were kept, if that is more:
+# where a rank has no bound, few directions are above the threshold in the end. With room for a
+# quarter more, one pass a round is enough for those near the threshold. But while all that were
+# followed are kept, as after a penalty is lowered, most are noise, which leaves only slowly: then
+# there is room for a twentieth more.
 _ROOM = 32
+_QUARTER, _TWENTIETH = 4, 20
 # Share of all other directions that is added to these columns.
 _STIRRED = 0.01
 _ROUNDING = 1e-12
@@ -69,7 +71,8 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     thresholded = LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept])
     # LAPACK makes up the vectors of singular values that are 0: noise takes their place.
     found = singular_values > _ROUNDING * singular_values[0]
-    followed = _n_followed(rank, len(kept))
+    are_all_kept = len(kept) == len(singular_values)
+    followed = _n_followed(rank, len(kept), _TWENTIETH if are_all_kept else _QUARTER)
     size = min(followed + _SPARE, *matrix.shape)
     next_block = np.zeros((len(block), size))
     next_block[:, : len(found)] = (block * found)[:, :size]
@@ -83,12 +86,12 @@ def block_to_find(low_rank, rank):
     Random directions would not do. Of many alike singular values, one pass shows those just above
     the threshold below it: a fit in which no factor enters for some rounds has converged.
     """
-    size = _n_followed(rank, len(low_rank.singular_values)) + _SPARE
+    size = _n_followed(rank, len(low_rank.singular_values), _TWENTIETH) + _SPARE
     return np.empty((0, min(size, len(low_rank.left), len(low_rank.right))))
 
 
-def _n_followed(rank, n_kept):
-    return min(rank, max(_ROOM, n_kept + n_kept // 20))
+def _n_followed(rank, n_kept, part):
+    return min(rank, max(_ROOM, n_kept + n_kept // part))
 
 
 def _with_spares_stirred(block, rank, seed):
