@@ -76,8 +76,7 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     size = min(followed + _SPARE, *matrix.shape)
     next_block = np.zeros((len(block), size))
     next_block[:, : len(found)] = (block * found)[:, :size]
-    n_found = min(followed, np.count_nonzero(found))
-    return thresholded, _with_spares_stirred(next_block, n_found, seed=len(kept))
+    return thresholded, _with_spares_stirred(next_block, min(followed, np.count_nonzero(found)))
 
 
 def block_to_find(low_rank, rank):
@@ -94,15 +93,14 @@ def _n_followed(rank, n_kept, part):
     return min(rank, max(_ROOM, n_kept + n_kept // part))
 
 
-def _with_spares_stirred(block, rank, seed):
+def _with_spares_stirred(block, rank):
     """Singular vectors, with a little of every direction added to the spare columns.
 
     Power iteration stays in the parts of a matrix where its vectors are: if parts share neither
-    rows nor columns, it would never find what has become dominant in another part. Once new
-    directions are kept, the noise has to be another: these span what the last one could find.
+    rows nor columns, it would never find what has become dominant in another part.
     """
     spare = block[:, rank:]
-    noise = np.random.default_rng(seed).standard_normal(spare.shape)
+    noise = np.random.default_rng(0).standard_normal(spare.shape)
     # LAPACK chooses signs, and axes among alike ones, which must not decide what is spanned: turned
     # towards the noise, they are definite. SciPy's ``orthogonal_procrustes`` is slow for so few.
     left, _, right = np.linalg.svd(spare.T @ noise)
