@@ -119,35 +119,47 @@ def _best_start(settings, problem, given, seeds, workers):
         batch_size=None,
         lasting_noise=model.is_random,
     )
-    n_means = settings.n_components * model.n_features
-    is_given = given.means is not None
-    has_enough = federation.n_samples >= _ROWS_OF_A_MEAN * n_means
+    max_iter = _rounds_of_fit(settings, problem, given)
+    best, largest = None, np.nan
+    for seed in seeds:
+        start = start_run(model, federation, settings.init_params, given, seed)
+        if max_iter == 0 and len(seeds) == 1:
+            return start  # a likelihood would be a pass over all rows
+        fitted = _fitted(settings, problem, start, max_iter, workers)
+        if best is None or is_better(fitted.criteria[-1], largest):
+            best, largest = _start_at_the_end(start, fitted), fitted.criteria[-1]
+    return best
+
+
+def _rounds_of_fit(settings, problem, given):
+    """Largest number of rounds in which a start is fitted, 0 where it stays as it is."""
+    n_numbers = settings.n_components * problem.model.n_features
+    has_enough = problem.federation.n_samples >= _ROWS_OF_A_MEAN * n_numbers
+    return settings.max_iter if has_enough and given.means is None else 0
+
+
+def _fitted(settings, problem, start, max_iter, workers):
+    """Run of FedEM from a start: EM, but for compressed messages."""
     options = Options(
         step_size=automatic_step_size(problem),
         cautious=True,
         control_init="zeros",
-        max_iter=settings.max_iter if has_enough and not is_given else 0,
+        max_iter=max_iter,
         max_epochs=settings.max_epochs,
         tol=_PATIENCE * settings.tol,
         eval_every=None,
     )
-    best, largest = None, np.nan
-    for seed in seeds:
-        start = start_run(model, federation, settings.init_params, given, seed)
-        try:
-            fitted = run(fedem, problem, start, options, workers, report=lambda row: None)
-        except ValueError:
-            # Without regularisation, steps of 1 may end at a singular covariance; those of a stream
-            # are shorter.
-            if settings.reg_covar > 0:
-                raise
-            unfitted = options._replace(max_iter=0)
-            fitted = run(fedem, problem, start, unfitted, workers, report=lambda row: None)
-        if fitted.stopped_by:
-            raise KeyboardInterrupt
-        if best is None or is_better(fitted.criteria[-1], largest):
-            best, largest = _start_at_the_end(start, fitted), fitted.criteria[-1]
-    return best
+    try:
+        fitted = run(fedem, problem, start, options, workers, report=lambda row: None)
+    except ValueError:
+        # Without regularisation, steps of 1 may end at a singular covariance; those of a stream are
+        # shorter.
+        if settings.reg_covar > 0 or max_iter == 0:
+            raise
+        return _fitted(settings, problem, start, 0, workers)
+    if fitted.stopped_by:
+        raise KeyboardInterrupt
+    return fitted
 
 
 def _start_at_the_end(start, fitted):

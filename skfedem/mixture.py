@@ -508,12 +508,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     ) -> Self:
         """Go on with the next rows of a stream.
 
-        Each call is a round of FedEM on its rows, which are read once: the online case of
-        assumption A7 of the paper. With ``batch_size``, a call is several rounds, each on the next
-        ``batch_size`` rows of each client. The first call finds the standard units and a start from
-        its rows and fits these, before its own round; give it enough of them, and more than there
-        are features: with fewer, "full" covariances may be far too large for tens of calls. A call
-        after ``fit`` goes on from the fit. A call of ``fit`` begins anew, unless
+        Each call is a round of FedEM on its rows, which after the first call are read once: the
+        online case of assumption A7 of the paper. With ``batch_size``, a call is several rounds,
+        each on the next ``batch_size`` rows of each client. The first call finds the standard units
+        and a start from its rows and fits these, before its own round; give it enough of them, and
+        more than there are features: with fewer, "full" covariances may be far too large for tens
+        of calls. A call after ``fit`` goes on from the fit. A call of ``fit`` begins anew, unless
         ``warm_start=True``; for a client that joins a finished fit, whose rows and those of the
         others can still be read, ``fit`` all of them with that: a call with the newcomer's rows
         alone moves the fit by more than their share.
@@ -550,13 +550,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``participation`` of the weight in a round answers, steps of all kinds are as much shorter.
 
         A stream starts at the best of ``n_init`` fits to all rows of the first call, by FedEM with
-        all clients: EM, but for the compression of its messages. ``max_iter`` and
-        ``max_epochs`` bound its rounds, and it stops at a tenth of ``tol``, since a stream has a
-        long way from a plateau. It leaves starts as they are where ``means_init`` is given, where
-        the call has fewer than ``4 * n_components * n_features`` rows (whatever their weights),
-        which it would overfit, with ``max_iter=0``, and where a covariance would become singular
-        with ``reg_covar=0``. What it sends is in row 0 of ``history_``; its rounds count neither
-        there nor in ``n_iter_``.
+        all clients: EM, but for the compression of its messages. ``max_iter`` and ``max_epochs``
+        bound the rounds of a fit, and it stops at a tenth of ``tol``, since a stream has a long way
+        from a plateau. Starts stay as they are where ``means_init`` is given, where the call has
+        fewer than ``4 * n_components * n_features`` rows (whatever their weights), which a fit
+        would overfit, with ``max_iter=0``, and where a covariance would become singular with
+        ``reg_covar=0``. What the best fit sends is in row 0 of ``history_``; its rounds count
+        neither there nor in ``n_iter_``.
 
         The standard units are those of the first call; for features that were constant or linearly
         dependent, those of the first call in which they vary. "tied" covariances, unless one is
