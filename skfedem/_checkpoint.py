@@ -20,6 +20,8 @@ from time import sleep
 
 import numpy as np
 
+from ._messages import cut, short
+
 _FORMAT = "skfedem checkpoint"
 _VERSION = 6
 _HEADER, _DIGEST = "header", "digest"
@@ -134,7 +136,7 @@ def check_identity(path, found, expected):
 def _read(path):
     """Identity and arrays of a file, after its digest was compared."""
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"Expected resume_from to be a path or None, got {path!r}.")
+        raise TypeError(f"Expected resume_from to be a path or None, got {short(path)}.")
     path = Path(path)
     arrays = _arrays_of(path)
     try:
@@ -206,7 +208,7 @@ def _damaged(path, why):
     """Error for a file that is no whole checkpoint."""
     return ValueError(
         f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "
-        f"({why}). The one before it may be at {_real(path)}{_PREVIOUS}."
+        f"({cut(why)}). The one before it may be at {_real(path)}{_PREVIOUS}."
     )
 
 

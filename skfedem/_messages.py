@@ -11,6 +11,8 @@ import numpy as np
 
 # Where this thread's advice is kept instead of being given, if it is.
 _KEPT: ContextVar[list | None] = ContextVar("kept", default=None)
+# Characters of a wrong value that a message shows.
+_LONGEST = 100
 
 
 def plural(count, noun):
@@ -29,6 +31,18 @@ def shown(label):
     if label.dtype.kind in "mM":
         return str(label)
     return repr(label.item())
+
+
+def short(value):
+    """A value as a person writes it, without the end of a long one, as of a table."""
+    with np.printoptions(legacy="1.21"):  # without the names of NumPy's scalars
+        return cut(repr(value))
+
+
+def cut(text):
+    """A text on one line, without the end of a long one."""
+    text = " ".join(str(text).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 @contextmanager

@@ -14,9 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array
 
 from ._compat import parameter_names
-
-# Characters of a wrong value that a message shows.
-_LONGEST = 100
+from ._messages import short
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -45,7 +43,7 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(
             (
-                f"Expected {name} to be {number}{bounds}, got {_short(value)} of type "
+                f"Expected {name} to be {number}{bounds}, got {short(value)} of type "
                 f"{type(value).__name__}. {hint}"
             ).rstrip()
         )
@@ -58,14 +56,8 @@ def check_number(
         if not is_finite:
             number = "a finite number"
         raise ValueError(
-            f"Expected {name} to be {number}{bounds}, got {_short(value)}. {hint}".rstrip()
+            f"Expected {name} to be {number}{bounds}, got {short(value)}. {hint}".rstrip()
         )
-
-
-def _short(value):
-    """A value as a person writes it, without the end of a long one, as of a table."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def check_counts(**values):
@@ -95,7 +87,7 @@ def check_choice(name, value, choices, *, hint=""):
         close = get_close_matches(said, choices, n=1, cutoff=0.7)
         advice = f"Did you mean {close[0]!r}?" if close else "Give one of these."
         raise ValueError(
-            f"Expected {name} to be one of {names}, got {_short(value)}. {advice} {hint}".rstrip()
+            f"Expected {name} to be one of {names}, got {short(value)}. {advice} {hint}".rstrip()
         )
 
 
@@ -153,7 +145,7 @@ def check_shape(name, value, shape):
         array = np.atleast_1d(hidden_as_nan)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"Expected {name} to be numbers of shape {shape}, got {_short(value)}."
+            f"Expected {name} to be numbers of shape {shape}, got {short(value)}."
         ) from error
     if array.shape != shape:
         raise ValueError(f"Expected {name} to have shape {shape}, got {array.shape}.")
@@ -178,7 +170,7 @@ def is_auto(value):
 def check_switch(name, value):
     """Raise if a parameter is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"Expected {name} to be True or False, got {value!r}.")
+        raise TypeError(f"Expected {name} to be True or False, got {short(value)}.")
 
 
 def check_n_jobs(value):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ._messages import short
 from ._parameters import check_choice, check_number, is_auto, python_number
 from .models.main_effects import EFFECTS
 
@@ -96,7 +97,9 @@ def _checked_ranks(ranks):
     """Bounds of the rank as a list, each once."""
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
     if isinstance(ranks, str) or not np.iterable(ranks):
-        raise TypeError(f"{expected}, got {ranks!r}. Give [2] or [None], say, for a single one.")
+        raise TypeError(
+            f"{expected}, got {short(ranks)}. Give [2] or [None], say, for a single one."
+        )
     if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
         raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
     ranks = list(ranks)
@@ -115,13 +118,13 @@ def _checked_penalties(name, penalties, what):
         array = np.asarray(penalties, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         hint = " Give a list." if np.iterable(penalties) and not isinstance(penalties, str) else ""
-        raise TypeError(f"{expected}, got {penalties!r}.{hint}") from error
+        raise TypeError(f"{expected}, got {short(penalties)}.{hint}") from error
     if array.ndim != 1:
         is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf
-        hint = f" Give [{penalties!r}] for a single one." if is_one else ""
-        raise TypeError(f"{expected}, got {penalties!r}.{hint}")
+        hint = f" Give [{short(penalties)}] for a single one." if is_one else ""
+        raise TypeError(f"{expected}, got {short(penalties)}.{hint}")
     if not (np.isfinite(array) & (array >= 0)).all():
-        raise ValueError(f"{expected}, got {penalties!r}.")
+        raise ValueError(f"{expected}, got {short(penalties)}.")
     if not len(array):
         raise ValueError(f"{expected}, got none. Give at least one.")
     return array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._messages import short
 from ._parameters import check_counts, check_number
 from ._typing import IntArray
 
@@ -47,7 +48,7 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
     """
     if not isinstance(generator, np.random.Generator):
         raise TypeError(
-            f"Expected generator to be a numpy.random.Generator, got {generator!r}. "
+            f"Expected generator to be a numpy.random.Generator, got {short(generator)}. "
             "numpy.random.default_rng(seed) makes one."
         )
     check_counts(n_clients=n_clients)

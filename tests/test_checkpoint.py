@@ -427,6 +427,7 @@ def test_damaged_files_are_refused(run, tmp_path):
             fit = clone(estimator).fit(matrices(), resume_from=damaged)
         except ValueError as error:
             assert "checkpoint" in str(error)
+            assert len(str(error)) < 600 + 2 * len(str(damaged))  # not all that may follow
         else:  # a byte of the archive that holds no content, as a time stamp
             assert_same_fit(fit, estimator)
 

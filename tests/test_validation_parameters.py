@@ -5,12 +5,15 @@ import warnings
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from refusals import CLIENTS, GOOD, OWNERS, X, assert_unchanged, check_refused, fitted_attributes
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
 from skfedem.compression import RandK
-from skfedem.datasets import split_clients
+from skfedem.datasets import make_federated_mixture, split_clients
+from skfedem.participation import draw_active
+from skfedem.preprocessing import FederatedPCA, PerClient
 
 # ---- numbers
 
@@ -194,6 +197,53 @@ def test_switches_are_true_or_false(name, value):
 def test_something_must_bound_the_fit():
     says = ["max_iter or max_epochs", "None for both", "Give one"]
     check_refused(ValueError, says, CLIENTS, max_iter=None)
+
+
+# ---- how messages show what they got
+
+WRONG_NUMPY_SCALARS = [
+    ({"n_components": np.int64(0)}, ValueError, "got 0."),
+    ({"n_components": np.float64(2)}, TypeError, "got 2.0 of type float64"),
+    ({"tol": np.float64(-1)}, ValueError, "got -1.0."),
+    ({"step_size": lambda k: np.float32(-1)}, ValueError, "got -1.0."),
+    ({"covariance_type": np.str_("Full")}, ValueError, "got 'Full'"),
+    ({"warm_start": np.int64(1)}, TypeError, "got 1."),
+]
+
+
+@pytest.mark.parametrize(("parameters", "error", "got"), WRONG_NUMPY_SCALARS)
+def test_numpy_scalars_are_shown_as_a_person_writes_them(parameters, error, got):
+    check_refused(error, [re.escape(got)], CLIENTS, **parameters)
+
+
+LONG_LIST, LONG_TEXT = [np.float64(-1)] * 10_000, "1,2\n" * 10_000
+LONG_VALUES = {
+    "penalties": lambda: FederatedMatrixImputerCV(penalties=LONG_LIST).fit(X),
+    "one effects penalty": lambda: FederatedMatrixImputerCV(effects_penalties=np.float64(1)).fit(X),
+    "missing_values": lambda: FederatedMatrixImputer(missing_values=pd.DataFrame(X)).fit(X),
+    "shape": lambda: FederatedMatrixImputer().fit(X, shape=tuple(LONG_LIST)),
+    "shape of no integers": lambda: FederatedMatrixImputer().fit(X, shape=(np.int64(0), 2)),
+    "a file's text": lambda: FederatedGaussianMixture().fit(LONG_TEXT),
+    "labels": lambda: FederatedGaussianMixture().fit(X, clients=LONG_TEXT),
+    "a checkpoint": lambda: FederatedGaussianMixture(checkpoint=LONG_LIST).fit(X),
+    "resume_from": lambda: FederatedGaussianMixture().fit(X, resume_from=LONG_LIST),
+    "tables for a transformer": lambda: PerClient(CLIENTS).fit(CLIENTS),
+    "a share of the variance": lambda: FederatedPCA(np.float64(1.5)).fit(X),
+    "shares of components": lambda: make_federated_mixture(weights=["x"] * 10_000),
+    "two levels": lambda: RandK(k=np.int64(2), omega=np.float64(1)),
+    "no generator": lambda: draw_active(LONG_LIST, 3, 0.5),
+}
+
+
+@pytest.mark.parametrize("case", LONG_VALUES)
+def test_long_values_are_cut(case):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        LONG_VALUES[case]()
+    message = str(caught.value)
+    assert "got" in message
+    assert len(message) < 600
+    assert "np." not in message
+    assert "\n" not in message
 
 
 # ---- compressors

@@ -7,6 +7,7 @@ from numbers import Integral
 import numpy as np
 import sklearn
 
+from .._messages import short
 from .tables import missing_labels, refuse_masked
 
 
@@ -16,9 +17,10 @@ def refuse_name(clients):
     That column, of text as a rule, is still in X, so this is told before anything about X.
     """
     if isinstance(clients, str):
+        name = short(clients)
         raise TypeError(
-            f"Expected `clients` to hold one label for each row, got the string {clients!r}. If "
-            f"that is a column of X, give the column itself, X[{clients!r}], and take it out of X."
+            f"Expected `clients` to hold one label for each row, got the string {name}. If that "
+            f"is a column of X, give the column itself, X[{name}], and take it out of X."
         )
 
 

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from .._cells import cell_codes
 from .._federation import client_groups, offsets_of
-from .._messages import plural
+from .._messages import plural, short
 from .client_labels import grouped, refuse_name
 from .matrices import (
     GIVE_MATRICES,
@@ -151,7 +151,7 @@ def marker(missing_values):
         return np.nan
     if isinstance(missing_values, bool | np.bool_) or not isinstance(missing_values, Real):
         raise TypeError(
-            f"Expected missing_values to be a number or NaN, got {missing_values!r} of type "
+            f"Expected missing_values to be a number or NaN, got {short(missing_values)} of type "
             f"{type(missing_values).__name__}. NaN stands for None and pandas.NA as well."
         )
     try:
@@ -167,7 +167,7 @@ def _checked_shape(shape, rows):
     """(J, L) of triplets as integers, or None."""
     if shape is None:
         return None
-    expected = f"Expected shape=(sites, months), two integers >= 1, got {shape!r}."
+    expected = f"Expected shape=(sites, months), two integers >= 1, got {short(shape)}."
     if not isinstance(shape, list | tuple | np.ndarray) or np.shape(shape) != (2,):
         raise TypeError(
             f"{expected} Give the size of the matrix that the triplets number. (Searches over two "
@@ -283,8 +283,8 @@ def _one_table(estimator, X, reset):
             raise ValueError(no_numbers(X, error)) from error
     if not table.ndim:
         raise TypeError(
-            f"Expected a table or a list of tables, got {X!r} of type {type(X).__name__}. Give a "
-            "matrix with missing cells, or a list with one for each client."
+            f"Expected a table or a list of tables, got {short(X)} of type {type(X).__name__}. "
+            "Give a matrix with missing cells, or a list with one for each client."
         )
     refuse_no_numbers(table)
     table = check_array(

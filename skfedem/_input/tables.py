@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from scipy.sparse import issparse
 
-from .._messages import plural
+from .._messages import plural, short
 
 GIVE_TABLES = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
@@ -251,8 +251,8 @@ def refuse_what_is_no_table(X):
     if X is None or isinstance(X, str | bytes | PathLike):
         is_file = "" if X is None else "If this names a file, read it first. "
         raise TypeError(
-            f"Expected a table or a list of tables, got {X!r} of type {kind}. {is_file}Give one "
-            "table, or a list with one for each client."
+            f"Expected a table or a list of tables, got {short(X)} of type {kind}. {is_file}Give "
+            "one table, or a list with one for each client."
         )
     refuse_other_frames(X)
     if isinstance(X, Mapping):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _codec, _vectors
+from .._messages import short
 from .._parameters import check_number, python_number
 from .._typing import FloatArray, IntArray
 from ._base import Compressor
@@ -34,8 +35,9 @@ class Operator(Compressor):
         name, level = self._level_name, getattr(self, self._level_name)
         if (level is None) == (self.omega is None):
             raise ValueError(
-                f"Expected exactly one of {name} and omega, got {name}={level!r} and "
-                f"omega={self.omega!r}. Give the level, or the relative variance that it follows."
+                f"Expected exactly one of {name} and omega, got {name}={short(level)} and "
+                f"omega={short(self.omega)}. Give the level, or the relative variance that it "
+                "follows."
             )
         if level is None:
             hint = "For no compression use Identity()."

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch, check_random_state
 
+from .._messages import short
 from .._parameters import check_choice, check_counts, check_number, takes_python_numbers
 from .._typing import CovarianceType, Seed
 from ._splits import client_labels, equal_sizes, fill_up, split_by
@@ -217,8 +218,8 @@ def _check_weights(weights, n_components):
     except (TypeError, ValueError, OverflowError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
-            f"Expected weights to be {n_components} numbers or None, got {weights!r}. Give a share "
-            "for each component."
+            f"Expected weights to be {n_components} numbers or None, got {short(weights)}. Give a "
+            "share for each component."
         ) from error
     if weights.shape != (n_components,):
         raise ValueError(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._federation import read
-from .._messages import shown
+from .._messages import short, shown
 from .._parameters import check_shape
 from .covariances import MATRICES, roots_and_inverses
 from .mixture_parameters import covariances_to_standard, squared_scale
@@ -62,7 +62,7 @@ def _known_covariance(estimator, d):
     if estimator.covariance_type != "tied":
         raise ValueError(
             'Expected covariance_type="tied" with a fixed_covariance, got '
-            f"{estimator.covariance_type!r}. It is shared by all components."
+            f"{short(estimator.covariance_type)}. It is shared by all components."
         )
     if estimator.precisions_init is not None:
         raise ValueError(
@@ -83,7 +83,8 @@ def _check_kind_of_fit(estimator, n_features):
     ):
         if now != before:
             raise ValueError(
-                f"Expected {name}={before!r}, as in the last fit, got {now!r}. {_TO_BEGIN_ANEW}"
+                f"Expected {name}={short(before)}, as in the last fit, got {short(now)}. "
+                f"{_TO_BEGIN_ANEW}"
             )
 
 

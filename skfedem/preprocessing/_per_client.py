@@ -32,7 +32,7 @@ from .._input.tables import (
     refuse_what_is_no_table,
     unmasked,
 )
-from .._messages import naming, shown
+from .._messages import naming, short, shown
 from .._parameters import unfitted
 from .._typing import ClientsLike, Transformed, available_if
 from ._fitted import describe
@@ -301,8 +301,8 @@ def _has_to_travel(transformer: Any) -> bool:
     name = type(transformer).__name__
     if isinstance(transformer, type) or not hasattr(transformer, "transform"):
         raise TypeError(
-            f"Expected a transformer, an object with `transform`, got {transformer!r}. Give an "
-            "instance, as PerClient(MinMaxScaler())."
+            f"Expected a transformer, an object with `transform`, got {short(transformer)}. Give "
+            "an instance, as PerClient(MinMaxScaler())."
         )
     if isinstance(transformer, FrozenEstimator):
         check_is_fitted(transformer)
@@ -340,7 +340,7 @@ def _refuse_requests(transformer: Any) -> None:
         asked = getattr(routing, method, None)
         if asked is not None and asked.requests.get("sample_weight") not in (None, False):
             raise ValueError(
-                f"Expected a transformer without weights of rows, got {transformer!r}, which "
+                f"Expected a transformer without weights of rows, got {short(transformer)}, which "
                 f"requests sample_weight for {method}. Every row counts alike here: withdraw the "
                 f"request with set_{method}_request(sample_weight=False)."
             )

@@ -17,7 +17,7 @@ import numpy as np
 from .. import _checkpoint
 from .._federation import fingerprint, little_endian
 from .._history import History
-from .._messages import naming
+from .._messages import naming, short
 from .._parameters import check_number, parameters_of
 from ._base import ServerState
 from ._run_state import RunState, initialise
@@ -170,7 +170,7 @@ def check_checkpoint_parameters(estimator):
 
 def _check_path(path):
     if not (isinstance(path, str) or hasattr(path, "__fspath__")):
-        raise TypeError(f"Expected checkpoint to be a path or None, got {path!r}.")
+        raise TypeError(f"Expected checkpoint to be a path or None, got {short(path)}.")
     # These functions of os.path return False where those of Path may raise.
     if not os.path.isdir(Path(path).parent):
         raise ValueError(
