@@ -13,7 +13,6 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.mixture import GaussianMixture
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._federation import offsets_of
@@ -21,6 +20,7 @@ from ._input.clients import check_rows, together
 from ._input.sample_weight import check_row_weights
 from ._input.tables import is_client_list
 from ._parameters import check_counts
+from ._random import random_numbers
 from ._rows import in_blocks
 from ._typing import (
     ByClient,
@@ -248,7 +248,7 @@ class FittedMixture(
         """
         check_is_fitted(self)
         check_counts(n_samples=n_samples)
-        rng = check_random_state(self.random_state)
+        rng = random_numbers(self.random_state)
         counts = rng.multinomial(n_samples, self.weights_)
         y, offsets = np.repeat(np.arange(len(counts)), counts), offsets_of(counts)
         rows = rng.standard_normal((n_samples, self.n_features_in_))

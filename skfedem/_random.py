@@ -18,6 +18,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import check_random_state
 
+from ._messages import short
+
 # What a stream is for. Two purposes never share numbers.
 PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
 
@@ -30,10 +32,29 @@ _GROUP = 1024
 _LARGE = 512
 
 
+def random_numbers(random_state):
+    """What ``check_random_state`` of scikit-learn gives; its errors name no parameter.
+
+    Raises
+    ------
+    ValueError
+    """
+    try:
+        return check_random_state(random_state)
+    except (TypeError, ValueError) as error:
+        advice = "Give an integer to have the same numbers again."
+        if isinstance(random_state, np.random.Generator):
+            advice = "Give an integer that it draws, as generator.integers(2**32)."
+        raise ValueError(
+            "Expected random_state to be an integer from 0 to 2**32 - 1, a "
+            f"numpy.random.RandomState or None, got {short(random_state)}. {advice}"
+        ) from error
+
+
 def seeds_of_runs(random_state, n_runs):
     """Seeds of runs, a list of int, from an estimator's ``random_state``."""
     largest = np.iinfo(np.int32).max
-    return check_random_state(random_state).randint(largest, size=n_runs).tolist()
+    return random_numbers(random_state).randint(largest, size=n_runs).tolist()
 
 
 def generator(seed, purpose, round_index=0, position=0, kind=0):

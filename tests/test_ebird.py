@@ -656,7 +656,7 @@ def test_why_there_is_nothing(tmp_path):
         (dict(species=["Mallard"]), TypeError, r"species .* string, got \['Mallard'\]. Pass its"),
         (dict(by=None), TypeError, "by .* string, got None. Pass 'observer' or"),
         (dict(sampling_path=["a"]), TypeError, r"sampling_path to be a path, got \['a'\]"),
-        (dict(random_state="x"), ValueError, "'x' cannot be used to seed"),
+        (dict(random_state="x"), ValueError, "random_state to be an integer .*, got 'x'"),
         (dict(start="spring"), ValueError, "start .*'2000-01', got 'spring'"),
         (dict(end=""), ValueError, "end .*'2000-01', got ''"),
         (dict(start=[2020]), ValueError, r"start .*got \[2020\]"),

@@ -1,5 +1,6 @@
 """Parameters: numbers, names, compressors and starts that are refused, and what stands for them."""
 
+import copy
 import re
 import warnings
 from fractions import Fraction
@@ -8,10 +9,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from refusals import CLIENTS, GOOD, OWNERS, X, assert_unchanged, check_refused, fitted_attributes
+from refusals import (
+    CLIENTS,
+    FITTED,
+    GOOD,
+    OWNERS,
+    X,
+    assert_unchanged,
+    check_refused,
+    fitted_attributes,
+)
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
 from skfedem.compression import RandK
-from skfedem.datasets import make_federated_mixture, split_clients
+from skfedem.datasets import (
+    make_fedem_mixture,
+    make_federated_mixture,
+    make_site_counts,
+    split_clients,
+)
 from skfedem.participation import draw_active
 from skfedem.preprocessing import FederatedPCA, PerClient
 
@@ -197,6 +212,34 @@ def test_switches_are_true_or_false(name, value):
 def test_something_must_bound_the_fit():
     says = ["max_iter or max_epochs", "None for both", "Give one"]
     check_refused(ValueError, says, CLIENTS, max_iter=None)
+
+
+# ---- seeds
+
+SEEDED = {
+    "a mixture": lambda seed: FederatedGaussianMixture(random_state=seed).fit(CLIENTS),
+    "rows of a mixture": lambda seed: copy.copy(FITTED).set_params(random_state=seed).sample(2),
+    "an imputer": lambda seed: FederatedMatrixImputer(random_state=seed).fit(X),
+    "a search": lambda seed: FederatedMatrixImputerCV(random_state=seed).fit(X),
+    "clients": lambda seed: split_clients(X, 3, random_state=seed),
+    "a simulated mixture": lambda seed: make_federated_mixture(random_state=seed),
+    "the paper's mixture": lambda seed: make_fedem_mixture(random_state=seed),
+    "counts": lambda seed: make_site_counts(random_state=seed),
+}
+NO_SEEDS = [
+    (-1, "got -1. Give an integer"),
+    (np.int64(2**32), "got 4294967296. Give an integer"),
+    ("x", "got 'x'. Give an integer"),
+    (np.random.default_rng(0), "got Generator.* that it draws"),
+]
+
+
+@pytest.mark.parametrize("case", SEEDED)
+@pytest.mark.parametrize(("seed", "got"), NO_SEEDS)
+def test_what_is_no_seed(case, seed, got):
+    expected = r"Expected random_state to be an integer from 0 to 2\*\*32 - 1, .* or None, "
+    with pytest.raises(ValueError, match=expected + got):
+        SEEDED[case](seed)
 
 
 # ---- how messages show what they got

@@ -7,11 +7,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch
 
 from .._messages import plural, warn
 from .._optional import check_installed
 from .._parameters import check_choice, check_counts, check_switch
+from .._random import random_numbers
 from .._typing import FilePath, Seed
 from ._ebird_files import CELL, EBirdFiles, one_per_event, one_per_group
 
@@ -174,7 +175,7 @@ def read_ebird(
     check_counts(chunk_rows=chunk_rows)
     if n_clients is not None:
         check_counts(n_clients=n_clients)
-    check_random_state(random_state)
+    random_numbers(random_state)
     files = EBirdFiles(
         "OBSERVER ID" if by == "observer" else by,
         freq,
@@ -307,7 +308,7 @@ def _federate(files, cells, n_clients, random_state):
                 f"entries in {files.member_column!r}, got {n_clients}. Lower n_clients."
             )
         client_ids = np.arange(n_clients)
-        member_clients = check_random_state(random_state).permutation(member_clients % n_clients)
+        member_clients = random_numbers(random_state).permutation(member_clients % n_clients)
     triplets = np.column_stack([sites, cells[:, 1] - first, cells[:, 3]])
     owners = member_clients[members]
     order = np.lexsort((*triplets.T[::-1], owners))

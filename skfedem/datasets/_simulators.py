@@ -6,10 +6,11 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch
 
 from .._messages import short
 from .._parameters import check_choice, check_counts, check_number, takes_python_numbers
+from .._random import random_numbers
 from .._typing import CovarianceType, Seed
 from ._splits import client_labels, equal_sizes, fill_up, split_by
 
@@ -108,7 +109,7 @@ def make_federated_mixture(
     [1. 0. 0.]
     """
     _check_sizes(n_clients, n_components, heterogeneity)
-    rng = check_random_state(random_state)
+    rng = random_numbers(random_state)
     mixture = _draw_mixture(n_features, n_components, covariance_type, separation, weights, rng)
     return _simulate(n_clients, n_samples, mixture, heterogeneity, rng)
 
@@ -177,7 +178,7 @@ def make_fedem_mixture(
         covariance_type="tied",
     )
     _check_sizes(n_clients, 2, heterogeneity)
-    rng = check_random_state(random_state)
+    rng = random_numbers(random_state)
     return _simulate(n_clients, n_samples, mixture, heterogeneity, rng)
 
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import expit
-from sklearn.utils import Bunch, check_random_state
+from sklearn.utils import Bunch
 
 from .._parameters import (
     check_choice,
@@ -17,6 +17,7 @@ from .._parameters import (
     check_positive,
     takes_python_numbers,
 )
+from .._random import random_numbers
 from .._typing import FamilyName, Seed
 
 _GROUPINGS = ("random", "region")
@@ -180,7 +181,7 @@ def make_site_counts(
     n_samples = _n_observations(observed, n_sites * n_months)
     n_observers = _check_observers(n_observers, n_samples, n_clients)
 
-    rng = check_random_state(random_state)
+    rng = random_numbers(random_state)
     truth = _draw_truth(
         (n_sites, n_months),
         rank,

@@ -9,12 +9,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import column_or_1d
 
 from .._compat import rows_of
 from .._input.client_labels import refuse_partial_order
 from .._input.tables import missing_labels, unmasked
 from .._parameters import check_choice, check_counts, check_positive, takes_python_numbers
+from .._random import random_numbers
 from .._typing import IntArray, Seed
 
 _SCHEMES = ("iid", "label", "dirichlet", "size")
@@ -115,7 +116,7 @@ def client_labels(
             f"Expected at least n_clients * min_rows = {n_clients} * {min_rows} = "
             f"{n_clients * min_rows} rows, got {n_samples}. Lower n_clients or min_rows."
         )
-    rng = check_random_state(random_state)
+    rng = random_numbers(random_state)
     if scheme == "iid":
         labels = np.repeat(np.arange(n_clients), equal_sizes(n_samples, n_clients))
         return rng.permutation(labels)
