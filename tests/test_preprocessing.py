@@ -473,6 +473,13 @@ def test_a_column_that_nobody_observed_is_left_as_it_is():
     assert_allclose(scaler.transform(X)[:, 1], X[:, 1], rtol=1e-15)
 
 
+def test_many_columns_that_nobody_observed_are_not_all_named():
+    with pytest.warns(UserWarning) as caught:
+        FederatedStandardScaler().fit([np.full((2, 1000), np.nan)])
+    told = "No client has a value in 1000 columns, 0, 1, 2, 3, 4, ...: left as they are."
+    assert str(caught[0].message).startswith(told)
+
+
 def test_float32_rows_may_have_holes():
     # Warnings are errors: that of a bound of 1e150, in float32.
     rows = np.where(X > 1, np.nan, X).astype(np.float32)
@@ -1175,6 +1182,13 @@ def test_what_is_not_row_wise_is_refused():
     fitted = PerClient(FunctionTransformer(lambda table: table[:3])).fit([rows, rows])
     with pytest.raises(ValueError, match="client 0: Expected a row for each of the 6 rows, got 3"):
         fitted.transform([rows, rows])
+
+
+def test_what_gives_no_table_is_refused():
+    fitted = PerClient(FunctionTransformer(lambda table: None)).fit(CLIENTS)
+    says = "client 0: Expected a row for each of the .* rows, got a NoneType from FunctionTransf"
+    with pytest.raises(ValueError, match=says):
+        fitted.transform(CLIENTS)
 
 
 def test_stateless_transformers_check_every_client():

@@ -342,6 +342,7 @@ def test_the_largest_means_are_the_largest_whole_numbers():
         (dict(n_observers=9), ValueError, "got 10 clients, 9 observers and 1800 observations"),
         (dict(n_observers=1801), ValueError, "1801 observers and 1800 observations. Lower"),
         (dict(observed=9), ValueError, "got 10 clients, 10 observers and 9 observations"),
+        (dict(observed=1), ValueError, "got 10 clients, 10 observers and 1 observation. Lower"),
         (
             dict(intercept=100.0),
             ValueError,

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import expit
 from sklearn.utils import Bunch
 
+from .._messages import plural
 from .._parameters import (
     check_choice,
     check_counts,
@@ -227,8 +228,9 @@ def _check_observers(n_observers, n_samples, n_clients):
     if not n_clients <= n_observers <= n_samples:
         raise ValueError(
             "Expected at least one observer for each client and one observation for each observer, "
-            f"got {n_clients} clients, {n_observers} observers and {n_samples} observations. Lower "
-            "n_clients or n_observers, or raise observed."
+            f"got {plural(n_clients, 'client')}, {plural(n_observers, 'observer')} and "
+            f"{plural(n_samples, 'observation')}. Lower n_clients or n_observers, or raise "
+            "observed."
         )
     return n_observers
 

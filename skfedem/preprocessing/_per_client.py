@@ -208,9 +208,10 @@ class PerClient(
         if len(getattr(X, "shape", (0, 0))) == 2:  # else the transformer says what is wrong
             validate_data(self, X, skip_check_array=True, reset=False)
         new = self.transformer_.transform(X)
-        if hasattr(X, "shape") and np.shape(new)[0] != X.shape[0]:
+        if hasattr(X, "shape") and np.shape(new)[:1] != X.shape[:1]:
+            got = np.shape(new)[0] if np.shape(new) else f"a {type(new).__name__}"
             raise ValueError(
-                f"Expected a row for each of the {X.shape[0]} rows, got {np.shape(new)[0]} from "
+                f"Expected a row for each of the {X.shape[0]} rows, got {got} from "
                 f"{type(self.transformer_).__name__}. It has to treat rows one by one."
             )
         return new

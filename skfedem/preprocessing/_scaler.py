@@ -162,9 +162,12 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         )
         unseen = np.flatnonzero(counts == 0)
         if len(unseen):
+            names = ", ".join(map(str, unseen[:5])) + ", ..." * (len(unseen) > 5)
+            columns = f"column {names}: left as it is"
+            if len(unseen) > 1:
+                columns = f"{len(unseen)} columns, {names}: left as they are"
             warn(
-                f"No client has a value in column {', '.join(map(str, unseen))}: left as it is. "
-                "Drop such columns.",
+                f"No client has a value in {columns}. Drop such columns.",
                 UserWarning,
             )
         return self
