@@ -639,6 +639,28 @@ BAD = {
         TypeError,
         ["single entries", "dia_array in the table of client 0", "padding"],
     ),
+    "columns of zeros": (
+        [MATRICES[0], pd.DataFrame.sparse.from_spmatrix(sparse_of(MATRICES[0]))],
+        {},
+        TypeError,
+        [
+            r"client 1, got Sparse\[float64, .*0\]",
+            r"sparse.to_coo\(\) if",
+            r"sparse.to_dense\(\) if",
+        ],
+    ),
+    "one table of columns of zeros": (
+        pd.DataFrame({"may": pd.arrays.SparseArray([1, 0])}),
+        {},
+        TypeError,
+        [r"cells, got Sparse\[int64, 0\]"],
+    ),
+    "a marker that no float holds": (
+        MATRICES[0],
+        {"missing_values": 10**400},
+        ValueError,
+        ["missing_values to be a number that a float holds, got an integer of 401 digits"],
+    ),
     "blocks": (sparse.bsr_matrix(np.ones((4, 4)), blocksize=(2, 2)), {}, TypeError, ["blocks"]),
     "a sparse vector": (
         [sparse.coo_array(np.ones(3))],
@@ -688,6 +710,14 @@ def test_a_sparse_cube_is_refused():
     except TypeError:
         pytest.skip("scipy < 1.15 has no such thing")
     check_refused(ValueError, ["2-D sparse matrix", r"got 3 dimensions\. "], cube)
+
+
+def test_sparse_columns_filled_with_the_marker():
+    unknown = pd.DataFrame(MATRICES[0]).astype(pd.SparseDtype(float, NAN))
+    zeros = pd.DataFrame.sparse.from_spmatrix(sparse.coo_array([[1.0, 0], [0, 2]]))
+    for wrap in (lambda table: table, lambda table: [table]):
+        assert_array_equal(cells_of(wrap(unknown)).values, [2, 0, 5])
+        assert_array_equal(cells_of(wrap(zeros), missing_values=0).values, [1, 2])
 
 
 def test_infinity_is_left_out_where_nothing_can_be_marked():

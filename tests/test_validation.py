@@ -251,6 +251,11 @@ BAD_TABLES = {
         ValueError,
         ["2 numbers in row 0 and 1 number in row 1 of the table of client 1", "same columns"],
     ),
+    "rows in rows": (
+        [CLIENTS[0], [[1, [2, 3]], [4, 5]]],
+        ValueError,
+        [r"Expected a 2-D table for client 1: .*inhomogeneous [^.]*\. Give a list"],
+    ),
     "uneven rows of one table": (
         [[1.0, 2.0], [3.0, 4.0], [5.0]],
         ValueError,

@@ -56,6 +56,21 @@ def client_table(table, whose):
     return array
 
 
+def refuse_filled_columns(table, missing, where=""):
+    """Raise for sparse columns of pandas that hold a number where nothing is stored.
+
+    In a matrix of scipy.sparse, from which they may be made, these cells are missing.
+    """
+    for dtype in table.dtypes if hasattr(table, "columns") and hasattr(table, "dtypes") else ():
+        fill = getattr(dtype, "fill_value", missing)
+        if not (is_missing(fill) or fill == missing):
+            raise TypeError(
+                f"Expected sparse columns filled with what marks missing cells{where}, got "
+                f"{dtype}. Give X.sparse.to_coo() if cells that are not stored are missing, or "
+                "X.sparse.to_dense() if they were observed."
+            )
+
+
 def as_coo(matrix, where=""):
     """A sparse matrix in COO format, entry for entry."""
     kind = type(matrix).__name__

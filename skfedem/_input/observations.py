@@ -20,6 +20,7 @@ from .matrices import (
     as_numbers,
     client_table,
     no_numbers,
+    refuse_filled_columns,
     refuse_no_numbers,
 )
 from .table_labels import check_same_labels, is_frame
@@ -70,6 +71,8 @@ def observations_of_list(estimator, X, shape, missing, rows):
         pieces = _from_triplets(tables, shape, missing, " of client {}")
         given = [None if _is_triplets(table) else table for table in tables]
     else:
+        for k, table in enumerate(X):
+            refuse_filled_columns(table, missing, f" in the table of client {k}")
         _check_alike(tables, rows)
         check_same_labels(X, rows)
         shape, given = tables[0].shape[-2:], X
@@ -97,6 +100,7 @@ def observations_of_table(estimator, X, clients, missing, *, reset):
     if reset:
         refuse_vectors(X, clients)
     table = _one_table(estimator, X, reset)
+    refuse_filled_columns(X, missing)
     codes, values = _observed(table, missing)
     given = X if is_frame(X) else table
     if clients is None:

@@ -154,7 +154,7 @@ def client_rows(table, k):
         array = np.asarray(table)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected a 2-D table for client {k}, got {error}. {GIVE_TABLES}"
+            f"Expected a 2-D table for client {k}: {str(error).rstrip('.')}. {GIVE_TABLES}"
         ) from error
     expected = f"Expected a 2-D table (rows by features) for client {k}"
     check_dimensions(table, array, (2,), expected, GIVE_TABLES)
