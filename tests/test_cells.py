@@ -655,6 +655,12 @@ BAD = {
         TypeError,
         [r"cells, got Sparse\[int64, 0\]"],
     ),
+    "rows in rows": (
+        [MATRICES[0], [[1, [2, 3], 4]]],
+        {},
+        ValueError,
+        [r"numbers in the table of client 1: .*inhomogeneous [^.]*\. Names of sites"],
+    ),
     "a marker that no float holds": (
         MATRICES[0],
         {"missing_values": 10**400},

@@ -115,7 +115,8 @@ def refuse_no_numbers(array, where=""):
 
 def no_numbers(table, error, where=""):
     """Message for a table that as_numbers could not read; NumPy's error says why."""
-    return f"Expected numbers{where}: {error}{_first_without_numbers(table)}. {HOW_NUMBERS}"
+    why = f"{str(error).rstrip('.')}{_first_without_numbers(table)}"
+    return f"Expected numbers{where}: {why}. {HOW_NUMBERS}"
 
 
 def _first_without_numbers(table):
