@@ -156,10 +156,11 @@ def sample_weight_of(values, offsets):
     # One running sum over all clients, scaled so that none is large or small beside the others.
     # Powers of two change no digit.
     exponents = np.repeat(np.frexp(totals)[1], lengths)
-    running = np.cumsum(np.ldexp(values, -exponents))
+    running = np.ldexp(values, -exponents)
+    np.cumsum(running, out=running)
     before = np.concatenate([[0.0], running[offsets[1:-1] - 1]])
-    cumulative = np.ldexp(running - np.repeat(before, lengths), exponents)
-    return SampleWeight(values, totals, cumulative)
+    running -= np.repeat(before, lengths)
+    return SampleWeight(values, totals, cumulative=np.ldexp(running, exponents, out=running))
 
 
 def fingerprint(federation):

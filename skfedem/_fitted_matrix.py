@@ -32,6 +32,8 @@ from .models.low_rank_theta import LowRank, Theta, at
 from .models.main_effects import LEAST_PENALTY, Effects
 from .models.row_regression import fit_rows
 
+# Cells of a dense matrix that are computed at once.
+_COMPUTED_TOGETHER = 2**18
 # Numbers of a list that are scored at once, so that little memory is needed beyond them.
 _SCORED_TOGETHER = 2**20
 
@@ -222,18 +224,21 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return Theta(effects, low_rank)
 
     def _means(self, theta, largest):
-        """Means of cells; ``largest`` is the largest θ of an observed one, for each row."""
+        """Means of cells, in place of θ; ``largest`` is that of an observed one, for each row."""
         if self._fitted_family == "poisson":
             warn_of_means(theta, largest)
-        return self._family().mean(theta)
+        for own in _in_parts(theta):
+            theta[own] = self._family().mean(theta[own])
+        return theta
 
     def _dense(self, theta, rows=slice(None), columns=slice(None)):
         """θ of some rows and columns, as a matrix."""
         effects, low_rank = theta
         scaled = low_rank.left[rows] * low_rank.singular_values
-        natural = effects.rows[rows][:, None] + effects.columns[columns]
-        natural += effects.intercept
-        natural += scaled @ low_rank.right[columns].T
+        natural = scaled @ low_rank.right[columns].T
+        of_rows, of_columns = effects.rows[rows], effects.columns[columns]
+        for own in _in_parts(natural):
+            natural[own] += of_rows[own, None] + of_columns + effects.intercept
         return natural
 
     def _for_tables(self):
@@ -339,6 +344,12 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
             total += self._scored_cells(theta, cells)
         return total
+
+
+def _in_parts(matrix):
+    """Runs of rows of a matrix, a few at a time: beside a dense one, little memory is needed."""
+    n_rows = max(1, _COMPUTED_TOGETHER // max(1, matrix.shape[1]))
+    return [slice(first, first + n_rows) for first in range(0, len(matrix), n_rows)]
 
 
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:

@@ -34,7 +34,7 @@ from ._typing import (
 )
 from .models.covariances import MATRICES
 
-# Doubles that are held beside rows and answers.
+# Doubles of the rows that are answered at once; on the way, some four times as many are held.
 _BLOCK = 2**20
 # Standard deviations whose squares, and sums of them, are within the range of doubles.
 _FARTHEST = 1e150

@@ -191,13 +191,15 @@ def warn_of_means(theta, largest):
 
     ``largest`` is the largest θ of a cell that was observed, in each row or in the fit.
     """
-    largest, told = np.clip(largest, 0.0, MAX_LOG_MEAN), np.minimum(theta, MAX_LOG_MEAN)
-    is_far = told > largest[:, None] + np.log(_EXTRAPOLATED)
-    if (theta > MAX_LOG_MEAN)[~is_far].any():
+    largest = np.clip(largest, 0.0, MAX_LOG_MEAN)
+    bound = largest + np.log(_EXTRAPOLATED)
+    bound[bound >= MAX_LOG_MEAN] = np.inf  # means are told up to there
+    is_far = theta > bound[:, None]
+    if ((theta > MAX_LOG_MEAN) & ~is_far).any():
         warn_of_guard(theta)
     if not is_far.any():
         return
-    farthest = np.where(is_far, told, -np.inf)
+    farthest = np.where(is_far, np.minimum(theta, MAX_LOG_MEAN), -np.inf)
     row, top = int(farthest.max(axis=1).argmax()), farthest.max()
     warn(
         f"The fitted means of {is_far.sum()} of {theta.size} cells, up to {np.exp(top):.3g}"

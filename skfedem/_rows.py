@@ -93,8 +93,15 @@ class ReorderedRows:
 
 def in_blocks(rows, n_rows, answer):
     """Answer to rows, some at a time: a function that gives a row, or a number, for each row."""
-    blocks = (rows[first : first + n_rows] for first in range(0, len(rows), n_rows))
-    return np.concatenate([answer(block) for block in blocks])
+    first = answer(rows[:n_rows])
+    if len(rows) <= n_rows:
+        return first
+    # Not of all blocks joined: answers would be held twice.
+    answers = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+    answers[:n_rows] = first
+    for start in range(n_rows, len(rows), n_rows):
+        answers[start : start + n_rows] = answer(rows[start : start + n_rows])
+    return answers
 
 
 def precision_of(rows):

@@ -6,20 +6,23 @@ import subprocess
 import sys
 import threading
 from contextvars import ContextVar
+from functools import partial
 from itertools import pairwise
 from time import sleep
 
 import numpy as np
 import pytest
 from joblib import Parallel, cpu_count, delayed, parallel_config
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import coo_array
 from sklearn.base import BaseEstimator
 from threadpoolctl import threadpool_limits
 
 from problems import assert_same_fit
-from skfedem import FederatedGaussianMixture, _fitted_mixture, _parallel
-from skfedem._federation import Federation
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _fitted_mixture, _parallel
+from skfedem._federation import Federation, sample_weight_of
 from skfedem._input import clients as input_clients
+from skfedem._input.client_labels import grouped
 from skfedem._input.clients import check_clients
 from skfedem._input.tables import is_mapped
 from skfedem._parallel import Workers, n_workers
@@ -198,12 +201,12 @@ def test_answers_about_a_file_take_no_more_memory_than_they_are(tmp_path, monkey
     X = np.random.default_rng(0).integers(100, size=(400_000, 8), dtype=np.int16)
     file = mapped(tmp_path, X)
     start = {"weights_init": [0.5, 0.5], "means_init": np.tile([[30], [70]], 8)}
-    pca = FederatedPCA(2).fit(X[:1000])
+    pca = FederatedPCA(4).fit(X[:1000])
     gm = fitted(X[:1000], **start, covariance_type="diag", max_iter=2)
-    # As doubles, the table would take 26 MB. An answer is held twice while its blocks are joined;
-    # a block of a PCA has 2 MB of rows, and as much again once they are centred, and in between.
-    for answer, n_numbers in ((gm.predict, 1), (pca.transform, 2)):
-        assert peak_memory(answer, file) < 2 * 8 * n_numbers * len(X) + 2**23
+    # As doubles, the table would take 26 MB. A block of a PCA has 2 MB of rows, and as much again
+    # once they are centred, and in between; a block of a mixture has half a megabyte.
+    for answer, n_numbers in ((gm.predict, 1), (gm.predict_proba, 2), (pca.transform, 4)):
+        assert peak_memory(answer, file) < 8 * n_numbers * len(X) + n_numbers * 2**21
         assert_array_equal(answer(file[:50]), answer(X[:50]))
     assert FederatedStandardScaler().fit(file).transform(file[:5]).dtype == np.float64
 
@@ -273,6 +276,61 @@ def test_who_goes_on_from_controls_or_keeps_the_best_holds_no_more_of_them(case,
     controls = 8 * n_clients * size * (1 + d + d * (d + 1) // 2)
     # A quarter of one for data and sums of each client, and 6 MB for blocks, which do not grow.
     assert peak < (n_arrays + 0.25) * controls + 6 * 2**20
+
+
+def test_clients_of_integers_become_doubles_once():
+    X = np.random.default_rng(0).integers(100, size=(100_000, 8), dtype=np.int16)
+    for n_clients in (1, 20):
+        clients = np.split(X, n_clients)
+        peak = peak_memory(check_clients, BaseEstimator(), clients)
+        assert peak < 1.2 * 8 * X.size
+        rows = check_clients(BaseEstimator(), clients).rows
+        assert rows.dtype == np.float64
+        assert_array_equal(rows, X)
+
+
+def test_little_memory_is_needed_beside_labels_and_weights_of_rows():
+    n_rows = 400_000
+    names = np.array(["a", "b"], dtype=object).repeat(n_rows // 2)
+    # Two truth values a row, where labels are compared.
+    assert peak_memory(grouped, names, n_rows) < 2.5 * n_rows
+    weights = np.random.default_rng(0).uniform(0.1, 1, n_rows)
+    # Running sums, 8 bytes a row, with powers of two, and with what came before each client.
+    peak = peak_memory(sample_weight_of, weights, np.array([0, n_rows // 2, n_rows]))
+    assert peak < 21 * n_rows
+
+
+def test_single_precision_is_standardised_without_a_copy_in_double_precision():
+    X = np.random.default_rng(0).normal(size=(400_000, 4)).astype(np.float32)
+    for order in "CF":
+        rows = np.asarray(X, order=order)
+        scaler = FederatedStandardScaler().fit(rows)
+        for answer in (scaler.transform, scaler.inverse_transform):
+            assert peak_memory(answer, rows) < X.nbytes + 6 * 2**20
+            assert_array_equal(answer(rows)[-99:], answer(rows[-99:]))
+
+
+def test_rows_are_restored_from_their_components_without_a_copy_of_these():
+    X = np.random.default_rng(0).normal(size=(200_000, 6))
+    pca = FederatedPCA().fit(X)
+    assert peak_memory(pca.inverse_transform, X) < X.nbytes + 2**20
+
+
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
+def test_a_dense_matrix_of_means_is_held_once(family):
+    n_rows, n_columns = 4000, 500
+    rng = np.random.default_rng(0)
+    cells = coo_array((np.ones(2000), (rng.integers(n_rows, size=2000), np.arange(2000) % 500)))
+    cells.resize(n_rows, n_columns)
+    cells.sum_duplicates()
+    cells.data[::2] = 0.0
+    cells.data[1::2] = 1.0
+    imputer = FederatedMatrixImputer(1, family=family, max_iter=3).fit(cells)
+    # Truth values on the way: whether means are far above what was observed.
+    for answer in (imputer.fitted_mean, partial(imputer.transform, cells)):
+        assert peak_memory(answer) < (8 + 3.5) * n_rows * n_columns + 7 * 2**20
+    part = imputer.fitted_mean(rows=[5, 6], columns=[7])
+    assert_allclose(imputer.fitted_mean()[5:7, 7:8], part, rtol=1e-12)
 
 
 # ---- setting up

@@ -173,9 +173,9 @@ def _from_list(estimator, X, allow_nan):
     check_columns(estimator, X, [table.shape for table in tables])
     offsets = offsets_of([len(table) for table in tables])
     if len(tables) == 1:
-        rows = tables[0]
+        rows = _as_floats(tables[0])
     elif any(is_mapped(table) for table in tables):
-        rows = JoinedRows(tables)
+        rows = JoinedRows([_as_floats(table) for table in tables])
     else:
         dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
         rows = np.concatenate(tables, dtype=dtype)
@@ -183,6 +183,12 @@ def _from_list(estimator, X, allow_nan):
         rows, lambda row: f" of client {owners_of(offsets, row)}", offsets, allow_nan=allow_nan
     )
     return ClientData(rows, offsets, np.arange(len(tables)))
+
+
+def _as_floats(table):
+    """Rows as float32 or float64; those of a file, when they are read."""
+    is_ready = is_mapped(table) or table.dtype in (np.float32, np.float64)
+    return table if is_ready else table.astype(np.float64)
 
 
 def check_columns(estimator, X, shapes):

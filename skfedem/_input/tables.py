@@ -139,7 +139,7 @@ def refuse_sparse(table, whose, dense=".toarray()"):
 
 
 def client_rows(table, k):
-    """One client's rows as a 2-D array of float32 or float64."""
+    """One client's rows as a 2-D array of real numbers, mostly of float32 or float64."""
     if issparse(table):
         refuse_sparse(table, f" for client {k}")
     refuse_sparse_columns(table, f" for client {k}")
@@ -197,13 +197,13 @@ def check_dimensions(table, array, allowed, expected, advice):
 
 
 def _as_numbers(table, array, whose):
-    """A table's array as float64; mapped integers are left as they are until they are read."""
+    """A table's array as numbers; integers stay as they are until they are stacked, or read."""
     try:
         if array.dtype.kind in NO_NUMBERS:
             raise ValueError(f"got dtype {array.dtype}")
         if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
             return table.to_numpy(np.float64, na_value=np.nan)
-        return array if is_mapped(array) else array.astype(np.float64)
+        return array if array.dtype.kind in "biuf" else array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         refuse_text(table, f" in {whose}")
         raise ValueError(f"Expected numbers in {whose}: {error}. {_ENCODE}") from error
@@ -350,7 +350,8 @@ def is_missing(label):
 def missing_labels(labels):
     """Positions at which an array of labels has a missing one."""
     if labels.dtype.kind in {"O", "T"}:  # a missing string equals itself in an array of strings
-        return np.flatnonzero([is_missing(label) for label in labels.tolist()])
+        # Not of a list, which would take eight bytes a row.
+        return np.flatnonzero(np.fromiter(map(is_missing, labels.flat), bool, len(labels)))
     return np.flatnonzero(labels != labels)
 
 

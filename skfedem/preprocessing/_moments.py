@@ -102,6 +102,11 @@ def n_rows_for_products(n_features):
     return max(n_features, _NUMBERS_AT_ONCE // n_features)
 
 
+def n_rows_of_sums(n_features):
+    """How many rows to take at once, where there are no products."""
+    return max(64, _NUMBERS_AT_ONCE // n_features)
+
+
 def _sums_about(federation, center, scatter):
     """Sums over all rows: of ones, of ``rows - center`` and of its squares or products.
 
@@ -112,7 +117,7 @@ def _sums_about(federation, center, scatter):
     incomplete = np.zeros(federation.n_clients, dtype=bool)
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
     moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
-    n_rows = n_rows_for_products(d) if scatter == "products" else max(64, _NUMBERS_AT_ONCE // d)
+    n_rows = n_rows_for_products(d) if scatter == "products" else n_rows_of_sums(d)
     for group, rows, lengths, _ in read(federation, np.arange(federation.n_clients), n_rows):
         y = rows - center
         counts += len(y)

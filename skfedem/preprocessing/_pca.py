@@ -251,7 +251,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         axes = self.components_
         if self.whiten:
             axes = np.sqrt(self.explained_variance_)[:, None] * axes
-        old = scores.astype(np.float64) @ axes
+        old = scores.astype(np.float64, copy=False) @ axes
         old += self._mean_rest
         old += self.mean_
         return old.astype(scores.dtype, copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -15,10 +16,10 @@ from .._input.clients import check_rows, store, together
 from .._input.tables import is_client_list
 from .._messages import warn
 from .._parameters import check_switch
-from .._rows import precision_of
+from .._rows import in_blocks, precision_of
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
 from ._fitted import check_transformed, read_clients
-from ._moments import only_counts, pooled_moments
+from ._moments import n_rows_of_sums, only_counts, pooled_moments
 
 _EPS = np.finfo(np.float64).eps
 
@@ -196,13 +197,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         if is_client_list(X):
             return together(X, self.transform)
         rows = check_rows(self, X, allow_nan=True)
-        new = rows.astype(np.float64)
-        if self.with_mean:
-            new -= self.mean_
-            new -= self._mean_rest
-        if self.with_std:
-            new /= self.scale_
-        return new.astype(precision_of(rows), copy=False)
+        return _by_precision(rows, self._standardized)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Undo ``transform``.
@@ -228,6 +223,20 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         if is_client_list(X):
             return together(X, self.inverse_transform)
         rows = check_transformed(X, self.n_features_in_, allow_nan=True)
+        return _by_precision(rows, self._restored)
+
+    def _standardized(self, rows: Any) -> FloatArray:
+        """``transform`` of some rows."""
+        new = rows.astype(np.float64)
+        if self.with_mean:
+            new -= self.mean_
+            new -= self._mean_rest
+        if self.with_std:
+            new /= self.scale_
+        return new.astype(precision_of(rows), copy=False)
+
+    def _restored(self, rows: Any) -> FloatArray:
+        """``inverse_transform`` of some rows."""
         old = rows.astype(np.float64)
         if self.with_std:
             old *= self.scale_
@@ -242,6 +251,13 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _by_precision(rows: NDArray[Any], answer: Callable[[NDArray[Any]], FloatArray]) -> FloatArray:
+    """Answer to rows; to float32 ones in blocks, as they become doubles on the way."""
+    if rows.dtype != np.float32:
+        return answer(rows)
+    return in_blocks(rows, n_rows_of_sums(rows.shape[1]), answer)
 
 
 def _is_constant(variance: FloatArray, mean: FloatArray) -> BoolArray:
