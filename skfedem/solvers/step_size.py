@@ -14,12 +14,9 @@ from math import ceil, sqrt
 from ..theory import participation_omega
 from ._base import Problem
 
-# Share of Theorem 4's bound p √n / ((1 + ω) √ω_p), whose L is unknown: control variates must
-# follow the fields while Ŝ moves. 1 failed with three clients, narrow components and "rand_k".
-_MEMORY = 0.5
-# Share of p α, with α = 1 / (1 + ω): the rate at which a control variate learns. 1 needed the
-# safeguard where clients were away.
-_LEARNING = 0.5
+# Share of p α, with α = 1 / (1 + ω), the rate at which a control variate learns, and of Theorem 4's
+# p √n / ((1 + ω) √ω_p), whose L is unknown: control variates must follow the fields while Ŝ moves.
+_FOLLOWED = 1.0
 # Where the errors of many clients cancel, steps may be larger than control variates can follow, but
 # no larger than this: 1 failed with 100 clients.
 _LARGEST_AVERAGED = 0.5
@@ -31,7 +28,7 @@ _DECAY = 0.7
 # within 0.02 nats of EM with 20 to 400 rounds (examples/benchmarks/streams.py).
 _STREAM_DECAY = 0.65
 # Factor by which a stream may be noisier than the minibatches of a fit, as its rows are read once.
-_STREAM_NOISE = 12.5
+_STREAM_NOISE = 2.5
 # Rows of a minibatch, or rounds of an inner loop: a double holds it, and its products.
 MOST_AT_ONCE = 2**52
 
@@ -65,12 +62,11 @@ def first_step_size(problem: Problem) -> float:
     bounds = [1.0]
     if omega_p > 0:
         n_clients = problem.federation.effective_n_clients
-        memory = _MEMORY * p * sqrt(n_clients) / ((1 + omega) * sqrt(omega_p))
-        learning = _LEARNING * p / (1 + omega)
+        followed = _FOLLOWED * p / (1 + omega) * min(1.0, sqrt(n_clients / omega_p))
         averaging = min(
             problem.model.averaging_bound(problem.federation) / omega_p, _LARGEST_AVERAGED
         )
-        bounds.append(max(min(memory, learning), averaging))
+        bounds.append(max(followed, averaging))
     if problem.batch_size is not None:
         noise, spider = problem.model.minibatch_bounds(
             problem.federation, problem.batch_size, omega_p
