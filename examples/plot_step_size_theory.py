@@ -280,7 +280,7 @@ for (name, swept), steps in measured.items():
 # more slowly than the bound, although the batches shrink with it as in Theorem 3.
 #
 # So the bounds are safe rather than sharp. ``step_size="auto"`` takes Theorem 4's dependence with a
-# constant from measurements, and no more than :math:`0.5\, p / (1 + \omega)`, or than
+# constant from measurements, and no more than :math:`p / (1 + \omega)`, or than
 # :math:`0.03\, n / \omega_p` where that is more and rows are many: the steps here are all longer.
 # The latter are no rule for other data, as runs are short and few, start near a solution, and are
 # of one mixture.
