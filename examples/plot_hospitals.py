@@ -258,24 +258,24 @@ print(
 )
 
 # %%
-# *What is seen*, on the diabetes patients: all settings are within 0.006 nats of each other, and
+# *What is seen*, on the diabetes patients: all settings are within 0.005 nats of each other, and
 # the cheapest sends a little more than half of what exact EM sends.
 #
 # On the heart data: in the small grid all settings are as good as each other and
-# as exact EM: their held-out log-likelihoods, -7.04 nats per patient, differ by 0.006 at most.
-# What differs is the cost. The cheapest, :math:`\gamma = 0.3` and :math:`p = 0.5` with
-# :math:`\omega = 1` or 4, which cost alike, send somewhat less than half of what exact EM sends; it
-# cannot be much less, as all hospitals send the messages before the first round in full. Half of
-# the hospitals with uncompressed messages cost more than exact EM, as smaller steps take more
-# rounds.
+# as exact EM: their held-out log-likelihoods, -7.04 nats per patient, differ by 0.004 at most.
+# What differs is the cost. The cheapest, :math:`p = 0.5` with the automatic step and
+# :math:`\omega = 1`, or with :math:`\gamma = 0.3` and :math:`\omega = 1` or 4, which cost alike,
+# send somewhat less than half of what exact EM sends; it cannot be much less, as all hospitals send
+# the messages before the first round in full. Half of the hospitals with uncompressed messages cost
+# more than exact EM, as smaller steps take more rounds.
 #
 # With ``--full`` the limits show. With a quarter of the hospitals, fits with steps of 0.5 from
 # :math:`\omega = 2` on, and with steps of 0.3 from 4 on, end nowhere, and so do, with half of them,
 # steps of 0.5 from 4 on: a hospital that was not asked is far outside what they fitted. With less
-# compression, steps of 0.5 with a quarter end 0.23 nats below the best. (Messages are so short that
-# :math:`\omega = 8` is no coarser than 4.) Short steps are best by 0.006 nats, as 400 rounds of
-# 0.03 are twelve EM iterations: stopping early helps a little with a hospital that was not asked.
-# The setting that is chosen then, steps of 0.3 with a quarter of the hospitals and
+# compression, steps of 0.5 with a quarter end 0.05 nats below the best. (Messages are so short that
+# :math:`\omega = 8` is no coarser than 4.) Short steps are best by 0.006 to 0.008 nats, as 400
+# rounds of 0.03 are twelve EM iterations: stopping early helps a little with a hospital that was
+# not asked. The setting that is chosen then, steps of 0.3 with a quarter of the hospitals and
 # :math:`\omega = 0.5`, sends a third of what exact EM sends, and fitted to all hospitals it ends
 # where exact EM does.
 
