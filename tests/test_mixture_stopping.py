@@ -453,10 +453,10 @@ def test_steps_are_looked_at_in_the_last_tenth_of_the_rounds(last, warns):
     )
 
 
-@pytest.mark.parametrize("limit, said", [(0.04, []), (0.016, ["Steps were cut from 0.05 to"])])
+@pytest.mark.parametrize("limit, said", [(0.008, []), (0.004, ["Steps were cut from 0.01 to"])])
 def test_steps_that_their_schedule_made_small_are_not_said_to_be_cut(limit, said):
-    # 0.04 is less than a tenth of the first step, but the plan itself comes to 0.05 in round 20.
-    estimator, result = outcome_of(np.ones(20), np.zeros(20), round_index=20)
+    # 0.008 is less than 1/50 of the first step, but the plan itself comes to 0.01 in round 100.
+    estimator, result = outcome_of(np.ones(100), np.zeros(100), round_index=100)
     result = result._replace(server=result.server._replace(step_limit=limit))
     wording = Wording("", left="", remedy="", otherwise=[])
     says = said_by(_warn_of_steps, estimator, result, lambda number: 1 / number, wording)

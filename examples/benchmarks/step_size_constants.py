@@ -6,7 +6,7 @@ turns; starts are random rows. Two constants are varied: that of the steps that 
 follow, in fits on all rows, and that of the steps of FedEM's minibatches. The gap is pooled EM's
 log-likelihood from the same start minus the run's after 60 epochs, in nats per row.
 
-    python examples/benchmarks/step_size_constants.py [--mixtures 40]    (ten minutes)
+    python examples/benchmarks/step_size_constants.py [--mixtures 24]    (ten minutes)
 """
 
 import argparse
@@ -88,7 +88,7 @@ def run(X, clients, start, omega, participation, batch_size):
 def main():
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mixtures", type=int, default=40)
+    parser.add_argument("--mixtures", type=int, default=24)
     n_mixtures = parser.parse_args().mixtures
     warnings.simplefilter("ignore")
     results = {}

@@ -2,8 +2,8 @@
 
 The theorems of the paper say how the step may depend on the number of clients n, ω, p and b; the
 constants in front depend on the problem and are unknown. The constants here, and those for
-minibatches in the models, were found by measurement (examples/benchmarks/step_size_grid.py; table
-in doc/step_sizes.rst).
+minibatches in the models, were found by measurement (step_size_constants.py and step_size_grid.py
+in examples/benchmarks; tables in doc/step_sizes.rst).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FOLLOWED = 1.0
 _LARGEST_AVERAGED = 0.5
 # A step of FedEM with minibatches is held until its sum is this, and decreases from then on, as
 # (rounds)^-0.7: the noise floor goes to 0 and the sum of the steps still diverges.
-_HELD = 10.0
+_HELD = 5.0
 _DECAY = 0.7
 # A stream's step falls as the share of a round's rows in all rows, to this power: 0.6 to 0.7 came
 # within 0.02 nats of EM with 20 to 400 rounds (examples/benchmarks/streams.py).
