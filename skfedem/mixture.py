@@ -434,7 +434,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         -----
         ConvergenceWarning
             When ``tol`` was not reached; when steps still left the domain of the M-step in the last
-            tenth of the rounds; when noise cut automatic steps to less than 1/50 of the first;
+            tenth of the rounds; when noise cut automatic steps to less than a tenth of their plan;
             when, in random rounds, components were left with less than half the weight of a row or
             the log-likelihood ended well below that of the start; or when the fit was stopped from
             the keyboard.

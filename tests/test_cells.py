@@ -645,8 +645,8 @@ BAD = {
         TypeError,
         [
             r"client 1, got Sparse\[float64, .*0\]",
-            r"sparse.to_coo\(\) if",
-            r"sparse.to_dense\(\) if",
+            r"sparse.to_coo\(\) makes it, if",
+            r"astype\(float\) if",
         ],
     ),
     "one table of columns of zeros": (

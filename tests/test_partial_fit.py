@@ -1094,7 +1094,8 @@ def test_compression_does_not_drown_components_when_a_feature_begins_to_vary(
             gm.partial_fit(rows[now], clients=owners[now])
     # A pass of 60 rounds ends within 0.02.
     assert gm.score(rows) > em.score(rows) - 0.05
-    assert np.count_nonzero(gm.history_["safeguarded"]) <= (how == "warm")
+    # The first steps of a warm fit may be too long.
+    assert np.count_nonzero(gm.history_["safeguarded"]) <= (1 if how == "warm" else 0)
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])

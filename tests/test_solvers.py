@@ -1,7 +1,6 @@
 """How the solvers behave: where they converge, what they count, and when they need help."""
 
 import copy
-import re
 from functools import cache, partial
 from math import ceil, sqrt
 
@@ -53,7 +52,7 @@ from skfedem.solvers.step_size import (
     first_step_size,
     stream_step_size,
 )
-from watched import interrupted, said_by
+from watched import interrupted
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 not_converged = pytest.mark.filterwarnings(
@@ -598,7 +597,7 @@ def test_a_step_too_long_for_many_statistics_spoils_no_outer_loop(n_components):
     batch_size = 5 if n_components == 5 else 10
     gm = FederatedGaussianMixture(
         **common, solver="vr_fedem", batch_size=batch_size, max_iter=None, max_epochs=60
-    ).fit(clients)  # warnings are errors: it converges, and its steps are not cut to a tenth
+    ).fit(clients)  # warnings are errors: it converges, and hardly cuts its steps
     n_cuts = np.count_nonzero(gm.history_["safeguarded"])
     assert 1 <= n_cuts <= 4
     steps = gm.history_["step_size"][1:]
@@ -673,17 +672,16 @@ def test_automatic_steps_stand_on_iris_sorted_by_label(n_clients, omega, seed):
     assert abs(gap_to_pooled_em(iris_by_label(n_clients), seed, omega, max_iter=150)) < 1e-6
 
 
-def test_features_that_are_constant_within_a_component_do_not_shorten_steps():
+def test_features_that_are_constant_within_a_component_hardly_shorten_steps():
     # Pixels that a digit never inks: variances of 0, which noise makes negative.
     images, digits = load_digits(return_X_y=True)
     gm = FederatedGaussianMixture(
         4, covariance_type="diag", omega=1.0, participation=0.5, max_iter=40, random_state=0
     )
-    gm.set_params(step_size=0.13)  # half of the automatic one
-    with pytest.warns(ConvergenceWarning, match="Not converged"):
-        gm.fit(images[:600], clients=digits[:600])
-    assert not gm.history_["safeguarded"].any()
-    assert len(set(gm.history_["step_size"][1:])) == 1
+    for step_size, most in ((0.13, 0), ("auto", 1)):  # "auto" is twice as long
+        with pytest.warns(ConvergenceWarning, match="Not converged"):
+            gm.set_params(step_size=step_size).fit(images[:600], clients=digits[:600])
+        assert np.count_nonzero(gm.history_["safeguarded"]) <= most
 
 
 @pytest.mark.parametrize("seed", [0, 2])
@@ -711,6 +709,7 @@ def test_an_outlier_does_not_destroy_a_shared_covariance(seed):
     )
     exact = clone(start).fit(rows, clients=clients)
     noisy = clone(start).set_params(omega=0.5, participation=0.1, max_iter=250)
+    # (A little later one of them converges.)
     with pytest.warns(ConvergenceWarning, match="Not converged"):
         noisy.fit(rows, clients=clients)
     # Compressed in units that know nothing of the distance to the outlier, these two end 1e7 nats
@@ -981,29 +980,31 @@ def test_compression_spares_narrow_and_rare_components(rows_of, seed):
 
 
 def long_run_with_three_rare_rows():
-    """Rows, a start, a run of 4,000 noisy rounds, and what it warned of."""
+    """Rows, a start, and a run of 4,000 noisy rounds."""
     rows, start = with_a_rare_cluster(0, n_rows=3)
     gm = FederatedGaussianMixture(2, **NOISY, **start, max_iter=4000, random_state=0)
-    said = said_by(gm.set_params(eval_every=2000).fit, rows, clients=SIX_CLIENTS)
-    return rows, start, gm, said
+    return rows, start, gm.set_params(eval_every=2000).fit(rows, clients=SIX_CLIENTS)
 
 
+@not_converged
 @pytest.mark.slow
 def test_noise_that_adds_up_does_not_destroy_rare_components():
     # Three rows, and hardly any single step leaves the domain: in the end many would.
-    rows, start, gm, messages = long_run_with_three_rare_rows()
+    rows, start, gm = long_run_with_three_rare_rows()
     pooled = FederatedGaussianMixture(2, max_iter=2000, tol=1e-9, **start).fit(rows)
-    assert any(re.match("Steps were cut .* too random", message) for message in messages)
     assert np.count_nonzero(gm.history_["safeguarded"]) <= 5
+    steps = gm.history_["step_size"][1:]
+    assert steps[-1] < 0.5 * steps[0] * (4000 * steps[0] / 5) ** -0.7  # the plan
     gaps = pooled.score(rows) - gm.history_["log_likelihood"][[0, 2000, 4000]]
     assert gaps[0] > 20 * gaps[1] > 0 and gaps[0] > 20 * gaps[2] > 0
 
 
+@not_converged
 @pytest.mark.slow
 def test_the_limit_of_steps_does_not_add_to_their_decrease(monkeypatch):
     # A fifth of the automatic steps, none of which leaves the domain.
     monkeypatch.setattr(mixture_steps, "_NOISE", 0.02)
-    _, _, gm, _ = long_run_with_three_rare_rows()
+    _, _, gm = long_run_with_three_rare_rows()
     assert not gm.history_["safeguarded"].any()
     steps = gm.history_["step_size"][1:]
     planned = steps[0] * np.maximum(1.0, np.arange(1, 4001) * steps[0] / 5) ** -0.7

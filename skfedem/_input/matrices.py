@@ -66,8 +66,8 @@ def refuse_filled_columns(table, missing, where=""):
         if not (is_missing(fill) or fill == missing):
             raise TypeError(
                 f"Expected sparse columns filled with what marks missing cells{where}, got "
-                f"{dtype}. Give X.sparse.to_coo() if cells that are not stored are missing, or "
-                "X.sparse.to_dense() if they were observed."
+                f"{dtype}. Give a matrix of scipy.sparse, as X.sparse.to_coo() makes it, if cells "
+                "that are not stored are missing, or X.astype(float) if they were observed."
             )
 
 

@@ -18,10 +18,9 @@ _FEW_STEPS = 10
 _ENOUGH_STEPS = 75 * (1 - 1e-9)
 # Nobody waits for more rounds.
 _MOST_ROUNDS = 10**6
-# Automatic steps cut to less than this share of the first are worth a word ...
-_SMALL_SHARE = 0.02
-# ... if they are less than this share of the schedule, which may decrease as far by itself.
-_BELOW_SCHEDULE = 0.5
+# Automatic steps cut to less than this share of the schedule, which may decrease itself, are worth
+# a word.
+_SMALL_SHARE = 0.1
 
 
 def printer(verbose, criterion):
@@ -135,9 +134,9 @@ def _warn_of_steps(estimator, result, schedule, wording):
             f"{wording.remedy}.",
             ConvergenceWarning,
         )
-    elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * schedule(1):
+    elif is_auto(estimator.step_size):
         planned = schedule(result.server.round_index)
-        if limit < _BELOW_SCHEDULE * planned:
+        if limit < _SMALL_SHARE * planned:
             warn(
                 f"Steps were cut from {planned:.2g} to at most {limit:.2g}, because rounds were "
                 "too random for more: the fit gets along slowly, if at all. Use "

@@ -21,7 +21,8 @@ _FOLLOWED = 1.0
 # no larger than this: 1 failed with 100 clients.
 _LARGEST_AVERAGED = 0.5
 # A step of FedEM with minibatches is held until its sum is this, and decreases from then on, as
-# (rounds)^-0.7: the noise floor goes to 0 and the sum of the steps still diverges.
+# (rounds)^-0.7: the noise floor goes to 0 and the sum of the steps still diverges. Held for twice
+# as long, mixtures took up to twice the rounds to meet ``tol``, and imputers were as often nearer.
 _HELD = 5.0
 _DECAY = 0.7
 # A stream's step falls as the share of a round's rows in all rows, to this power: 0.6 to 0.7 came
