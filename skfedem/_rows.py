@@ -92,7 +92,10 @@ class ReorderedRows:
 
 
 def in_blocks(rows, n_rows, answer):
-    """Answer to rows, some at a time: a function that gives a row, or a number, for each row."""
+    """Answer to rows, some at a time: a function that gives a row, or a number, for each row.
+
+    The answers to all blocks have one type.
+    """
     first = answer(rows[:n_rows])
     if len(rows) <= n_rows:
         return first
@@ -105,7 +108,7 @@ def in_blocks(rows, n_rows, answer):
 
 
 def precision_of(rows):
-    """Type of what is computed of checked rows: theirs, or float64 of integers in a file."""
+    """Type of what is computed of checked rows: float32 of such rows, else float64."""
     return rows.dtype if rows.dtype == np.float32 else np.dtype(np.float64)
 
 

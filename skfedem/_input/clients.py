@@ -19,7 +19,7 @@ from .._federation import (
     weights_of_clients,
 )
 from .._messages import naming, shown, warn
-from .._rows import JoinedRows, ReorderedRows
+from .._rows import JoinedRows, ReorderedRows, precision_of
 from .client_labels import grouped, refuse_name
 from .finite import check_finite
 from .sample_weight import check_row_weights, check_weights, weights_of_table
@@ -187,8 +187,7 @@ def _from_list(estimator, X, allow_nan):
 
 def _as_floats(table):
     """Rows as float32 or float64; those of a file, when they are read."""
-    is_ready = is_mapped(table) or table.dtype in (np.float32, np.float64)
-    return table if is_ready else table.astype(np.float64)
+    return table if is_mapped(table) else table.astype(precision_of(table), copy=False)
 
 
 def check_columns(estimator, X, shapes):
