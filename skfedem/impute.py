@@ -426,8 +426,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             triplets without their ``shape``; for a ``batch_size`` above the number of cells of
             every client; for a ``Compressor`` object that is not used, or is coarser than
             ``omega``; for rows of a DataFrame that have one label; for Gaussian cells far from 0
-            without effects; for Poisson means that were capped because exp would overflow; and for
-            a cell that holds the others back, as its count is so large or it was observed so often.
+            without effects; for Poisson means that were capped because exp would overflow; for a
+            cell that holds the others back, as its count is so large or it was observed so often;
+            and for a checkpoint that could not be written, which ends no fit.
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))

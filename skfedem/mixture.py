@@ -441,7 +441,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         UserWarning
             For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
             covariances that rounding has widened, because rows lie too far apart for them; for a
-            ``batch_size`` above the number of rows of every client.
+            ``batch_size`` above the number of rows of every client; for a checkpoint that could not
+            be written, which ends no fit.
 
         Notes
         -----

@@ -17,7 +17,7 @@ import numpy as np
 from .. import _checkpoint
 from .._federation import fingerprint, little_endian
 from .._history import History
-from .._messages import naming, short
+from .._messages import short, warn
 from .._parameters import check_number, parameters_of
 from ._base import ServerState
 from ._run_state import RunState, initialise
@@ -66,13 +66,20 @@ class Checkpoint(NamedTuple):
     step_function: Callable | None
 
     def after_round(self, standing, over):
-        """Save what stands after a round, if it is time."""
+        """Save what stands after a round, if it is time; warn where that cannot be done now."""
         if self.path is None or not (
             over or standing.progress.server.round_index % self.every == 0
         ):
             return
-        with naming(f"Saving {self.path}"):  # of a full disk, the system names no file
+        try:
             _checkpoint.save(self.path, self.identity, _as_state(standing))
+        except OSError as error:  # what hours have reached is not lost for a disk that is full
+            warn(
+                f"Round {standing.progress.n_rounds} could not be saved at {self.path} ({error}). "
+                "The fit goes on, and the file is as it was before. Make room for it, or see "
+                "whether its folder is still there.",
+                UserWarning,
+            )
 
     def resumed(self, solver, problem, start):
         """What was saved, as ``RunState``; None if the run begins here."""
