@@ -184,8 +184,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             Clients who share their rows, and triplets alone if `fit` was given such, are scored
             under the fitted model, so that observers can be held out and scored. Other rows (all of
             them, if `fit` was given one matrix with ``clients``, so that each row was its
-            client's own) are solved for first, as in ``transform``, from the very cells that are
-            scored: such a score favours small penalties.
+            client's own) are solved for as in ``transform``, but no cell from itself: every second
+            observed cell of a row is predicted from the others, and these from it.
         y : Ignored
 
         Returns
@@ -298,10 +298,18 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         effects = Effects(self.intercept_, row_effects, self.column_effects_)
         return Theta(effects, LowRank(factors, root, self.column_factors_))
 
-    def _scored_cells(self, theta, cells):
-        """Log-likelihood and number of all observations, under θ."""
-        effects = theta.effects._replace(intercept=theta.effects.intercept - cells.origin)
-        natural = at(theta._replace(effects=effects), cells.rows, cells.columns)
+    def _solved_across(self, cells):
+        """θ of each cell of other rows: every second of a row's cells, from the rest of the row."""
+        first = offsets_of(np.bincount(cells.rows, minlength=cells.shape[0]))
+        is_second = (np.arange(len(cells.rows)) - first[cells.rows]) % 2 == 1
+        natural = np.empty(len(cells.rows))
+        for asked in (is_second, ~is_second):
+            theta = self._solved_rows(_those(cells, ~asked))
+            natural[asked] = _natural(theta, _those(cells, asked))
+        return natural
+
+    def _scored_cells(self, natural, cells):
+        """Log-likelihood and number of all observations, under θ of each cell, less the origin."""
         log_partition = self._family().log_partition(natural)
         terms = (cells.values - cells.origin) * natural - log_partition
         log_likelihood = cells.counts @ terms + cells.log_base_measure.sum()
@@ -314,8 +322,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self._are_triplets_alone(X):
             return self._for_tables()._scored(X)
         cells = self._cells(X)
-        theta = self._theta() if self._rows_are_sites else self._solved_rows(cells)
-        return self._scored_cells(theta, cells)
+        if self._rows_are_sites:
+            return self._scored_cells(_natural(self._theta(), cells), cells)
+        return self._scored_cells(self._solved_across(cells), cells)
 
     def _scored_in_list(self, X):
         """As ``_scored``, of a list; tables go together where their labels need no comparison."""
@@ -342,8 +351,21 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 self._origin(),
                 are_triplets=self._has_triplets,
             )
-            total += self._scored_cells(theta, cells)
+            total += self._scored_cells(_natural(theta, cells), cells)
         return total
+
+
+def _those(cells, chosen):
+    """Some of the cells of one table."""
+    rows, columns = cells.rows[chosen], cells.columns[chosen]
+    values, counts = cells.values[chosen], cells.counts[chosen]
+    return cells._replace(rows=rows, columns=columns, values=values, counts=counts)
+
+
+def _natural(theta, cells):
+    """θ of each cell, counted from the cells' origin."""
+    effects = theta.effects._replace(intercept=theta.effects.intercept - cells.origin)
+    return at(theta._replace(effects=effects), cells.rows, cells.columns)
 
 
 def _in_parts(matrix):
