@@ -1246,18 +1246,19 @@ def test_weights_that_all_rows_of_a_client_share_change_no_mean_of_its_batches()
     ],
 )
 def test_a_component_whose_rows_stay_away_for_long_waits_for_them(covariance_type, settings, least):
-    rng, owners = np.random.default_rng(0), np.arange(100) % 5
+    rng = np.random.default_rng(0)
     centers = np.array([-20.0, 0.0, 20.0])
 
-    def read(n_calls, n_components):
-        for _ in range(n_calls):
-            rows = centers[rng.integers(n_components, size=100)] + rng.normal(size=100)
-            gm.partial_fit(rows[:, None], clients=owners)
+    def read(n_rounds, n_components):
+        n_rows = 100 * n_rounds
+        rows = centers[rng.integers(n_components, size=n_rows)] + rng.normal(size=n_rows)
+        gm.partial_fit(rows[:, None], clients=np.arange(n_rows) % 5)
 
     gm = FederatedGaussianMixture(
         3,
         covariance_type=covariance_type,
         means_init=centers[:, None],
+        batch_size=20,
         random_state=0,
         **settings,
     )
@@ -1277,7 +1278,7 @@ def test_a_component_whose_rows_stay_away_for_long_waits_for_them(covariance_typ
 @pytest.mark.parametrize("distance", [20.0, 100.0])
 def test_a_component_that_waits_takes_nothing_from_a_covariance_that_others_share(distance):
     # Its mass of 0.001 times the squared distance is 0.4 or 10; the rows' variance is 1.
-    rng, owners = np.random.default_rng(0), np.arange(100) % 5
+    rng = np.random.default_rng(0)
     centers = np.array([-5.0, 0.0, distance])
     gm = FederatedGaussianMixture(
         3,
@@ -1286,11 +1287,12 @@ def test_a_component_that_waits_takes_nothing_from_a_covariance_that_others_shar
         step_size=0.05,
         omega=1.0,
         participation=0.5,
+        batch_size=20,
         random_state=0,
     )
-    for n_components in [3] * 50 + [2] * 400:
-        rows = centers[rng.integers(n_components, size=100)] + rng.normal(size=100)
-        gm.partial_fit(rows[:, None], clients=owners)
+    for n_components, n_rows in ((3, 5000), (2, 40_000)):
+        rows = centers[rng.integers(n_components, size=n_rows)] + rng.normal(size=n_rows)
+        gm.partial_fit(rows[:, None], clients=np.arange(n_rows) % 5)
     # Half of 100 rows in each of 20 rounds: a standard error of 0.05.
     assert_allclose(gm.covariances_, 1.0, atol=0.15)
     assert not gm.history_["safeguarded"].any()

@@ -41,6 +41,8 @@ _LONGEST = 4.0
 # Entries of a matrix that is not worth being sparse: SciPy's checks of a sparse one take as long as
 # products with so many numbers.
 _MOST_ENTRIES = 2**17
+# Of up to so many cells, they take longer than all of NumPy's bincount.
+_FEW_CELLS = 2**12
 # Normal equations of up to so many columns, whose matrix is not sparse, are solved by a Cholesky
 # factor each time. Up to _MOST_DENSE, an earlier factor speeds up the conjugate gradients; it is
 # renewed when these take more than _SLOW steps.
@@ -92,8 +94,11 @@ class Support(NamedTuple):
 
     def margins(self, values):
         """Sums of such values over each row and over each column."""
-        matrix = self._sparse(values)  # up to five times as fast as NumPy's bincount
         n_rows, n_columns = self.shape
+        if len(values) <= _FEW_CELLS:
+            by_row = np.bincount(self.rows, values, n_rows)
+            return Margins(by_row, np.bincount(self.columns, values, n_columns))
+        matrix = self._sparse(values)  # then up to five times as fast
         return Margins(matrix @ np.ones(n_columns), matrix.T @ np.ones(n_rows))
 
     def _sparse(self, values):
