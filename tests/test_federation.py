@@ -129,6 +129,15 @@ def test_client_uniforms_are_uniform_and_independent():
     assert abs(neighbours) < 5 / np.sqrt(drawn.size)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 2, 2**32 - 1, 2**32, 2**63 + 11])
+@pytest.mark.parametrize("round_index", [0, 7, 2**32 - 1, 2**32])
+def test_an_address_is_the_list_of_its_numbers(seed, round_index):
+    words = np.random.SeedSequence([seed, _random.COMPRESSION, round_index, 3])
+    want = np.random.Generator(np.random.PCG64DXSM(words)).random(5)
+    source = _random.generator(seed, _random.COMPRESSION, round_index, kind=3)
+    assert_array_equal(source.random(5), want)
+
+
 @pytest.mark.parametrize("seed", [0, 2**31 - 2, 2**63 + 11])
 def test_large_addresses_are_taken(seed):
     first = _random.generator(seed, _random.INITIALISATION, position=(2**20) << 32).random(3)
