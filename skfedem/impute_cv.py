@@ -203,7 +203,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     >>> sites, months = rng.normal(size=(30, 2)), rng.normal(size=(2, 12))
     >>> counts = rng.poisson(np.exp(1 + 0.7 * sites @ months)).astype(float)
     >>> observers = [np.where(rng.random(counts.shape) < 0.2, counts, np.nan) for _ in range(4)]
-    >>> search = FederatedMatrixImputerCV(family="poisson", penalties=6, random_state=0)
+    >>> search = FederatedMatrixImputerCV(
+    ...     family="poisson", penalties=4, n_splits=3, random_state=0
+    ... )
     >>> search = search.fit(observers)
     >>> search.best_params_["penalty"] < search.penalty_max_
     True

@@ -642,7 +642,7 @@ def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients, setting):
     )
     memory = clone(gm).set_params(max_iter=0).fit(clients)._memory
     with pytest.warns(ConvergenceWarning, match="^Not converged"):
-        gm.set_params(max_iter=100).fit(clients)
+        gm.set_params(max_iter=25).fit(clients)
 
     nodes = [wire.Node(rows, index) for index, rows in enumerate(clients)]
     solver = {"fedem": fedem, "vr_fedem": vr_fedem}[setting.pop("solver", "fedem")]
@@ -651,7 +651,7 @@ def test_nodes_send_what_simulated_clients_send_bit_for_bit(n_clients, setting):
     problem = wire.set_up(nodes, memory.weights, 3, operator, seed=seed, **setting)
     # The same standard units up to rounding; here, to the bit.
     problem = problem._replace(model=memory.model)
-    server, n_bytes = wire.fit(nodes, solver, problem, memory.server.statistics, 0.1, 100)
+    server, n_bytes = wire.fit(nodes, solver, problem, memory.server.statistics, 0.1, 25)
     after = gm._memory
     assert_array_equal(server.statistics, after.server.statistics)
     assert_array_equal(server.control, after.server.control)

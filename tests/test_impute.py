@@ -422,7 +422,7 @@ def test_an_observer_with_a_fourth_of_the_cells_makes_no_minibatches_diverge(
 ):
     # Of the mean length, steps were too long for her cells: the objectives rose to 1e5 and 1e26.
     clients, common, least = one_big_observer
-    imputer = FederatedMatrixImputer(**common, **settings, max_iter=300, eval_every=100)
+    imputer = FederatedMatrixImputer(**common, **settings, max_iter=200, eval_every=100)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Not converged", ConvergenceWarning)
         imputer.fit(clients)
