@@ -50,21 +50,18 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
-            For a list of clients who share their rows (``rows="shared"``), and for triplets alone
-            if `fit` was given such, missing cells get ``fitted_mean``. The rows of a matrix alone,
-            and of clients with rows of their own, are taken one by one: the row's effect and factor
-            are solved for with the column side fixed. So new rows can be imputed, and a row is
-            filled the same way whichever other rows there are. Columns that have labels must be
-            those of the fit, in the same order; so must shared rows.
+            In a list of clients who share their rows (``rows="shared"``), and in triplets alone if
+            `fit` was given such, missing cells get ``fitted_mean``. Other rows are taken one by
+            one, so that they may be new: the row's effect and factor are solved for from its
+            observed cells, with the column side fixed. Labels of columns must be those of the fit,
+            in the same order; so must those of shared rows.
 
         Returns
         -------
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
             For triplets, a matrix of the shape of the fit; for a client that is a 3-D array, an
             array of shape (n_observers, n_rows, n_columns). Means are never rounded. A cell with
-            several observations by one client (in triplets alone, by anybody) gets their mean. A
-            client without an observed cell, and a row of a matrix alone without one, are filled by
-            the fit.
+            several observations by one client (in triplets alone, by anybody) gets their mean.
 
         Raises
         ------

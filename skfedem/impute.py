@@ -65,61 +65,52 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     ``theta = intercept + row_effects[j] + column_effects[l] + low_rank[j, l]``
 
-    and the objective, in nats, is the sum over all observations of all clients of minus their
-    log-likelihood, plus ``penalty`` times the nuclear norm of the low-rank part, plus half of
+    The objective, in nats, is a sum of three terms: minus the log-likelihood of all observations of
+    all clients, ``penalty`` times the nuclear norm of the low-rank part, and half of
     ``effects_penalty`` times the sum of squares of the effects. Missing cells are left out, not
-    taken for zeros, and no dense matrix is ever built.
+    taken for zeros. No dense matrix is ever built.
 
-    In each round, the active clients send compressed residuals of their own cells, and the server
-    takes a proximal step. Before the first round, all clients tell the server once which cells they
-    observed and how often, and the sums over rows and over columns of their observations, which
-    determine the effects.
-
-    Clients are simulated on this machine. As the server knows the fitted values, an uncompressed
-    residual gives the observation away: neither EM nor compression provides privacy.
+    Clients are simulated on this machine. Before the first round, they tell the server which cells
+    they observed and how often, and the sums of their observations over rows and over columns,
+    which determine the effects. In each round, the active clients send compressed residuals, and
+    the server takes a proximal step. Neither EM nor compression provides privacy: as the server
+    knows the fitted values, a residual gives its observation away.
 
     Read more in :doc:`/imputation`.
 
     Parameters
     ----------
     rank : int or None, default=2
-        Largest rank r of the low-rank part; None for no bound. The penalty sets the rank as well: a
-        bound that is well above what the penalty leaves costs time and changes nothing.
+        Largest rank r of the low-rank part; None for no bound. A bound well above what the penalty
+        leaves costs time and changes nothing.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         What a cell holds: numbers of variance 1 (mean ``theta``), 0 and 1 (log-odds ``theta``), or
         counts up to 1e13 (mean ``exp(theta)``).
     penalty : float, default=1.0
-        λ >= 0, on the scale of softImpute: it is added to a sum over observations, not a mean, so
-        that it does not depend on how the data are spread over clients. 1 is far too little for
-        counts in the hundreds, say: with it the means of missing cells may be absurd, which
-        `transform` and `fitted_mean` warn of. FederatedMatrixImputerCV chooses a penalty.
+        λ >= 0, on the scale of softImpute [2]_: the log-likelihood beside it is a sum over
+        observations, not a mean. 1 is far too little for large counts: means of missing cells may
+        then be absurd. FederatedMatrixImputerCV chooses a penalty.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects beside an intercept. "none" has no intercept either: soft-impute.
     effects_penalty : float, default=0.1
-        Ridge penalty on the effects: half of it times their sum of squares is added to the
-        objective, as for a normal prior of variance ``1 / effects_penalty``. It matters for rows
-        and columns with few observations; where these are some ten or fewer, 1 mostly predicts
-        missing cells better, see FederatedMatrixImputerCV. Without it, the effects of rows of zeros
-        diverge, and so do sums over unobserved cells where the observed cells barely connect rows
-        with columns, as in matrices with a quarter of a percent of their cells observed. 0 means a
-        penalty of 1e-7.
+        Ridge on the effects, as for a normal prior of variance ``1 / effects_penalty``; 0 means
+        1e-7. Where rows or columns have some ten observations or fewer, 1 mostly predicts missing
+        cells better.
     rows : {"shared", "disjoint"}, default="shared"
         Whether the clients of a list all have the same rows (sites), or each has its own.
     missing_values : number, default=numpy.nan
         Marks missing cells of dense matrices. NaN stands for None and ``pandas.NA`` as well. In
-        sparse matrices, the cells that are not stored are missing, and the marker may not be
-        stored.
+        sparse matrices, cells that are not stored are missing, and the marker may not be stored.
     solver : {"fedem", "vr_fedem"}, default="fedem"
         Algorithm 1 or 2 of [1]_. Without ``batch_size``, both give the same fit.
     step_size : float in (0, 1], "auto" or callable, default="auto"
-        γ. "auto": the natural step η follows the curvature of the objective; if rounds are exact,
-        γ is 1 and steps have momentum, else γ follows from ``omega``, ``participation`` and
-        ``batch_size``. A number multiplies the safe natural step, which is 1 over the largest
-        curvature of the loss in a cell (its count of observations times ψ'', for Poisson cells at
-        the current θ); there is no momentum then. A callable maps the round to such a number.
+        γ. With "auto", the natural step η follows the curvature of the objective. If rounds are
+        exact, γ is 1 and steps have momentum; else γ follows the rule in :doc:`/step_sizes`. A
+        number multiplies the safe natural step, without momentum: 1 over the largest curvature of
+        the loss in a cell (its count of observations times ψ''). A callable maps the round to such
+        a number.
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates; "auto" is 1 / (1 + ω), the largest with which the theorems
-        hold. Far above it control variates, and with them fits, diverge.
+        Step α of the control variates; "auto" is 1 / (1 + ω). Far larger steps diverge.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's residuals at the start, which are
         sent uncompressed; or zero. Exact rounds with α = 1 need neither.
@@ -144,38 +135,28 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Stop after the round in which this many epochs are complete. An epoch is as many evaluations
         of a cell as there are observed cells.
     tol : float, default=1e-6
-        With exact rounds, the fit stops when the relative change of the objective was less than
-        ``tol`` times the step size five times in a row, the last time no more than the first. With
-        other rounds, it stops when the M-step's objective gains less than half of that over each of
-        three sweeps in a row, where a sweep is the rounds whose step sizes add up to 1, at least
-        ten, in which at least as many messages came as there are clients. With VR-FedEM's
-        minibatches a pass over all cells has to confirm it: a new outer loop begins for this. The
-        Notes say how far the optimum may be then.
+        Exact rounds: stop when the relative change of the objective is less than ``tol`` times γ,
+        five times in a row. Other rounds: stop after three windows of rounds without progress; see
+        the user guide. The Notes say how far the optimum may be then.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
-        ``history_``; "auto" is once an epoch. Exact rounds yield both, and every one of them is in
-        ``history_``. None: no evaluation; with ``control_init="zeros"``, or after a warm start, a
-        fit of random rounds that ended above the objective of its start is then not warned of.
+        ``history_``; "auto" is once an epoch, None never. Exact rounds yield both each time.
     random_state : int, RandomState instance or None, default=None
-        Pass an int for the same fit every time, and on other machines up to rounding. With
-        compression and a rank that binds, rounding may grow from round to round.
+        Pass an int for the same fit every time, and on other machines up to rounding.
     warm_start : bool, default=False
-        Go on from the last fit. If that fit had ``warm_start=True`` and the same observations,
-        clients keep their control variates, and the run goes on as if it had never ended, unless
-        rank, penalties or effects have changed. Otherwise it begins from the fitted θ, without the
-        factors and effects that the parameters no longer allow.
+        Begin at the fitted θ, without the factors and effects that the parameters no longer allow.
+        If the last fit had ``warm_start=True`` and the same observations, clients keep their
+        control variates. With unchanged rank, penalties and effects, the run then goes on as if it
+        had never ended.
     n_jobs : int, default=None
-        Number of threads that simulate clients, as in joblib. They are used where rounds are long
-        enough for threads to pay off; inside a parallel search, there is only one. The fit does not
-        depend on it.
+        Number of threads that simulate clients, as in joblib; short rounds use one. The fit does
+        not depend on it.
     checkpoint : path-like, default=None
-        File in which the run is saved regularly, so that ``fit(..., resume_from=path)`` can go on
-        from it. The previous save is kept beside it, with ``.previous`` appended to its name. A
-        file holds one run: in a search, that of the fit that was the last to save; with
-        ``warm_start``, that of the fit before until the next one saves for the first time.
+        File in which the run is saved, for ``fit(..., resume_from=path)`` to go on from. The
+        previous save is kept, with ``.previous`` appended to its name.
     checkpoint_every : int, default=100
         Rounds between two saves. The last round is saved as well, unless the fit is stopped from
-        the keyboard: the file then holds the last regular save, if there was one.
+        the keyboard.
     verbose : int, default=0
         1 prints every tenth round and how a run ended, 2 every round.
 
@@ -202,14 +183,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     history_ : dict of ndarray
         Row 0 is the start and row r the state after round r: ``round``, ``epoch``, ``objective``
         (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
-        ``mean_field_sq_norm`` (the same for the step that all cells ask for: in exact rounds, the
-        step that follows, with momentum from beyond the iterate; after the last of them, and after
-        other rounds, a step of the safe length; with automatic steps, as one pass of block power
-        iteration sees it, mostly a few percent off, early up to a fifth), ``step_size`` (γ as
-        taken, after the safeguard), ``n_active``, ``uplink_bits``, ``downlink_bits``,
-        ``safeguarded`` (how often a step given by a number had to be halved; "auto" steps follow
-        the curvature), and ``singular_values`` of shape (n_rows, largest rank). NaN where not
-        evaluated.
+        ``mean_field_sq_norm`` (the same for exact residuals; compare values within a fit only: with
+        automatic steps they are approximate, up to a fifth off early on), ``step_size`` (γ as
+        taken), ``n_active``, ``uplink_bits``, ``downlink_bits``, ``safeguarded`` (how often a step
+        given by a number had to be halved), and ``singular_values`` of shape (n_rows, largest
+        rank). NaN where not evaluated.
     unobserved_rows_, unobserved_columns_ : ndarray of int
         Rows and columns in which nobody observed a cell. Their effects are 0.
     row_offsets_ : ndarray of int, shape (`n_clients_` + 1,), or None
@@ -220,11 +198,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     client_ids_ : ndarray of shape (`n_clients_`,)
         Label of each client: sorted labels with ``clients=``, else positions in the list.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        Root mean square of the residuals in a client's cells, as its control variate V_i remembers
-        them: a measure of how badly the common fit suits the client. A cell that it observed k
-        times enters with the mean of the k residuals times sqrt(k), which varies by chance as much
-        as a single residual does. 0 for a client without observed cells. With ``control_step=0`` it
-        stays as it was at the start, which is 0 with ``control_init="zeros"``.
+        How badly the common fit suits a client: root mean square of the residuals in its cells, as
+        its control variate V_i remembers them. 0 for a client without observed cells.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -237,23 +212,15 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     Notes
     -----
-    With a bound on the rank that is below what the penalty leaves, the objective is not convex: it
-    has several optima, and runs that differ in noise or in their start may end in different ones.
+    With a bound on the rank that is below what the penalty leaves, the objective is not convex:
+    runs that differ in noise or in their start may end in different optima.
 
-    Gaussian cells far from 0 need effects, or to be centred: a fit with ``effects="none"`` warns
-    where their mean is a thousand times what they differ by, and what follows does not hold then.
-    When a fit with exact rounds stops, its objective may still be ten to a hundred times ``tol``
-    above the minimum, relatively; a thousand times without column effects or where the rank binds,
-    and a few thousand times where counts in the thousands differ in a way that effects do not
-    explain, more with larger counts. Without momentum, that is in rounds that are not exact or with
-    a number as ``step_size``, it may be ten times as much. Missing cells far from the observed ones
-    of their row settle last, and may still be off by half of the means' spread; those of counts by
-    several times that, with a small penalty or where the rank binds. To see whether they have
-    settled, compare with a fit of a ``tol`` a thousand times smaller.
+    When exact rounds stop, the objective may still be ten to a hundred times ``tol`` above the
+    minimum, relatively, and more in the cases that :doc:`/imputation` lists. Missing cells far from
+    the observed ones of their row settle last. To see whether they have settled, compare with a fit
+    of a ``tol`` a thousand times smaller.
 
-    For ``tol``, the constant ``log(2 π) / 2`` of Gaussian cells is left out of the objective, so
-    that the unit of the cells does not matter as long as they spread by 1e-4 or more. With a
-    smaller spread, fits stop sooner, and at 1e-8 or less after a few rounds, converged or not:
+    Gaussian cells have to spread by 1e-4 or more. With a smaller spread, fits stop too soon:
     multiply such cells, and ``penalty``, by a power of ten.
 
     References
@@ -380,23 +347,26 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
-            In a list, a client is a matrix or DataFrame (sites by months) with missing cells, a 3-D
-            array (observers, sites, months), a scipy.sparse matrix whose stored entries, zeros too,
-            are the observed cells, or with ``shape`` an array of triplets (site, month, value), in
-            this order, sites and months numbered from 0. A 3-D array alone has a client for each
-            observer. A matrix alone, or with ``shape`` one long array of triplets, is one client,
-            or with ``clients`` a client for each label of its rows. Several observations of a cell
-            all count.
+            In a list, a client is
+
+            - a matrix or DataFrame (sites by months) with missing cells,
+            - a 3-D array (observers, sites, months),
+            - a scipy.sparse matrix: its stored entries, zeros too, are the observed cells,
+            - with ``shape``, an array of triplets (site, month, value), in this order, with sites
+              and months numbered from 0.
+
+            A matrix alone, or one long array of triplets, is one client; with ``clients``, it has a
+            client for each label of its rows. A 3-D array alone has a client for each observer.
+            Several observations of a cell all count.
         y : Ignored
             By scikit-learn's convention.
         clients : array-like of shape (n_rows,), default=None
             Client label of each row of X, when X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
             Numbers of sites and months; dense 2-D arrays are then triplets. ``transform`` and
-            ``score`` remember it: after a fit to a list, the dense arrays of a list are triplets
-            there as well; after a fit to one long table, so is an array alone. (With two clients,
-            scikit-learn's searches would split ``shape`` like rows: give them sparse matrices
-            instead.)
+            ``score`` take the arrays of a list for triplets as well, and after a fit to one long
+            table also an array alone. (With two clients, scikit-learn's searches would split
+            ``shape`` like rows: give them sparse matrices instead.)
         resume_from : path-like, default=None
             Checkpoint of the same run, with the same data and parameters, to go on from. The fit is
             bit for bit that of an uninterrupted run, except that ``history_`` has an evaluation
@@ -422,13 +392,13 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             last tenth of the rounds, when the objective ended above that of the start, or when the
             fit was stopped from the keyboard.
         UserWarning
-            For clients without an observed cell, which contribute nothing; for what looks like
-            triplets without their ``shape``; for a ``batch_size`` above the number of cells of
+            *Data:* for clients without an observed cell; for what looks like triplets without their
+            ``shape``; for rows of a DataFrame that have one label; for Gaussian cells far from 0
+            without effects; for a cell that holds the others back, as its count is so large or it
+            was observed so often. *Parameters:* for a ``batch_size`` above the number of cells of
             every client; for a ``Compressor`` object that is not used, or is coarser than
-            ``omega``; for rows of a DataFrame that have one label; for Gaussian cells far from 0
-            without effects; for Poisson means that were capped because exp would overflow; for a
-            cell that holds the others back, as its count is so large or it was observed so often;
-            and for a checkpoint that could not be written, which ends no fit.
+            ``omega``. *Run:* for Poisson means that were capped because exp would overflow; for a
+            checkpoint that could not be written, which ends no fit.
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))

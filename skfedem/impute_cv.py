@@ -52,38 +52,30 @@ _SETTLED = 0.1
 class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     """FederatedMatrixImputer whose rank and penalties are chosen by cross-validation.
 
-    The observed cells are dealt at random to ``n_splits`` folds. All clients hold out the cells of
-    a fold together, so that nothing that one of them saw there helps to predict the others. For
-    each rank and each penalty on the effects, the fits go down a path of penalties on the low-rank
-    part, from the smallest one with which that part is 0; each fit starts from the one before. A
-    fit that leaves out a fold is scored by the clients on that fold: each reports the sum of the
-    log-likelihoods of its held-out observations, and their number. The rank and penalties with the
-    largest mean over the folds of the mean log-likelihood per held-out observation are fitted to
-    all cells, again down the path.
+    The observed cells are dealt at random to ``n_splits`` folds, the same for all clients. For each
+    rank and each penalty on the effects, fits go down a path of penalties on the low-rank part,
+    from the smallest one with which that part is 0. Each fit starts from the one before. It is
+    scored on the fold that it leaves out, by the mean log-likelihood per held-out observation:
+    each client reports the sum of its own, and their number. The rank and penalties with the
+    largest mean score over the folds are fitted to all cells, again down the path.
 
-    All fits are federated as ``omega``, ``participation`` and the other parameters say. A path
-    itself takes one uncompressed pass over the cells of all clients.
-
-    Read more in :doc:`/imputation`.
+    All fits are federated as ``omega``, ``participation`` and the other parameters say. Read more
+    in :doc:`/imputation`.
 
     Parameters
     ----------
     ranks : list of (int or None), default=(None,)
-        Bounds on the rank to choose from; None for no bound. The penalty sets the rank as well, but
-        shrinks what it keeps. Where there are many weak factors, no bound predicts best; where
-        there are one or two strong ones, a bound can predict far better. ``(1, 2, None)`` finds
-        out, in two to four times the time. Without a bound, time and memory of a round grow with
-        the number of factors on the way, which with small penalties is most of
-        ``min(n_rows, n_columns)``: give bounds alone for large matrices.
+        Bounds on the rank to choose from; None for no bound. Where there are one or two strong
+        factors, a bound can predict far better; ``(1, 2, None)`` finds out, in two to four times
+        the time. For large matrices give bounds alone: without a bound, small penalties let the
+        rank, and with it time and memory, grow to most of ``min(n_rows, n_columns)``.
     penalties : int or array-like of shape (n_penalties,), default=10
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
         which are taken from the largest to the smallest.
     effects_penalties : "auto" or list of float, default="auto"
         Ridges on the effects to choose from; the time of the search grows with their number.
         "auto" tries 0.1 and 1, and ten times the largest one as long as that is the best, up to
-        1e5: counts whose variance is many times their mean ask for about as many times the ridge.
-        ``1 / effects_penalty`` is the variance of a normal prior on effects. Without effects the
-        first one is taken.
+        1e5. Without effects the first one is taken.
     eps : float in (0, 1), default=0.01
         Ratio of the last penalty of the path to its first, if ``penalties`` is a number. Decrease
         it where the best penalty is the last: strong signals want a smaller one.
@@ -91,9 +83,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Number of folds, at least 2. A cell that was observed several times, by one client or by
         several, is held out or kept as a whole.
     patience : int, "auto" or None, default="auto"
-        A path ends when this many penalties in a row have not improved on the best score of the
-        path, not counting those so large that no fit has a low-rank part; "auto" is three in ten of
-        all penalties, and at least three. None follows every path to its end.
+        A path ends when this many penalties in a row have not improved on its best score. Penalties
+        so large that no fit has a low-rank part do not count. "auto" is three in ten of all
+        penalties, and at least three. None follows every path to its end.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         What a cell holds: numbers of variance 1, 0 and 1, or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"
@@ -136,11 +128,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     random_state : int, RandomState instance or None, default=None
         Pass an int for the same folds and fits every time.
     n_jobs : int, default=None
-        Number of jobs, as in joblib. The paths of the search, one for each rank and each penalty on
-        the effects, are followed in so many processes; if fewer paths are left than there are
-        processes, the fits to their folds are made side by side. For the fit to all cells, clients
-        are simulated in so many threads. No result depends on it. A callable ``step_size`` and a
-        ``Compressor`` have to be picklable to reach the processes.
+        Number of processes that follow the paths of the search, or fit their folds, and of threads
+        that simulate clients in the fit to all cells; as in joblib. No result depends on it. A
+        callable ``step_size`` and a ``Compressor`` have to be picklable to reach the processes.
     verbose : int, default=0
         1 prints the score of each rank and penalties, 2 the rounds of the last fit as well.
 
@@ -153,17 +143,15 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     best_score_ : float
         Mean log-likelihood per held-out observation of ``best_params_``, in nats.
     best_index_ : int
-        Index of ``best_params_`` in ``cv_results_``; of trials that only rounding tells apart, the
-        first.
+        Index of ``best_params_`` in ``cv_results_``; the first of equals, up to rounding.
     cv_results_ : dict of ndarray
         One entry for each rank and penalties that were tried, in the order of ``ranks``, then of
-        ``effects_penalties``, and down the path; those to which "auto" came later follow in the
-        same order: ``param_rank``, ``param_effects_penalty``,
-        ``param_penalty``, ``split0_test_score`` and so on (mean log-likelihood per held-out
-        observation of a fold, in nats), ``mean_test_score``, ``std_test_score``,
-        ``rank_test_score`` (1 is the best); over the folds, the means ``mean_n_iter`` (rounds) and
-        ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits that reached ``tol``), and the
-        sum ``uplink_bits``. ``params`` is a list of dicts.
+        ``effects_penalties``, and down the path: ``params`` (a list of dicts), ``param_rank``,
+        ``param_effects_penalty``, ``param_penalty``, ``split0_test_score`` and so on (mean
+        log-likelihood per held-out observation of a fold, in nats), ``mean_test_score``,
+        ``std_test_score``, ``rank_test_score`` (1 is the best); over the folds, the means
+        ``mean_n_iter`` (rounds) and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits
+        that reached ``tol``), and the sum ``uplink_bits``. Ridges that "auto" added come last.
     n_iter_ : int
         Number of rounds of the last fit.
     penalty_max_ : float
@@ -186,14 +174,11 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     fit down the path may end elsewhere than one from nothing.
 
     The bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_``
-    of ``best_estimator_``. Clients send their cells and margins once, before the first fit of a
-    path, and only the bits of that fit include them. Not counted are the passes that find the paths
-    (cells, margins and a double for each cell), the scores, and the fits to all cells on the way to
-    the last one.
+    of ``best_estimator_``. Cells and margins are sent, and counted, with the first fit of a path.
+    :doc:`/what_leaves_a_client` says which messages are not counted.
 
-    Scores include the constant ``log(2 π) / 2`` of Gaussian cells. Where these spread by less than
-    some 1e-7, rounding hides the differences between scores, and the largest penalty may be chosen:
-    multiply such cells by a power of ten.
+    Gaussian cells have to spread by some 1e-7 or more: else rounding hides the differences between
+    scores. Multiply such cells by a power of ten.
 
     Examples
     --------

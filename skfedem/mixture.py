@@ -73,24 +73,21 @@ def _reads_rows_once(estimator):
 class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     """Gaussian mixture fitted to the rows of several clients without pooling them.
 
-    In each round, the active clients send compressed expectations of their sufficient statistics
-    and the server does the M-step. This is FedEM or, with variance reduction on each client,
-    VR-FedEM. With the default parameters it is EM on the pooled rows, and gives the fit that
-    scikit-learn's ``GaussianMixture`` gives from the same start.
+    In each round, clients send compressed expectations of their sufficient statistics, and the
+    server does the M-step. The algorithms are FedEM and VR-FedEM of [1]_. With the default
+    parameters, rounds are EM iterations on the pooled rows: from the same start, the fit is that of
+    scikit-learn's ``GaussianMixture``.
 
-    Clients are simulated on this machine. What a client would send is computed, including its
-    encoded length. Clients send statistics, not rows, unless ``init_params`` says otherwise; but
-    the statistics of one row are that row. A client with a single row sends it as its mean, before
-    the first round, and a client that has a single row in some component of the first assignment
-    sends that row, or both of two rows with "full" covariances. The estimator, and so a pickle of
-    it, keeps the clients' control variates, which are statistics of each client.
+    Clients are simulated on this machine; what they would send is computed and counted. Statistics
+    are not private: those of one row are that row. A fitted estimator, and a pickle of it, holds
+    statistics of each client. :doc:`/what_leaves_a_client` lists all messages.
 
     Read more in :doc:`/user_guide`.
 
     Parameters
     ----------
     n_components : int, default=1
-        Number of components, G.
+        Number of components.
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
         One covariance matrix per component, one for all components, one diagonal matrix per
         component, or one variance per component.
@@ -98,47 +95,36 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         A known covariance, shared by the components and not estimated; needs
         ``covariance_type="tied"``.
     solver : {"fedem", "vr_fedem"}, default="fedem"
-        Algorithm 1 or Algorithm 2 of [1]_. Without ``batch_size``, both give the same fit. VR-FedEM
-        keeps three vectors per client where FedEM keeps one.
+        Algorithm 1 or 2 of [1]_. Without ``batch_size``, both give the same fit.
     step_size : float in (0, 1], "auto" or callable, default="auto"
-        γ of ``statistics += step_size * field``. A callable maps the round, counted from 1, to γ.
-        "auto" is 1 where a round is exact (``omega=0``, ``participation=1``, all rows). Otherwise
-        it follows from ``omega``, ``participation``, ``batch_size`` and the number of clients, by a
-        rule found by measurement (see :doc:`/step_sizes`). With FedEM's minibatches it decreases
-        from round to round, and it is shortened if rounds prove too random for it.
+        Step γ of ``statistics += step_size * field``. A callable maps the round, counted from 1,
+        to γ. "auto" is 1 where rounds are exact (``omega=0``, ``participation=1``, all rows), and
+        otherwise follows the rule in :doc:`/step_sizes`: with FedEM's minibatches γ decreases, and
+        rounds that prove too random shorten it.
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates; "auto" is 1 / (1 + ω), with the ω that the operator has for
-        messages of this length, which is often less than the parameter ``omega``; it is the largest
-        with which the theorems hold, and far above it control variates diverge. In streams "auto"
-        is a tenth of it, as a client has new rows each time. With 0 and ``control_init="zeros"``
-        there are no control variates: this is naive FedEM. With 0 alone they stay the fields of the
-        start, which is neither FedEM nor naive FedEM.
+        Step α of the control variates. "auto" is 1 / (1 + ω), with the operator's own ω for
+        messages of this length; in streams, a tenth of it. Far larger steps diverge. 0 with
+        ``control_init="zeros"`` is naive FedEM, which has no control variates.
     control_init : {"field", "zeros"}, default="field"
-        Control variates before the first round: each client's field h_i(Ŝ_0) (at the parameters
-        that were given, if any), which takes one pass over all rows and one uncompressed message
-        per client; or zero. Exact rounds with α = 1 need neither. Streams begin with zeros.
+        Control variates before the first round: each client's field h_i(Ŝ_0), which takes a pass
+        over all rows and an uncompressed message per client; or zero. Exact rounds with α = 1 need
+        neither. Streams begin with zeros.
     batch_size : int, default=None
         Number b of rows that an active client reads in a round; None for all of its rows.
     replacement : bool, default=True
-        Whether a minibatch may hold a row twice. If False, no client may have fewer than
+        Whether a minibatch may hold a row twice. If False, every client needs at least
         ``batch_size`` rows.
     n_inner : int or "auto", default="auto"
-        Length k_in of VR-FedEM's inner loop: rounds between two passes over all rows. "auto" is
-        (1 + ω) sqrt(m / 2) divided by ``participation``, with the operator's own ω, as in
-        ``control_step``, and m the mean number of rows of a client; it does not depend on b. The
-        passes then cost as much as the minibatches if b is that of Theorem 3,
-        sqrt(m / 2) / (1 + ω) (Appendix E.2 of [1]_). For another b, m / (2 b) divided by
-        ``participation`` makes the two costs equal. After an automatic step that had to be
-        shortened, and to see whether a fit has converged, a new loop begins at once.
+        Number k_in of rounds between two of VR-FedEM's passes over all rows. "auto" is
+        (1 + ω) sqrt(m / 2) / ``participation``, rounded up (Appendix E.2 of [1]_). Here ω is that
+        of ``control_step``, and m the mean number of rows of a client.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
         ``omega=0``.
     omega : float, default=0.0
-        Relative variance ω of the compression, E||Quant(x)||² <= (1 + ω)||x||², where x is a
-        message in the units of the components, in which the noise of rows is alike in all
-        directions. Operators named by a string take the coarsest level that satisfies this bound. A
-        ``Compressor`` object with a level of its own keeps that level, with a warning if its ω is
-        larger. 0 sends everything uncompressed.
+        Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
+        sends everything uncompressed. Operators named by a string take the coarsest level within
+        this bound. A ``Compressor`` object with a level of its own keeps that level.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
@@ -150,38 +136,24 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Stop after the round in which this many epochs are complete. An epoch is as many evaluations
         of a row's conditional expectation as there are rows.
     tol : float, default=1e-3
-        Tolerance in nats per row. With exact rounds, the fit stops when the log-likelihoods of two
-        rounds in a row differ by less than ``tol`` times the step size. With other rounds, it stops
-        when the M-step's objective gains less than half of ``tol`` over each of three sweeps in a
-        row, where a sweep is the rounds whose step sizes add up to 1, at least ten, in which at
-        least as many messages came as there are clients. (Half, as the log-likelihood gains twice
-        as much along a plateau.) Very noisy rounds, of ω = 8 and p = 0.3 say, may still stop a
-        little sooner than exact ones do; 1e-5 is safer. With VR-FedEM's minibatches a pass over all
-        rows has to confirm it: a new outer loop begins for this.
+        Tolerance in nats per row. Exact rounds: stop when the log-likelihood changes by less than
+        ``tol`` times γ. Other rounds: stop after three windows of rounds without progress; see the
+        user guide. Fits may stop on a plateau; 1e-5 is safer.
     reg_covar : float, default=1e-6
-        Added to every estimated variance, in squared units of the features. Where the rounding of
-        second moments, 64 eps in standard units, may be larger, it is allowed for as well; a
-        constant feature has no other unit than its own. 0 adds nothing, and singular covariances
-        then raise ValueError: those of constant features (except with "spherical") and, with "full"
-        and "tied", of linearly dependent ones.
+        Added to every estimated variance, in squared units of the features. With 0, a singular
+        covariance raises ValueError.
     n_init : int, default=1
-        Number of starts. The fit with the largest log-likelihood is kept; ``history_``, bits
-        included, is that of its start alone.
+        Number of starts. The fit with the largest log-likelihood is kept, with the ``history_`` of
+        its start alone.
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
-        How a start is found. "kmeans": each client (of at most 128, drawn by their weights)
-        clusters its rows and sends the centroids of two or more different rows with their counts,
-        and the server clusters those; a client's only row is its mean, which the server has been
-        told. A value that many rows share, such as the zeros of many a table, is sent as the mean
-        of its copies and the nearest other row. The order of a client's rows does not
-        matter, nor whether a row is repeated or has a weight; nor does it for "k-means++".
-        Where there are fewer centroids than components, or for "k-means++" fewer different rows,
-        the missing centres are drawn from the normal distribution with the mean and the variances
-        of all rows; ``n_init`` tries several. A client with more than 131,072 rows clusters a
-        random sample of this size, and "k-means++" uses such a sample of all rows.
-        **"random_from_data" reveals** ``n_components`` **rows to the server, "k-means++" also
-        those that it tries**: 2 + log(``n_components``), rounded down, for each centre but one.
-        With these three, every row is then assigned to its nearest centre. With "random", clients
-        draw posterior probabilities.
+        How a start is found. "kmeans": each client clusters its rows and sends the centroids of two
+        or more different rows with their counts; the server clusters those. "k-means++" and
+        "random_from_data" draw rows as centres. With these three, every row is then assigned to its
+        nearest centre. "random": clients draw posterior probabilities.
+        **"random_from_data" reveals** ``n_components`` **rows to the server, "k-means++" also those
+        that it tries**: 2 + log(``n_components``), rounded down, for each centre but one.
+        "kmeans" and "k-means++" do not depend on the order of a client's rows. For them, repeating
+        a row is the same as weighting it.
     weights_init : array-like of shape (n_components,), default=None
         Initial weights.
     means_init : array-like of shape (n_components, n_features), default=None
@@ -191,39 +163,25 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Initial precisions, of the shape of ``precisions_``.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of log-likelihood and mean field over all rows, for
-        ``history_``; "auto" is once an epoch. Exact rounds yield both, and every one of them is in
-        ``history_``. None: no evaluation there, not even at the start and the end; with
-        ``control_init="zeros"``, or after a warm start, a fit of random rounds that ended below its
-        start is then not warned of. Evaluations serve the experimenter: they count neither as bits
-        nor as epochs.
+        ``history_``; "auto" is once an epoch, None never. Exact rounds yield both each time.
+        Evaluations count neither as bits nor as epochs.
     random_state : int, RandomState instance or None, default=None
-        Pass an int for the same fit every time, and on other machines up to rounding. What a client
-        draws depends only on the seed, the round and its position among the clients (in a stream,
-        among those who take part). So reordering the clients changes the fit, except (up to
-        rounding) in exact rounds from a given start.
+        Pass an int for the same fit every time, and on other machines up to rounding. Another order
+        of the clients is like another seed.
     warm_start : bool, default=False
-        Go on from the last fit: from its statistics Ŝ, its parameters and, for clients that are
-        known by their label (by their position in a list), their control variates V_i, in its
-        standard units. New clients begin with V_i = 0, and those that have left are forgotten;
-        labels of another kind (numbers before, text now) are refused. ``n_init``,
-        ``weights_init``, ``means_init`` and ``precisions_init`` do not count then. No statistic of
-        the rows is computed for this, except the second moment for "tied" covariances and where
-        features were constant or linearly dependent. The count of rounds goes on, for ``step_size``
-        and for all random draws, so that with the same data and the same integer ``random_state``,
-        two fits of k rounds with ``n_init=1`` equal one of 2k.
+        Go on from the last fit: from its statistics Ŝ, its parameters, and the control variates V_i
+        of clients with a known label (a known position in a list). Rounds are counted on: with the
+        same data, an integer ``random_state`` and ``n_init=1``, two fits of k rounds equal one of
+        2k. ``n_init`` and the initial values are not used then.
     n_jobs : int, default=None
-        Number of threads that simulate clients, as in joblib. They are used where rounds are long
-        enough for threads to pay off; inside a parallel search, there is only one. The fit does not
-        depend on it.
+        Number of threads that simulate clients, as in joblib; short rounds use one. The fit does
+        not depend on it.
     checkpoint : path-like, default=None
-        File in which the run is saved regularly, so that ``fit(..., resume_from=path)`` can go on
-        from it. The previous save is kept beside it, with ``.previous`` appended to its name. A
-        file holds one run, and needs ``n_init=1``: in a search, that of the fit that was the last
-        to save; with ``warm_start``, that of the fit before until the next one saves for the first
-        time.
+        File in which the run is saved, for ``fit(..., resume_from=path)`` to go on from; needs
+        ``n_init=1``. The previous save is kept, with ``.previous`` appended to its name.
     checkpoint_every : int, default=100
         Rounds between two saves. The last round is saved as well, unless the fit is stopped from
-        the keyboard: the file then holds the last regular save, if there was one.
+        the keyboard.
     verbose : int, default=0
         1 prints every tenth round and how a run ended, 2 every round.
 
@@ -243,24 +201,19 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     converged_ : bool
         Whether ``tol`` was reached; a stream never converges.
     lower_bound_ : float
-        Log-likelihood in nats per row, with clients weighted by ``client_weights``. If rounds are
-        exact, it is that of the last E-step, as in scikit-learn; otherwise that of the fit. In a
-        stream, that of the last rows, under the parameters that had not seen them. NaN if it was
-        stopped from the keyboard while this was computed.
+        Log-likelihood in nats per row, with clients weighted by ``client_weights``. After exact
+        rounds, it is that of the last E-step, as in scikit-learn; in a stream, that of the last
+        rows before they were read. NaN if its computation was stopped from the keyboard.
     lower_bounds_ : list of float
         The log-likelihoods that were computed on the way.
     history_ : dict of ndarray
-        What happened, row 0 being the start and row r the state after round r: ``round``,
-        ``epoch``, ``log_likelihood`` (nats per row, weighted as ``lower_bound_``),
-        ``field_sq_norm`` (||H||², the server's estimate of the field in this round),
-        ``mean_field_sq_norm`` (||h(Ŝ)||²; in row 0, at the parameters that were given, if any;
-        where no statistic gives those, NaN, like ``field_sq_norm`` in row 1),
-        ``step_size`` (γ as taken, after the safeguard), ``n_active``, ``uplink_bits``,
-        ``downlink_bits`` (of this round, all clients together), ``safeguarded`` (how often the step
-        was halved, or rare components were left as they were, to stay in the domain of the M-step),
-        and ``weights`` of shape (n_rows, n_components). NaN where not evaluated. Squared norms are
-        those of statistics in standard units (rows whitened, or scaled, by the moments of all
-        rows).
+        Row 0 is the start and row r the state after round r: ``round``, ``epoch``,
+        ``log_likelihood`` (nats per row, weighted as ``lower_bound_``), ``field_sq_norm`` (||H||²,
+        of the server's estimate of the field), ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size``
+        (γ as taken), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients
+        together), ``safeguarded`` (how often the step was cut to stay in the domain of the M-step,
+        or rare components waited), and ``weights`` of shape (n_rows, n_components). NaN where not
+        evaluated. Squared norms are in standard units (rows whitened, or scaled).
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
@@ -270,8 +223,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Labels of the clients that were new in the last call of ``partial_fit``.
     client_drift_ : ndarray of shape (`n_clients_`,)
         ||V_i||, a measure of how unlike the others a client is, in the standard units of
-        ``history_``. With a small ``control_step``, or after few rounds, V_i is still on its way to
-        the client's field, or 0.
+        ``history_``. After few rounds, or with a small ``control_step``, V_i has yet to reach the
+        client's field.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -409,9 +362,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         clients : array-like of shape (n_samples,), default=None
             Client label of each row of X, when X is one table.
         sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-            Weight of each row: an array for one table, or a list with one array for each client for
-            a list. Rows of weight zero are left out. Only ratios of weights matter: an integer
-            weight is equivalent to repeating the row. See Notes.
+            Weight of each row: an array for one table, or a list with one array for each client.
+            Rows of weight zero are left out. Only ratios of weights matter: an integer weight is
+            equivalent to repeating the row. See Notes.
         resume_from : path-like, default=None
             Checkpoint of the same run, with the same data and parameters, to go on from. The fit is
             bit for bit that of an uninterrupted run, except that ``history_`` has an evaluation
@@ -435,25 +388,25 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ConvergenceWarning
             When ``tol`` was not reached; when steps still left the domain of the M-step in the last
             tenth of the rounds; when noise cut automatic steps to less than a tenth of their plan;
-            when, in random rounds, components were left with less than half the weight of a row or
-            the log-likelihood ended well below that of the start; or when the fit was stopped from
-            the keyboard.
+            when random rounds left components with less than half the weight of a row, or ended
+            well below the log-likelihood of the start; or when the fit was stopped from the
+            keyboard.
         UserWarning
             For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
-            covariances that rounding has widened, because rows lie too far apart for them; for a
+            covariances that rounding has widened, because rows lie too far apart; for a
             ``batch_size`` above the number of rows of every client; for a checkpoint that could not
             be written, which ends no fit.
 
         Notes
         -----
-        With weights v_j of rows, s̄_i is ``Σ_j v_j s̄_ij / Σ_j v_j``, the log-likelihood likewise,
-        and with ``client_weights="n_samples"`` w_i is the client's share of all weight. Minibatches
-        draw rows in proportion to their weights, with replacement only. The fit equals that of
-        repeated rows, in any order; with minibatches, in the order of the weighted rows. Starts of
-        "random_from_data" and "random" are others, as they draw for each row that is given; so are
-        those from a sample of more than 131,072 rows. Epochs, and with them ``n_inner="auto"``,
-        count the rows that are given; so does the automatic step size if there are many clients and
-        their messages are compressed or they may be away.
+        With weights v_j of rows, s̄_i is ``Σ_j v_j s̄_ij / Σ_j v_j``, and likewise the
+        log-likelihood. With ``client_weights="n_samples"``, w_i is the client's share of all
+        weight. Minibatches draw rows in proportion to their weights, with replacement only.
+
+        The fit equals that of repeated rows: in any order, or with minibatches in the order of the
+        weighted rows. There are two exceptions. Starts that draw for each given row differ:
+        "random_from_data", "random", and samples of more than 131,072 rows. And epochs count each
+        given row once; so do ``n_inner="auto"`` and the automatic step of many clients.
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))
@@ -509,15 +462,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     ) -> Self:
         """Go on with the next rows of a stream.
 
-        Each call is a round of FedEM on its rows, which after the first call are read once: the
-        online case of assumption A7 of the paper. With ``batch_size``, a call is several rounds,
-        each on the next ``batch_size`` rows of each client. The first call finds the standard units
-        and a start from its rows and fits these, before its own round; give it enough of them, and
-        more than there are features: with fewer, "full" covariances may be far too large for tens
-        of calls. A call after ``fit`` goes on from the fit. A call of ``fit`` begins anew, unless
-        ``warm_start=True``; for a client that joins a finished fit, whose rows and those of the
-        others can still be read, ``fit`` all of them with that: a call with the newcomer's rows
-        alone moves the fit by more than their share.
+        Each call is a round of FedEM on its rows: the online case of assumption A7 of the paper.
+        With ``batch_size``, a call is several rounds, each on the next ``batch_size`` rows of each
+        client.
+
+        The first call finds the standard units and a start, and fits its rows before its own round.
+        Give it many rows, and more than there are features: with fewer, "full" covariances may stay
+        far too large for tens of calls. Later calls read their rows once. A call after ``fit`` goes
+        on from the fit. ``fit`` begins anew, unless ``warm_start=True``. Read more in
+        :doc:`/user_guide`.
 
         Parameters
         ----------
@@ -537,47 +490,33 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         Notes
         -----
-        Known clients without rows in a call, and those that by ``participation`` take no part in a
-        round, keep their V_i. V speaks for them, and what the others send is divided by the others'
-        share of all weight (not by ``participation``, as in ``fit``); a round of nobody changes
-        nothing. New clients begin with V_i = 0; they are listed in ``new_client_ids_``. With
-        ``client_weights="n_samples"``, w_i is the client's share of all rows so far; "uniform"
-        gives all known clients the same weight.
+        *Parameters.* ``n_init``, ``max_iter``, ``max_epochs`` and ``tol`` are for the start alone.
+        ``eval_every``, ``replacement``, ``control_init``, ``checkpoint`` and ``verbose`` are not
+        used.
 
-        ``step_size="auto"`` is the share of the rows that a round reads in all that were read so
-        far (rows, not their weights), to the power 0.65, or less with compression or few rows. A
-        number is a constant step, which forgets old rows and so follows a stream that changes; a
-        callable gets the round, counted on from call to call. Where less than the share
-        ``participation`` of the weight in a round answers, steps of all kinds are as much shorter.
+        *Steps.* ``step_size="auto"`` is the share of the rows that a round reads in all that were
+        read so far, to the power 0.65, or less with compression or few rows. A number is a constant
+        step, which forgets old rows and so follows a stream that changes. A callable gets the
+        round, counted on from call to call. Where less than the share ``participation`` of the
+        weight in a round answers, all these steps are as much shorter.
 
-        A stream starts at the best of ``n_init`` fits to all rows of the first call, by FedEM with
-        all clients: EM, but for the compression of its messages. ``max_iter`` and ``max_epochs``
-        bound the rounds of a fit, and it stops at a tenth of ``tol``, since a stream has a long way
-        from a plateau. Starts stay as they are where ``means_init`` is given, where the call has
-        fewer than ``4 * n_components * n_features`` rows (whatever their weights), which a fit
-        would overfit, with ``max_iter=0``, and where a covariance would become singular with
-        ``reg_covar=0``. What the best fit sends is in row 0 of ``history_``; its rounds count
-        neither there nor in ``n_iter_``.
+        *Clients.* Those without rows in a call, and those that by ``participation`` take no part in
+        a round, keep their V_i. What the others send is divided by their share of all weight (not
+        by ``participation``, as in ``fit``). A round of nobody changes nothing. New clients begin
+        with V_i = 0. With ``client_weights="n_samples"``, w_i is the client's share of all rows so
+        far; "uniform" gives all known clients the same weight.
 
-        The standard units are those of the first call; for features that were constant or linearly
-        dependent, those of the first call in which they vary. "tied" covariances, unless one is
-        given as ``fixed_covariance``, need the scatter of the rows about the means, which clients
-        send in every round, uncompressed.
+        *The start* is the best of ``n_init`` fits to all rows of the first call, by FedEM with all
+        clients, to a tenth of ``tol``. It is not fitted with ``means_init`` or ``max_iter=0``, to
+        fewer than ``4 * n_components * n_features`` rows, or where a covariance would become
+        singular with ``reg_covar=0``. What the best fit sends is in row 0 of ``history_``; its
+        rounds are not counted.
 
-        A stream warns of a ``Compressor`` that is not used or coarser than ``omega``, but not of
-        how the fit goes: look at ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
-        The rows of the first call count for the start as well, ``participation`` times their
-        number.
-
-        A component whose rows stay away keeps its mean and its covariance, with a weight of about
-        1e-10, until they come back. Where messages are compressed or clients away, noise would move
-        them, and the weight is about 0.001: rarer components get more than their share there.
-
-        ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call. In a stream, the
+        *What is recorded.* ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call.
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
-        seen, and an epoch is as many rows as the call has. ``n_init``, ``max_iter``, ``max_epochs``
-        and ``tol`` are for the start alone; ``eval_every``, ``replacement``, ``control_init``,
-        ``checkpoint`` and ``verbose`` are not used.
+        seen. An epoch is as many rows as the call has. A stream warns of a ``Compressor`` that is
+        not used or coarser than ``omega``, but not of how the fit goes: look at ``safeguarded``,
+        ``step_size`` and ``weights`` in ``history_``.
 
         Examples
         --------
