@@ -90,55 +90,36 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         ``epoch`` counts from the beginning of the call.
     trace : list
     """
-    memory = in_setting(memory, problem, "stream")
-    server, model, federation = memory.server, memory.model, problem.federation
-    # Of all known clients, by their positions in the memory.
-    controls, totals = memory.states.controls, memory.totals
-    mass, n_expectations, history, trace = totals.sum(), 0, History(), []
+    memory, federation = in_setting(memory, problem, "stream"), problem.federation
+    mass, n_before, n_read = memory.totals.sum(), memory.n_samples, 0
+    history, trace = History(), []
     for clients, batch in batches(federation, problem.batch_size):
-        here, own = at[clients], batch.totals
-        totals[here] += own
-        if client_weights == "uniform":
-            weights = np.full(len(here), 1 / len(totals))
-        else:
-            server = _reweighed(server, mass, own, controls[here])
-            mass += own.sum()
-            weights = totals[here] / mass
+        here = at[clients]
+        memory, mass, weights = _with_more_rows(memory, mass, here, batch.totals, client_weights)
         batch = batch._replace(weights=weights)
-        active = active_clients(problem._replace(federation=batch), server.round_index)
+        active = active_clients(problem._replace(federation=batch), memory.server.round_index)
         if len(active):
-            here, batch = here[active], _of_those(batch, active)
-            now = _problem_of_batch(problem, model, batch, n_known=len(totals))
-            n_before = memory.n_samples + n_expectations
-            step_size = _step_to_ask(now, server, schedule, n_before)
-            step_size *= _answered(weights, active, problem.participation)
-            states = fedem.ClientStates(controls[here])
-            server, model, row = _round(now, server, states, step_size, workers)
-            controls[here] = states.controls
-            n_expectations += batch.n_samples
+            memory, row = _round(problem, memory, here, batch, active, schedule, workers)
         else:
-            server, row = _round_of_nobody(server, model)
-        history.append(epoch=n_expectations / federation.n_samples, **row)
-        trace.append(model.trace(server.parameters))
-    memory = memory._replace(
-        totals=totals,
-        weights=weights_of_clients(totals, client_weights),
-        n_samples=memory.n_samples + n_expectations,
-        model=model,
-        server=server,
-        states=fedem.ClientStates(controls),
-        gains=None,
-    )
-    return memory, history, trace
+            memory, row = _round_of_nobody(memory)
+        n_read += int(batch.lengths_of(active).sum())
+        memory = memory._replace(n_samples=n_before + n_read)
+        history.append(epoch=n_read / federation.n_samples, **row)
+        trace.append(memory.model.trace(memory.server.parameters))
+    weights = weights_of_clients(memory.totals, client_weights)
+    return memory._replace(weights=weights, gains=None), history, trace
 
 
-def _reweighed(server, mass, own, controls):
-    """Server with V = Σ_i w_i V_i of the weights that follow when some clients have more rows.
-
-    All known clients had rows of weight ``mass``; these have ``own`` more.
-    """
-    control = mass * server.control + own @ controls
-    return server._replace(control=control / (mass + own.sum()))
+def _with_more_rows(memory, mass, here, own, client_weights):
+    """Memory and weight of all rows once some clients have ``own`` more; w_i of these clients."""
+    memory.totals[here] += own
+    mass_before, mass = mass, mass + own.sum()
+    if client_weights == "uniform":
+        return memory, mass, np.full(len(here), 1 / len(memory.totals))
+    # V = Σ_i w_i V_i of the weights that follow.
+    control = mass_before * memory.server.control + own @ memory.states.controls[here]
+    server = memory.server._replace(control=control / mass)
+    return memory._replace(server=server), mass, memory.totals[here] / mass
 
 
 def _of_those(batch, active):
@@ -180,26 +161,40 @@ def _answered(weights, active, participation):
     return min(1.0, float(weights[active].sum() / (participation * weights.sum())))
 
 
-def _round(problem, server, states, step_size, workers):
-    """Round of FedEM on the rows of a batch, about which the model may be told anew.
+def _round(problem, memory, here, batch, active, schedule, workers):
+    """Round of FedEM on the rows of a batch.
 
     Parameters
     ----------
-    problem : Problem
-        That of those who take part.
-    server : ServerState
-    states : ClientStates
-        Of these clients; overwritten.
-    step_size : float
-        γ.
-    workers : Workers
+    problem, memory, schedule, workers
+        As for ``stream``.
+    here : ndarray of int
+        Positions in the memory of the clients with rows in the batch.
+    batch : Federation
+    active : ndarray of int
+        Which of these clients take part.
 
     Returns
     -------
-    server : ServerState
-    model : Model
+    memory : Memory
     row : dict
         Of the history, without the epoch.
+    """
+    server, controls = memory.server, memory.states.controls
+    answered = _answered(batch.weights, active, problem.participation)
+    here, batch = here[active], _of_those(batch, active)
+    problem = _problem_of_batch(problem, memory.model, batch, n_known=len(memory.totals))
+    step_size = answered * _step_to_ask(problem, server, schedule, memory.n_samples)
+    states = fedem.ClientStates(controls[here])
+    server, model, row = _both_halves(problem, server, states, step_size, workers)
+    controls[here] = states.controls
+    return memory._replace(server=server, model=model), row
+
+
+def _both_halves(problem, server, states, step_size, workers):
+    """Halves of a round, between which the model may be told anew about the rows.
+
+    ``states`` are overwritten. Returns the server's state, the model, and a row of the history.
     """
     model, federation = problem.model, problem.federation
     clients = np.arange(federation.n_clients)
@@ -231,16 +226,17 @@ def _round(problem, server, states, step_size, workers):
     return server, model, row
 
 
-def _round_of_nobody(server, model):
-    """Server and row of the history, without the epoch, after a round that changes nothing."""
+def _round_of_nobody(memory):
+    """Memory and row of the history, without the epoch, after a round that changes nothing."""
+    server = memory.server._replace(round_index=memory.server.round_index + 1)
     row = {
-        "round": server.round_index + 1,
+        "round": server.round_index,
         "field_sq_norm": np.nan,
         "step_size": 0.0,
         "n_active": 0,
         "uplink_bits": 0,
         "downlink_bits": 0,
         "safeguarded": 0,
-        **evaluation_columns(model),
+        **evaluation_columns(memory.model),
     }
-    return server._replace(round_index=row["round"]), row
+    return memory._replace(server=server), row
