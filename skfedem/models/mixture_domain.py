@@ -34,27 +34,31 @@ def safeguarded_step(model, statistics, field, step_size):
 
     Components that hardly any row belongs to are left as they were if that is enough to stay in it.
     """
-    field_sq_norm = model.field_sq_norm(statistics, field)
-    share, noisy = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT), False
+    field_sq_norm, noisy = model.field_sq_norm(statistics, field), False
+    share = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
     calm_share = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
     if calm_share > share:
-        proposal = statistics + step_size * field
-        if keeps(model, proposal, statistics, calm_share, step_size):
-            return Step(proposal, field_sq_norm, 0, step_size)
-        patient = _rare_ones_wait(model, proposal, statistics)
-        noisy = not keeps(model, patient, statistics, calm_share, step_size)
-    for halvings in range(_MAX_HALVINGS):
-        proposal = statistics + step_size * field
-        if keeps(model, proposal, statistics, share, step_size):
-            return Step(proposal, field_sq_norm, halvings, step_size, noisy)
-        patient = _rare_ones_wait(model, proposal, statistics)
-        if keeps(model, patient, statistics, share, step_size):
-            return Step(patient, field_sq_norm, halvings + 1, step_size, noisy)
-        step_size = step_size / 2
+        whole = statistics + step_size * field
+        if keeps(model, whole, statistics, calm_share, step_size):
+            return Step(whole, field_sq_norm, 0, step_size)
+        frozen = _with_rare_ones_frozen(model, whole, statistics)
+        noisy = not keeps(model, frozen, statistics, calm_share, step_size)
+    for proposal, halvings, taken in _proposals(model, statistics, field, step_size):
+        if keeps(model, proposal, statistics, share, taken):
+            return Step(proposal, field_sq_norm, halvings, taken, noisy)
     return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
 
 
-def _rare_ones_wait(model, proposal, statistics):
+def _proposals(model, statistics, field, step_size):
+    """Shorter and shorter steps, each also with rare components frozen; halvings and γ of each."""
+    for halvings in range(_MAX_HALVINGS):
+        proposal = statistics + step_size * field
+        yield proposal, halvings, step_size
+        yield _with_rare_ones_frozen(model, proposal, statistics), halvings + 1, step_size
+        step_size = step_size / 2
+
+
+def _with_rare_ones_frozen(model, proposal, statistics):
     """The proposal, except that the statistics of very rare components stay as they were.
 
     The field of such a component is little but noise, and the other components need not wait for
