@@ -161,30 +161,34 @@ def go_on(memory, solver, problem, start, ids):
     """
     states = solver.init(problem, problem.vectors.zeros())
     memory = in_setting(memory, problem, type(states).__module__)
-    federation, server = problem.federation, memory.server
     same_solver = memory.n_inner == problem.n_inner and type(memory.states) is type(states)
-    same_clients = np.array_equal(memory.ids, ids)
-    if same_solver and same_rows(memory, federation, ids):
+    if same_solver and same_rows(memory, problem.federation, ids):
         states = type(states)(*(kept.copy() for kept in memory.states))
-    elif same_clients:
+    elif np.array_equal(memory.ids, ids):
         states.controls[:] = memory.states.controls
     else:
         check_kinds(memory.ids, ids)
         at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
-    control = mean_control(problem, states.controls)
-    same_terms = same_clients and np.array_equal(memory.weights, federation.weights)
-    # Not by their absolute values, a temporary array as large as all V_i.
-    largest = max(states.controls.max(initial=0), -states.controls.min(initial=0))
-    usual = _ROUNDING * max(1.0, largest)
-    # V as it was, unless it is another sum or keeps the rounding of V_i that were once large.
-    if not (same_terms and np.allclose(control, server.control, rtol=0, atol=usual)):
-        server = server._replace(control=control)
+    server = memory.server._replace(control=_control_again(memory, problem, states.controls, ids))
+    # Where a run begins as the other one ended, ``start_again`` gives the very same parameters.
     gains = memory.gains if start.parameters is server.parameters else None
     server = server._replace(
         statistics=start.statistics, parameters=start.parameters, has_field=start.has_field
     )
     return start._replace(kept=Kept(server, states, gains))
+
+
+def _control_again(memory, problem, controls, ids):
+    """V as it was, unless it is another sum or keeps the rounding of V_i that were once large."""
+    control, control_before = mean_control(problem, controls), memory.server.control
+    # Not by their absolute values, a temporary array as large as all V_i.
+    largest = max(controls.max(initial=0), -controls.min(initial=0))
+    rounding = _ROUNDING * max(1.0, largest)
+    same_weights = np.array_equal(memory.weights, problem.federation.weights)
+    same_terms = same_weights and np.array_equal(memory.ids, ids)
+    same = same_terms and np.allclose(control, control_before, rtol=0, atol=rounding)
+    return control_before if same else control
 
 
 def weighing(memory, client_weights):
