@@ -6,10 +6,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from math import comb, inf
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -24,7 +24,9 @@ from skfedem import _random
 from skfedem._federation import client_groups, draw_minibatches, fingerprint, offsets_of, read
 from skfedem._history import History
 from skfedem._parallel import Workers
+from skfedem.compression import Identity
 from skfedem.participation import draw_active
+from skfedem.solvers._base import Problem, outer_loop_of
 from skfedem.solvers._stopping import first_sweep, next_gains, next_sweep, no_gains
 from watched import library_threads
 
@@ -462,23 +464,28 @@ class Quadratic:
         return abs(now - before)
 
 
-class At:
+class At(NamedTuple):
     """A server with Ŝ = T(Ŝ)."""
 
-    def __init__(self, value):
-        self.statistics = self.parameters = value
+    statistics: float
+    round_index: int = 0
+    n_restarts: int = 0
+
+    @property
+    def parameters(self):
+        return self.statistics
 
 
 def first_stop(moves, step_size, tol=0.01, n_messages=3, n_inner=1, can_restart=False):
-    position, sweep = 0.0, first_sweep(At(0.0), outer_loop=0)
-    rule, n_restarts = partial(next_sweep, tol=tol, model=Quadratic(), n_clients=3), 0
+    problem = Problem(Quadratic(), stack(ragged_clients((1, 1, 1))), Identity(), n_inner=n_inner)
+    server = At(0.0)
+    sweep = first_sweep(problem, server)
     for round_number, move in enumerate(moves, start=1):
-        position += move
-        outer_loop = round_number // n_inner + n_restarts
-        sweep = rule(sweep, At(position), step_size, n_messages, outer_loop)
+        server = server._replace(statistics=server.statistics + move, round_index=round_number)
+        sweep = next_sweep(sweep, problem, server, step_size, n_messages, tol)
         if can_restart and sweep.unconfirmed:
-            n_restarts += 1
-            sweep = sweep._replace(outer_loop=outer_loop + 1)
+            server = server._replace(n_restarts=server.n_restarts + 1)
+            sweep = sweep._replace(outer_loop=outer_loop_of(problem, server))
         if sweep.converged:
             return round_number
     return None

@@ -231,16 +231,8 @@ def _judged_exactly(problem, standing, received, server, info, options):
 
 def _judged_by_sweep(problem, standing, received, server, info, options):
     """Server's state, sweep, and whether the run has converged, after any other round."""
-    sweep = next_sweep(
-        standing.stopping,
-        server,
-        info.step_taken,
-        received.n_active,
-        outer_loop_of(problem, server),
-        tol=options.tol,
-        model=problem.model,
-        n_clients=problem.federation.n_clients,
-    )
+    n_messages = received.n_active
+    sweep = next_sweep(standing.stopping, problem, server, info.step_taken, n_messages, options.tol)
     if sweep.unconfirmed:
         server = server._replace(n_restarts=server.n_restarts + 1)
         sweep = sweep._replace(outer_loop=outer_loop_of(problem, server))

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._bits import FLOAT_BITS
 from .._history import History
-from ._base import ServerState, outer_loop_of
+from ._base import ServerState
 from ._evaluation import columns_at, evaluate, evaluation_columns
 from ._stopping import Gains, Sweep, first_sweep, no_gains
 
@@ -99,7 +99,7 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
         before = start.kept.gains if start.kept else None
         stopping = before or no_gains(model)
     else:
-        stopping = first_sweep(server, outer_loop_of(problem, server))
+        stopping = first_sweep(problem, server)
     trace = [model.trace(server.parameters)]
     return RunState(progress, states, history, trace, stopping, criteria=[], begun=begun)
 

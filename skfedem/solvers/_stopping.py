@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ._base import outer_loop_of
+
 # A stochastic run converges after this many sweeps in a row that gain less than tol ...
 _QUIET_SWEEPS = 3
 # ... and a sweep is never shorter than this many rounds.
@@ -75,8 +77,9 @@ class Sweep(NamedTuple):
         return enough and self.outer_loop == self.quiet_since
 
 
-def first_sweep(server, outer_loop):
+def first_sweep(problem, server):
     """Sweep that begins here, with none before it that was quiet."""
+    outer_loop = outer_loop_of(problem, server)
     return Sweep(server.parameters, outer_loop, quiet_since=outer_loop)
 
 
@@ -111,42 +114,47 @@ def next_gains(gains, criterion, step_size, model):
     return Gains(np.append(gains.latest[1:], gain), criterion, step_size)
 
 
-def next_sweep(sweep, server, step_size, n_messages, outer_loop, *, tol, model, n_clients):
+def next_sweep(sweep, problem, server, step_size, n_messages, tol):
     """Sweep after one more round, from the server's state, step and number of messages.
 
-    A sweep is a sequence of rounds in which the steps actually taken add up to 1 and at least as
-    many messages arrived as there are clients: enough rounds for Ŝ to move as far as one EM
-    iteration moves it. Its gain is that of the M-step's objective between its two ends,
-    ``Q(s; T(s)) - Q(s; T(s'))``, where s is the statistic now and s' the one a sweep ago, measured
-    by the model's ``change``; twice that, as Q bends away from the criterion: along a plateau the
-    criterion gains ``dᵀ I d``, where d is the way and I the information of complete data, and Q
-    half of it. (Where Q is the criterion, as for low rank, it is a margin for rounds that have no
-    momentum.) Noise in Ŝ adds to the gain, so that a run whose noise is above tol goes on. Several
-    sweeps in a row have to gain less.
+    A sweep leads from a statistic s' to s. A run has converged when each of three in a row has ::
+
+        2 |Q(s; T(s)) - Q(s; T(s'))| < tol,    Q(s; θ) = <s, φ(θ)> - ψ(θ).
+
+    The steps of a sweep add up to 1, and as many messages arrive as there are clients: enough for Ŝ
+    to move as far as one EM iteration moves it. It has 10 rounds or more.
+
+    The model's ``change`` measures the difference of Q. It counts twice, as Q bends away from the
+    criterion: along a plateau the criterion gains ``dᵀ I d``, where d is the way and I the
+    information of complete data, and Q half of it. (Where Q is the criterion, as for low rank, this
+    is a margin for rounds that have no momentum.) Noise in Ŝ adds to it, so that a run whose noise
+    is above tol goes on.
 
     The errors of SPIDER add up on the way and rest when Ŝ does, so that sweeps are quiet at a wrong
     place, too. The last sweep has to be in a later outer loop than the first of them: a pass over
     all rows, which ends these errors, has found nothing to gain. Where that alone is lacking, the
-    sweep is ``unconfirmed``, and a new outer loop should begin. ``outer_loop`` is that of the round
-    to come.
+    sweep is ``unconfirmed``, and a new outer loop should begin.
     """
     sweep = sweep._replace(
         travelled=sweep.travelled + step_size,
         n_rounds=sweep.n_rounds + 1,
         n_messages=sweep.n_messages + n_messages,
     )
-    # Ten steps of 0.1 add up to a little less than 1.
-    too_short = sweep.travelled < 1 - 1e-9 or sweep.n_rounds < _SHORTEST_SWEEP
-    if too_short or sweep.n_messages < n_clients:
+    is_whole = (
+        sweep.travelled >= 1 - 1e-9  # ten steps of 0.1 add up to a little less than 1
+        and sweep.n_rounds >= _SHORTEST_SWEEP
+        and sweep.n_messages >= problem.federation.n_clients
+    )
+    if not is_whole:
         return sweep
+    model = problem.model
     now = model.minorizer(server.statistics, server.parameters)
     before = model.minorizer(server.statistics, sweep.parameters)
+    following = first_sweep(problem, server)
     if not 2 * model.change(now, before) < tol:
-        return first_sweep(server, outer_loop)
+        return following
     n_quiet = sweep.n_quiet + 1
-    return Sweep(
-        server.parameters,
-        outer_loop,
+    return following._replace(
         n_quiet=n_quiet,
         quiet_since=sweep.quiet_since,
         converged=n_quiet >= _QUIET_SWEEPS and sweep.outer_loop > sweep.quiet_since,
