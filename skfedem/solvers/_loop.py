@@ -98,13 +98,13 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             control_init=options.control_init,
             watched=options.eval_every is not None,
         )
-    history, stopped_by = standing.history, None
+    stopped_by = None
     try:
         while not (stopped_by or _is_over(standing.progress, options)):
             if tasks:
                 tasks.begin_round(standing)
             standing = one_round(solver, problem, standing, options, workers)
-            row = history.row(-1)
+            row = standing.history.row(-1)
             if problem.exact:
                 row = {**row, "criterion_before": standing.criteria[-1]}
             report(row)
@@ -115,7 +115,22 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
                 checkpoint.after_round(standing, over)
     except KeyboardInterrupt:
         stopped_by, standing = "keyboard", _after_whole_rounds(problem, standing)
-    progress = standing.progress
+    return _outcome(problem, standing, options, workers, tasks, stopped_by)
+
+
+def _after_whole_rounds(problem, standing):
+    """Where a run stands that was interrupted, as the last round that the server ended left it."""
+    n_rows, server = standing.progress.n_rounds + 1, standing.progress.server
+    standing.history.keep(n_rows)
+    del standing.trace[n_rows:]
+    # Some clients may have finished a round that the server has not.
+    server = server._replace(control=mean_control(problem, standing.states.controls))
+    return standing._replace(progress=standing.progress._replace(server=server))
+
+
+def _outcome(problem, standing, options, workers, tasks, stopped_by):
+    """Outcome of a run whose last round is done; evaluates that where it was not yet."""
+    progress, history = standing.progress, standing.history
     try:
         if tasks:
             tasks.end_start(standing)
@@ -142,16 +157,6 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         gains=gains,
         stopped_by=stopped_by,
     )
-
-
-def _after_whole_rounds(problem, standing):
-    """Where a run stands that was interrupted, as the last round that the server ended left it."""
-    n_rows, server = standing.progress.n_rounds + 1, standing.progress.server
-    standing.history.keep(n_rows)
-    del standing.trace[n_rows:]
-    # Some clients may have finished a round that the server has not.
-    server = server._replace(control=mean_control(problem, standing.states.controls))
-    return standing._replace(progress=standing.progress._replace(server=server))
 
 
 def _final_criteria(problem, standing, options, workers):
