@@ -105,7 +105,7 @@ class PoissonMixtureModel(RowModel):
             step_size = step_size / 2
         return Step(statistics, field_sq_norm, MAX_HALVINGS, 0.0, noisy=True)
 
-    def minorizer(self, statistics, parameters):
+    def surrogate(self, statistics, parameters):
         """``<s, φ(θ)>``, nats per row."""
         return float(statistics @ parameters.natural)
 

@@ -108,7 +108,7 @@ def test_where_a_covariance_is_a_rest_they_are_finer_where_noise_costs_more():
             values = np.zeros(model.n_statistics)
             values[component] = noise
             estimate = best + units.to_standard(values[None])[0]
-            return model.minorizer(best, parameters) - model.minorizer(
+            return model.surrogate(best, parameters) - model.surrogate(
                 best, model.maximization(estimate)
             )
 

@@ -244,8 +244,8 @@ def test_the_surrogate_lies_below_the_criterion(case):
         *_, last = run_rounds(SOLVERS["fedem"], problem, start, 1, step_size=1.0)
         statistics, here = last.server.statistics, start.parameters
         for there in (*case.parameters, last.server.parameters):
-            promised = case.model.minorizer(statistics, there)
-            promised -= case.model.minorizer(statistics, here)
+            promised = case.model.surrogate(statistics, there)
+            promised -= case.model.surrogate(statistics, here)
             gain = sign * (case.criterion(there) - case.criterion(here))
             # Differences of numbers up to 200, each a sum of 100 terms.
             assert gain > promised - 1e-11
@@ -289,7 +289,7 @@ def test_server_step_always_leads_to_parameters(case, size):
             for array in arrays_in(parameters):
                 assert np.isfinite(array).all()
             assert np.isfinite(criterion_at(case, parameters))
-            assert np.isfinite(model.minorizer(statistics, parameters))
+            assert np.isfinite(model.surrogate(statistics, parameters))
             assert 0 <= step.step_taken <= step_size
             # Where it is too long, it is shortened, not refused.
             assert step.step_taken > 0 or size > 1
@@ -372,8 +372,8 @@ def test_the_surrogate_lies_strictly_below_where_something_is_latent(row_case):
         statistics = mean_statistics(row_case.model, row_case.federation, here)
         for there in row_case.parameters:
             gain = row_case.criterion(there) - row_case.criterion(here)
-            promised = row_case.model.minorizer(statistics, there)
-            promised -= row_case.model.minorizer(statistics, here)
+            promised = row_case.model.surrogate(statistics, there)
+            promised -= row_case.model.surrogate(statistics, here)
             assert (there is here) or gain > promised + 1e-4
 
 
@@ -429,7 +429,7 @@ def test_the_surrogate_touches_the_criterion_where_it_is_made(row_case):
 
     def values(statistics, there):
         means = expected[statistics.tobytes()]
-        return row_case.criterion(there), *(model.minorizer(mean, there) for mean in means)
+        return row_case.criterion(there), *(model.surrogate(mean, there) for mean in means)
 
     rises = np.array(list(slopes(row_case, values)))
     excess = rises[:, 1:] - rises[:, :1]
@@ -442,18 +442,18 @@ def test_the_surrogate_touches_the_criterion_where_it_is_made(row_case):
     assert np.abs(rises).max() > 1e-2
 
 
-def test_the_minorizer_is_level_where_t_puts_it(row_case):
-    rises = list(slopes(row_case, row_case.model.minorizer))
+def test_the_surrogate_is_level_where_t_puts_it(row_case):
+    rises = list(slopes(row_case, row_case.model.surrogate))
     assert_allclose(rises, 0.0, rtol=0, atol=SLOPE_ERROR)
 
 
-def test_t_maximises_the_minorizer_of_any_statistic_of_its_domain(row_case):
+def test_t_maximises_the_surrogate_of_any_statistic_of_its_domain(row_case):
     model = row_case.model
     statistics = list(statistics_nearby(row_case))
     for s in statistics:
-        best = model.minorizer(s, model.maximization(s))
+        best = model.surrogate(s, model.maximization(s))
         for other in statistics:
-            value = model.minorizer(s, model.maximization(other))
+            value = model.surrogate(s, model.maximization(other))
             # Differences below the rounding of sums of order 10 say nothing.
             assert value <= best + 1e-13
             if other is not s:

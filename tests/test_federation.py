@@ -455,7 +455,7 @@ def test_where_several_changes_have_to_be_small_they_must_not_grow():
 class Quadratic:
     """A model of one number; along a plateau its criterion gains a squared distance."""
 
-    def minorizer(self, statistics, parameters):
+    def surrogate(self, statistics, parameters):
         return -((statistics - parameters) ** 2) / 2
 
     n_quiet = 1

@@ -246,23 +246,23 @@ def test_no_parameters_beat_those_of_t(covariance_type, total_mass):
     # Noise lets the masses sum to something else than one.
     statistics[:: model.n_functions] *= total_mass
     best = model.maximization(statistics)
-    value = model.minorizer(statistics, best)
+    value = model.surrogate(statistics, best)
     generator = np.random.default_rng(0)
     for size in (1e-3, 1e-2, 0.1):
         for _ in range(50):
-            other = model.minorizer(statistics, perturbed(model, best, generator, size))
+            other = model.surrogate(statistics, perturbed(model, best, generator, size))
             # At a maximum the loss is quadratic: at least 1e-3 of the square of the step here,
             # which at 1e-3 is 1e-9, far above the rounding of numbers of order 10.
             assert other < value - 1e-4 * size**2
 
 
-def test_the_minorizer_is_what_em_gains_at_the_e_step():
+def test_the_surrogate_is_what_em_gains_at_the_e_step():
     # At the statistic of θ itself, log p(θ) - Q(θ) is the entropy of the posterior.
     model, federation = small_model("tied")
     parameters = mixture_parameters(model)
     statistics, log_likelihoods = client_means(model, federation, parameters)
     gap = federation.weights @ log_likelihoods - parameters.log_partition
-    gap -= model.minorizer(federation.weights @ statistics, parameters)
+    gap -= model.surrogate(federation.weights @ statistics, parameters)
     rows = standard_rows(model, federation.rows)
     shares = np.array(literal.responsibilities(rows, *plain(model, parameters), "tied"))
     entropy = -(shares * np.log(shares)).sum(axis=1).mean()

@@ -204,8 +204,8 @@ class Model(ABC):
         """Squared norm of a field at Ŝ."""
 
     @abstractmethod
-    def minorizer(self, statistics: Any, parameters: Parameters) -> float:
-        """``<s, φ(θ)> - ψ(θ)``, what the M-step maximises."""
+    def surrogate(self, statistics: Any, parameters: Parameters) -> float:
+        """EM's surrogate, ``<s, φ(θ)> - ψ(θ)``, which the M-step maximises."""
 
     @abstractmethod
     def evaluated(self, mean_log_likelihood: float, parameters: Parameters) -> float:
@@ -213,9 +213,9 @@ class Model(ABC):
 
     @abstractmethod
     def change(self, now: float, before: float) -> float:
-        """Size of the difference of two values of the criterion, or minorizer, in units of tol.
+        """Size of the difference of two values of the criterion, or surrogate, in units of tol.
 
-        Without a sign: noise may well make the minorizer fall.
+        Without a sign: noise may well make the surrogate fall.
         """
 
     @abstractmethod

@@ -352,7 +352,7 @@ class GaussianMixtureModel(RowModel):
         """From the rows read in a round; over q where their noise moves Ŝ."""
         return minibatch_bounds(self, federation, batch_size, omega_p)
 
-    def minorizer(self, statistics, parameters):
+    def surrogate(self, statistics, parameters):
         """``<s, φ(θ)> - ψ(θ)``; nats per row."""
         return float(statistics @ parameters.natural) - parameters.log_partition
 

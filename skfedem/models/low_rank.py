@@ -278,7 +278,7 @@ class LowRankModel(Model):
         pull = self.pooled.support.counts * self.pooled.family.mean(iterate.theta)
         return self.scale * field + pull
 
-    def minorizer(self, statistics, parameters):
+    def surrogate(self, statistics, parameters):
         """Minus the objective, at θ, for the observations as the server knows them; nats."""
         iterate = statistics.iterate
         theta = parameters.natural

@@ -124,11 +124,11 @@ def next_sweep(sweep, problem, server, step_size, n_messages, tol):
     The steps of a sweep add up to 1, and as many messages arrive as there are clients: enough for Ŝ
     to move as far as one EM iteration moves it. It has 10 rounds or more.
 
-    The model's ``change`` measures the difference of Q. It counts twice, as Q bends away from the
-    criterion: along a plateau the criterion gains ``dᵀ I d``, where d is the way and I the
-    information of complete data, and Q half of it. (Where Q is the criterion, as for low rank, this
-    is a margin for rounds that have no momentum.) Noise in Ŝ adds to it, so that a run whose noise
-    is above tol goes on.
+    Q is the model's ``surrogate``, and ``change`` measures its difference. This counts twice, as Q
+    bends away from the criterion: along a plateau the criterion gains ``dᵀ I d``, where d is the
+    way and I the information of complete data, and Q half of it. (Where Q is the criterion, as for
+    low rank, this is a margin for rounds that have no momentum.) Noise in Ŝ adds to it, so that a
+    run whose noise is above tol goes on.
 
     The errors of SPIDER add up on the way and rest when Ŝ does, so that sweeps are quiet at a wrong
     place, too. The last sweep has to be in a later outer loop than the first of them: a pass over
@@ -148,8 +148,8 @@ def next_sweep(sweep, problem, server, step_size, n_messages, tol):
     if not is_whole:
         return sweep
     model = problem.model
-    now = model.minorizer(server.statistics, server.parameters)
-    before = model.minorizer(server.statistics, sweep.parameters)
+    now = model.surrogate(server.statistics, server.parameters)
+    before = model.surrogate(server.statistics, sweep.parameters)
     following = first_sweep(problem, server)
     if not 2 * model.change(now, before) < tol:
         return following
