@@ -109,7 +109,7 @@ class PoissonMixtureModel(RowModel):
         """``<s, φ(θ)>``, nats per row."""
         return float(statistics @ parameters.natural)
 
-    def evaluated(self, mean_log_likelihood, parameters):
+    def criterion_value(self, mean_log_likelihood, parameters):
         """Mean log-likelihood per row, nats: ``expectation`` leaves nothing out."""
         return float(mean_log_likelihood)
 

@@ -152,7 +152,7 @@ class ModelCase(NamedTuple):
     starts : tuple of Start
         Two points or more from which a run may begin, none of them a fixed point.
     criterion : callable
-        From parameters to what ``model.evaluated`` is to give, without the model's own code.
+        From parameters to what ``model.criterion_value`` is to give, without the model's own code.
     reordered : callable
         From an order of the clients to the model and the federation with the clients so ordered.
     is_unbounded : bool

@@ -68,7 +68,7 @@ def criterion_at(case, parameters):
     """Criterion by the model's own code, from all rows of all clients."""
     every = np.arange(case.federation.n_clients)
     estimate = case.model.all_rows(case.federation, parameters.natural, every)
-    return case.model.evaluated(case.federation.weights @ estimate.log_likelihood, parameters)
+    return case.model.criterion_value(case.federation.weights @ estimate.log_likelihood, parameters)
 
 
 def assert_same(got, want, **tolerance):

@@ -87,7 +87,7 @@ def test_log_likelihood_of_any_parameters_is_scipys(covariance_type):
     in_rows = in_row_units(model, parameters)[:3]
     expected = mixture_log_likelihoods(federation.rows, *in_rows, covariance_type).mean()
     _, log_likelihoods = client_means(model, federation, parameters)
-    found = model.evaluated(federation.weights @ log_likelihoods, parameters)
+    found = model.criterion_value(federation.weights @ log_likelihoods, parameters)
     assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -99,7 +99,7 @@ def test_log_likelihood_far_in_the_tails_does_not_underflow():
     assert np.isfinite(statistics).all()
     in_rows = in_row_units(model, parameters)[:3]
     expected = mixture_log_likelihoods(far.rows, *in_rows, "full").mean()
-    found = model.evaluated(federation.weights @ log_likelihoods, parameters)
+    found = model.criterion_value(federation.weights @ log_likelihoods, parameters)
     # Squares of 1e4 of either sign: eight of sixteen digits, at worst.
     assert_allclose(found, expected, rtol=1e-8)
 

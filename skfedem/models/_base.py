@@ -41,7 +41,7 @@ class ClientSums(NamedTuple):
     statistics : ndarray of shape (n_clients, n_statistics)
         Sum over the rows of E[s(y, Z) given y; θ].
     log_likelihood : ndarray of shape (n_clients,)
-        Sum over the rows of log p(y; θ), up to what ``Model.evaluated`` adds; nats.
+        Sum over the rows of log p(y; θ), up to what ``Model.criterion_value`` adds; nats.
     """
 
     statistics: FloatArray
@@ -136,7 +136,7 @@ class Model(ABC):
     """
 
     criterion: str
-    """Name of what ``evaluated`` gives."""
+    """Name of what ``criterion_value`` gives."""
 
     n_quiet: int
     """How many changes of the criterion in a row have to be below ``tol`` on exact rounds."""
@@ -208,7 +208,7 @@ class Model(ABC):
         """EM's surrogate, ``<s, φ(θ)> - ψ(θ)``, which the M-step maximises."""
 
     @abstractmethod
-    def evaluated(self, mean_log_likelihood: float, parameters: Parameters) -> float:
+    def criterion_value(self, mean_log_likelihood: float, parameters: Parameters) -> float:
         """Value of the criterion, from the weighted mean of the clients' log-likelihoods."""
 
     @abstractmethod
@@ -273,7 +273,7 @@ class Model(ABC):
         model : Model
             Model that knows both; by default the model itself, which needs nothing.
         parameters : NamedTuple
-            The given ones, for ``evaluated`` on the batch alone.
+            The given ones, for ``criterion_value`` on the batch alone.
         n_numbers : int
             How many numbers each client sent for this, and gets back as the result.
         """

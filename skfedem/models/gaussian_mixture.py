@@ -356,7 +356,7 @@ class GaussianMixtureModel(RowModel):
         """``<s, φ(θ)> - ψ(θ)``; nats per row."""
         return float(statistics @ parameters.natural) - parameters.log_partition
 
-    def evaluated(self, mean_log_likelihood, parameters):
+    def criterion_value(self, mean_log_likelihood, parameters):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 

@@ -288,7 +288,7 @@ class LowRankModel(Model):
             iterate = Iterate(theta.low_rank, None, theta.effects, values, None)
         return self.log_base_measure - objective(self.pooled, iterate, statistics.sums)
 
-    def evaluated(self, mean_log_likelihood, parameters):
+    def criterion_value(self, mean_log_likelihood, parameters):
         """Objective F, in nats."""
         theta = parameters.natural
         log_likelihood = self.scale * mean_log_likelihood + self.log_base_measure

@@ -29,7 +29,7 @@ def evaluate(problem, server, workers, controls=None):
     parts = workers.map(part, groups, "evaluation")
     mean_field = vectors.total(every, [field for field, _ in parts])
     log_likelihood = sum(value for _, value in parts)
-    return model.evaluated(log_likelihood, server.parameters), mean_field
+    return model.criterion_value(log_likelihood, server.parameters), mean_field
 
 
 def evaluated_columns(problem, server, workers):

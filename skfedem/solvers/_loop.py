@@ -226,7 +226,7 @@ def _judged_exactly(problem, standing, received, server, info, options):
     The E-steps of the round yield the criterion of the row before, which still lacks it.
     """
     model, history = problem.model, standing.history
-    criterion = model.evaluated(received.log_likelihood, standing.progress.server.parameters)
+    criterion = model.criterion_value(received.log_likelihood, standing.progress.server.parameters)
     if options.eval_every is not None:
         history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
     standing.criteria.append(criterion)

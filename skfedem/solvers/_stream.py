@@ -210,7 +210,7 @@ def _both_halves(problem, server, states, step_size, workers):
     )
     server, info = server_half(problem._replace(model=of_batch), server, received, step_size)
     model = of_batch.after_step(info.step_taken)
-    criterion = model.evaluated(received.log_likelihood / federation.weights.sum(), before)
+    criterion = model.criterion_value(received.log_likelihood / federation.weights.sum(), before)
     # With Ŝ goes what the model has learnt so far: clients may have been away.
     n_downlink = model.downlink_numbers(federation, clients, before) + n_numbers * len(clients)
     row = {
