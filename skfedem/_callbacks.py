@@ -79,31 +79,31 @@ class FitTask:
             self._start.call_on_fit_task_begin(**self._data)
         return self
 
-    def begin_round(self, standing):
+    def begin_round(self, run_state):
         """Begin a round from where the run stands, a ``RunState``."""
         self._round = (self._start or self._root).subcontext(task_name="round")
         self._round.call_on_fit_task_begin(
-            **self._data, reconstruction_attributes=lambda: self._so_far(standing)
+            **self._data, reconstruction_attributes=lambda: self._so_far(run_state)
         )
 
-    def end_round(self, standing):
+    def end_round(self, run_state):
         """End a round; return whether a callback wants it to be the last."""
         return self._round.call_on_fit_task_end(
-            **self._data, reconstruction_attributes=lambda: self._so_far(standing)
+            **self._data, reconstruction_attributes=lambda: self._so_far(run_state)
         )
 
-    def _so_far(self, standing):
+    def _so_far(self, run_state):
         """Attributes of the estimator; the trace, a list, would take too long in every round."""
         # scikit-learn sets them on a copy of the estimator, which may have those of an earlier fit.
         given = {k: value for k, value in vars(self._estimator).items() if not k.endswith("_")}
-        history = standing.history.as_dict()
-        return {"__dict__": {**given, **self._fitted(standing.progress), "history_": history}}
+        history = run_state.history.as_dict()
+        return {"__dict__": {**given, **self._fitted(run_state.progress), "history_": history}}
 
-    def end_start(self, standing=None):
+    def end_start(self, run_state=None):
         """End the start, where it is a task that has not ended yet."""
         if self._start is not None:
             start, self._start = self._start, None
-            attributes = {} if standing is None else self._so_far(standing)
+            attributes = {} if run_state is None else self._so_far(run_state)
             start.call_on_fit_task_end(**self._data, reconstruction_attributes=attributes)
 
     def end(self):

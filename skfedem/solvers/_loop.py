@@ -88,9 +88,9 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     -------
     run : Run
     """
-    standing = checkpoint.resumed(solver, problem, start) if checkpoint else None
-    if standing is None:
-        standing = initialise(
+    run_state = checkpoint.resumed(solver, problem, start) if checkpoint else None
+    if run_state is None:
+        run_state = initialise(
             solver,
             problem,
             start,
@@ -100,84 +100,84 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
         )
     stopped_by = None
     try:
-        while not (stopped_by or _is_over(standing.progress, options)):
+        while not (stopped_by or _is_over(run_state.progress, options)):
             if tasks:
-                tasks.begin_round(standing)
-            standing = one_round(solver, problem, standing, options, workers)
-            row = standing.history.row(-1)
+                tasks.begin_round(run_state)
+            run_state = one_round(solver, problem, run_state, options, workers)
+            row = run_state.history.row(-1)
             if problem.exact:
-                row = {**row, "criterion_before": standing.criteria[-1]}
+                row = {**row, "criterion_before": run_state.criteria[-1]}
             report(row)
-            if tasks and tasks.end_round(standing):
+            if tasks and tasks.end_round(run_state):
                 stopped_by = "callback"
             if checkpoint:
-                over = stopped_by or _is_over(standing.progress, options)
-                checkpoint.after_round(standing, over)
+                over = stopped_by or _is_over(run_state.progress, options)
+                checkpoint.after_round(run_state, over)
     except KeyboardInterrupt:
-        stopped_by, standing = "keyboard", _after_whole_rounds(problem, standing)
-    return _outcome(problem, standing, options, workers, tasks, stopped_by)
+        stopped_by, run_state = "keyboard", _after_whole_rounds(problem, run_state)
+    return _outcome(problem, run_state, options, workers, tasks, stopped_by)
 
 
-def _after_whole_rounds(problem, standing):
+def _after_whole_rounds(problem, run_state):
     """Where a run stands that was interrupted, as the last round that the server ended left it."""
-    n_rows, server = standing.progress.n_rounds + 1, standing.progress.server
-    standing.history.keep(n_rows)
-    del standing.trace[n_rows:]
+    n_rows, server = run_state.progress.n_rounds + 1, run_state.progress.server
+    run_state.history.keep(n_rows)
+    del run_state.trace[n_rows:]
     # Some clients may have finished a round that the server has not.
-    server = server._replace(control=mean_control(problem, standing.states.controls))
-    return standing._replace(progress=standing.progress._replace(server=server))
+    server = server._replace(control=mean_control(problem, run_state.states.controls))
+    return run_state._replace(progress=run_state.progress._replace(server=server))
 
 
-def _outcome(problem, standing, options, workers, tasks, stopped_by):
+def _outcome(problem, run_state, options, workers, tasks, stopped_by):
     """Outcome of a run whose last round is done; evaluates that where it was not yet."""
-    progress, history = standing.progress, standing.history
+    progress, history = run_state.progress, run_state.history
     try:
         if tasks:
-            tasks.end_start(standing)
-        criteria = _final_criteria(problem, standing, options, workers)
+            tasks.end_start(run_state)
+        criteria = _final_criteria(problem, run_state, options, workers)
     except KeyboardInterrupt:
         stopped_by = "keyboard"
         if not progress.n_rounds:
             raise
-        criteria = _known_criteria(problem, standing)
+        criteria = _known_criteria(problem, run_state)
         if not problem.exact and np.isnan(history.row(-1)[problem.model.criterion]):
             criteria.append(np.nan)  # that of the last round is not known
     gains, ahead = None, history.row(-1)[problem.model.criterion]
     if problem.exact and not np.isnan(ahead):
         # If no round was completed, the rows may not be those of the gains.
-        gains = of_these_rows(standing.stopping, ahead, problem.model)._replace(ahead=ahead)
+        gains = of_these_rows(run_state.stopping, ahead, problem.model)._replace(ahead=ahead)
     return Run(
         server=progress.server,
-        states=standing.states,
+        states=run_state.states,
         history=history.as_dict(),
-        trace=np.array(standing.trace),
+        trace=np.array(run_state.trace),
         criteria=criteria,
-        begun=standing.criteria[0] if standing.criteria else standing.begun,
+        begun=run_state.criteria[0] if run_state.criteria else run_state.begun,
         converged=progress.converged,
         gains=gains,
         stopped_by=stopped_by,
     )
 
 
-def _final_criteria(problem, standing, options, workers):
+def _final_criteria(problem, run_state, options, workers):
     """Criteria for ``Run``; the history gets an evaluation of the last row if that has none."""
-    server, history = standing.progress.server, standing.history
+    server, history = run_state.progress.server, run_state.history
     # It has none yet if the run was stopped, or if rounds are exact and none was done.
     if options.eval_every is not None and np.isnan(history.row(-1)[problem.model.criterion]):
         history.update(-1, **evaluated_columns(problem, server, workers))
-    return _known_criteria(problem, standing) or [evaluate(problem, server, workers)[0]]
+    return _known_criteria(problem, run_state) or [evaluate(problem, server, workers)[0]]
 
 
-def _known_criteria(problem, standing):
+def _known_criteria(problem, run_state):
     """Criteria that exact rounds have yielded, or else those that were evaluated so far."""
     if problem.exact:
-        return list(standing.criteria)
-    return [value for value in standing.history.column(problem.model.criterion) if value == value]
+        return list(run_state.criteria)
+    return [value for value in run_state.history.column(problem.model.criterion) if value == value]
 
 
-def one_round(solver, problem, standing, options, workers):
+def one_round(solver, problem, run_state, options, workers):
     """Run both halves of a round and note it in the history; return where the run then stands."""
-    progress, states, history, trace, *_ = standing
+    progress, states, history, trace, *_ = run_state
     model, before = problem.model, progress.server
     step_size = _step_to_ask(problem, before, options)
     active = active_clients(problem, before.round_index)
@@ -187,7 +187,7 @@ def one_round(solver, problem, standing, options, workers):
     if options.cautious and info.step_taken < step_size:
         server = after_short_step(problem, server)
     judged = _judged_exactly if problem.exact else _judged_by_sweep
-    server, stopping, converged = judged(problem, standing, received, server, info, options)
+    server, stopping, converged = judged(problem, run_state, received, server, info, options)
     after = progress._replace(
         server=server,
         n_expectations=progress.n_expectations + received.n_expectations,
@@ -209,7 +209,7 @@ def one_round(solver, problem, standing, options, workers):
         _is_over(after, options) or evaluation_due(problem, progress.epoch, after, options)
     ):
         history.update(-1, **evaluated_columns(problem, server, workers))
-    return standing._replace(progress=after, stopping=stopping)
+    return run_state._replace(progress=after, stopping=stopping)
 
 
 def _step_to_ask(problem, server, options):
@@ -220,24 +220,25 @@ def _step_to_ask(problem, server, options):
     return 0.0 if server.round_index < server.rest_until else min(step_size, server.step_limit)
 
 
-def _judged_exactly(problem, standing, received, server, info, options):
+def _judged_exactly(problem, run_state, received, server, info, options):
     """Server's state, gains, and whether the run has converged, after an exact round.
 
     The E-steps of the round yield the criterion of the row before, which still lacks it.
     """
-    model, history = problem.model, standing.history
-    criterion = model.criterion_value(received.log_likelihood, standing.progress.server.parameters)
+    model, history = problem.model, run_state.history
+    criterion = model.criterion_value(received.log_likelihood, run_state.progress.server.parameters)
     if options.eval_every is not None:
         history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
-    standing.criteria.append(criterion)
-    gains = next_gains(standing.stopping, criterion, info.step_taken, model)
+    run_state.criteria.append(criterion)
+    gains = next_gains(run_state.stopping, criterion, info.step_taken, model)
     return server, gains, gains.settled(options.tol)
 
 
-def _judged_by_sweep(problem, standing, received, server, info, options):
+def _judged_by_sweep(problem, run_state, received, server, info, options):
     """Server's state, sweep, and whether the run has converged, after any other round."""
-    n_messages = received.n_active
-    sweep = next_sweep(standing.stopping, problem, server, info.step_taken, n_messages, options.tol)
+    sweep = next_sweep(
+        run_state.stopping, problem, server, info.step_taken, received.n_active, options.tol
+    )
     if sweep.unconfirmed:
         server = server._replace(n_restarts=server.n_restarts + 1)
         sweep = sweep._replace(outer_loop=outer_loop_of(problem, server))

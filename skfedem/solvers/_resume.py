@@ -65,17 +65,17 @@ class Checkpoint(NamedTuple):
     resume_from: object
     step_function: Callable | None
 
-    def after_round(self, standing, over):
+    def after_round(self, run_state, over):
         """Save what stands after a round, if it is time; warn where that cannot be done now."""
         if self.path is None or not (
-            over or standing.progress.server.round_index % self.every == 0
+            over or run_state.progress.server.round_index % self.every == 0
         ):
             return
         try:
-            _checkpoint.save(self.path, self.identity, _as_state(standing))
+            _checkpoint.save(self.path, self.identity, _as_state(run_state))
         except OSError as error:  # what hours have reached is not lost for a disk that is full
             warn(
-                f"Round {standing.progress.n_rounds} could not be saved at {self.path} ({error}). "
+                f"Round {run_state.progress.n_rounds} could not be saved at {self.path} ({error}). "
                 "The fit goes on, and the file is as it was before. Make room for it, or see "
                 "whether its folder is still there.",
                 UserWarning,
@@ -201,20 +201,20 @@ def _check_path(path):
         ) from error
 
 
-def _as_state(standing):
+def _as_state(run_state):
     """What is written of a run. The parameters follow from the statistics."""
-    server = standing.progress.server._asdict()
+    server = run_state.progress.server._asdict()
     del server["parameters"]
     return {
         "server": server,
-        "n_expectations": standing.progress.n_expectations,
-        "converged": standing.progress.converged,
-        "states": standing.states,
-        "history": standing.history.as_dict(),
-        "trace": np.array(standing.trace),
-        "stopping": standing.stopping,
-        "criteria": np.array(standing.criteria),
-        "begun": standing.begun,
+        "n_expectations": run_state.progress.n_expectations,
+        "converged": run_state.progress.converged,
+        "states": run_state.states,
+        "history": run_state.history.as_dict(),
+        "trace": np.array(run_state.trace),
+        "stopping": run_state.stopping,
+        "criteria": np.array(run_state.criteria),
+        "begun": run_state.begun,
     }
 
 
