@@ -43,7 +43,7 @@ from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import Parameters, squared_scale
 from .mixture_steps import averaging_bound, minibatch_bounds
-from .mixture_stream import with_batch_moment, with_those_who_wait
+from .mixture_stream import with_batch_moment, with_vanishing_ones_frozen
 from .units import ROUNDING, Units
 
 COVARIANCE_TYPES = get_args(CovarianceType)
@@ -342,7 +342,7 @@ class GaussianMixtureModel(RowModel):
             step = Step(statistics + step_size * field, field_sq_norm, 0, step_size)
         else:
             step = safeguarded_step(self, statistics, field, step_size)
-        return with_those_who_wait(self, step, statistics, exact) if self.in_stream else step
+        return with_vanishing_ones_frozen(self, step, statistics, exact) if self.in_stream else step
 
     def averaging_bound(self, federation):
         """Clients, or rows over q: what few rows say about a client changes by leaps."""

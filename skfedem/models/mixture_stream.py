@@ -29,9 +29,9 @@ def with_batch_moment(model, federation, parameters, statistics, field, step_siz
     alone = replace(model, second_moment=batch).parameters(*parameters[:3])
     sent = model.all_rows(federation, parameters.natural, clients).statistics
     sent = weights @ sent / weights.sum()
-    # Of a component that waits, the second moment has to keep what the means take from it.
-    waits = _waits(model, statistics + step_size * field, statistics, exact)
-    field = np.where(waits, 0.0, model.table(field)).ravel()
+    # Of a component that is frozen, the second moment has to keep what the means take from it.
+    vanishes = _vanishes(model, statistics + step_size * field, statistics, exact)
+    field = np.where(vanishes, 0.0, model.table(field)).ravel()
     moment = batch + _between(model, parameters.means, statistics + field - sent)
     # Beside a known covariance the log-likelihood alone needs it, and evaluations are not sent.
     n_numbers = n_moments(model.n_features, True) if model.covariance_is_rest else 0
@@ -63,21 +63,21 @@ def with_variance_along_new_axes(model, statistics, units_before, share):
     return table.ravel()
 
 
-def with_those_who_wait(model, step, statistics, exact):
+def with_vanishing_ones_frozen(model, step, statistics, exact):
     """The step, except that components with next to no mass do not lose the rest of it.
 
     Their rows may come back, and find them where they were. Of a component with less mass, rounding
     would move mean and covariance in exact rounds, and in others the noise of the messages. A step
     stays as it is where a "tied" covariance has become too small for means so far away.
     """
-    waits = _waits(model, step.statistics, statistics, exact)
-    kept = np.where(waits, model.table(statistics), model.table(step.statistics)).ravel()
-    if not waits.any() or not keeps(model, kept, statistics, 0.0, step.step_taken):
+    vanishes = _vanishes(model, step.statistics, statistics, exact)
+    kept = np.where(vanishes, model.table(statistics), model.table(step.statistics)).ravel()
+    if not vanishes.any() or not keeps(model, kept, statistics, 0.0, step.step_taken):
         return step
     return step._replace(statistics=kept)
 
 
-def _waits(model, proposal, statistics, exact):
+def _vanishes(model, proposal, statistics, exact):
     """Whether each component would lose the rest of its mass, shape (n_components, 1)."""
     mass, mass_before = model.table(proposal)[:, :1], model.table(statistics)[:, :1]
     return mass < np.minimum(mass_before, _LEAST_MASS if exact else RAREST)

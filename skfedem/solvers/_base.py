@@ -273,8 +273,8 @@ def after_short_step(problem: Problem, server: ServerState) -> ServerState:
     shorten all later ones.
     """
     server = server._replace(n_restarts=server.n_restarts + 1)
-    has_memory = problem.control_step > 0 and (problem.omega > 0 or problem.participation < 1)
-    if problem.lasting_noise or not has_memory:
+    uses_control = problem.control_step > 0 and (problem.omega > 0 or problem.participation < 1)
+    if problem.lasting_noise or not uses_control:
         return server
     learning = (1 + problem.omega) / problem.participation
     return server._replace(rest_until=server.round_index + ceil(_REST * learning))

@@ -103,8 +103,7 @@ def stream_step_size(problem: Problem, n_before: float) -> float:
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
     noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, 0.0)
     noise *= _STREAM_NOISE / (1 + problem.omega)
-    memory = first_step_size(present)
-    return min(share, noise, memory)
+    return min(share, noise, first_step_size(present))
 
 
 def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participation: float) -> int:
