@@ -64,9 +64,9 @@ def warn_of_fit(settings, problem, result):
     result : Run
     """
     fall = 0.0 if problem.exact else result.begun - result.criteria[-1]
-    doubt = "check for degenerate data"
-    if problem.lasting_noise:
-        doubt = "use solver='vr_fedem', whose minibatches leave no noise"
+    otherwise = ["increase tol"] if settings.tol > 0 else []
+    if not problem.lasting_noise:
+        otherwise.append("check for degenerate data")
     ways = ["fewer components"] if settings.n_components > 1 else []
     if settings.fixed_covariance is None:
         ways.append("drop linearly dependent features")
@@ -74,7 +74,7 @@ def warn_of_fit(settings, problem, result):
         iteration="EM iterations",
         left="left the domain of the M-step",
         remedy="".join(f", or {way}" for way in ways),
-        otherwise=["increase tol", doubt] if settings.tol > 0 else [doubt],
+        otherwise=otherwise,
     )
     schedule = step_schedule(settings, problem)
     warn_outcome(settings, result, schedule, wording, is_worse=fall > _LARGE_FALL)

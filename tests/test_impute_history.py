@@ -226,7 +226,7 @@ def test_tol_is_relative_to_the_objective():
         ),
         (
             {"max_iter": 20, "batch_size": 5},
-            r"\d, or use solver='vr_fedem' \(with FedEM's minibatches cells may never settle\)\.$",
+            r"natural steps\. Use solver='vr_fedem' or a larger batch_size\.$",
         ),
         ({"max_iter": 5, "max_epochs": 9}, r"Increase max_iter\.$"),
         ({"max_iter": 9, "max_epochs": 5}, r"Increase max_epochs\.$"),

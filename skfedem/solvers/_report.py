@@ -14,8 +14,10 @@ from .._parameters import is_auto
 # If steps add up to less than this many whole steps, that is a likely reason for no convergence ...
 _FEW_STEPS = 10
 # ... and this many are mostly enough, up to rounding: for 42 of 44 fits on all rows, compressed or
-# with absent clients. (For 9 of 44 by minibatches of FedEM, whose noise has to die out as well.)
+# with absent clients.
 _ENOUGH_STEPS = 75 * (1 - 1e-9)
+# What makes the noise of FedEM's minibatches die out, or makes it smaller.
+_LESS_NOISE = ["solver='vr_fedem'", "a larger batch_size"]
 # Nobody waits for more rounds.
 _MOST_ROUNDS = 10**6
 # Automatic steps cut to less than this share of the schedule, which may decrease itself, are worth
@@ -179,6 +181,7 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
+    of_minibatches = estimator.batch_size is not None and estimator.solver != "vr_fedem"
     rounds_left = estimator.max_iter is None or n_rounds < estimator.max_iter
     bound = "max_epochs" if rounds_left else "max_iter"
     why, advice = "", f"Increase {bound}"
@@ -186,12 +189,19 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
         why, advice = ", as no fit does", "Increase tol, to see whether it converges"
     if travelled < min(_FEW_STEPS, n_rounds):
         why += f": the steps added up to only {travelled:.2g} {wording.iteration}"
-        advice = _how_to_travel_on(estimator, result, schedule, travelled)
+        if of_minibatches:  # whose noise has to die out as well, after nobody knows how many rounds
+            longer = [] if is_auto(estimator.step_size) else ["a larger step_size"]
+            advice = f"Use {either([*longer, *_LESS_NOISE])}"
+        else:
+            advice = _how_to_travel_on(estimator, result, schedule, travelled)
         if estimator.tol == 0:
             advice += ", and increase tol, to see whether it converges"
     elif estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
         why += ": with control_step=0, the noise of compression and absence does not die out"
         advice = "Set control_step='auto'"
+    elif of_minibatches and estimator.tol > 0:
+        why += ": the noise of FedEM's minibatches dies out slowly, if at all"
+        advice = f"Use {either(_LESS_NOISE)}"
     warn(
         f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
         f"{', or '.join([advice, *wording.otherwise])}.",
@@ -203,17 +213,14 @@ def _how_to_travel_on(estimator, result, schedule, travelled):
     """What lets steps add up to enough: larger bounds of the fit, or a larger step."""
     first, last = result.history["epoch"][[0, -1]]
     n_rounds = len(result.history["epoch"]) - 1
-    earlier = result.server.round_index - n_rounds
-    last_step = _last_step(estimator, result, schedule)
-    enough = _rounds_enough(
-        estimator, n_rounds, travelled, last_step, lambda number: schedule(earlier + number)
-    )
-    if enough > _MOST_ROUNDS:
+    missing, last_step = _ENOUGH_STEPS - travelled, _last_step(estimator, result, schedule)
+    if last_step * (_MOST_ROUNDS - n_rounds) < missing:
         ways = calmer(estimator) if is_auto(estimator.step_size) else []
         return (
             f"{_MOST_ROUNDS:,} rounds would not be enough with this step: use "
             f"{either(ways or ['a larger step_size'])}"
         )
+    enough = _with_two_digits(n_rounds + ceil(missing / last_step))
     epochs = ceil(first + enough * (last - first) / n_rounds)
     bounds = [
         f"{name} to about {wanted}"
@@ -233,17 +240,7 @@ def _last_step(estimator, result, schedule):
     return max(taken, min(asked, server.step_limit)) if is_auto(estimator.step_size) else asked
 
 
-def _rounds_enough(estimator, n_rounds, travelled, last_step, schedule):
-    """Rounds until the steps add up to what may well be needed, rounded up to two digits."""
-    # The user's own function is not called for later rounds.
-    follows = is_auto(estimator.step_size)
-    unit = last_step / schedule(n_rounds) if follows else last_step
-    while travelled < _ENOUGH_STEPS and n_rounds <= _MOST_ROUNDS:
-        some = max(1, n_rounds // 50)
-        step_size = unit * schedule(n_rounds + 1) if follows else unit
-        missing = _ENOUGH_STEPS - travelled
-        if some * step_size > missing:  # else the quotient may be infinite
-            some = ceil(missing / step_size)
-        travelled, n_rounds = travelled + some * step_size, n_rounds + some
-    digit = 10 ** max(len(str(n_rounds)) - 2, 0)
-    return -(-n_rounds // digit) * digit
+def _with_two_digits(number):
+    """Round up to two digits."""
+    digit = 10 ** max(len(str(number)) - 2, 0)
+    return -(-number // digit) * digit
