@@ -539,14 +539,15 @@ def test_where_rounding_spoils_the_normal_equations_curvatures_alone_speed_them_
     assert _column_factor(matrix, curvature, curvature) is None
 
 
-@pytest.mark.parametrize("gathered", [0, 10, 2**17])
+@pytest.mark.parametrize(("most_entries", "gathered"), [(0, 0), (0, 10), (0, 2**17), (2**20, 0)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_entries_of_a_product_are_the_same_however_many_are_gathered_at_once(
-    monkeypatch, gathered, order
+    monkeypatch, most_entries, gathered, order
 ):
     rng = np.random.default_rng(0)
     left, right = (rng.normal(size=(n, 3)).copy(order) for n in SHAPE)
     rows, columns = (rng.integers(n, size=50).astype(np.int32) for n in SHAPE)
+    monkeypatch.setattr(low_rank_theta, "_MOST_ENTRIES", most_entries)
     monkeypatch.setattr(low_rank_theta, "_GATHERED", gathered)
     found = low_rank_theta.products(left, right, rows, columns)
     assert_allclose(found, (left @ right.T)[rows, columns], rtol=0, atol=1e-14)

@@ -8,8 +8,12 @@ import numpy as np
 
 from .main_effects import Effects
 
-# Numbers of each factor that are gathered at once: they stay in the cache.
-_GATHERED = 2**17
+# Numbers of each factor that are gathered at once. They stay in the cache, and take less than
+# 128 KiB: for more, the C library may ask for new pages each time, which takes far longer.
+_GATHERED = 15_000
+# Where so large a share of a matrix's entries is wanted, all of them take less time than gathering,
+# as long as there are no more than this.
+_LARGE_SHARE, _MOST_ENTRIES = 0.1, 2**20
 
 
 class Cells(NamedTuple):
@@ -64,6 +68,9 @@ def zero_low_rank(shape):
 
 def products(left, right, rows, columns):
     """Entries of ``left @ right.T`` at some cells."""
+    n_entries = len(left) * len(right)
+    if n_entries <= _MOST_ENTRIES and len(rows) >= _LARGE_SHARE * n_entries:
+        return (left @ right.T)[rows, columns]
     values = np.empty(len(rows))
     left, right = map(np.ascontiguousarray, (left, right))  # or `take` would copy them each time
     block_cells = 1 + _GATHERED // (1 + left.shape[1])
