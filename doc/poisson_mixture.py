@@ -120,7 +120,7 @@ class PoissonMixtureModel(RowModel):
     def minibatch_bounds(self, federation, batch_size, omega_p):
         """A fifth of the Gaussian mixture's bounds, as a guess."""
         n_rows = federation.effective_n_clients * batch_size
-        noise = 0.004 * n_rows / (self.n_statistics * (1 + omega_p))
+        noise = 0.02 * n_rows / (self.n_statistics * (1 + omega_p))
         return noise, 0.02 * np.sqrt(n_rows / (1 + omega_p))
 
     def constants(self):

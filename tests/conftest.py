@@ -33,10 +33,21 @@ def pyplot(paper, monkeypatch):
 
 @pytest.fixture
 def threads_always_pay(monkeypatch):
-    """Three processors, and a clock that stands still: all calls but the first go to threads."""
+    """Three processors, and a clock that stands still: all calls but the first go to threads.
+
+    The fixture is a list of how many workers shared each of these calls.
+    """
+    share, numbers = _parallel.Workers._share, []
+
+    def noted(self, function, groups):
+        numbers.append(self._n_workers)
+        return share(self, function, groups)
+
+    monkeypatch.setattr(_parallel.Workers, "_share", noted)
     monkeypatch.setattr(_parallel, "cpu_count", lambda: 3)
     monkeypatch.setattr(_parallel, "perf_counter", lambda: 0.0)
     monkeypatch.setattr(_parallel, "_WORTH_SHARING", 0.0)
+    return numbers
 
 
 @pytest.fixture(scope="module")

@@ -1252,6 +1252,7 @@ def test_estimator_does_not_depend_on_the_number_of_workers(case, threads_always
     fits = [
         case.make(max_iter=3, n_jobs=n_jobs, **case.quick).fit(clients) for n_jobs in (None, 2, 3)
     ]
+    assert set(threads_always_pay) == {2, 3}
     for fit in fits[1:]:
         for name in case.fitted:
             assert_array_equal(getattr(fit, name), getattr(fits[0], name))

@@ -824,7 +824,10 @@ def test_results_do_not_depend_on_n_jobs_or_on_pickling(monkeypatch, threads_alw
     one, two = (FederatedGaussianMixture(**NOISY, batch_size=6, n_jobs=k) for k in (None, 2))
     for batch, labels in batches_of(100):
         one.partial_fit(batch, clients=labels)
+        assert not threads_always_pay
         two = pickle.loads(pickle.dumps(two)).partial_fit(batch, clients=labels)
+        assert set(threads_always_pay) == {2}
+        threads_always_pay.clear()
     assert_array_equal(one.means_, two.means_)
     assert_array_equal(one.history_["field_sq_norm"], two.history_["field_sq_norm"])
 
