@@ -199,14 +199,19 @@ def next_call(settings, ids, federation, given, memory, history):
     model = replace(model, in_stream=True)
     (seed,) = seeds_of_runs(settings.random_state, 1)
     problem = _problem_of_call(settings, model, federation, seed)
-    server, units_before = memory.server, memory.model.units
+    server, average, units_before = memory.server, memory.average, memory.model.units
     if model.units is not units_before:
         n_expected = problem.participation * federation.n_samples  # to be read, as the others were
         share = n_expected / (memory.n_samples + n_expected)
         statistics = with_variance_along_new_axes(model, server.statistics, units_before, share)
         parameters = model.maximization(statistics)
         server = server._replace(statistics=statistics, parameters=parameters, has_field=True)
-    memory = memory._replace(model=model, server=server)
+        if average is not None:
+            mean = with_variance_along_new_axes(model, average.statistics, units_before, share)
+            average = average._replace(statistics=mean)
+    if average is not None:
+        average = average._replace(model=model.averaged(average.model, rate=0.0))
+    memory = memory._replace(model=model, server=server, average=average)
     if not of_stream(memory):
         # A stream begins with V_i = 0: it would take tens of calls to forget those of a fit, which
         # are of other rows.
@@ -217,16 +222,24 @@ def next_call(settings, ids, federation, given, memory, history):
 
 
 def _in_new_domain(settings, given, memory):
-    """Memory whose Ŝ is in the domain of T with the current parameters.
+    """Memory whose Ŝ, and its average, are in the domain of T with the current parameters.
 
     With more regularisation or a known covariance, it may have moved to where T is now undefined.
     """
-    server = memory.server
     model = with_parameters(memory.model, settings.reg_covar, given.fixed_covariance)
-    if has_same_domain(model, memory.model) or in_domain(model, server.statistics):
+    if has_same_domain(model, memory.model):
         return memory
-    statistics = brought_into_domain(model, server.statistics, server.parameters)
-    return memory._replace(server=server._replace(statistics=statistics))
+    server, average = memory.server, memory.average
+    if not in_domain(model, server.statistics):
+        statistics = brought_into_domain(model, server.statistics, server.parameters)
+        server = server._replace(statistics=statistics)
+    if average is not None:
+        of_average = model.averaged(average.model, rate=0.0)
+        if not in_domain(of_average, average.statistics):
+            parameters = average.model.maximization(average.statistics)
+            statistics = brought_into_domain(of_average, average.statistics, parameters)
+            average = average._replace(statistics=statistics)
+    return memory._replace(server=server, average=average)
 
 
 def read_call(settings, beginning, ids, workers):

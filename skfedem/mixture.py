@@ -55,7 +55,7 @@ from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_given import check_start
-from .solvers._memory import memory_of, rows_that_matter
+from .solvers._memory import at_estimate, memory_of, rows_that_matter
 from .solvers._options import SOLVERS, check_federated_parameters
 from .solvers._resume import check_checkpoint_parameters
 
@@ -203,7 +203,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     lower_bound_ : float
         Log-likelihood in nats per row, with clients weighted by ``client_weights``. After exact
         rounds, it is that of the last E-step, as in scikit-learn; in a stream, that of the last
-        rows before they were read. NaN if its computation was stopped from the keyboard.
+        rows, under the parameters of Ŝ before they were read. NaN if its computation was stopped
+        from the keyboard.
     lower_bounds_ : list of float
         The log-likelihoods that were computed on the way.
     history_ : dict of ndarray
@@ -427,6 +428,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             if memory is None:
                 problem, start = new_runs(settings, federation, given)
             else:
+                memory = at_estimate(memory)
                 problem, start = next_run(settings, data.ids, federation, given, memory)
 
             def so_far(run):
@@ -495,10 +497,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         used.
 
         *Steps.* ``step_size="auto"`` is the share of the rows that a round reads in all that were
-        read so far, to the power 0.65, or less with compression or few rows. A number is a constant
-        step, which forgets old rows and so follows a stream that changes. A callable gets the
-        round, counted on from call to call. Where less than the share ``participation`` of the
-        weight in a round answers, all these steps are as much shorter.
+        read so far, to the power 0.5, or less with compression or few rows. Such steps are noisy.
+        So the fitted attributes, ``weights`` in ``history_``, and what a ``fit`` with
+        ``warm_start=True`` begins with are those of an average of Ŝ over the rounds, with weights
+        that grow as the third power of the rows so far. Steps of your own are not averaged. A
+        number is a constant step, which forgets old rows and so follows a stream that changes. A
+        callable gets the round, counted on from call to call. Where less than the share
+        ``participation`` of the weight in a round answers, all these steps are as much shorter.
 
         *Clients.* Those without rows in a call, and those that by ``participation`` take no part in
         a round, keep their V_i. What the others send is divided by their share of all weight (not
@@ -514,9 +519,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         *What is recorded.* ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call.
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
-        seen. An epoch is as many rows as the call has. A stream warns of a ``Compressor`` that is
-        not used or coarser than ``omega``, but not of how the fit goes: look at ``safeguarded``,
-        ``step_size`` and ``weights`` in ``history_``.
+        seen, at Ŝ and not at its average. An epoch is as many rows as the call has. A stream warns
+        of a ``Compressor`` that is not used or coarser than ``omega``, but not of how the fit goes:
+        look at ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
 
         Examples
         --------
@@ -638,9 +643,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     def _store(self, memory, history, criteria, problem, seen, **attributes):
         """Set the fitted attributes, all at once."""
         lower_bounds = np.asarray(criteria, dtype=np.float64).tolist()
+        fitted = at_estimate(memory)
         store(
             self,
-            so_far_fitted(memory.model, memory.server, len(history["round"]) - 1, seen),
+            so_far_fitted(fitted.model, fitted.server, len(history["round"]) - 1, seen),
             lower_bounds_=lower_bounds,
             lower_bound_=lower_bounds[-1],
             history_=history,

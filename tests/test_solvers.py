@@ -523,12 +523,14 @@ def test_minibatches_step_as_the_documented_rule_has_it(covariance_type, known, 
 
 
 def test_rounds_of_a_stream_with_few_rows_are_shortened_by_the_variance_of_messages():
-    exact, noisy = (stream_step_size(problem_of(n_rows=1, omega=omega), 0) for omega in (0.0, 1.0))
+    exact, noisy = (
+        stream_step_size(problem_of(n_clients=4, n_rows=1, omega=omega), 0) for omega in (0.0, 1.0)
+    )
     # 1 + ω times the variance asks for as much shorter steps.
     assert noisy == exact / 2 < 0.5
 
 
-@pytest.mark.parametrize("changes", [{"n_rows": 1}, {"n_clients": 2, "omega": 4.0}])
+@pytest.mark.parametrize("changes", [{"n_clients": 4, "n_rows": 1}, {"n_clients": 2, "omega": 4.0}])
 def test_a_batch_of_a_stream_steps_by_who_is_there(changes):
     # Weights of all known clients add up to 1; those of the clients in the batch to less.
     alone = problem_of(**changes)

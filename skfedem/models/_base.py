@@ -283,6 +283,10 @@ class Model(ABC):
         """Model after a step of γ from the constants that it had towards those of the batch."""
         return self
 
+    def averaged(self, average: Model, rate: float) -> Model:
+        """Return the model with an average's constants, moved by the share ``rate`` to its own."""
+        return self
+
     def message_units(self, parameters: Parameters) -> Any:
         """Units for compression, in which the noise of rows should be alike in all directions.
 
@@ -306,6 +310,10 @@ class Model(ABC):
     @abstractmethod
     def trace(self, parameters: Parameters) -> NDArray[Any]:
         """What the history keeps of the parameters after each round, an array."""
+
+    def trace_at(self, statistics: Any) -> NDArray[Any]:
+        """Return ``trace`` at T(s); it may be cheaper than T."""
+        return self.trace(self.maximization(statistics))
 
 
 class RowModel(Model):

@@ -373,6 +373,13 @@ class GaussianMixtureModel(RowModel):
         second = self.second_moment + step_size * (self.batch_moment - self.second_moment)
         return replace(self, second_moment=second, batch_moment=None)
 
+    def averaged(self, average, rate):
+        """Model with an average second moment: a variance is computed from it and Ŝ's average."""
+        if self.second_moment is None:
+            return self
+        before = average.second_moment
+        return replace(self, second_moment=before + rate * (self.second_moment - before))
+
     def message_units(self, parameters):
         """Units of the components."""
         weights, means, covariances, *_, roots, inverses = parameters
@@ -399,3 +406,8 @@ class GaussianMixtureModel(RowModel):
     def trace(self, parameters):
         """Component weights."""
         return parameters.weights
+
+    def trace_at(self, statistics):
+        """Component weights."""
+        mass, _, _ = self.split(statistics)
+        return mass / mass.sum()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,13 @@ class Setting(NamedTuple):
     omega: float
     participation: float
     batch_size: int | None
+
+
+class Average(NamedTuple):
+    """What a stream estimates: an average of Ŝ, and a model whose constants are averaged alike."""
+
+    model: Model
+    statistics: Any
 
 
 class Memory(NamedTuple):
@@ -56,6 +63,8 @@ class Memory(NamedTuple):
         Of the last rounds, where they were exact and the last was evaluated.
     row_weight : float, default=1.0
         Of each row of a fit, where all had the same: ``totals`` do without it.
+    average : Average or None
+        Of the rounds of a stream with automatic steps, if there were any.
     """
 
     ids: np.ndarray
@@ -70,6 +79,7 @@ class Memory(NamedTuple):
     setting: Setting
     gains: Gains | None = None
     row_weight: float = 1.0
+    average: Average | None = None
 
 
 class Kept(NamedTuple):
@@ -127,6 +137,16 @@ def in_setting(memory, problem, kind):
 def of_stream(memory):
     """Whether the last rounds were those of a stream."""
     return memory.setting.kind == "stream"
+
+
+def at_estimate(memory):
+    """Memory whose Ŝ is what a stream estimates, to be read, or for a fit to begin with."""
+    if memory.average is None:
+        return memory
+    model, statistics = memory.average
+    parameters = model.maximization(statistics)
+    server = memory.server._replace(statistics=statistics, parameters=parameters)
+    return memory._replace(model=model, server=server, average=None)
 
 
 def _setting(problem, kind):

@@ -24,8 +24,8 @@ from . import fedem
 from ._base import mean_field, server_half
 from ._evaluation import evaluation_columns
 from ._loop import active_clients, client_round
-from ._memory import in_setting
-from .step_size import stream_step_size
+from ._memory import Average, in_setting
+from .step_size import averaging_rate, stream_step_size
 
 
 def batches(federation, batch_size):
@@ -93,6 +93,9 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     memory, federation = in_setting(memory, problem, "stream"), problem.federation
     mass, n_before, n_read = memory.totals.sum(), memory.n_samples, 0
     history, trace = History(), []
+    if schedule is not None:
+        # An average would lag behind the steps that a user gave, to follow a stream that changes.
+        memory = memory._replace(average=None)
     for clients, batch in batches(federation, problem.batch_size):
         here = at[clients]
         memory, mass, weights = _with_more_rows(memory, mass, here, batch.totals, client_weights)
@@ -105,9 +108,16 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         n_read += int(batch.lengths_of(active).sum())
         memory = memory._replace(n_samples=n_before + n_read)
         history.append(epoch=n_read / federation.n_samples, **row)
-        trace.append(memory.model.trace(memory.server.parameters))
+        trace.append(_trace(memory))
     weights = weights_of_clients(memory.totals, client_weights)
     return memory._replace(weights=weights, gains=None), history, trace
+
+
+def _trace(memory):
+    """What the history keeps of the estimate."""
+    if memory.average is None:
+        return memory.model.trace(memory.server.parameters)
+    return memory.model.trace_at(memory.average.statistics)
 
 
 def _with_more_rows(memory, mass, here, own, client_weights):
@@ -188,7 +198,17 @@ def _round(problem, memory, here, batch, active, schedule, workers):
     states = fedem.ClientStates(controls[here])
     server, model, row = _both_halves(problem, server, states, step_size, workers)
     controls[here] = states.controls
+    if schedule is None:
+        before = memory.average or Average(memory.model, memory.server.statistics)
+        rate = averaging_rate(batch.n_samples, memory.n_samples)
+        memory = memory._replace(average=_averaged(before, model, server.statistics, rate))
     return memory._replace(server=server, model=model), row
+
+
+def _averaged(average, model, statistics, rate):
+    """Average that has moved towards Ŝ by the share ``rate`` of their distance."""
+    model = model.averaged(average.model, rate)
+    return Average(model, average.statistics + rate * (statistics - average.statistics))
 
 
 def _both_halves(problem, server, states, step_size, workers):

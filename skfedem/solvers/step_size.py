@@ -25,11 +25,16 @@ _LARGEST_AVERAGED = 0.5
 # as long, mixtures took up to twice the rounds to meet ``tol``, and imputers were as often nearer.
 _HELD = 5.0
 _DECAY = 0.7
-# A stream's step falls as the share of a round's rows in all rows, to this power: 0.6 to 0.7 came
-# within 0.02 nats of EM with 20 to 400 rounds (examples/benchmarks/streams.py).
-_STREAM_DECAY = 0.65
-# Factor by which a stream may be noisier than the minibatches of a fit, as its rows are read once.
-_STREAM_NOISE = 2.5
+# A stream's step falls as the share of a round's rows in all rows, to this power: MNIST ended 0.01
+# to 0.02 nats lower with 0.6 (examples/benchmarks/streams.py).
+_STREAM_DECAY = 0.5
+# Factor by which a stream may be noisier than the minibatches of a fit, as its rows are read once
+# and Ŝ is averaged: MNIST ended 0.06 nats lower with 5, at ω = 1.
+_STREAM_NOISE = 10.0
+# Ŝ of a stream is averaged with weights that grow as the rows so far, to this power less 1: with 3,
+# a poor start was forgotten too slowly, with 6 there was too little to average where rounds are
+# few.
+_AVERAGING = 4.0
 # Rows of a minibatch, or rounds of an inner loop: a double holds it, and its products.
 MOST_AT_ONCE = 2**52
 
@@ -104,6 +109,19 @@ def stream_step_size(problem: Problem, n_before: float) -> float:
     noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, 0.0)
     noise *= _STREAM_NOISE / (1 + problem.omega)
     return min(share, noise, first_step_size(present))
+
+
+def averaging_rate(n_rows: int, n_before: float) -> float:
+    """By how much of their distance a stream's average moves towards Ŝ in a round.
+
+    Parameters
+    ----------
+    n_rows : int
+        That are read in the round.
+    n_before : float
+        That were read before.
+    """
+    return min(1.0, _AVERAGING * n_rows / (n_before + n_rows))
 
 
 def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participation: float) -> int:
