@@ -44,12 +44,8 @@ _OR_RIDGE = ", or if that changes little a larger effects_penalty"
 
 
 def instead_of_more_rounds(estimator):
-    """What else may let the fits of a search converge, as a list."""
-    if not is_auto(estimator.step_size):
-        return ["use step_size='auto'"]
-    if estimator.batch_size is not None and estimator.solver != "vr_fedem":
-        return ["use solver='vr_fedem' (with FedEM's minibatches cells may never settle)"]
-    return []
+    """What else may let a fit of cells converge, as a list."""
+    return [] if is_auto(estimator.step_size) else ["use step_size='auto'"]
 
 
 def warn_of_fit(imputer, X, cells, problem, result):
@@ -94,7 +90,7 @@ def _warn_of_end(imputer, problem, result):
         left="were too long for the curvature",
         remedy="",
         # Not a larger tol, which would end fits of counts short of the optimum, see its docstring.
-        otherwise=[] if is_auto(imputer.step_size) else ["use step_size='auto'"],
+        otherwise=instead_of_more_rounds(imputer),
     )
     schedule = step_schedule(in_python_numbers(imputer), problem)
     warn_outcome(imputer, result, schedule, wording, is_worse=is_worse)

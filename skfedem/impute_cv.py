@@ -20,7 +20,7 @@ from ._held_out import deal_cells
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._matrix_warnings import instead_of_more_rounds
-from ._messages import kept_back, naming, plural, warn
+from ._messages import either, kept_back, naming, plural, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
 from ._penalty_grid import checked_grid
 from ._penalty_path import follow_paths, index_of_best, largest_penalty, refit, tabulated
@@ -43,6 +43,7 @@ from .compression import Compressor
 from .impute import FederatedMatrixImputer
 from .models.families import FAMILIES
 from .solvers._options import check_federated_parameters
+from .solvers._report import ways_to_less_noise
 
 # A path whose last step gains less, in nats a held-out cell, has settled: below a bound, what was
 # left to gain was less again, by a factor of 0.2 to 0.7.
@@ -550,6 +551,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             given = [name for name in ("max_iter", "max_epochs") if getattr(self, name) is not None]
             longer = f"increase {' or '.join(given)}"
             ways = [*instead_of_more_rounds(self), longer, "leave small penalties out"]
+            if less_noise := ways_to_less_noise(self):
+                ways.insert(0, f"use {either(less_noise)}")
             advice = ", or ".join(ways) if self.tol else "increase tol"
             warn(
                 f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol}: "

@@ -763,36 +763,34 @@ def test_of_trials_that_only_rounding_tells_apart_the_first_is_best():
     assert index_of_best(trials) == 1
 
 
-def test_it_says_how_many_fits_did_not_converge():
-    advice = {
-        "Increase max_iter, or leave": {"max_iter": 2, "tol": 1e-9},
-        "Increase max_epochs, or leave": {"max_iter": None, "max_epochs": 3, "tol": 1e-9},
-        "Increase max_iter or max_epochs, or leave": {
-            "max_iter": 2,
-            "max_epochs": 3,
-            "tol": 1e-9,
-        },
-        "Increase tol.": {"max_iter": 2, "tol": 0.0},
-        "Use step_size='auto', or increase max_iter, or": {"max_iter": 2, "step_size": 0.05},
-        "cells may never settle), or increase max_iter, or leave small penalties out.": {
-            "max_iter": 2,
-            "batch_size": 2,
-        },
-    }
-    for says, parameters in advice.items():
-        search = FederatedMatrixImputerCV(
-            penalties=[9.0, 1.0],
-            effects_penalties=[0.1, 1.0],
-            n_splits=2,
-            random_state=0,
-            **parameters,
-        )
-        with pytest.warns(ConvergenceWarning) as caught:
-            search.fit(clients_of())
-        assert {w.filename for w in caught} == {__file__}
-        (said,) = (str(w.message) for w in caught if "of the search" in str(w.message))
-        assert said.startswith("8 of 8 fits of the search did not converge") and says in said
-        assert_array_equal(search.cv_results_["n_converged"], [0] * 4)
+@pytest.mark.parametrize(
+    ("says", "parameters"),
+    [
+        ("Increase max_iter, or leave", {"max_iter": 2, "tol": 1e-9}),
+        ("Increase max_epochs, or leave", {"max_iter": None, "max_epochs": 3, "tol": 1e-9}),
+        (
+            "Increase max_iter or max_epochs, or leave",
+            {"max_iter": 2, "max_epochs": 3, "tol": 1e-9},
+        ),
+        ("Increase tol.", {"max_iter": 2, "tol": 0.0}),
+        ("Use step_size='auto', or increase max_iter, or", {"max_iter": 2, "step_size": 0.05}),
+        (
+            "Use solver='vr_fedem' or a larger batch_size, or increase max_iter, or leave",
+            {"max_iter": 2, "batch_size": 2},
+        ),
+        ("Increase max_iter, or leave", {"max_iter": 2, "batch_size": 2, "solver": "vr_fedem"}),
+    ],
+)
+def test_it_says_how_many_fits_did_not_converge(says, parameters):
+    search = FederatedMatrixImputerCV(
+        penalties=[9.0, 1.0], effects_penalties=[0.1, 1.0], n_splits=2, random_state=0, **parameters
+    )
+    with pytest.warns(ConvergenceWarning) as caught:
+        search.fit(clients_of())
+    assert {w.filename for w in caught} == {__file__}
+    (said,) = (str(w.message) for w in caught if "of the search" in str(w.message))
+    assert said.startswith("8 of 8 fits of the search did not converge") and says in said
+    assert_array_equal(search.cv_results_["n_converged"], [0] * 4)
 
 
 @pytest.mark.parametrize("max_iter", [10, 60])

@@ -25,7 +25,6 @@ from imputations import (
 from problems import HISTORY_COLUMNS, assert_same_fit, fit_unconverged
 from skfedem import FederatedMatrixImputer
 from skfedem._compat import SEEDED_ARPACK
-from skfedem._matrix_warnings import instead_of_more_rounds
 from watched import said_by
 
 N_OBSERVATIONS = sum(seen.sum() for seen in SEEN)
@@ -252,12 +251,6 @@ def test_a_fit_that_did_not_converge_says_what_to_do(parameters, says, method):
         getattr(imputer, method)(CLIENTS)
     assert [warning.filename for warning in caught] == [__file__]
     assert not imputer.converged_
-
-
-def test_who_reads_minibatches_is_told_of_the_other_solver():
-    (told,) = instead_of_more_rounds(FederatedMatrixImputer(batch_size=3))
-    assert 'solver="vr_fedem"' in told.replace("'", '"')
-    assert not instead_of_more_rounds(FederatedMatrixImputer(batch_size=3, solver="vr_fedem"))
 
 
 def test_a_fit_that_runs_away_says_so():

@@ -535,7 +535,7 @@ def test_rounds_that_were_too_random_limit_the_later_ones():
     gm = FederatedGaussianMixture(2, **given, precisions_init=[np.eye(2)] * 2, random_state=0)
     gm.partial_fit(rows[:300], clients=np.arange(300) % 6)
     n_patient = 0
-    for batch, labels in batches_of(40, rows[300:], np.arange(900) % 6):
+    for batch, labels in batches_of(40, rows[300:], np.arange(900) % 40 % 6):
         before = gm._memory.server.step_limit
         gm.partial_fit(batch, clients=labels)
         step_size, now = gm.history_["step_size"][-1], gm._memory.server.step_limit
@@ -543,7 +543,7 @@ def test_rounds_that_were_too_random_limit_the_later_ones():
         if not gm.history_["safeguarded"][-1]:
             assert now in (before, 0.95 * step_size)
             n_patient += now < before
-    assert n_patient > 1
+    assert n_patient > 2
 
 
 # ---- the average of Ŝ that a stream with automatic steps estimates
@@ -1223,8 +1223,10 @@ def test_compression_does_not_drown_components_when_a_feature_begins_to_vary(
             gm.partial_fit(rows[now], clients=owners[now])
     # A pass of 60 rounds ends within 0.02.
     assert gm.score(rows) > em.score(rows) - 0.05
-    # One of the first steps may be too long.
-    assert np.count_nonzero(gm.history_["safeguarded"]) <= 1
+    # Steps that are a large part of all may be too long, and those of later rounds may not; one of
+    # a fit may, all of which are long.
+    safeguarded = np.flatnonzero(gm.history_["safeguarded"])
+    assert len(safeguarded) <= 1 if how == "warm" else safeguarded.max(initial=0) <= 3
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])

@@ -16,8 +16,6 @@ _FEW_STEPS = 10
 # ... and this many are mostly enough, up to rounding: for 42 of 44 fits on all rows, compressed or
 # with absent clients.
 _ENOUGH_STEPS = 75 * (1 - 1e-9)
-# What makes the noise of FedEM's minibatches die out, or makes it smaller.
-_LESS_NOISE = ["solver='vr_fedem'", "a larger batch_size"]
 # Nobody waits for more rounds.
 _MOST_ROUNDS = 10**6
 # Automatic steps cut to less than this share of the schedule, which may decrease itself, are worth
@@ -153,7 +151,7 @@ def calmer(estimator, *steps):
     Advice for ``steps`` comes after that for control variates: where these diverge, no step helps.
     """
     ways = []
-    if (estimator.omega > 0 or estimator.participation < 1) and _memory_is_ill(estimator):
+    if (estimator.omega > 0 or estimator.participation < 1) and _control_step_is_ill(estimator):
         ways.append("control_step='auto'")
     ways += steps
     if steps and not is_auto(estimator.step_size):
@@ -171,7 +169,14 @@ def calmer(estimator, *steps):
     return ways
 
 
-def _memory_is_ill(estimator):
+def ways_to_less_noise(estimator):
+    """What makes the noise of FedEM's minibatches die out, or smaller; nothing without any."""
+    if estimator.batch_size is None or estimator.solver == "vr_fedem":
+        return []
+    return ["solver='vr_fedem'", "a larger batch_size"]
+
+
+def _control_step_is_ill(estimator):
     """Whether control variates learn nothing, or α is too large for them to settle."""
     step = estimator.control_step
     return not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
@@ -181,7 +186,7 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
-    of_minibatches = estimator.batch_size is not None and estimator.solver != "vr_fedem"
+    less_noise = ways_to_less_noise(estimator)
     rounds_left = estimator.max_iter is None or n_rounds < estimator.max_iter
     bound = "max_epochs" if rounds_left else "max_iter"
     why, advice = "", f"Increase {bound}"
@@ -189,9 +194,9 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
         why, advice = ", as no fit does", "Increase tol, to see whether it converges"
     if travelled < min(_FEW_STEPS, n_rounds):
         why += f": the steps added up to only {travelled:.2g} {wording.iteration}"
-        if of_minibatches:  # whose noise has to die out as well, after nobody knows how many rounds
+        if less_noise:  # it has to die out as well, after nobody knows how many rounds
             longer = [] if is_auto(estimator.step_size) else ["a larger step_size"]
-            advice = f"Use {either([*longer, *_LESS_NOISE])}"
+            advice = f"Use {either([*longer, *less_noise])}"
         else:
             advice = _how_to_travel_on(estimator, result, schedule, travelled)
         if estimator.tol == 0:
@@ -199,9 +204,9 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
     elif estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
         why += ": with control_step=0, the noise of compression and absence does not die out"
         advice = "Set control_step='auto'"
-    elif of_minibatches and estimator.tol > 0:
+    elif less_noise and estimator.tol > 0:
         why += ": the noise of FedEM's minibatches dies out slowly, if at all"
-        advice = f"Use {either(_LESS_NOISE)}"
+        advice = f"Use {either(less_noise)}"
     warn(
         f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
         f"{', or '.join([advice, *wording.otherwise])}.",
