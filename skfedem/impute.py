@@ -68,7 +68,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     The objective, in nats, is a sum of three terms: minus the log-likelihood of all observations of
     all clients, ``penalty`` times the nuclear norm of the low-rank part, and half of
     ``effects_penalty`` times the sum of squares of the effects. Missing cells are left out, not
-    taken for zeros. No dense matrix is ever built.
+    taken for zeros. A matrix of more than a million cells is never formed.
 
     Clients are simulated on this machine. Before the first round, they tell the server which cells
     they observed and how often, and the sums of their observations over rows and over columns,
@@ -110,34 +110,41 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         the loss in a cell (its count of observations times ψ''). A callable maps the round to such
         a number.
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates; "auto" is 1 / (1 + ω). Far larger steps diverge.
+        Step α of the control variates; "auto" is 1 / (1 + ω), with the largest ω that the operator
+        has for messages as long as those of the clients. Far larger steps diverge.
     control_init : {"field", "zeros"}, default="field"
         Control variates before the first round: each client's residuals at the start, which are
         sent uncompressed; or zero. Exact rounds with α = 1 need neither.
     batch_size : int, default=None
         Number b of observed cells that an active client reads in a round; None for all.
     replacement : bool, default=True
-        Whether a minibatch may hold a cell twice.
+        Whether a minibatch may hold a cell twice. If False, every client needs at least
+        ``batch_size`` observed cells.
     n_inner : int or "auto", default="auto"
-        Number k_in of rounds between two of VR-FedEM's passes over all cells.
+        Number k_in of rounds between two of VR-FedEM's passes over all cells. "auto" is
+        (1 + ω) sqrt(m / 2) / ``participation``, rounded up. Here ω is that of ``control_step``, and
+        m the mean number of observed cells of a client.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
-        Operator that compresses the messages. Ignored with ``omega=0``.
-    omega : float, default=0.0
-        Relative variance ω of the compression. 0 sends residuals uncompressed.
+        Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
+        ``omega=0``.
+    omega : float >= 0, default=0.0
+        Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
+        sends residuals uncompressed. Operators named by a string take the coarsest level within
+        this bound. A ``Compressor`` object with a level of its own keeps that level.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
         Clients are weighted by their numbers of observations, which makes the objective the pooled
         one, or all alike.
     max_iter : int or None, default=500
-        Largest number of rounds; None for no bound, which needs ``max_epochs``.
+        Largest number of rounds; 0 returns the start, None is no bound and needs ``max_epochs``.
     max_epochs : float, default=None
         Stop after the round in which this many epochs are complete. An epoch is as many evaluations
         of a cell as there are observed cells.
     tol : float, default=1e-6
         Exact rounds: stop when the relative change of the objective is less than ``tol`` times γ,
         five times in a row. Other rounds: stop after three windows of rounds without progress; see
-        the user guide. The Notes say how far the optimum may be then.
+        the user guide. The Notes say how far the optimum may be then. 0 runs all rounds.
     eval_every : int, "auto" or None, default="auto"
         Rounds between two evaluations of objective and mean field over all cells, for
         ``history_``; "auto" is once an epoch, None never. Exact rounds yield both each time.

@@ -111,7 +111,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Number of rounds between two of VR-FedEM's passes over all cells.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages.
-    omega : float, default=0.0
+    omega : float >= 0, default=0.0
         Relative variance ω of the compression.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.

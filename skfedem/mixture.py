@@ -121,7 +121,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
         ``omega=0``.
-    omega : float, default=0.0
+    omega : float >= 0, default=0.0
         Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
         sends everything uncompressed. Operators named by a string take the coarsest level within
         this bound. A ``Compressor`` object with a level of its own keeps that level.
@@ -131,15 +131,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Weight w_i of a client: its share of all rows, which makes the objective the pooled
         likelihood, or the same for every client.
     max_iter : int or None, default=100
-        Largest number of rounds; None for no bound, which needs ``max_epochs``.
+        Largest number of rounds; 0 returns the start, None is no bound and needs ``max_epochs``.
     max_epochs : float, default=None
         Stop after the round in which this many epochs are complete. An epoch is as many evaluations
         of a row's conditional expectation as there are rows.
     tol : float, default=1e-3
         Tolerance in nats per row. Exact rounds: stop when the log-likelihood changes by less than
         ``tol`` times γ. Other rounds: stop after three windows of rounds without progress; see the
-        user guide. Fits may stop on a plateau; 1e-5 is safer.
-    reg_covar : float, default=1e-6
+        user guide. Fits may stop on a plateau; 1e-5 is safer. 0 runs all rounds.
+    reg_covar : float >= 0, default=1e-6
         Added to every estimated variance, in squared units of the features. With 0, a singular
         covariance raises ValueError.
     n_init : int, default=1
@@ -212,9 +212,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``log_likelihood`` (nats per row, weighted as ``lower_bound_``), ``field_sq_norm`` (||H||²,
         of the server's estimate of the field), ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size``
         (γ as taken), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients
-        together), ``safeguarded`` (how often the step was cut to stay in the domain of the M-step,
-        or rare components waited), and ``weights`` of shape (n_rows, n_components). NaN where not
-        evaluated. Squared norms are in standard units (rows whitened, or scaled).
+        together), ``safeguarded`` (how often the step was cut to stay in the domain of the M-step;
+        one more if rare components were left as they were), and ``weights`` of shape (n_rows,
+        n_components). NaN where not evaluated. Squared norms are in standard units (rows whitened,
+        or scaled).
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)

@@ -20,6 +20,7 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
     Parameters
     ----------
     generator : numpy.random.Generator
+        Draws the numbers, and moves on by doing so.
     n_clients : int
         Number of clients, n.
     participation : float in (0, 1]

@@ -1,8 +1,8 @@
 """FedMissEM: low-rank natural parameters of a matrix of which clients observe some cells.
 
-Appendix F.2 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021), without dense matrices. The
-statistic of client ``i`` minus what everybody knows is the residual ``y - ψ'(θ)`` in its observed
-cells and 0 elsewhere: that is what it sends. The server's M-step is a proximal step
+Appendix F.2 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021), without large dense matrices.
+The statistic of client ``i`` minus what everybody knows is the residual ``y - ψ'(θ)`` in its
+observed cells and 0 elsewhere: that is what it sends. The server's M-step is a proximal step
 
     Θ⁺ = SVT_{γηλ}(Θ + γη W),
 
