@@ -169,6 +169,11 @@ def test_what_is_no_long_table_of_triplets():
         (LONG, NOTED_BY[1:], f"one label for each of the {len(LONG)} rows"),
         ({"ann": LONG}, None, r"got a dict\. Give list\(X\.values\(\)\)"),
         (
+            {"clients": [LONG], "shape": SHAPE},
+            None,
+            r"got a dict\. Give X\['clients'\], with shape=X\['shape'\]",
+        ),
+        (
             1 + LONG,
             NOTED_BY,
             r"(site|month) numbers to be integers from 0 to .* in triplet \d+\. Number",

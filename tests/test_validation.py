@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils import Bunch
 
 from refusals import (
     CLIENTS,
@@ -378,6 +379,11 @@ BAD_TABLES = {
         dict(enumerate(CLIENTS)),
         TypeError,
         ["list of tables", "got a dict", r"list\(X.values\(\)\)"],
+    ),
+    "what a simulator gives": (
+        Bunch(clients=CLIENTS, weights=[0.5, 0.5]),
+        TypeError,
+        ["got a Bunch", r"Give X\['clients'\]\.$"],
     ),
 }
 

@@ -256,10 +256,10 @@ def refuse_what_is_no_table(X):
         )
     refuse_other_frames(X)
     if isinstance(X, Mapping):
-        raise TypeError(
-            f"Expected a table or a list of tables, got a {kind}. Give list(X.values()) if it "
-            "holds the clients' tables."
-        )
+        remedy = "list(X.values()) if it holds the clients' tables"
+        if "clients" in X:  # as what skfedem.datasets gives
+            remedy = "X['clients'], with shape=X['shape']" if "shape" in X else "X['clients']"
+        raise TypeError(f"Expected a table or a list of tables, got a {kind}. Give {remedy}.")
     is_table = hasattr(X, "__array__") or hasattr(X, "shape") or isinstance(X, list | tuple)
     if isinstance(X, Sequence) and not is_table:  # of rows
         is_table = not any(n_dimensions(entry) > 1 for entry in X)
