@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from .._typing import FloatArray, IntArray
@@ -199,3 +200,28 @@ class Compressor(ABC):
 
     def __sklearn_clone__(self) -> Self:
         return self  # it never changes
+
+
+def check_sent(
+    compressor: Compressor,
+    sent: FloatArray,
+    n_bytes: IntArray,
+    shape: tuple[int, ...],
+    n_clients: int,
+) -> None:
+    """Raise for messages that no compressor may give; users write their own."""
+    shapes = getattr(sent, "shape", None), getattr(n_bytes, "shape", None)
+    if shapes != (shape, (n_clients,)):
+        both = f"compress and n_bytes of {compressor!r} to return arrays of shapes"
+        expected, got = f"{both} {shape} and {(n_clients,)}", f"{shapes[0]} and {shapes[1]}"
+    elif sent.dtype.kind != "f":
+        expected, got = f"float64 from compress of {compressor!r}", f"dtype {sent.dtype}"
+    elif not np.isfinite(sent).all():
+        expected, got = f"finite values from compress of {compressor!r}", "NaN or inf"
+    elif n_bytes.dtype.kind not in "iu":
+        expected, got = f"integers from n_bytes of {compressor!r}", f"dtype {n_bytes.dtype}"
+    elif not (n_bytes >= 0).all():
+        expected, got = f"lengths >= 0 from n_bytes of {compressor!r}", str(n_bytes.min())
+    else:
+        return
+    raise ValueError(f"Expected {expected}, got {got}. Correct this class.")

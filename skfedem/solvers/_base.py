@@ -25,6 +25,7 @@ from .._client_vectors import ClientVectors, weighted_sum
 from .._federation import Federation, draw_minibatches, draw_weighted_minibatches
 from .._typing import FloatArray, IntArray
 from ..compression import Compressor
+from ..compression._base import check_sent
 from ..models._base import Model, Parameters, Step
 
 # The limit of automatic steps shrinks by this factor after a step that had to be shortened, ...
@@ -198,51 +199,35 @@ def compress(
     problem: Problem, broadcast: Broadcast, clients: IntArray, innovations: FloatArray
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Quant(Δ_i) with each client's own random numbers, the same as sent, and bytes of each."""
-    lengths = problem.vectors.lengths(clients)
+    vectors, units = problem.vectors, broadcast.message_units
+    lengths = vectors.lengths(clients)
     if problem.omega == 0:
         return innovations, innovations, problem.compressor.n_bytes(innovations, lengths)
-    units, purpose = broadcast.message_units, _random.COMPRESSION
     if units is not None:
         innovations = units.to_components(innovations)
-    uniforms = problem.vectors.uniforms(problem.seed, purpose, broadcast.round_index, clients)
+    address = problem.seed, _random.COMPRESSION, broadcast.round_index
+    uniforms = vectors.uniforms(*address, clients)
     try:
         sent, n_bytes = problem.compressor.send(innovations, uniforms, lengths)
     except ValueError as error:
-        largest = np.abs(innovations).max()
-        if not largest >= _DIVERGED:  # NaN is another matter
-            raise
-        raise ValueError(
-            f"Expected messages of moderate size in round {broadcast.round_index + 1}, got "
-            f"{largest:.3g}: control variates have diverged. Is {problem.compressor!r} unbiased, "
-            "and its variance within its omega?"
-        ) from error
-    _check_sent(problem.compressor, sent, n_bytes, innovations.shape, len(clients))
-    return sent if units is None else units.to_standard(sent), sent, n_bytes
+        _raise_if_diverged(problem.compressor, innovations, broadcast.round_index, error)
+        raise
+    check_sent(problem.compressor, sent, n_bytes, innovations.shape, len(clients))
+    quantized = sent if units is None else units.to_standard(sent)
+    return quantized, sent, n_bytes
 
 
-def _check_sent(
-    compressor: Compressor,
-    sent: FloatArray,
-    n_bytes: IntArray,
-    shape: tuple[int, ...],
-    n_clients: int,
+def _raise_if_diverged(
+    compressor: Compressor, innovations: FloatArray, round_index: int, error: ValueError
 ) -> None:
-    """Raise for messages that no compressor may give; users write their own."""
-    shapes = getattr(sent, "shape", None), getattr(n_bytes, "shape", None)
-    if shapes != (shape, (n_clients,)):
-        both = f"compress and n_bytes of {compressor!r} to return arrays of shapes"
-        expected, got = f"{both} {shape} and {(n_clients,)}", f"{shapes[0]} and {shapes[1]}"
-    elif sent.dtype.kind != "f":
-        expected, got = f"float64 from compress of {compressor!r}", f"dtype {sent.dtype}"
-    elif not np.isfinite(sent).all():
-        expected, got = f"finite values from compress of {compressor!r}", "NaN or inf"
-    elif n_bytes.dtype.kind not in "iu":
-        expected, got = f"integers from n_bytes of {compressor!r}", f"dtype {n_bytes.dtype}"
-    elif not (n_bytes >= 0).all():
-        expected, got = f"lengths >= 0 from n_bytes of {compressor!r}", str(n_bytes.min())
-    else:
-        return
-    raise ValueError(f"Expected {expected}, got {got}. Correct this class.")
+    """Say what made innovations too large for the compressor, which cannot know."""
+    largest = np.abs(innovations).max()
+    if largest >= _DIVERGED:  # NaN is another matter
+        raise ValueError(
+            f"Expected messages of moderate size in round {round_index + 1}, got {largest:.3g}: "
+            f"control variates have diverged. Is {compressor!r} unbiased, and its variance within "
+            "its omega?"
+        ) from error
 
 
 def outer_loop_of(problem: Problem, server: ServerState) -> int:
@@ -305,18 +290,22 @@ def server_half(
         step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
     else:
         step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
-    sq_norm = step.field_sq_norm if server.has_field else nan
-    step_limit = server.step_limit
-    if step.step_taken < step_size:
-        step_limit = min(step_limit, _CAUTION * step_size)
-    elif step.noisy and problem.lasting_noise:
-        step_limit = min(step_limit, _PATIENCE * step_size)
-    server = server._replace(
+    after = server._replace(
         round_index=server.round_index + 1,
         statistics=step.statistics,
         parameters=model.after_step(step.step_taken).maximization(step.statistics),
         control=server.control + problem.control_step * received.message_sum,
-        step_limit=step_limit,
+        step_limit=_limit_after(problem, server.step_limit, step_size, step),
         has_field=True,
     )
-    return server, RoundInfo(field, sq_norm, step.safeguarded, step.step_taken)
+    sq_norm = step.field_sq_norm if server.has_field else nan
+    return after, RoundInfo(field, sq_norm, step.safeguarded, step.step_taken)
+
+
+def _limit_after(problem: Problem, limit: float, step_size: float, step: Step) -> float:
+    """Limit of the automatic steps after one of γ that was shortened, or too random, or neither."""
+    if step.step_taken < step_size:
+        return min(limit, _CAUTION * step_size)
+    if step.noisy and problem.lasting_noise:
+        return min(limit, _PATIENCE * step_size)
+    return limit
