@@ -267,43 +267,53 @@ def client_round(solver, problem, server, states, active, workers):
 
     What ``states`` hold of active clients is overwritten.
     """
-    broadcast, vectors = broadcast_of(problem, server), problem.vectors
-    if problem.batch_size is None:
-        n_rows = problem.federation.lengths_of(active)
-    else:
-        n_rows = np.full(len(active), problem.batch_size)
+    broadcast = broadcast_of(problem, server)
 
     def half(group):
         clients = active[group]
-        numbers, own = as_slice(clients), vectors.places(clients)
-        where = [numbers if name in solver.PER_CLIENT else own for name in states._fields]
+        where = _places(solver, problem.vectors, states, clients)
         mine = type(states)(*(kept[at] for kept, at in zip(states, where, strict=True)))
         message, mine = solver.client_half(problem, broadcast, clients, mine)
         for kept, at, new in zip(states, where, mine, strict=True):
             kept[at] = new
-        if message.log_likelihood is None and problem.exact:
-            raise ValueError(
-                f"Expected {solver.__name__}.client_half to give log_likelihood where rounds are "
-                "exact, got None: convergence is judged by it. Give that of model.all_rows."
-            )
-        weights = problem.federation.weights[clients]
-        return Received(
-            message_sum=vectors.weighted(weights, clients, message.quantized),
-            n_bytes=message.n_bytes,
-            n_expectations=message.n_expectations,
-            log_likelihood=0.0
-            if message.log_likelihood is None
-            else weights @ message.log_likelihood,
-        )
+        return _summed(solver, problem, clients, message)
 
+    if problem.batch_size is None:
+        n_rows = problem.federation.lengths_of(active)
+    else:
+        n_rows = np.full(len(active), problem.batch_size)
     groups = client_groups(offsets_of(n_rows), problem.model.block_rows)
     parts = workers.map(half, groups, "round")
     return Received(
-        message_sum=vectors.total(active, [part.message_sum for part in parts]),
+        message_sum=problem.vectors.total(active, [part.message_sum for part in parts]),
         n_active=len(active),
         n_bytes=sum(part.n_bytes for part in parts),
         n_expectations=sum(part.n_expectations for part in parts),
         log_likelihood=sum(part.log_likelihood for part in parts),
+    )
+
+
+def _places(solver, vectors, states, clients):
+    """Where in each field of the states of all clients those of some are."""
+    numbers, own = as_slice(clients), vectors.places(clients)
+    return [numbers if name in solver.PER_CLIENT else own for name in states._fields]
+
+
+def _summed(solver, problem, clients, message):
+    """What a group of clients adds to what the server receives."""
+    weights, log_likelihood = problem.federation.weights[clients], 0.0
+    if message.log_likelihood is not None:
+        log_likelihood = weights @ message.log_likelihood
+    elif problem.exact:
+        raise ValueError(
+            f"Expected {solver.__name__}.client_half to give log_likelihood where rounds are "
+            "exact, got None: convergence is judged by it. Give that of model.all_rows."
+        )
+    return Received(
+        message_sum=problem.vectors.weighted(weights, clients, message.quantized),
+        n_bytes=message.n_bytes,
+        n_expectations=message.n_expectations,
+        log_likelihood=log_likelihood,
     )
 
 

@@ -59,7 +59,6 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
     ``watched`` rows have an evaluation where rounds will not give it. The criterion of the start is
     NaN where nothing needs it.
     """
-    model, federation = problem.model, problem.federation
     # In exact rounds the field does not depend on V, and α = 1 sets V_i to h_i(Ŝ) in the first one.
     # With another α, later rounds that are not exact would start from what was left of V_i = 0.
     needs_controls = not problem.exact or problem.control_step < 1
@@ -67,22 +66,42 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
     server, states, evaluation = _first_states(solver, problem, start, workers, sends_fields)
     if evaluation is None and watched and not problem.exact:
         evaluation = evaluate(problem, server, workers)
-    seen, begun = evaluation_columns(model), np.nan
-    if evaluation is not None:
-        begun, mean_field = evaluation
-        if watched:
-            seen = columns_at(model, server, begun, mean_field)
-    n_up, n_down, n_passes = 0, 0, start.n_passes
-    if sends_fields:
-        n_up, n_passes = states.controls.size, n_passes + 1
-        every = np.arange(federation.n_clients)
-        n_down = model.downlink_numbers(federation, every, server.parameters)
+    n_samples = problem.federation.n_samples
     progress = Progress(
         server,
-        n_passes * federation.n_samples,
-        federation.n_samples,
+        n_expectations=(start.n_passes + int(sends_fields)) * n_samples,
+        n_samples=n_samples,
         first_round=server.round_index,
     )
+    if problem.exact:
+        before = start.kept.gains if start.kept else None
+        stopping = before or no_gains(problem.model)
+    else:
+        stopping = first_sweep(problem, server)
+    seen, n_up = evaluation if watched else None, states.controls.size if sends_fields else 0
+    return RunState(
+        progress,
+        states,
+        _first_history(problem, start, progress, seen, n_up),
+        trace=[problem.model.trace(server.parameters)],
+        stopping=stopping,
+        criteria=[],
+        begun=np.nan if evaluation is None else evaluation[0],
+    )
+
+
+def _first_history(problem, start, progress, evaluation, n_up):
+    """History with row 0: what was sent and read before the first round, and what is seen there.
+
+    ``n_up`` counts the numbers in the fields that clients have sent.
+    """
+    model, server, n_down = problem.model, progress.server, 0
+    if n_up:
+        every = np.arange(problem.federation.n_clients)
+        n_down = model.downlink_numbers(problem.federation, every, server.parameters)
+    seen = evaluation_columns(model)
+    if evaluation is not None:
+        seen = columns_at(model, server, *evaluation)
     history = History()
     history.append(
         round=0,
@@ -95,13 +114,7 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
         safeguarded=0,
         **seen,
     )
-    if problem.exact:
-        before = start.kept.gains if start.kept else None
-        stopping = before or no_gains(model)
-    else:
-        stopping = first_sweep(problem, server)
-    trace = [model.trace(server.parameters)]
-    return RunState(progress, states, history, trace, stopping, criteria=[], begun=begun)
+    return history
 
 
 def _first_states(solver, problem, start, workers, sends_fields):
