@@ -211,54 +211,58 @@ class LowRankModel(Model):
         step starts from ``Θ + β (Θ - Θ_before)``. One that would raise the objective is taken again
         without, and momentum starts anew.
         """
-        pooled, here = self.pooled, statistics.iterate
+        here, step = statistics.iterate, None
         with np.errstate(over="ignore"):
             largest_square = len(field) * (self.scale * np.abs(field).max()) ** 2
         if not np.isfinite(largest_square):  # singular values would overflow
             return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
         sums = self._sums(here, field)
-        natural_step, block = statistics.natural_step, statistics.block
         if not self.adaptive:
-            natural_step, block = 1 / largest_curvature(pooled, here.theta), None
-        taken = None
-        momentum = _next_momentum(statistics.momentum)
-        if exact and self.adaptive and statistics.momentum > 1:
-            beta = (statistics.momentum - 1) / momentum
-            taken = self._leap(statistics, beta, sums, step_size)
-        if taken is None:
-            momentum = _next_momentum(1.0)
-            move = proximal_step(pooled, here, sums, step_size, natural_step, block)
-            if move is None:
-                safe = statistics._replace(natural_step=1 / largest_curvature(pooled, here.theta))
-                return Step(safe, np.nan, MAX_HALVINGS, 0.0)
-            taken = move, moved(pooled, here, move)
-        move, iterate = taken
-        # A step that moved nothing says nothing of the curvature.
-        growth = _GROWTH if move.sq_norm > 0 else 1.0
-        point = Point(
-            iterate=iterate,
-            previous=here,
-            momentum=momentum,
-            natural_step=growth * move.natural_step,
-            sums=sums,
-            block=move.block,
-        )
-        if self.adaptive:
-            return Step(point, move.sq_norm, 0, step_size)
-        return Step(point, move.sq_norm, move.halvings, step_size * 0.5**move.halvings)
+            statistics = statistics._replace(natural_step=self._safe_step(here), block=None)
+        elif exact and statistics.momentum > 1:
+            step = self._leap(statistics, sums, step_size)
+        step = step or self._step_from(here, statistics, sums, step_size)
+        if step is None:
+            safe = statistics._replace(natural_step=self._safe_step(here))
+            return Step(safe, np.nan, MAX_HALVINGS, 0.0)
+        move, point = step
+        halvings = 0 if self.adaptive else move.halvings
+        return Step(point, move.sq_norm, halvings, step_size * 0.5**halvings)
 
-    def _leap(self, statistics, beta, sums, step_size):
-        """Step from ``Θ + β (Θ - Θ_before)`` and where it leads; None if none works, or uphill."""
+    def _leap(self, statistics, sums, step_size):
+        """Step from ``Θ + β (Θ - Θ_before)``; None if none is short enough, or it leads uphill."""
         pooled, here = self.pooled, statistics.iterate
+        beta = (statistics.momentum - 1) / _next_momentum(statistics.momentum)
         origin = extrapolate(pooled, here, statistics.previous, beta)
+        step = self._step_from(origin, statistics, sums, step_size, statistics.momentum)
+        if step is None:
+            return None
+        _, point = step
+        rise = objective(pooled, point.iterate, sums) - objective(pooled, here, sums)
+        return step if rise <= 0 else None
+
+    def _step_from(self, origin, statistics, sums, step_size, momentum=1.0):
+        """Proximal step from an iterate, and the point that it leads to; None if none works."""
+        pooled = self.pooled
         move = proximal_step(
             pooled, origin, sums, step_size, statistics.natural_step, statistics.block
         )
         if move is None:
             return None
-        iterate = moved(pooled, origin, move)
-        rise = objective(pooled, iterate, sums) - objective(pooled, here, sums)
-        return (move, iterate) if rise <= 0 else None
+        # A step that moved nothing says nothing of the curvature.
+        growth = _GROWTH if move.sq_norm > 0 else 1.0
+        return move, Point(
+            iterate=moved(pooled, origin, move),
+            previous=statistics.iterate,
+            momentum=_next_momentum(momentum),
+            natural_step=growth * move.natural_step,
+            sums=sums,
+            block=move.block,
+        )
+
+    def _safe_step(self, iterate):
+        """Natural step that the curvature allows: everywhere, or near here if it has no bound."""
+        return 1 / largest_curvature(self.pooled, iterate.theta)
 
     def field_sq_norm(self, statistics, field):
         """Squared norm of ``(Θ⁺ - Θ) / η`` for the step that the field W asks for."""
@@ -268,7 +272,7 @@ class LowRankModel(Model):
             here,
             self._sums(here, field),
             1.0,
-            1 / largest_curvature(self.pooled, here.theta),
+            self._safe_step(here),
             statistics.block if self.adaptive else None,
         )
         return np.nan if move is None else move.sq_norm
