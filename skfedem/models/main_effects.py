@@ -117,6 +117,14 @@ class Effects(NamedTuple):
         return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
 
 
+class _Evaluation(NamedTuple):
+    """θ in the observed cells under some effects, ``Σ N ψ(θ)`` and the objective there."""
+
+    theta: np.ndarray
+    loss: float
+    objective: float
+
+
 class Pooled(NamedTuple):
     """What the server was told once, and what it is to fit.
 
@@ -183,11 +191,11 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
     def evaluated(effects):
         theta = low_rank_values + effects.at(*cells)
         loss = float(support.counts @ family.log_partition(theta))
-        return theta, loss, loss - _linear(pooled, effects) + ridge(pooled, effects)
+        return _Evaluation(theta, loss, loss - _linear(pooled, effects) + ridge(pooled, effects))
 
-    effects, (theta, loss, value) = start, evaluated(start)
+    effects, here = start, evaluated(start)
     for _ in range(_MAX_NEWTON_STEPS):
-        slopes, weights = _derivatives(pooled, effects, theta)
+        slopes, weights = _derivatives(pooled, effects, here.theta)
         direction, factor = _newton_direction(pooled, slopes, weights, factor)
         # A safe share for each effect by itself: with a common one, a row far down the logistic
         # curve would hold all others back, or go as far up while these gain. If the intercept is
@@ -197,16 +205,17 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
         if _decrease(slopes, safe) > 0:
             direction = safe
         decrease = _decrease(slopes, direction)
-        rounding = _ROUNDING * (loss + abs(value)) + np.finfo(float).tiny
-        if decrease <= min(_TOLERANCE * abs(value), _FEW_NATS) + rounding:
+        size = abs(here.objective)
+        rounding = _ROUNDING * (here.loss + size) + np.finfo(float).tiny
+        if decrease <= min(_TOLERANCE * size, _FEW_NATS) + rounding:
             break
-        step = _line_search(evaluated, support, effects, direction, value, decrease)
+        step = _line_search(evaluated, support, effects, direction, here.objective, decrease)
         if step is None:
             break
-        effects, (theta, loss, value), length = step
+        effects, here, length = step
         if length == 1 and decrease <= _LAST_DECREASE:
             break
-    return effects, theta, factor
+    return effects, here.theta, factor
 
 
 def _decrease(slopes, direction):
@@ -220,7 +229,7 @@ def _line_search(evaluated, support, effects, direction, value, decrease):
     Parameters
     ----------
     evaluated : callable
-        Of some effects θ in the observed cells, the loss ``Σ N ψ(θ)``, and the objective.
+        From effects to their ``_Evaluation``.
     support : Support
     effects, direction : Effects
     value : float
@@ -230,14 +239,17 @@ def _line_search(evaluated, support, effects, direction, value, decrease):
 
     Returns
     -------
-    effects, evaluation, length
-        After the step, and which share of the direction it was; None if no share was short enough.
+    effects : Effects
+        After the step; None in place of all three if no share was short enough.
+    evaluation : _Evaluation
+    length : float
+        Which share of the direction it was.
     """
     length = 1.0
     for halvings in range(_MAX_HALVINGS):
         proposal = _centred(support, effects, direction, length)
         evaluation = evaluated(proposal)
-        if evaluation[-1] <= value - _SUFFICIENT_DECREASE * length * decrease:
+        if evaluation.objective <= value - _SUFFICIENT_DECREASE * length * decrease:
             return proposal, evaluation, length
         length = length / 2
         if halvings == 0:
