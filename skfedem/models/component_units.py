@@ -161,42 +161,50 @@ def component_units(covariance_type, weights, means, roots, inverses, is_zero, *
     """
     n_components, d = means.shape
     root_weight = np.sqrt(np.maximum(weights, RAREST))[:, None]
-    if covariance_type in MATRICES:
-        roots, inverses = roots.reshape(-1, d, d), inverses.reshape(-1, d, d)
-        centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
-    else:
+    if covariance_type not in MATRICES:
         roots, inverses = roots.reshape(n_components, -1), inverses.reshape(n_components, -1)
-        centers = inverses * means
-    # Maps ``y ↦ shift + scale y`` to the units and back.
-    forward, backward = (-centers, inverses), (means, roots)
-    # Along axes on which no row varies, what is 0 for all rows stays 0.
-    varies = ~is_zero
-    if covariance_type == "tied":
-        if is_rest:
-            there, back = _of_a_rest(root_weight, means, centers, roots[0], inverses[0])
-        else:
-            there = _homogeneous(*forward) / root_weight[:, :, None]
-            back = _homogeneous(*backward) * root_weight[:, :, None]
-        return LinearUnits(_of_first_moments, forward=there, backward=back * varies[:, None])
-    # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
+        n_squares = d if covariance_type == "spherical" else 1
+        return _of_variances(root_weight, means, roots, inverses, is_zero, n_squares)
+    roots, inverses = roots.reshape(-1, d, d), inverses.reshape(-1, d, d)
+    centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
     if covariance_type == "full":
-        squares = 1 + d + np.flatnonzero(np.eye(d)[upper(d)])
-        deviation = np.repeat(root_weight, len(is_zero), axis=1)
-        deviation[:, squares] *= np.sqrt(2)
-        return MatrixUnits(
-            forward=_homogeneous(*forward),
-            backward=_homogeneous(*backward),
-            squares=squares,
-            expected=1.0 * varies[squares],
-            deviation=deviation,
-            is_zero=is_zero,
-        )
-    n_squares = d if covariance_type == "spherical" else 1
+        return _of_matrices(root_weight, means, centers, roots, inverses, is_zero)
+    if is_rest:
+        there, back = _of_a_rest(root_weight, means, centers, roots[0], inverses[0])
+    else:
+        there = _homogeneous(-centers, inverses) / root_weight[:, :, None]
+        back = _homogeneous(means, roots) * root_weight[:, :, None]
+    # Along axes on which no row varies, what is 0 for all rows stays 0.
+    return LinearUnits(_of_first_moments, forward=there, backward=back * ~is_zero[:, None])
+
+
+def _of_matrices(root_weight, means, centers, roots, inverses, is_zero):
+    """Units of "full" components."""
+    d = means.shape[1]
+    squares = 1 + d + np.flatnonzero(np.eye(d)[upper(d)])
+    # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
+    deviation = np.repeat(root_weight, len(is_zero), axis=1)
+    deviation[:, squares] *= np.sqrt(2)
+    return MatrixUnits(
+        forward=_homogeneous(-centers, inverses),
+        backward=_homogeneous(means, roots),
+        squares=squares,
+        expected=1.0 * ~is_zero[squares],
+        deviation=deviation,
+        is_zero=is_zero,
+    )
+
+
+def _of_variances(root_weight, means, roots, inverses, is_zero, n_squares):
+    """Units of "diag" and "spherical" components, whose moments are sums of so many squares."""
+    varies, d = ~is_zero, means.shape[1]
+    # A sum of n squares has mean n and variance 2 n.
     expected, deviation = n_squares * varies[1 + d :], np.sqrt(2 * n_squares)
+    shift = -(inverses * means)
     return LinearUnits(
         _of_squares,
-        forward=_normalised(*forward, root_weight, expected, deviation),
-        backward=_denormalised(*backward, root_weight, expected, deviation, varies),
+        forward=_normalised(shift, inverses, root_weight, expected, deviation),
+        backward=_denormalised(means, roots, root_weight, expected, deviation, varies),
     )
 
 
