@@ -139,26 +139,31 @@ def _kmeans_centers(model, federation, seed):
     how many numbers the clients have sent and got.
     """
     rng = np.random.RandomState(seed)
-    d, size, weighted = model.n_features, model.n_components, federation.sample_weight
     parts, n_sent = [], 0
     for client, weight in zip(*_cohort(rng, federation.weights), strict=True):
-        sample = _sample(rng, *federation.offsets[client : client + 2])
-        weights = np.ones(len(sample)) if weighted is None else weighted.values[sample]
-        rows, weights = _distinct(take_rows(federation.rows, sample), weights)
-        if len(rows) == 1:  # its mean, unless others were not drawn
-            n_known = int(len(sample) == federation.lengths_of(client))
-            centroids, shares = rows[:n_known], np.ones(n_known)
-        else:
-            n_clusters = min(size, len(rows) // _FEWEST_ROWS)
-            centroids, shares = _centroids_to_send(rows, n_clusters, seed, weights)
-            n_sent += len(shares)
+        centroids, shares, n_new = _centroids_of(model, federation, client, rng, seed)
         parts.append((centroids, shares * weight))
+        n_sent += n_new
     centroids, mass = map(np.concatenate, zip(*parts, strict=True))
-    n_found = min(size, len(np.unique(centroids, axis=0)))
+    n_found = min(model.n_components, len(np.unique(centroids, axis=0)))
     if n_found:
         found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=mass)
         centroids = found.cluster_centers_
-    return _filled_up(model, centroids, rng), n_sent * (d + 1), 0
+    return _filled_up(model, centroids, rng), n_sent * (model.n_features + 1), 0
+
+
+def _centroids_of(model, federation, client, rng, seed):
+    """Centroids that the server knows of a client, their shares of its rows, how many are sent."""
+    weighted = federation.sample_weight
+    sample = _sample(rng, *federation.offsets[client : client + 2])
+    weights = np.ones(len(sample)) if weighted is None else weighted.values[sample]
+    rows, weights = _distinct(take_rows(federation.rows, sample), weights)
+    if len(rows) == 1:  # its mean, unless others were not drawn
+        n_known = int(len(sample) == federation.lengths_of(client))
+        return rows[:n_known], np.ones(n_known), 0
+    n_clusters = min(model.n_components, len(rows) // _FEWEST_ROWS)
+    centroids, shares = _centroids_to_send(rows, n_clusters, seed, weights)
+    return centroids, shares, len(shares)
 
 
 def _cohort(rng, weights):
