@@ -184,16 +184,23 @@ def _control_step_is_ill(estimator):
 
 def _warn_of_no_convergence(estimator, result, schedule, wording):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
+    n_rounds = len(result.history["step_size"]) - 1
+    why, advice = _reason(estimator, result, schedule, wording.iteration)
+    if estimator.tol == 0:
+        why = f", as no fit does{why}"
+    warn(
+        f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
+        f"{', or '.join([advice, *wording.otherwise])}.",
+        ConvergenceWarning,
+    )
+
+
+def _reason(estimator, result, schedule, iteration):
+    """Likely reason of no convergence, "" where none stands out, and what to do about it."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
     less_noise = ways_to_less_noise(estimator)
-    rounds_left = estimator.max_iter is None or n_rounds < estimator.max_iter
-    bound = "max_epochs" if rounds_left else "max_iter"
-    why, advice = "", f"Increase {bound}"
-    if estimator.tol == 0:
-        why, advice = ", as no fit does", "Increase tol, to see whether it converges"
     if travelled < min(_FEW_STEPS, n_rounds):
-        why += f": the steps added up to only {travelled:.2g} {wording.iteration}"
         if less_noise:  # it has to die out as well, after nobody knows how many rounds
             longer = [] if is_auto(estimator.step_size) else ["a larger step_size"]
             advice = f"Use {either([*longer, *less_noise])}"
@@ -201,17 +208,17 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
             advice = _how_to_travel_on(estimator, result, schedule, travelled)
         if estimator.tol == 0:
             advice += ", and increase tol, to see whether it converges"
-    elif estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
-        why += ": with control_step=0, the noise of compression and absence does not die out"
-        advice = "Set control_step='auto'"
-    elif less_noise and estimator.tol > 0:
-        why += ": the noise of FedEM's minibatches dies out slowly, if at all"
-        advice = f"Use {either(less_noise)}"
-    warn(
-        f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
-        f"{', or '.join([advice, *wording.otherwise])}.",
-        ConvergenceWarning,
-    )
+        return f": the steps added up to only {travelled:.2g} {iteration}", advice
+    if estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
+        why = ": with control_step=0, the noise of compression and absence does not die out"
+        return why, "Set control_step='auto'"
+    if estimator.tol == 0:
+        return "", "Increase tol, to see whether it converges"
+    if less_noise:
+        why = ": the noise of FedEM's minibatches dies out slowly, if at all"
+        return why, f"Use {either(less_noise)}"
+    rounds_left = estimator.max_iter is None or n_rounds < estimator.max_iter
+    return "", f"Increase {'max_epochs' if rounds_left else 'max_iter'}"
 
 
 def _how_to_travel_on(estimator, result, schedule, travelled):
