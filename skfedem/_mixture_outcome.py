@@ -10,7 +10,7 @@ from ._messages import either, warn
 from .models.covariances import MATRICES
 from .models.mixture_parameters import in_row_units, lost_in_rounding
 from .solvers._options import step_schedule
-from .solvers._report import Wording, calmer, warn_outcome
+from .solvers._report import Wording, calmer, took_few_steps, warn_outcome
 
 # Nats per row. The lasting noise of minibatches takes less from a fit that began at the optimum.
 _LARGE_FALL = 0.1
@@ -64,9 +64,12 @@ def warn_of_fit(settings, problem, result):
     result : Run
     """
     fall = 0.0 if problem.exact else result.begun - result.criteria[-1]
-    otherwise = ["increase tol"] if settings.tol > 0 else []
-    if not problem.lasting_noise:
-        otherwise.append("check for degenerate data")
+    otherwise = []
+    if not took_few_steps(result):  # after a few, no tol would do, and nothing is odd about data
+        if settings.tol > 0:
+            otherwise.append("increase tol")
+        if not problem.lasting_noise:
+            otherwise.append("check for degenerate data")
     ways = ["fewer components"] if settings.n_components > 1 else []
     if settings.fixed_covariance is None:
         ways.append("drop linearly dependent features")

@@ -72,7 +72,7 @@ def test_rounds_of_small_steps_say_how_many_are_needed(bounds):
 @pytest.mark.parametrize(
     "settings, few, advice",
     [
-        ({"max_iter": 30}, True, "Use solver='vr_fedem' or a larger batch_size, "),
+        ({"max_iter": 30}, True, "Use solver='vr_fedem' or a larger batch_size."),
         ({"step_size": 0.01}, True, "Use a larger step_size, solver='vr_fedem' or a larger "),
         ({"step_size": 0.5}, False, "Use solver='vr_fedem' or a larger batch_size, "),
     ],
@@ -87,11 +87,19 @@ def test_nobody_knows_how_many_rounds_the_noise_of_minibatches_takes(settings, f
     assert why in message and advice in message and "max_iter" not in message
 
 
+@pytest.mark.parametrize("tol", [1e-3, 1e9])
+def test_no_other_tol_is_advised_where_none_would_do(tol):
+    few = {"omega": 4.0, "participation": 0.1, "max_iter": 20}
+    (message,) = said_by(FederatedGaussianMixture(**EXACT | few, tol=tol).fit, CLIENTS)
+    assert "With this step set max_iter to about" in message
+    assert "tol," not in message and "data" not in message
+
+
 @pytest.mark.parametrize("step_size", [5e-324, 1e-300])
 def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
     gm = FederatedGaussianMixture(**EXACT, step_size=step_size, omega=1.0, max_iter=3, max_epochs=9)
     with pytest.warns(
-        ConvergenceWarning, match="1,000,000 rounds would not .* use a larger step_size, "
+        ConvergenceWarning, match=r"1,000,000 rounds would not .* use a larger step_size\.$"
     ):
         gm.fit(CLIENTS)
     # Seventy-five whole steps, as above.

@@ -195,12 +195,18 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
     )
 
 
+def took_few_steps(result):
+    """Whether the steps of a run add up to so little that this is why it has not converged."""
+    steps = result.history["step_size"][1:]
+    return bool(steps.sum() < min(_FEW_STEPS, len(steps)))
+
+
 def _reason(estimator, result, schedule, iteration):
     """Likely reason of no convergence, "" where none stands out, and what to do about it."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
     less_noise = ways_to_less_noise(estimator)
-    if travelled < min(_FEW_STEPS, n_rounds):
+    if took_few_steps(result):
         if less_noise:  # it has to die out as well, after nobody knows how many rounds
             longer = [] if is_auto(estimator.step_size) else ["a larger step_size"]
             advice = f"Use {either([*longer, *less_noise])}"
