@@ -194,7 +194,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         automatic steps they are approximate, up to a fifth off early on), ``step_size`` (γ as
         taken), ``n_active``, ``uplink_bits``, ``downlink_bits``, ``safeguarded`` (how often a step
         given by a number had to be halved), and ``singular_values`` of shape (n_rows, largest
-        rank). NaN where not evaluated.
+        rank), without which the others make a DataFrame. NaN where not evaluated.
     unobserved_rows_, unobserved_columns_ : ndarray of int
         Rows and columns in which nobody observed a cell. Their effects are 0.
     row_offsets_ : ndarray of int, shape (`n_clients_` + 1,), or None

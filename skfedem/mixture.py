@@ -214,8 +214,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         (γ as taken), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients
         together), ``safeguarded`` (how often the step was cut to stay in the domain of the M-step;
         one more if rare components were left as they were), and ``weights`` of shape (n_rows,
-        n_components). NaN where not evaluated. Squared norms are in standard units (rows whitened,
-        or scaled).
+        n_components), without which the others make a DataFrame. NaN where not evaluated. Squared
+        norms are in standard units (rows whitened, or scaled).
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
