@@ -16,7 +16,7 @@ from skfedem._federation import Federation, offsets_of
 from skfedem._input.cells import check_cells
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
-from skfedem.models import low_rank_theta, main_effects, thresholding
+from skfedem.models import low_rank_theta, main_effects, proximal, thresholding
 from skfedem.models.families import FAMILIES
 from skfedem.models.low_rank_start import cell_federation, low_rank_model, start_run
 from skfedem.models.low_rank_theta import (
@@ -442,6 +442,24 @@ def test_effects_solve_their_likelihood_equations():
         assert_allclose(found[1], theta, atol=1e-4)
     assert_allclose(expected.columns + 1e-7 * effects.columns, margins.columns, rtol=1e-4)
     assert abs(effects.rows.mean()) + abs(effects.columns.mean()) < 1e-12
+
+
+def test_an_exact_round_solves_for_the_effects_once(monkeypatch):
+    rng = np.random.default_rng(0)
+    table = rng.poisson(np.exp(rng.normal(size=(40, 1)) + rng.normal(size=(40, 20)))).astype(float)
+    n_calls = 0
+
+    def counted(*args):
+        nonlocal n_calls
+        n_calls += 1
+        return fit_effects(*args)
+
+    monkeypatch.setattr(proximal, "fit_effects", counted)
+    imputer = FederatedMatrixImputer(5, family="poisson", penalty=3.0, tol=1e-8, random_state=0)
+    imputer.fit([np.where(rng.random(table.shape) < 0.7, table, np.nan)])
+    # Once more at the start, and where a step with momentum would have led uphill.
+    assert imputer.n_iter_ > 20
+    assert n_calls <= 1 + 1.2 * imputer.n_iter_
 
 
 @pytest.mark.parametrize("seed", range(6))

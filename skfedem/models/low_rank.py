@@ -233,7 +233,7 @@ class LowRankModel(Model):
         """Step from ``Θ + β (Θ - Θ_before)``; None if none is short enough, or it leads uphill."""
         pooled, here = self.pooled, statistics.iterate
         beta = (statistics.momentum - 1) / _next_momentum(statistics.momentum)
-        origin = extrapolate(pooled, here, statistics.previous, beta)
+        origin = extrapolate(here, statistics.previous, beta)
         step = self._step_from(origin, statistics, sums, step_size, statistics.momentum)
         if step is None:
             return None

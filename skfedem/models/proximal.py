@@ -87,20 +87,28 @@ def objective(pooled, iterate, sums):
     return float(loss - linear + penalty) + ridge(pooled, iterate.effects)
 
 
-def extrapolate(pooled, iterate, previous, momentum):
-    """``Θ + momentum (Θ - previous)``, and the effects that are best beside it."""
+def extrapolate(iterate, previous, momentum):
+    """``Θ + momentum (Θ - previous)``, and the effects likewise.
+
+    To solve for them here would save no rounds: the best ones follow after the step.
+    """
     now, last = iterate.low_rank, previous.low_rank
     beyond = LowRank(
         np.hstack([now.left, last.left]),
         np.concatenate([(1 + momentum) * now.singular_values, -momentum * last.singular_values]),
         np.hstack([now.right, last.right]),
     )
-    likely = (
-        (1 + momentum) * one - momentum * other
-        for one, other in zip(iterate.effects, previous.effects, strict=True)
+
+    def extrapolated(one, other):
+        return (1 + momentum) * one - momentum * other
+
+    return Iterate(
+        beyond,
+        extrapolated(iterate.low_rank_values, previous.low_rank_values),
+        Effects(*map(extrapolated, iterate.effects, previous.effects)),
+        extrapolated(iterate.theta, previous.theta),
+        iterate.factor,
     )
-    values = (1 + momentum) * iterate.low_rank_values - momentum * previous.low_rank_values
-    return with_effects(pooled, beyond, values, Effects(*likely), iterate.factor)
 
 
 def proximal_step(pooled, origin, sums, step_size, natural_step, block):
