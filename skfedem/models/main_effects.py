@@ -282,7 +282,10 @@ def _newton_direction(pooled, slopes, weights, factor):
 
     The effects alone could move the intercept, by centring, but a large ridge would hold them back.
     """
-    curvature = pooled.support.margins(weights)
+    matrix = pooled.support.matrix(weights)
+    transposed = matrix.T  # made once: of a sparse matrix, it is another
+    n_rows, n_columns = matrix.shape
+    curvature = Margins(matrix @ np.ones(n_columns), transposed @ np.ones(n_rows))
     intercept = slopes.intercept / (curvature.rows.sum() + LEAST_PENALTY)
     least = max(pooled.ridge_penalty, _LEAST_SHARE * float(curvature.rows.max()))
     by_row, by_column = curvature.rows + least, curvature.columns + least
@@ -293,8 +296,6 @@ def _newton_direction(pooled, slopes, weights, factor):
     if pooled.effects == "columns":
         return Effects(intercept, np.zeros_like(rows), columns / by_column), None
     # Eliminate the rows: (C - Wᵀ R⁻¹ W) c = g_c - Wᵀ R⁻¹ g_r, then r = R⁻¹ (g_r - W c).
-    matrix = pooled.support.matrix(weights)
-    transposed = matrix.T  # made once: of a sparse matrix, it is another
     right = columns - transposed @ (rows / by_row)
     solution, factor = _solve_for_columns(matrix, transposed, by_row, by_column, right, factor)
     return Effects(intercept, (rows - matrix @ solution) / by_row, solution), factor
