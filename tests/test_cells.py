@@ -81,7 +81,7 @@ def check_refused(error, says, X, clients=None, **options):
         cells_of(X, clients, **options)
     np.testing.assert_equal(repr((X, clients)), repr(kept))
     message = str(caught.value)
-    for fragment in says:
+    for fragment in [says] if isinstance(says, str) else says:
         assert re.search(fragment, message), f"{fragment!r} is not in {message!r}"
     assert "  " not in message
     assert message == message.strip()
@@ -282,7 +282,7 @@ def test_blocks_do_not_show(monkeypatch):
         assert_same(cells_of(clients, shape=SHAPE), want)
     for row, bad in enumerate(([[4, 0, 1], [0, 0, 1]], [[0, 0, 1], [4, 0, 1]])):
         clients[20] = np.array(bad)
-        says = [f"got 4.0 in triplet {row} of client 20"]
+        says = f"got 4.0 in triplet {row} of client 20"
         check_refused(ValueError, says, clients, shape=SHAPE)
 
 
@@ -304,7 +304,7 @@ def test_triplets_sparse_and_dense_agree(data):
         for row, column, number in own:
             seen[k, int(row), int(column)].append(number)
     if not seen:
-        check_refused(ValueError, ["at least one observed"], triplets, shape=(n_rows, n_columns))
+        check_refused(ValueError, "at least one observed", triplets, shape=(n_rows, n_columns))
         return
 
     shape = (n_rows, n_columns)
@@ -357,333 +357,266 @@ def put_triplet(*triplet):
 
 SIZED = {"shape": SHAPE}
 REORDERED = frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], ["dune", "isle", "fen", "marsh"])
-THE_CELL = "got .* in row 3, column 0 of client 2"
 BAD = {
-    "infinity": (put(np.inf), {}, ValueError, ["finite", "got inf", THE_CELL, "mark"]),
+    "infinity": (put(np.inf), {}, "finite.*got inf in row 3, column 0 of client 2.*mark"),
     "infinity in a frame": (
         frames_of(put(-np.inf)),
         {},
-        ValueError,
-        ["infinity", r"got -inf in row 3 \('marsh'\), column 0 \('may'\) of client 2"],
+        r"infinity.*got -inf in row 3 \('marsh'\), column 0 \('may'\) of client 2",
     ),
-    "infinity in an observer": ([put(np.inf)[2][None]], {}, ValueError, ["row 3, column 0 of cli"]),
+    "infinity in an observer": ([put(np.inf)[2][None]], {}, "row 3, column 0 of cli"),
     "a period": (
         [pd.DataFrame(put(-1)[2], columns=pd.period_range("2020-05", periods=3, freq="M"))],
         {},
-        ValueError,
-        [r"row 3, column 0 \(2020-05\) of client 0"],
+        r"row 3, column 0 \(2020-05\) of client 0",
     ),
-    "own rows": (put(-1), {"rows": "disjoint"}, ValueError, [THE_CELL]),
-    "negative counts": (put(-3), {}, ValueError, ["non-negative integers", "'poisson'", THE_CELL]),
-    "broken counts": (put(2.5), {}, ValueError, ["non-negative integers", "got 2.5", THE_CELL]),
-    "the marker unsaid": (put(-99999999), {}, ValueError, ["missing_values=-99999999 if"]),
+    "own rows": (put(-1), {"rows": "disjoint"}, "got .* in row 3, column 0 of client 2"),
+    "negative counts": (
+        put(-3),
+        {},
+        "non-negative integers.*'poisson'.*got .* in row 3, column 0 of client 2",
+    ),
+    "broken counts": (
+        put(2.5),
+        {},
+        "non-negative integers.*got 2.5 in row 3, column 0 of client 2",
+    ),
+    "the marker unsaid": (put(-99999999), {}, "missing_values=-99999999 if"),
     "no presence": (
         [np.where(m > 1, 2, m) for m in MATRICES],
         {"family": BERNOULLI},
-        ValueError,
-        ["Expected 0 or 1", "got 2.0 in row 0, column 1 of client 0"],
+        "Expected 0 or 1.*got 2.0 in row 0, column 1 of client 0",
     ),
     "huge": (
         put(-1e151),
         {"family": GAUSSIAN},
-        ValueError,
-        [r"at most 1e\+150", r"got -1e\+151", THE_CELL, "Rescale"],
+        r"at most 1e\+150.*got -1e\+151 in row 3, column 0 of client 2.*Rescale",
     ),
     "a stored NaN": (
         [sparse_of(MATRICES[0]), sparse.csr_array(put(NAN)[1][:, :3])],
         {},
-        ValueError,
-        ["NaN", "row 0, column 0 of client 1", "Leave .* out of sparse"],
+        "NaN.*row 0, column 0 of client 1.*Leave .* out of sparse",
     ),
     "NaN in a triplet": (
         put_triplet(3, 2, NAN),
         SIZED,
-        ValueError,
-        ["NaN", "got nan in site 3, month 2 of client 1", "triplets"],
+        "NaN.*got nan in site 3, month 2 of client 1.*triplets",
     ),
     "NaN beside a marker": (
         put(NAN),
         {"missing_values": -1},
-        ValueError,
-        ["NaN", "row 0, column 0 of client 0", "by -1 only"],
+        "NaN.*row 0, column 0 of client 0.*by -1 only",
     ),
     "a stored marker": (
         [sparse_of(matrix) for matrix in put(-1)],
         {"missing_values": -1, "family": GAUSSIAN},
-        ValueError,
-        ["missing_values", "got -1.0 in row 3, column 0 of client 2", "Leave"],
+        "missing_values.*got -1.0 in row 3, column 0 of client 2.*Leave",
     ),
     "other rows": (
         [MATRICES[0], MATRICES[1][:2]],
         {},
-        ValueError,
-        ["4 rows", "client 0", r"got 2 for client 1 \(shape \(2, 3\)\)", "shape=", "'disjoint'"],
+        r"4 rows.*client 0.*got 2 for client 1 \(shape \(2, 3\)\).*'disjoint'.*shape=",
     ),
     "triplets without a shape": (
         [triplets_of(MATRICES[0]), triplets_of(MATRICES[2])],
         {},
-        ValueError,
-        ["3 rows", "got 4 for client 1", "triplets, give shape="],
+        "3 rows.*got 4 for client 1.*triplets, give shape=",
     ),
     "other columns": (
         [MATRICES[0], MATRICES[1][:, :1]],
         {"rows": "disjoint"},
-        ValueError,
-        ["3 columns", "got 1 for client 1", r"\(4, 1\)"],
+        r"3 columns.*got 1 for client 1.*\(4, 1\)",
     ),
-    "no rows": ([MATRICES[0], MATRICES[1][:0]], {}, ValueError, ["one row", r"\(0, 3\).*client 1"]),
-    "no observers": ([MATRICES[0][None][:0]], {}, ValueError, ["one row", r"\(0, 4, 3\)"]),
+    "no rows": ([MATRICES[0], MATRICES[1][:0]], {}, r"one row.*\(0, 3\).*client 1"),
+    "no observers": ([MATRICES[0][None][:0]], {}, r"one row.*\(0, 4, 3\)"),
     "other sites": (
         REORDERED,
         {},
-        ValueError,
-        ["row labels", "'fen' for row 1", "got 'isle' for client 1", "Reindex", "disjoint"],
+        "row labels.*'fen' for row 1.*got 'isle' for client 1.*Reindex.*disjoint",
     ),
     "a site without a label": (
         frames_of(MATRICES[:1], pd.Index([pd.NA, *SITES[1:]], dtype=object))
         + frames_of(MATRICES[1:2]),
         {},
-        ValueError,
-        ["row labels", "<NA> for row 0", "got 'dune' for client 1", "Reindex", "disjoint"],
+        "row labels.*<NA> for row 0.*got 'dune' for client 1.*Reindex.*disjoint",
     ),
     "other years": (
         frames_of(MATRICES[:1], SITES, [2001, 2002, 2003])
         + frames_of(MATRICES[1:2], SITES, [2001, 2002, 2004]),
         {},
-        ValueError,
-        ["column labels", "2003 for column 2", "got 2004 for client 1", "Reindex"],
+        "column labels.*2003 for column 2.*got 2004 for client 1.*Reindex",
     ),
     "other months": (
         frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], SITES, ["may", "june", "june"]),
         {"rows": "disjoint"},
-        ValueError,
-        ["column labels", "'july' for column 2", "got 'june' for client 1", "Reindex"],
+        "column labels.*'july' for column 2.*got 'june' for client 1.*Reindex",
     ),
     "frames and arrays": (
         [MATRICES[0], *frames_of(MATRICES[1:])],
         {},
-        ValueError,
-        [
-            "no row labels for",
-            "client 0",
-            r"got row labels \(from 'dune'\) for client 1",
-            "or give rows=.disjoint.",
-        ],
+        r"no row labels for.*client 0.*got row labels \(from 'dune'\) for client 1.*or give "
+        "rows=.disjoint.",
     ),
     "rows numbered from 0 and in another order": (
         frames_of(MATRICES[:1], None) + frames_of(MATRICES[1:2], [1, 0, 2, 3]),
         {},
-        ValueError,
-        [r"the row labels 0, 1, 2, \.\.\. for every", r"got row labels \(from 1\) for client 1"],
-    ),
-    "names and numbers": (
-        frames_of(MATRICES, months=["may", "june", 7]),
-        {},
-        TypeError,
-        ["column names of client 0", "strings"],
+        r"the row labels 0, 1, 2, \.\.\. for every.*got row labels \(from 1\) for client 1",
     ),
     "a site too many": (
         put_triplet(4, 0, 1),
         SIZED,
-        ValueError,
-        [
-            "site numbers .* integers from 0 to 3",
-            "got 4.0 in triplet 1 of client 1",
-            "larger shape",
-        ],
+        "site numbers .* integers from 0 to 3.*got 4.0 in triplet 1 of client 1.*larger shape",
     ),
-    "a negative month": (put_triplet(0, -1, 1), SIZED, ValueError, ["month", "got -1.0 in tri"]),
-    "half a site": (put_triplet(0.5, 0, 1), SIZED, ValueError, ["site", "got 0.5 in triplet 1"]),
-    "no month": (put_triplet(0, NAN, 1), SIZED, ValueError, ["month", "got nan in triplet 1"]),
+    "a negative month": (put_triplet(0, -1, 1), SIZED, "month.*got -1.0 in tri"),
+    "half a site": (put_triplet(0.5, 0, 1), SIZED, "site.*got 0.5 in triplet 1"),
+    "no month": (put_triplet(0, NAN, 1), SIZED, "month.*got nan in triplet 1"),
     "four numbers": (
         [np.zeros((2, 3)), np.zeros((2, 4))],
         SIZED,
-        ValueError,
-        [r"triplets .* \(n, 3\)", r"shape \(2, 4\) in .* client 1", "fit without `shape`"],
+        r"triplets .* \(n, 3\).*shape \(2, 4\) in .* client 1.*fit without `shape`",
     ),
     "another sparse shape": (
         [np.zeros((2, 3)), sparse.coo_array((3, 4))],
         SIZED,
-        ValueError,
-        [r"shape \(4, 3\)", r"\(3, 4\) in the table of client 1"],
+        r"shape \(4, 3\).*\(3, 4\) in the table of client 1",
     ),
-    "a shape of three": (MATRICES, {"shape": (4, 3, 2)}, TypeError, ["two integers", r"3, 2\)"]),
-    "shape 5": (MATRICES, {"shape": 5}, TypeError, ["two integers", "got 5"]),
-    "shape of halves": (MATRICES, {"shape": (4, 2.5)}, ValueError, ["integers", r"2\.5\)"]),
-    "shape of switches": (MATRICES, {"shape": (True, 3)}, ValueError, ["integers", r"\(True, 3\)"]),
-    "an empty shape": (MATRICES, {"shape": (0, 3)}, ValueError, ["two integers >= 1"]),
-    "shape and own rows": (
-        MATRICES,
-        {**SIZED, "rows": "disjoint"},
-        ValueError,
-        ["rows='shared'", "Number"],
-    ),
-    "shape and one matrix": (MATRICES[0], SIZED, ValueError, ["triplet 0", "without `shape`, if"]),
-    "unknown rows": (MATRICES, {"rows": "own"}, ValueError, ["'shared', 'disjoint'", "'own'"]),
-    "a marker that is a word": (
-        MATRICES,
-        {"missing_values": "NA"},
-        TypeError,
-        ["missing_values to be a number", "'NA'", "str"],
-    ),
-    "a marker that is a switch": (
-        MATRICES,
-        {"missing_values": True},
-        TypeError,
-        ["missing_values to be a number", "True", "bool"],
-    ),
-    "a marker in an array": (
-        MATRICES,
-        {"missing_values": np.array([-1, -2])},
-        TypeError,
-        ["missing_values to be a number", "ndarray"],
-    ),
-    "nothing": ([], {}, ValueError, ["at least one client", "empty list"]),
+    "shape of halves": (MATRICES, {"shape": (4, 2.5)}, r"integers.*2\.5\)"),
+    "shape of switches": (MATRICES, {"shape": (True, 3)}, r"integers.*\(True, 3\)"),
+    "an empty shape": (MATRICES, {"shape": (0, 3)}, "two integers >= 1"),
+    "shape and own rows": (MATRICES, {**SIZED, "rows": "disjoint"}, "rows='shared'.*Number"),
+    "shape and one matrix": (MATRICES[0], SIZED, "triplet 0.*without `shape`, if"),
+    "unknown rows": (MATRICES, {"rows": "own"}, "'shared', 'disjoint'.*'own'"),
+    "nothing": ([], {}, "at least one client.*empty list"),
     "nothing observed": (
         [MATRICES[1]] * 2,
         {},
-        ValueError,
-        ["one observed cell", "none from 2 clients", "missing_values"],
+        "one observed cell.*none from 2 clients.*missing_values",
     ),
-    "nothing observed in one": (MATRICES[1], {}, ValueError, ["one observed cell", "1 client:"]),
-    "labels and a list": (MATRICES, {"clients": [0, 1, 2]}, ValueError, ["clients=None", "both"]),
-    "labels and observers": (
-        np.stack(MATRICES),
-        {"clients": [0, 1, 2]},
-        ValueError,
-        ["clients=None", "both"],
-    ),
-    "too few labels": (
-        MATRICES[0],
-        {"clients": ["a", "b"]},
-        ValueError,
-        ["one label for each of the 4 rows"],
-    ),
+    "nothing observed in one": (MATRICES[1], {}, "one observed cell.*1 client:"),
+    "labels and a list": (MATRICES, {"clients": [0, 1, 2]}, "clients=None.*both"),
+    "labels and observers": (np.stack(MATRICES), {"clients": [0, 1, 2]}, "clients=None.*both"),
+    "too few labels": (MATRICES[0], {"clients": ["a", "b"]}, "one label for each of the 4 rows"),
     "a missing label": (
         MATRICES[0],
         {"clients": ["a", None, "b", "a"]},
-        ValueError,
-        ["label", "missing one at row 1"],
+        "label.*missing one at row 1",
     ),
     "a bad cell of a label": (
         put(-1)[2],
         {"clients": ["b", "a", "b", "a"]},
-        ValueError,
-        ["got -1.0 in row 3, column 0 of client 'a'"],
+        "got -1.0 in row 3, column 0 of client 'a'",
     ),
-    "a bad cell of one": (put(-1)[2], {}, ValueError, ["row 3, column 0. Correct"]),
+    "a bad cell of one": (put(-1)[2], {}, "row 3, column 0. Correct"),
     "a bad cell of one frame": (
         frames_of(put(-1))[2],
         {},
-        ValueError,
-        [r"row 3 \('marsh'\), column 0 \('may'\). Correct"],
+        r"row 3 \('marsh'\), column 0 \('may'\). Correct",
     ),
-    "words": ([MATRICES[0], [["a", "b"]]], {}, ValueError, ["numbers", "client 1", "Encode"]),
+    "words": ([MATRICES[0], [["a", "b"]]], {}, "numbers.*client 1.*Encode"),
     "dates": (
         [MATRICES[0], np.array([["2020-05"]], dtype="M8[M]")],
         {},
-        ValueError,
-        ["numbers in the table of client 1", "datetime64"],
+        "numbers in the table of client 1.*datetime64",
     ),
     "months that are dates": (
         pd.DataFrame({"site": [0], "month": pd.to_datetime(["2020-05"]), "count": [1]}),
         {},
-        ValueError,
-        ["datetime64.* in column 'month'. ", "number sites and months from 0"],
+        "datetime64.* in column 'month'. .*number sites and months from 0",
     ),
     "months of a client that are dates": (
         [pd.DataFrame({"site": [0], "month": pd.to_datetime(["2020-05"]), "count": [1]})],
         {"shape": (1, 1)},
-        ValueError,
-        ["client 0, got .* in column 'month'. ", "number sites and months from 0"],
+        "client 0, got .* in column 'month'. .*number sites and months from 0",
     ),
     "words as objects": (
         [np.array([["a", 1.0]], dtype=object)],
         {},
-        ValueError,
-        ["Expected numbers in the table of client 0: could not convert .*'a'. ", "set_index"],
+        "Expected numbers in the table of client 0: could not convert .*'a'. .*set_index",
     ),
     "a column of names": (
         frames_of(MATRICES, range(4))[0].assign(site=SITES),
         {},
-        ValueError,
-        [
-            r"Expected numbers: could not convert .*'dune' in column 'site'. ",
-            r"index of a DataFrame \(set_index\)",
-        ],
+        "Expected numbers: could not convert .*'dune' in column 'site'. .*index of a DataFrame "
+        r"\(set_index\)",
     ),
     "a word in a cell": (
         np.array([[1, "X"], [None, 2]], dtype=object),
         {},
-        ValueError,
-        ["Expected numbers: could not convert .*'X'. ", "Encode or drop"],
+        "Expected numbers: could not convert .*'X'. .*Encode or drop",
     ),
     "an integer larger than any float in one table": (
         [[10**400, 1], [1, 2]],
         {},
-        ValueError,
-        ["Expected numbers: int too large to convert"],
+        "Expected numbers: int too large to convert",
     ),
     "an integer larger than any float": (
         [MATRICES[0], [[10**400, 1, 2, 3]]],
         {},
-        ValueError,
-        ["Expected numbers in the table of client 1: int too large to convert"],
+        "Expected numbers in the table of client 1: int too large to convert",
     ),
-    "one table of words": (np.array([["a"]]), {}, ValueError, ["numbers", "Encode"]),
-    "complex": ([MATRICES[0] + 0j], {}, ValueError, ["Complex data not supported", "client 0"]),
-    "sparse complex": ([sparse_of(MATRICES[0]) * 1j], {}, ValueError, ["Complex", "client 0"]),
-    "diagonals": (
-        [sparse.dia_array((np.ones((1, 3)), [0]), shape=(3, 3))],
-        {},
-        TypeError,
-        ["single entries", "dia_array in the table of client 0", "padding"],
-    ),
-    "columns of zeros": (
-        [MATRICES[0], pd.DataFrame.sparse.from_spmatrix(sparse_of(MATRICES[0]))],
-        {},
-        TypeError,
-        [
-            r"client 1, got Sparse\[float64, .*0\]",
-            r"sparse.to_coo\(\) makes it, if",
-            r"astype\(float\) if",
-        ],
-    ),
-    "one table of columns of zeros": (
-        pd.DataFrame({"may": pd.arrays.SparseArray([1, 0])}),
-        {},
-        TypeError,
-        [r"cells, got Sparse\[int64, 0\]"],
-    ),
+    "one table of words": (np.array([["a"]]), {}, "numbers.*Encode"),
+    "complex": ([MATRICES[0] + 0j], {}, "Complex data not supported.*client 0"),
+    "sparse complex": ([sparse_of(MATRICES[0]) * 1j], {}, "client 0.*Complex"),
     "rows in rows": (
         [MATRICES[0], [[1, [2, 3], 4]]],
         {},
-        ValueError,
-        [r"numbers in the table of client 1: .*inhomogeneous [^.]*\. Names of sites"],
+        r"numbers in the table of client 1: .*inhomogeneous [^.]*\. Names of sites",
     ),
     "a marker that no float holds": (
         MATRICES[0],
         {"missing_values": 10**400},
-        ValueError,
-        ["missing_values to be a number that a float holds, got an integer of 401 digits"],
+        "missing_values to be a number that a float holds, got an integer of 401 digits",
     ),
-    "blocks": (sparse.bsr_matrix(np.ones((4, 4)), blocksize=(2, 2)), {}, TypeError, ["blocks"]),
     "a sparse vector": (
         [sparse.coo_array(np.ones(3))],
         {},
-        ValueError,
-        ["2-D sparse matrix", "1 dimension in the table of client 0"],
+        "2-D sparse matrix.*1 dimension in the table of client 0",
     ),
-    "one dimension": (np.zeros(3), {}, ValueError, ["Expected 2D array, got 1D"]),
-    "four dimensions": ([np.zeros((1, 1, 1, 1))], {}, ValueError, ["2-D or 3-D", "client 0"]),
-    "a hole": ([MATRICES[0], None], {}, ValueError, ["2-D", "client 1", "no table"]),
-    "tables in a table": (
-        [MATRICES[0], MATRICES],
+    "one dimension": (np.zeros(3), {}, "Expected 2D array, got 1D"),
+    "four dimensions": ([np.zeros((1, 1, 1, 1))], {}, "2-D or 3-D.*client 0"),
+    "a hole": ([MATRICES[0], None], {}, "2-D.*client 1.*no table"),
+    "tables in a table": ([MATRICES[0], MATRICES], {}, "client 1.*client of its own, or a 3-D"),
+}
+NO_CELLS = {
+    "names and numbers": (
+        frames_of(MATRICES, months=["may", "june", 7]),
         {},
-        ValueError,
-        ["client 1", "client of its own, or a 3-D"],
+        "column names of client 0.*strings",
     ),
-    "a dictionary": (dict(enumerate(MATRICES)), {}, TypeError, ["dict", "values"]),
+    "a shape of three": (MATRICES, {"shape": (4, 3, 2)}, r"two integers.*3, 2\)"),
+    "shape 5": (MATRICES, {"shape": 5}, "two integers.*got 5"),
+    "a marker that is a word": (
+        MATRICES,
+        {"missing_values": "NA"},
+        "missing_values to be a number.*'NA'.*str",
+    ),
+    "a marker that is a switch": (
+        MATRICES,
+        {"missing_values": True},
+        "missing_values to be a number.*True.*bool",
+    ),
+    "a marker in an array": (
+        MATRICES,
+        {"missing_values": np.array([-1, -2])},
+        "missing_values to be a number.*ndarray",
+    ),
+    "diagonals": (
+        [sparse.dia_array((np.ones((1, 3)), [0]), shape=(3, 3))],
+        {},
+        "single entries.*dia_array in the table of client 0.*padding",
+    ),
+    "columns of zeros": (
+        [MATRICES[0], pd.DataFrame.sparse.from_spmatrix(sparse_of(MATRICES[0]))],
+        {},
+        r"client 1, got Sparse\[float64, .*0\].*sparse.to_coo\(\) makes it, if.*astype\(float\) if",
+    ),
+    "one table of columns of zeros": (
+        pd.DataFrame({"may": pd.arrays.SparseArray([1, 0])}),
+        {},
+        r"cells, got Sparse\[int64, 0\]",
+    ),
+    "blocks": (sparse.bsr_matrix(np.ones((4, 4)), blocksize=(2, 2)), {}, "blocks"),
+    "a dictionary": (dict(enumerate(MATRICES)), {}, "dict.*values"),
 }
 
 
@@ -693,21 +626,26 @@ if BAD["a sparse vector"][0][0].ndim == 2:
 
 # In scipy 1.11 the repr of a dia_array warns of its own code.
 @pytest.mark.filterwarnings("ignore:`getformat` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize(("X", "options", "error", "says"), BAD.values(), ids=list(BAD))
-def test_refused(X, options, error, says):
-    check_refused(error, says, X, **options)
+@pytest.mark.parametrize(("X", "options", "says"), NO_CELLS.values(), ids=NO_CELLS)
+def test_what_is_no_matrix_is_refused(X, options, says):
+    check_refused(TypeError, says, X, **options)
+
+
+@pytest.mark.parametrize(("X", "options", "says"), BAD.values(), ids=BAD)
+def test_bad_matrices_are_refused(X, options, says):
+    check_refused(ValueError, says, X, **options)
 
 
 def test_the_largest_numbers_are_allowed():
     assert_array_equal(cells_of([[1e150, -1e150]], family=GAUSSIAN).values, [1e150, -1e150])
-    says = [r"at most 1e\+150 in size, got 1.01e\+150"]
+    says = r"at most 1e\+150 in size, got 1.01e\+150"
     check_refused(ValueError, says, [[1.0, 1.01e150]], family=GAUSSIAN)
 
 
 def test_words_of_polars_are_refused():
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"site": SITES, "may": [1, 2, 3, 4]})
-    check_refused(ValueError, [r"Expected numbers: could not convert .*'dune'\. "], frame)
+    check_refused(ValueError, r"Expected numbers: could not convert .*'dune'\. ", frame)
 
 
 def test_a_sparse_cube_is_refused():
@@ -770,8 +708,8 @@ def test_a_marker_is_rounded_as_the_cells_are(dtype):
 
 
 def test_what_is_no_table_is_refused_as_it_is():
-    check_refused(ValueError, ["Expected numbers in the table of client 1"], [MATRICES[0], len])
-    check_refused(TypeError, ["must be a string or a real number"], len)
+    check_refused(ValueError, "Expected numbers in the table of client 1", [MATRICES[0], len])
+    check_refused(TypeError, "must be a string or a real number", len)
 
 
 def test_what_a_marker_would_be_among_integers_is_data():
@@ -786,7 +724,7 @@ def test_missing_cells_raise_no_warnings_in_float32():
         data = cells_of([m.astype(np.float32) for m in MATRICES], missing_values=NAN)
         assert_array_equal(data.values, VALUES)
         check_refused(
-            ValueError, ["NaN"], [m.astype(np.float32) for m in MATRICES], missing_values=1e300
+            ValueError, "NaN", [m.astype(np.float32) for m in MATRICES], missing_values=1e300
         )
 
 

@@ -33,364 +33,269 @@ from skfedem.preprocessing import FederatedStandardScaler, PerClient
 
 TWO_LEVELS = [("m", "a"), ("m", "b")]
 BAD_TABLES = {
-    "an empty list": ([], ValueError, ["at least one client", "empty list", *THREE_WAYS]),
-    "an empty tuple": ((), ValueError, ["at least one client", "empty", *THREE_WAYS]),
+    "an empty list": ([], ["at least one client", "empty list", *THREE_WAYS]),
+    "an empty tuple": ((), ["at least one client", "empty", *THREE_WAYS]),
     "no rows": (
         [CLIENTS[0], CLIENTS[1][:0], CLIENTS[2]],
-        ValueError,
-        ["at least one row", "none for client 1", r"\(0, 2\)", "Leave .* out"],
+        r"at least one row.*none for client 1.*\(0, 2\).*Leave .* out",
     ),
     "no rows, frames": (
         [NAMED[0], NAMED[1], NAMED[2][:0]],
-        ValueError,
-        ["at least one row", "none for client 2", "Leave .* out"],
+        "at least one row.*none for client 2.*Leave .* out",
     ),
-    "no columns": ([client[:, :0] for client in CLIENTS], ValueError, ["0 feature", "client 0"]),
+    "no columns": ([client[:, :0] for client in CLIENTS], "0 feature.*client 0"),
     "ragged": (
         [CLIENTS[0], CLIENTS[1], CLIENTS[2][:, :1]],
-        ValueError,
-        ["Expected 2 features", "client 0", "got 1 for client 2", r"\(7, 1\)", "same columns"],
+        r"Expected 2 features.*client 0.*got 1 for client 2.*\(7, 1\).*same columns",
     ),
     "other columns": (
         frames(["a", "b"], ["a", "b"], ["a", "c"]),
-        ValueError,
-        [
-            r"client 0 \(\['a', 'b'\]\)",
-            r"got \['a', 'c'\] for client 2",
-            "order all clients' columns alike",
-        ],
+        r"client 0 \(\['a', 'b'\]\).*got \['a', 'c'\] for client 2.*order all clients' columns "
+        "alike",
     ),
     "columns in another order": (
         frames(["a", "b"], ["b", "a"], ["a", "b"]),
-        ValueError,
-        ["client 0", r"got \['b', 'a'\] for client 1", "order all clients"],
+        r"client 0.*got \['b', 'a'\] for client 1.*order all clients",
     ),
     "columns with one name": (
         frames(["a", "b"], ["a", "a"], ["a", "b"]),
-        ValueError,
-        ["different names for client 1", "got 'a' 2 times", "Rename"],
+        "different names for client 1.*got 'a' 2 times.*Rename",
     ),
     "columns with one name of the first": (
         frames(["b", "b"], ["b", "b"], ["b", "b"]),
-        ValueError,
-        ["different names for client 0", "got 'b' 2 times", "Rename"],
+        "different names for client 0.*got 'b' 2 times.*Rename",
     ),
     "columns with one name of one table": (
         frames(["b", "b"], ["b"], ["b"])[0],
-        ValueError,
-        ["Expected columns with different names, got 'b' 2 times", "Rename"],
+        "Expected columns with different names, got 'b' 2 times.*Rename",
     ),
     "columns with one name, after another": (
         pd.DataFrame(np.eye(3), columns=["a", "b", "b"]),
-        ValueError,
-        ["Expected columns with different names, got 'b' 2 times", "Rename"],
+        "Expected columns with different names, got 'b' 2 times.*Rename",
     ),
     "columns with one number": (
         frames([1999, 2000], [2000, 2000], [1999, 2000]),
-        ValueError,
-        ["different names for client 1, got 2000 2 times", "Rename"],
+        "different names for client 1, got 2000 2 times.*Rename",
     ),
     "columns with one number of one table": (
         frames([2000, 2000], [2000], [2000])[0],
-        ValueError,
-        ["Expected columns with different names, got 2000 2 times", "Rename"],
+        "Expected columns with different names, got 2000 2 times.*Rename",
     ),
     "no columns of one client": (
         [NAMED[0], pd.DataFrame(index=range(5)), NAMED[2]],
-        ValueError,
-        [
-            "Expected 2 features for every client as for client 0, got 0 for client 1",
-            "same columns",
-        ],
+        "Expected 2 features for every client as for client 0, got 0 for client 1.*same columns",
     ),
     "no columns of the first": (
         [pd.DataFrame(index=range(5)), NAMED[1]],
-        ValueError,
-        ["at least one feature for every client, got 0 features for client 0", "same columns"],
+        "at least one feature for every client, got 0 features for client 0.*same columns",
     ),
     "columns missing": (
         frames(["a", "b"], ["a"], ["a", "b"]),
-        ValueError,
-        ["Expected 2 features", "got 1 for client 1"],
+        "Expected 2 features.*got 1 for client 1",
     ),
     "frames and arrays": (
         [NAMED[0], CLIENTS[1]],
-        ValueError,
-        [
-            r"\['a', 'b'\]",
-            "no string column names for client 1",
-            "alike, or name none",
-        ],
+        r"\['a', 'b'\].*no string column names for client 1.*alike, or name none",
     ),
-    "NaN": (
-        with_value(np.nan),
-        ValueError,
-        ["finite", "got nan", "row 3", "column 1", "client 1", "[Dd]rop or impute"],
-    ),
+    "NaN": (with_value(np.nan), "finite.*got nan.*row 3.*column 1.*client 1.*[Dd]rop or impute"),
     "infinity": (
         with_value(-np.inf, client=2, row=0, column=0),
-        ValueError,
-        ["finite", "got -inf", "row 0", "column 0", "client 2", "[Dd]rop or impute"],
+        "finite.*got -inf.*row 0.*column 0.*client 2.*[Dd]rop or impute",
     ),
     "NaN in a frame": (
         [NAMED[0], NAMED[1].mask(NAMED[1] == NAMED[1].iloc[5, 0]), NAMED[2]],
-        ValueError,
-        ["row 5", "column (0|'a')", "client 1"],
+        "row 5.*column (0|'a').*client 1",
     ),
-    "three dimensions": (
-        np.zeros((3, 4, 2)),
-        ValueError,
-        ["2-D", "3 dimensions", r"\(3, 4, 2\)", r"list\(X\)"],
-    ),
+    "three dimensions": (np.zeros((3, 4, 2)), r"2-D.*3 dimensions.*\(3, 4, 2\).*list\(X\)"),
     "three dimensions in a list": (
         [CLIENTS[0], np.zeros((3, 4, 2))],
-        ValueError,
-        ["2-D", "client 1", "3 dimension", r"\(3, 4, 2\)"],
+        r"2-D.*client 1.*3 dimension.*\(3, 4, 2\)",
     ),
-    "one dimension in a list": (
-        [CLIENTS[0], CLIENTS[1][0]],
-        ValueError,
-        ["2-D", "client 1", "1 dimension", r"\(2,\)"],
-    ),
-    "one dimension": (np.zeros(5), ValueError, ["Expected 2D array, got 1D array"]),
-    "a hole in a list": ([CLIENTS[0], None], ValueError, ["2-D", "client 1"]),
-    "an empty list in a list": ([CLIENTS[0], []], ValueError, ["client 1"]),
+    "one dimension in a list": ([CLIENTS[0], CLIENTS[1][0]], r"2-D.*client 1.*1 dimension.*\(2,\)"),
+    "one dimension": (np.zeros(5), "Expected 2D array, got 1D array"),
+    "a hole in a list": ([CLIENTS[0], None], "2-D.*client 1"),
+    "an empty list in a list": ([CLIENTS[0], []], "client 1"),
     "strings": (
         [CLIENTS[0], np.array([["red", "green"]])],
-        ValueError,
-        ["Expected numbers", "client 1", "Encode or drop"],
+        "Expected numbers.*client 1.*Encode or drop",
     ),
     "an integer that is larger than any float": (
         [CLIENTS[0], [[10**400, 1]]],
-        ValueError,
-        ["Expected numbers", "client 1", "Encode or drop"],
+        "Expected numbers.*client 1.*Encode or drop",
     ),
     "an integer that is larger than any float in one table": (
         [[10**400, 1], [1, 2]],
-        ValueError,
-        ["Expected numbers, got int too large to convert", "an identifier"],
+        "Expected numbers, got int too large to convert.*an identifier",
     ),
     "an integer that is larger than any float in one frame": (
         pd.DataFrame({"a": [1.0, 2.0], "b": pd.Series([10**400, 2], dtype=object)}),
-        ValueError,
-        ["Expected numbers: int too large .* in column 'b'", "Encode or drop"],
-    ),
-    "a numpy.matrix": (
-        [CLIENTS[0], CLIENTS[1].view(np.matrix)],
-        TypeError,
-        ["array or a DataFrame for client 1", "numpy.asarray"],
+        "Expected numbers: int too large .* in column 'b'.*Encode or drop",
     ),
     "strings as objects": (
         [np.array([["red", "green"]], dtype=object), CLIENTS[0]],
-        ValueError,
-        ["Expected numbers", "client 0", "red", "Encode or drop"],
+        "Expected numbers.*client 0.*red.*Encode or drop",
     ),
     "a column of strings": (
         [NAMED[0], NAMED[1].assign(b="red"), NAMED[2]],
-        ValueError,
-        ["Expected numbers", "client 1", "red", "Encode or drop"],
+        "Expected numbers.*client 1.*red.*Encode or drop",
     ),
     "strings in one table": (
         np.array([["red", "2"], ["1", "3"]]),
-        ValueError,
-        ["Expected numbers", "Encode or drop"],
+        "Expected numbers.*Encode or drop",
     ),
     "a column of strings in one table": (
         pd.DataFrame({"a": [1.0, 2.0], "b": ["red", "2"]}),
-        ValueError,
-        ["Expected numbers", "red.* in column 'b'", "Encode or drop"],
-    ),
-    "a list of vectors": (
-        [np.ones(3), np.zeros(3)],
-        TypeError,
-        [
-            "got a list of 1-D arrays",
-            r"values\.reshape\(-1, 1\)",
-            r"numpy\.array\(X\) if each is a row",
-        ],
-    ),
-    "the name of a file": ("data.csv", TypeError, ["got 'data.csv'", "read it first"]),
-    "nothing": (None, TypeError, ["got None", "a list with one for each client"]),
-    "a list of series": (
-        [pd.Series([1.0, 2.0]), pd.Series([3.0, 4.0])],
-        TypeError,
-        ["got a list of Series", r"series\.to_frame\(\)"],
+        "Expected numbers.*red.* in column 'b'.*Encode or drop",
     ),
     "dates": (
         [CLIENTS[0], np.array([["2020-01-01", "2020-01-02"]], dtype="M8[D]")],
-        ValueError,
-        ["Expected numbers", "client 1", "datetime64"],
+        "Expected numbers.*client 1.*datetime64",
     ),
     "dates in a column": (
         [NAMED[0], NAMED[1].assign(b=pd.Timestamp("2020-01-01")), NAMED[2]],
-        ValueError,
-        ["Expected numbers", "client 1", "datetime64.* in column 'b'", "Encode or drop"],
+        "Expected numbers.*client 1.*datetime64.* in column 'b'.*Encode or drop",
     ),
     "dates in one table": (
         pd.DataFrame({"a": pd.to_datetime(["2020", "2021"]), "b": [1.0, 2.0]}),
-        ValueError,
-        ["Expected numbers", "datetime64.* in column 'a'", "Encode or drop"],
+        "Expected numbers.*datetime64.* in column 'a'.*Encode or drop",
     ),
     "nothing but durations": (
         pd.DataFrame({"a": pd.to_timedelta([1, 2], unit="D")}),
-        ValueError,
-        ["Expected numbers", "timedelta64.* in column 'a'"],
+        "Expected numbers.*timedelta64.* in column 'a'",
     ),
     "masked numbers": (
         [CLIENTS[0], np.ma.masked_less(np.ma.array([[7.0, 1.0], [2.0, 0.0]]), 1.0)],
-        ValueError,
-        ["contains NaN", "row 1, column 1 of client 1", "Drop or impute"],
+        "contains NaN.*row 1, column 1 of client 1.*Drop or impute",
     ),
     "masked objects": (
         [CLIENTS[0], np.ma.masked_less(np.ma.array([[7.0, 1.0], [2.0, 0.0]], dtype=object), 1.0)],
-        ValueError,
-        ["contains NaN", "row 1, column 1 of client 1", "Drop or impute"],
+        "contains NaN.*row 1, column 1 of client 1.*Drop or impute",
     ),
-    "complex numbers": ([CLIENTS[0], CLIENTS[1] + 1j], ValueError, ["[Cc]omplex", "client 1"]),
+    "complex numbers": ([CLIENTS[0], CLIENTS[1] + 1j], "[Cc]omplex.*client 1"),
     "uneven rows": (
         [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]]],
-        ValueError,
-        ["2 numbers in row 0 and 1 number in row 1 of the table of client 1", "same columns"],
+        "2 numbers in row 0 and 1 number in row 1 of the table of client 1.*same columns",
     ),
     "rows in rows": (
         [CLIENTS[0], [[1, [2, 3]], [4, 5]]],
-        ValueError,
-        [r"Expected a 2-D table for client 1: .*inhomogeneous [^.]*\. Give a list"],
+        r"Expected a 2-D table for client 1: .*inhomogeneous [^.]*\. Give a list",
     ),
     "uneven rows of one table": (
         [[1.0, 2.0], [3.0, 4.0], [5.0]],
-        ValueError,
-        ["2 numbers in row 0 and 1 number in row 2", "every client a 2-D table"],
+        "2 numbers in row 0 and 1 number in row 2.*every client a 2-D table",
     ),
     "vectors of several lengths": (
         [np.ones(2).tolist(), np.ones(3).tolist()],
-        ValueError,
-        ["2 numbers in row 0 and 3 numbers in row 1", "every client a 2-D table"],
+        "2 numbers in row 0 and 3 numbers in row 1.*every client a 2-D table",
     ),
-    "a number among rows": ([[1.0, 2.0], 3.0], ValueError, ["a bare number in row 1"]),
+    "a number among rows": ([[1.0, 2.0], 3.0], "a bare number in row 1"),
     "text beside what a mask hides": (
         np.ma.array([["red", 1.0], [2.0, 3.0]], dtype=object, mask=[[False, True], [False] * 2]),
-        ValueError,
-        ["Expected numbers: .*'red'", "Encode or drop"],
+        "Expected numbers: .*'red'.*Encode or drop",
     ),
     "a list of tables in a list": (
         [CLIENTS[0], CLIENTS[1:]],
-        ValueError,
-        ["table of client 1", "tables or lists themselves", "client of its own"],
+        "table of client 1.*tables or lists themselves.*client of its own",
     ),
     "an object array of tables in a list": (
         [CLIENTS[0], objects(CLIENTS)],
-        ValueError,
-        ["table of client 1", "tables or lists themselves", "client of its own"],
+        "table of client 1.*tables or lists themselves.*client of its own",
     ),
-    "an object array of tables": (
-        objects(CLIENTS),
-        ValueError,
-        [r"object ndarray of shape \(3,\)", r"list\(X\)"],
-    ),
-    "a series of numbers": (pd.Series([1.0, 2.0]), ValueError, ["2D|2-dimensional", "Series|1D"]),
-    "a series of lists": (
-        pd.Series([[1.0, 2.0], [3.0, 4.0]]),
-        ValueError,
-        ["object Series", r"list\(X\)"],
-    ),
+    "an object array of tables": (objects(CLIENTS), r"object ndarray of shape \(3,\).*list\(X\)"),
+    "a series of numbers": (pd.Series([1.0, 2.0]), "2D|2-dimensional.*Series|1D"),
+    "a series of lists": (pd.Series([[1.0, 2.0], [3.0, 4.0]]), r"object Series.*list\(X\)"),
     "a dictionary in a list": (
         [CLIENTS[0], {"a": CLIENTS[1]}],
-        ValueError,
-        ["2-D", "client 1", "no table, but a dict"],
-    ),
-    "columns named by strings and numbers": (
-        [NAMED[0], NAMED[1].rename(columns={"a": 3})],
-        TypeError,
-        ["column names of client 1", "strings", r"\[3, 'b'\]", "astype"],
+        "2-D.*client 1.*no table, but a dict",
     ),
     "string and integer names": (
         [NAMED[0], pd.DataFrame(CLIENTS[1])],
-        ValueError,
-        [r"\['a', 'b'\]", "no string column names for client 1"],
+        r"\['a', 'b'\].*no string column names for client 1",
     ),
     "integer names in another order": (
         [pd.DataFrame(CLIENTS[0]), pd.DataFrame(CLIENTS[1])[[1, 0]]],
-        ValueError,
-        [r"columns of client 0 \(\[0, 1\]\)", r"\[1, 0\] for client 1", "order all clients"],
+        r"columns of client 0 \(\[0, 1\]\).*\[1, 0\] for client 1.*order all clients",
     ),
     "names of two levels in another order": (
         frames(TWO_LEVELS, TWO_LEVELS, TWO_LEVELS[::-1]),
-        ValueError,
-        [r"\[\('m', 'a'\), \('m', 'b'\)\]", r"\('m', 'a'\)\] for client 2", "order all clients"],
-    ),
-    "records": (
-        NAMED[0].to_records(index=False),
-        TypeError,
-        [r"DataFrame, got records with the fields \['a', 'b'\]", "structured_to_unstructured"],
-    ),
-    "records in a list": (
-        [table.to_records(index=False) for table in NAMED],
-        TypeError,
-        [r"DataFrame of client 0, got records .* \['a', 'b'\]", "structured_to_unstructured"],
-    ),
-    "records of one client": (
-        [CLIENTS[0], NAMED[1].to_records(index=False)],
-        TypeError,
-        ["of client 1, got records", "structured_to_unstructured"],
+        r"\[\('m', 'a'\), \('m', 'b'\)\].*\('m', 'a'\)\] for client 2.*order all clients",
     ),
     "huge numbers": (
         with_value(-1e151, client=2, row=4, column=0),
-        ValueError,
-        [r"1e\+150", r"-1e\+151 in row 4, column 0 of client 2", "power of ten"],
+        r"1e\+150.*-1e\+151 in row 4, column 0 of client 2.*power of ten",
     ),
     "huge numbers in one table": (
         np.concatenate(with_value(1e200)),
-        ValueError,
-        [r"1e\+200 in row 12, column 1", "power of ten"],
+        r"1e\+200 in row 12, column 1.*power of ten",
     ),
-    "sparse": (
-        [CLIENTS[0], sparse.csr_array(CLIENTS[1])],
-        TypeError,
-        ["dense", "client 1", "sparse", "toarray"],
+    "one sparse Series": (pd.Series(pd.arrays.SparseArray([1.0, 2.0, 3.0])), "2-dim"),
+    "a sparse Series": (
+        [CLIENTS[0], pd.Series(pd.arrays.SparseArray([1.0, 2.0, 3.0]))],
+        "2-D.*client 1",
     ),
+}
+NO_TABLES = {
+    "a numpy.matrix": (
+        [CLIENTS[0], CLIENTS[1].view(np.matrix)],
+        "array or a DataFrame for client 1.*numpy.asarray",
+    ),
+    "a list of vectors": (
+        [np.ones(3), np.zeros(3)],
+        r"got a list of 1-D arrays.*values\.reshape\(-1, 1\).*numpy\.array\(X\) if each is a row",
+    ),
+    "the name of a file": ("data.csv", "got 'data.csv'.*read it first"),
+    "nothing": (None, "got None.*a list with one for each client"),
+    "a list of series": (
+        [pd.Series([1.0, 2.0]), pd.Series([3.0, 4.0])],
+        r"got a list of Series.*series\.to_frame\(\)",
+    ),
+    "columns named by strings and numbers": (
+        [NAMED[0], NAMED[1].rename(columns={"a": 3})],
+        r"column names of client 1.*strings.*\[3, 'b'\].*astype",
+    ),
+    "records": (
+        NAMED[0].to_records(index=False),
+        r"DataFrame, got records with the fields \['a', 'b'\].*structured_to_unstructured",
+    ),
+    "records in a list": (
+        [table.to_records(index=False) for table in NAMED],
+        r"DataFrame of client 0, got records .* \['a', 'b'\].*structured_to_unstructured",
+    ),
+    "records of one client": (
+        [CLIENTS[0], NAMED[1].to_records(index=False)],
+        "of client 1, got records.*structured_to_unstructured",
+    ),
+    "sparse": ([CLIENTS[0], sparse.csr_array(CLIENTS[1])], "dense.*client 1.*sparse.*toarray"),
     "a sparse DataFrame": (
         [pd.DataFrame(rows).astype(pd.SparseDtype(float)) for rows in CLIENTS],
-        TypeError,
-        ["dense", "client 0", "sparse", "sparse.to_dense"],
+        "dense.*client 0.*sparse.*sparse.to_dense",
     ),
     "one sparse DataFrame": (
         pd.DataFrame(X).astype(pd.SparseDtype(float, np.nan)),
-        TypeError,
-        ["dense table, got a sparse DataFrame", "sparse.to_dense"],
+        "dense table, got a sparse DataFrame.*sparse.to_dense",
     ),
-    "one sparse Series": (
-        pd.Series(pd.arrays.SparseArray([1.0, 2.0, 3.0])),
-        ValueError,
-        ["2-dim"],
-    ),
-    "a sparse Series": (
-        [CLIENTS[0], pd.Series(pd.arrays.SparseArray([1.0, 2.0, 3.0]))],
-        ValueError,
-        ["client 1", "2-D"],
-    ),
-    "sparse vectors": (  # of one dimension, or one row where scipy < 1.13 has no others
+    # Of one dimension, or one row where scipy < 1.13 has no others.
+    "sparse vectors": (
         [sparse.coo_array(np.ones(3))] * 2,
-        TypeError,
-        ["dense table", "got a sparse coo_array", "toarray"],
+        "dense table.*got a sparse coo_array.*toarray",
     ),
-    "one sparse table": (sparse.csr_matrix(X), TypeError, ["[Ss]parse", "toarray"]),
-    "a dictionary": (
-        dict(enumerate(CLIENTS)),
-        TypeError,
-        ["list of tables", "got a dict", r"list\(X.values\(\)\)"],
-    ),
+    "one sparse table": (sparse.csr_matrix(X), "[Ss]parse.*toarray"),
+    "a dictionary": (dict(enumerate(CLIENTS)), r"list of tables.*got a dict.*list\(X.values\(\)\)"),
     "what a simulator gives": (
         Bunch(clients=CLIENTS, weights=[0.5, 0.5]),
-        TypeError,
-        ["got a Bunch", r"Give X\['clients'\]\.$"],
+        r"got a Bunch.*Give X\['clients'\]\.$",
     ),
 }
 
 
-@pytest.mark.parametrize(("tables", "error", "says"), BAD_TABLES.values(), ids=list(BAD_TABLES))
-def test_bad_tables(tables, error, says):
-    check_refused(error, says, tables)
+@pytest.mark.parametrize(("tables", "says"), BAD_TABLES.values(), ids=BAD_TABLES)
+def test_bad_tables(tables, says):
+    check_refused(ValueError, says, tables)
+
+
+@pytest.mark.parametrize(("tables", "says"), NO_TABLES.values(), ids=NO_TABLES)
+def test_what_is_no_table(tables, says):
+    check_refused(TypeError, says, tables)
 
 
 def test_one_table_of_text_or_of_many_dimensions():
@@ -494,7 +399,7 @@ def test_the_first_bad_number_is_named_for_every_client():
     for client in range(3):
         for row, column in [(0, 0), (len(CLIENTS[client]) - 1, 1)]:
             tables = with_value(np.nan, client, row, column)
-            says = [f"row {row}, column {column} of client {client}"]
+            says = f"row {row}, column {column} of client {client}"
             check_refused(ValueError, says, tables)
 
 
@@ -502,7 +407,7 @@ def test_a_bad_number_is_found_among_many():
     # As many numbers as are checked at once, and some more.
     rows = np.zeros((2**18 + 5, 2))
     rows[[2**17 + 1, 2**18 + 3], 1] = np.nan
-    check_refused(ValueError, ["row 131073, column 1\\."], rows)
+    check_refused(ValueError, "row 131073, column 1\\.", rows)
     rows[2**17 + 1, 1] = 1e150  # which is not too large
     rows[2**17 + 2, 0] = 1.1e150
     check_refused(ValueError, [r"at most 1e\+150", "row 131074, column 0:"], rows)

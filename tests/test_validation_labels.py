@@ -38,97 +38,74 @@ def labels_with(label, row=4, dtype=object):
 
 Owner = Enum("Owner", ["ash", "birch", "cedar"])
 BAD_LABELS = {
-    "one label too few": (
-        OWNERS[:-1],
-        ValueError,
-        ["one label for each of the 28 rows", r"\(27,\)"],
-    ),
-    "one label too many": ([*OWNERS, "ash"], ValueError, ["28 rows", r"\(29,\)"]),
-    "a column of labels": (OWNERS[:, None], ValueError, ["one label", r"\(28, 1\)"]),
-    "the name of a column": (
-        "ash",
-        TypeError,
-        ["one label for each row, got the string .ash.", r"column itself, X\['ash'\]"],
-    ),
-    "lengths of clients": ([9, 12, 7], ValueError, ["28 rows", r"\(3,\)", "lengths"]),
-    "lists of rows": ([[0, 1], [2, 3, 4]], ValueError, ["one label for each of the 28 rows"]),
-    "None": (labels_with(None), ValueError, ["missing", "row 4", "[Dd]rop"]),
-    "NaN": (
-        np.where(np.arange(N_SAMPLES) == 6, np.nan, 1.0),
-        ValueError,
-        ["missing", "row 6", "[Dd]rop"],
-    ),
-    "NaN among strings": (labels_with(np.nan), ValueError, ["missing", "row 4"]),
-    "NaN among strings in a list": (
-        labels_with(np.nan).tolist(),
-        ValueError,
-        ["missing", "row 4"],
-    ),
-    "pandas NA": (labels_with(pd.NA), ValueError, ["missing", "row 4"]),
-    "a missing string": (
-        pd.Series(labels_with(None), dtype="str"),
-        ValueError,
-        ["missing", "row 4"],
-    ),
+    "one label too few": (OWNERS[:-1], r"one label for each of the 28 rows.*\(27,\)"),
+    "one label too many": ([*OWNERS, "ash"], r"28 rows.*\(29,\)"),
+    "a column of labels": (OWNERS[:, None], r"one label.*\(28, 1\)"),
+    "lengths of clients": ([9, 12, 7], r"28 rows.*\(3,\).*lengths"),
+    "lists of rows": ([[0, 1], [2, 3, 4]], "one label for each of the 28 rows"),
+    "None": (labels_with(None), "missing.*row 4.*[Dd]rop"),
+    "NaN": (np.where(np.arange(N_SAMPLES) == 6, np.nan, 1.0), "missing.*row 6.*[Dd]rop"),
+    "NaN among strings": (labels_with(np.nan), "missing.*row 4"),
+    "NaN among strings in a list": (labels_with(np.nan).tolist(), "missing.*row 4"),
+    "pandas NA": (labels_with(pd.NA), "missing.*row 4"),
+    "a missing string": (pd.Series(labels_with(None), dtype="str"), "missing.*row 4"),
     "a missing integer": (
         pd.Series([*range(N_SAMPLES - 1), None], dtype="Int64"),
-        ValueError,
-        ["missing", "row 27"],
+        "missing.*row 27",
     ),
-    "a missing category": (pd.Categorical(labels_with(None)), ValueError, ["missing", "row 4"]),
+    "a missing category": (pd.Categorical(labels_with(None)), "missing.*row 4"),
     "no date": (
         pd.to_datetime(pd.Series(["2020-01-01"] * (N_SAMPLES - 1) + [None])),
-        ValueError,
-        ["missing", "row 27"],
+        "missing.*row 27",
     ),
     "a masked label": (
         np.ma.array(OWNERS, mask=np.arange(N_SAMPLES) == 4),
-        ValueError,
-        ["Expected clients without masked entries, got 1", "fill the entries in"],
-    ),
-    "labels of a partial order": (
-        np.array([frozenset([owner]) for owner in np.tile(["ash", "birch"], 14)], dtype=object),
-        TypeError,
-        ["can be sorted", "frozenset", "with str"],
+        "Expected clients without masked entries, got 1.*fill the entries in",
     ),
     "tuples of one length": (
         [(owner, 1) for owner in OWNERS.tolist()],
-        ValueError,
-        [r"shape \(28, 2\)", "Tuples are labels in a pandas Series"],
+        r"shape \(28, 2\).*Tuples are labels in a pandas Series",
     ),
     "labels in a column": (
         OWNERS[:, None],
-        ValueError,
-        [r"shape \(28, 1\)", "one dimension", r"numpy.ravel\(labels\)"],
+        r"shape \(28, 1\).*one dimension.*numpy.ravel\(labels\)",
     ),
-    "how many clients there are": (3, ValueError, [r"shape \(\)", "split_clients"]),
+    "how many clients there are": (3, r"shape \(\).*split_clients"),
+    "a missing label of pandas": (
+        pd.array([1] * (N_SAMPLES - 1) + [None], dtype="Int64"),
+        "missing one at row 27",
+    ),
+}
+NO_LABELS = {
+    "the name of a column": (
+        "ash",
+        r"one label for each row, got the string .ash..*column itself, X\['ash'\]",
+    ),
+    "labels of a partial order": (
+        np.array([frozenset([owner]) for owner in np.tile(["ash", "birch"], 14)], dtype=object),
+        "can be sorted.*frozenset.*with str",
+    ),
     "labels without a hash": (
         pd.Series([[owner] for owner in np.tile(["ash", "birch"], 14).tolist()]),
-        TypeError,
-        ["labels that can be told apart by their hash", "list", "with str"],
+        "labels that can be told apart by their hash.*list.*with str",
     ),
     "labels of one type without an order": (
         [Owner[name] for name in OWNERS.tolist()],
-        TypeError,
-        ["labels that can be sorted, got Owner, which", "with str"],
+        "labels that can be sorted, got Owner, which.*with str",
     ),
-    "a missing label of pandas": (
-        pd.array([1] * (N_SAMPLES - 1) + [None], dtype="Int64"),
-        ValueError,
-        ["missing one at row 27"],
-    ),
-    "mixed types": (labels_with(3), TypeError, ["one type", "int, str", "with str"]),
-    "mixed types in a list": (
-        labels_with(3).tolist(),
-        TypeError,
-        ["one type", "int, str", "with str"],
-    ),
+    "mixed types": (labels_with(3), "one type.*int, str.*with str"),
+    "mixed types in a list": (labels_with(3).tolist(), "one type.*int, str.*with str"),
 }
 
 
-@pytest.mark.parametrize(("labels", "error", "says"), BAD_LABELS.values(), ids=list(BAD_LABELS))
-def test_bad_labels(labels, error, says):
-    check_refused(error, says, X, labels)
+@pytest.mark.parametrize(("labels", "says"), BAD_LABELS.values(), ids=BAD_LABELS)
+def test_bad_labels(labels, says):
+    check_refused(ValueError, says, X, labels)
+
+
+@pytest.mark.parametrize(("labels", "says"), NO_LABELS.values(), ids=NO_LABELS)
+def test_what_cannot_be_labels(labels, says):
+    check_refused(TypeError, says, X, labels)
 
 
 @pytest.mark.parametrize("tables", [CLIENTS, tuple(NAMED)], ids=["list", "tuple of frames"])
