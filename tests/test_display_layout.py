@@ -67,8 +67,10 @@ def test_long_labels_of_an_axis_are_wrapped(paper):
         assert extent.y0 >= 0 and extent.y1 <= display.figure_.bbox.y1
 
 
-@pytest.mark.parametrize("n_runs", [3, 9])
-@pytest.mark.parametrize("label", ["a", "a setting of this length", "a long label " * 5, "x" * 200])
+@pytest.mark.parametrize(
+    ("label", "n_runs"),
+    [("a", 9), ("a setting of this length", 3), ("a long label " * 5, 9), ("x" * 200, 3)],
+)
 def test_curves_keep_their_width_whatever_the_labels(paper, mixtures, label, n_runs):
     labels = [f"{label} {run}" for run in range(n_runs)]
     runs = [mixtures[0]] * n_runs
@@ -91,7 +93,7 @@ def test_short_labels_stand_in_a_row(paper, mixtures):
     assert display.figure_.get_size_inches().tolist() == [6.4, 3.5]
 
 
-@pytest.mark.parametrize("n_runs", [2, 4, 6])
+@pytest.mark.parametrize("n_runs", [2, 6])
 def test_labels_in_several_rows_do_not_push_those_of_the_axis_out(paper, n_runs):
     # The figure grows by the rows of the legend, and its ticks get a digit more.
     loss = -3.8445 - 0.0038 * np.exp(-np.arange(41) / 6)
@@ -118,7 +120,7 @@ def test_legends_of_components_are_beside_the_axes(paper, mixtures):
     assert legend.x1 <= display.figure_.canvas.get_width_height()[0]
 
 
-@pytest.mark.parametrize("n_components", [10, 40, 400])
+@pytest.mark.parametrize("n_components", [10, 400])
 def test_legends_of_many_components_leave_the_axes_their_room(n_components, paper):
     rows = np.random.default_rng(0).normal(size=(800, 1))
     gm = FederatedGaussianMixture(
@@ -138,8 +140,10 @@ def test_legends_of_many_components_leave_the_axes_their_room(n_components, pape
     assert len(labels) == min(n_components, 10) or 10 < len(labels) <= 24
 
 
-@pytest.mark.parametrize("name", [None, "twenty", "a name of several words, and as many lines"])
-@pytest.mark.parametrize("size", [None, (3, 2)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [(None, None), ("twenty", (3, 2)), ("a name of several words, and as many lines", (3, 2))],
+)
 def test_a_legend_of_components_is_no_higher_than_its_axes(paper, mixtures, name, size):
     weights = np.full((5, 20), 0.05)
     history = mixtures[0].history_ | {"round": np.arange(5), "weights": weights}
@@ -189,7 +193,7 @@ def test_legends_fit_the_users_axes_in_each_of_several_figures(paper, mixtures):
         assert legend.width < 0.91 * axis.get_window_extent().width  # nine tenths
 
 
-@pytest.mark.parametrize("n_columns", [1, 2, 3])
+@pytest.mark.parametrize("n_columns", [1, 3])
 def test_legends_take_no_room_from_the_users_axes(paper, mixtures, n_columns):
     size = (3.2 * n_columns, 5)
     figure, axes = paper.subplots(2, n_columns, figsize=size, layout="constrained", squeeze=False)
@@ -256,7 +260,7 @@ def test_labels_of_rows_do_not_run_into_each_other(paper, imputer, max_rows):
     assert above.y1 <= figure.bbox.y1
 
 
-@pytest.mark.parametrize("n_months", [2, 14, 23, 24, 25, 400])
+@pytest.mark.parametrize("n_months", [2, 23, 25, 400])
 def test_narrow_axes_have_ticks_for_any_span_of_dates(paper, n_months):
     months = (np.datetime64("2000-01") + np.arange(n_months)).astype("M8[D]")
     values = np.ones((3, n_months))
@@ -269,9 +273,15 @@ def test_narrow_axes_have_ticks_for_any_span_of_dates(paper, n_months):
     assert len(drawn_texts(axis, figure.canvas.get_renderer())) >= 1
 
 
-@pytest.mark.parametrize("options", [{}, {"kind": "heatmap"}, {"kind": "heatmap", "mark": True}])
-@pytest.mark.parametrize("n_rows", [40, 400])
-def test_ticks_and_legends_do_not_collide(paper, options, n_rows):
+@pytest.mark.parametrize(
+    ("n_rows", "options"),
+    [
+        (40, {"kind": "trend"}),
+        (40, {"kind": "heatmap", "mark_missing": False}),
+        (400, {"kind": "heatmap", "mark_missing": True}),
+    ],
+)
+def test_ticks_and_legends_do_not_collide(paper, n_rows, options):
     generator = np.random.default_rng(0)
     shape = (n_rows, 240)
     values = np.where(generator.random(shape) < 0.4, generator.poisson(30_000, shape), NAN)
@@ -285,7 +295,6 @@ def test_ticks_and_legends_do_not_collide(paper, options, n_rows):
         observed_total=np.nansum(values, axis=0),
         column_labels=months,
     )
-    options = {"mark_missing": options.get("mark", False), "kind": options.get("kind", "trend")}
     display.plot(window=12, row_name="sites", **options)
     figure = display.figure_
     figure.draw_without_rendering()
@@ -311,21 +320,27 @@ def test_ticks_and_legends_do_not_collide(paper, options, n_rows):
 
 
 @pytest.mark.parametrize(
-    ("name", "width"),
-    [("column", 6.4), ("a month and", 6.4), ("a long name of column", 5), ("wide" * 50, 6.4)],
+    ("kind", "name", "width"),
+    [
+        ("trend", "column", 6.4),
+        ("trend", "a month and", 6.4),
+        ("trend", "wide" * 50, 6.4),
+        ("heatmap", "column", 6.4),
+        ("heatmap", "a long name of column", 5),
+    ],
 )
-@pytest.mark.parametrize("options", [{}, {"kind": "heatmap"}])
-def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(paper, name, options, width):
+def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(paper, kind, name, width):
     names = [f"{name} {k}" for k in range(48)]
     values = np.random.default_rng(0).poisson(30, (60, 48)).astype(float)
     display = ImputationDisplay(
         trend=values.sum(axis=0), fitted=values, n_rows=60, observed=values, column_labels=names
     )
-    figure, axes = paper.subplots(1, 2 if options else 1, figsize=(width, 4), layout="constrained")
-    display.plot(ax=axes, **options)
+    n_axes, least_width = {"trend": (1, 0.7), "heatmap": (2, 0.25)}[kind]
+    figure, axes = paper.subplots(1, n_axes, figsize=(width, 4), layout="constrained")
+    display.plot(kind=kind, ax=axes)
     figure.draw_without_rendering()
     for axis in np.atleast_1d(axes):
-        assert axis.get_position().width > (0.25 if options else 0.7)  # of the figure's
+        assert axis.get_position().width > least_width  # of the figure's
         labels = [label for label in axis.get_xticklabels() if label.get_text()]
         assert len(labels) >= 4
         for label in labels:
@@ -339,10 +354,13 @@ def test_long_names_of_columns_neither_touch_nor_push_the_axes_away(paper, name,
         assert apart > labels[0].get_fontsize() / 72 * figure.dpi
 
 
-@pytest.mark.parametrize("names", ["sites months", "monitoring_localities calendar_months"])
-@pytest.mark.parametrize("window", [None, 12])
-def test_a_trend_keeps_its_width_whatever_its_legend_says(paper, imputer, window, names):
-    row_name, column_name = (name.replace("_", " ") for name in names.split())
+@pytest.mark.parametrize(
+    ("window", "row_name", "column_name"),
+    [(None, "sites", "months"), (12, "monitoring localities", "calendar months")],
+)
+def test_a_trend_keeps_its_width_whatever_its_legend_says(
+    paper, imputer, window, row_name, column_name
+):
     display = ImputationDisplay.from_estimator(
         imputer,
         counts_of_clients(),
