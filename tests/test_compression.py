@@ -109,11 +109,6 @@ def test_rand_k_tie_keeps_the_first():
     np.testing.assert_array_equal(got, [*want, *np.ones(10)])
 
 
-def test_blocks_of_one_are_exact():
-    x = gaussian(500)
-    assert same_bits(BlockQuantizer(1).compress(x, draws(500)), x)
-
-
 def test_block_norm_is_not_below_a_coordinate():
     # else the probability |x_j| / ||x|| would be above 1, and the mean too small
     x = gaussian(100, 1) * np.array([1.0, 0, 0, 0])
@@ -278,19 +273,14 @@ def test_send_is_compress_and_n_bytes(operator):
     x[2] = 0
     for magnitude in [1.0, 1e-320, 1e-160, 1e60, 1e200]:
         assert_sends_what_the_two_methods_say(operator, x * magnitude, xi)
-    assert_sends_what_the_two_methods_say(operator, x[0], xi[0])
     assert_sends_what_the_two_methods_say(operator, x[:0], xi[:0])
     assert_sends_what_the_two_methods_say(operator, x[:, :0], xi[:, :0])
-    sizes = np.array([0, 5, 0, 1, 17, 3, 40, 0, 5])
-    x, xi = gaussian(sizes.sum()) ** 3, draws(sizes.sum())
-    x_copy, xi_copy = x.copy(), xi.copy()
-    assert_sends_what_the_two_methods_say(operator, x, xi, sizes)
-    assert same_bits(x, x_copy) and same_bits(xi, xi_copy)
     assert_sends_what_the_two_methods_say(operator, [], [], [])
+    x, xi, sizes = x.ravel(), xi.ravel(), [100, 0, 61]
     with pytest.raises(ValueError, match="shape of values"):
         operator.send(x, xi[1:], sizes)
     with pytest.raises(ValueError, match="Expected flat values"):
-        operator.send(x, xi, sizes[:-3])
+        operator.send(x, xi, sizes[:-1])
 
 
 def test_send_counts_bytes_of_integers_in_lowest_terms():
@@ -370,17 +360,6 @@ def test_round_trip(operator, vector):
     assert same_bits(operator.decode(data), sent)
     assert operator.n_bytes(sent).tolist() == [len(data)]
     assert not sent[x == 0].any() and not np.signbit(sent[sent == 0]).any()
-
-
-@pytest.mark.parametrize("kind", [Dithering, BlockQuantizer, RandK])
-def test_levels_may_be_numpy_integers(kind):
-    # as np.arange gives them to GridSearchCV
-    theirs, ours = kind(np.int64(4)), kind(4)
-    assert theirs == ours
-    sent = theirs.compress(gaussian(3, 30), draws(3, 30))
-    assert same_bits(sent, ours.compress(gaussian(3, 30), draws(3, 30)))
-    assert same_bits(theirs.n_bytes(sent), ours.n_bytes(sent))
-    assert theirs.encode(sent[0]) == ours.encode(sent[0])
 
 
 def test_longest_blocks():
@@ -558,7 +537,7 @@ def test_subclasses_send_what_their_own_compress_returns(operator):
 @pytest.mark.parametrize("number", [np.int8, np.uint8, np.int64])
 def test_levels_of_any_integer_type_are_used_as_pythons(number):
     # 4 * 100**2 leaves 8 bits.
-    for make in (lambda n: Dithering(levels=n), lambda n: RandK(k=n)):
+    for make in (Dithering, BlockQuantizer, RandK):
         got, want = make(number(100)), make(100)
         assert got == want and repr(got) == repr(want)
         assert got.omega_for(300) == want.omega_for(300)
@@ -578,8 +557,10 @@ def test_steps_that_are_rounded_down_leave_more_integers_than_levels():
     assert operator.decode(operator.encode(sent)).tolist() == sent.tolist() == vector.tolist()
 
 
-def test_a_block_of_one_coordinate_is_exact():
+def test_blocks_of_one_coordinate_are_exact():
     # omega is 0, although no float32 holds 0.1.
     operator = BlockQuantizer(block_length=4)
     assert operator.omega_for(1) == 0
     assert operator.compress([0.1], [1 - 2**-53]).tolist() == [0.1]
+    x = gaussian(500)
+    assert same_bits(BlockQuantizer(1).compress(x, draws(500)), x)

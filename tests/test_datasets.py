@@ -157,40 +157,27 @@ def test_dirichlet_clients_have_like_sizes_whatever_the_rounding(y):
     assert_allclose(np.mean(sizes, axis=0), 6.0, atol=5 * np.sqrt(6 / 40))
 
 
-def test_dirichlet_shares_have_the_dirichlet_law():
-    # The shares of 2,000 labels of 500 rows are 2,000 draws from Dirichlet(a, a, a, a), whose
-    # margins are Beta(a, 3a), but for the rounding to 1/500.
-    alpha = 0.5
-    y = np.repeat(np.arange(2000), 500)
-    labels = client_labels(y, 4, scheme="dirichlet", y=y, alpha=alpha, random_state=0)
-    shares = np.bincount(4 * y + labels, minlength=8000).reshape(2000, 4) / 500
+def assert_dirichlet(shares, alpha):
+    """2,000 draws from Dirichlet(a, a, a, a), whose margins are Beta(a, 3a), rounded to 1/500."""
     mean, variance, excess = beta(alpha, 3 * alpha).stats("mvk")
     assert_allclose(shares.mean(axis=0), mean, atol=4.5 * np.sqrt(variance / 2000))
     rounding = 2 * np.sqrt(variance) / 500
     error = variance * np.sqrt((excess + 2) / 2000)
     assert_allclose(shares.var(axis=0), variance, atol=4.5 * error + rounding)
+
+
+def test_dirichlet_shares_have_the_dirichlet_law():
+    # Of 2,000 labels of 500 rows each.
+    y = np.repeat(np.arange(2000), 500)
+    labels = client_labels(y, 4, scheme="dirichlet", y=y, alpha=0.5, random_state=0)
+    assert_dirichlet(np.bincount(4 * y + labels, minlength=8000).reshape(2000, 4) / 500, alpha=0.5)
 
 
 def test_unequal_sizes_have_the_dirichlet_law():
-    # 2,000 splits of 500 rows over 4 clients are 2,000 draws from Dirichlet(a, a, a, a), whose
-    # margins are Beta(a, 3a), but for the rounding to 1/500 and for clients that got a first row.
-    alpha = 2.0
-    rows = np.zeros(500)
-    random_state = np.random.RandomState(0)
-    sizes = np.array(
-        [
-            np.bincount(
-                client_labels(rows, 4, scheme="size", alpha=alpha, random_state=random_state)
-            )
-            for _ in range(2000)
-        ]
-    )
-    shares = sizes / 500
-    mean, variance, excess = beta(alpha, 3 * alpha).stats("mvk")
-    assert_allclose(shares.mean(axis=0), mean, atol=4.5 * np.sqrt(variance / 2000))
-    rounding = 2 * np.sqrt(variance) / 500
-    error = variance * np.sqrt((excess + 2) / 2000)
-    assert_allclose(shares.var(axis=0), variance, atol=4.5 * error + rounding)
+    # Of 2,000 splits of 500 rows, but for clients that got a first row.
+    options = {"scheme": "size", "alpha": 2.0, "random_state": np.random.RandomState(0)}
+    sizes = [np.bincount(client_labels(np.zeros(500), 4, **options)) for _ in range(2000)]
+    assert_dirichlet(np.array(sizes) / 500, alpha=2.0)
 
 
 def test_clients_of_unequal_sizes_are_alike_otherwise():
@@ -477,9 +464,10 @@ def test_heterogeneity_interpolates_the_clients_distributions():
         assert_allclose(component_shares(data), expected, atol=atol)
 
 
-def test_components_without_rows_take_no_client_away():
-    data = make_federated_mixture(4, 100, weights=[0, 0, 1.0], heterogeneity=1.0, random_state=0)
-    assert [len(client) for client in data.clients] == [100] * 4
+@pytest.mark.parametrize(("weights", "n_samples"), [([0, 0, 1.0], 100), ([1.0, 0, 0], 5)])
+def test_components_without_rows_take_no_client_away(weights, n_samples):
+    data = make_federated_mixture(4, n_samples, weights=weights, heterogeneity=1.0, random_state=0)
+    assert [len(client) for client in data.clients] == [n_samples] * 4
 
 
 def test_rows_that_moved_stay_moved():
@@ -558,16 +546,6 @@ def test_one_component_clients(n_clients):
         sizes = [len(rows) for rows in data.clients]
         assert_allclose(n_holders / n_clients, data.weights, atol=0.05)
         assert max(sizes) < 2 * min(sizes)
-
-
-def test_components_without_rows_have_no_clients():
-    data = make_federated_mixture(4, 5, weights=[1.0, 0.0, 0.0], heterogeneity=1.0, random_state=0)
-    assert [len(rows) for rows in data.clients] == [5] * 4
-
-
-def test_iid_clients_are_of_one_size():
-    data = make_federated_mixture(6, 30, random_state=0)
-    assert [rows.shape for rows in data.clients] == [(30, 2)] * 6
 
 
 @pytest.mark.parametrize("make", [make_federated_mixture, make_fedem_mixture])

@@ -35,12 +35,6 @@ LARGEST_UNIFORM = 1 - 2.0**-53
 # ---- rows and offsets
 
 
-def test_federation_counts_its_rows():
-    federation = stack(ragged_clients((3, 1, 5)))
-    assert (federation.n_clients, federation.n_samples) == (3, 9)
-    assert_array_equal(federation.lengths, [3, 1, 5])
-
-
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 20), st.integers(1, 6))
 def test_groups_cover_the_clients_within_their_bounds(lengths, n_rows, n_clients):

@@ -101,6 +101,13 @@ def fit_to(training, imputer):
     return imputer.fit(training.table, clients=training.clients, shape=training.shape)
 
 
+class StubbedFit(FederatedMatrixImputer):
+    """What a trial reads of a fit, but for its factors and scores."""
+
+    n_iter_, converged_, _stopped_by = 1, True, None
+    history_ = {"uplink_bits": np.zeros(1)}
+
+
 def stubbed(table):
     """What a stub is given for observations."""
     return Triplets(table, None, None)
@@ -220,10 +227,7 @@ def test_a_path_ends_after_so_many_trials_that_are_no_better(n_effects_alone):
     scores = [1.0] * n_effects_alone + [1.0, 3.0, 2.0, 3.0, 2.9, 4.0]
     fits = iter(scores)
 
-    class Stub(FederatedMatrixImputer):
-        n_iter_, converged_, _stopped_by = 1, True, None
-        history_ = {"uplink_bits": np.zeros(1)}
-
+    class Stub(StubbedFit):
         def fit(self, X, *, clients, shape):
             self.singular_values_ = np.ones(int(self.penalty < 6))
             return self
@@ -240,10 +244,7 @@ def test_a_path_ends_after_so_many_trials_that_are_no_better(n_effects_alone):
 
 
 def test_of_a_penalty_that_is_too_large_for_one_fold_the_others_count():
-    class Stub(FederatedMatrixImputer):
-        n_iter_, converged_, _stopped_by = 1, True, None
-        history_ = {"uplink_bits": np.zeros(1)}
-
+    class Stub(StubbedFit):
         def fit(self, X, *, clients, shape):
             self.singular_values_ = np.ones(int(self.penalty < X))
             return self
@@ -289,9 +290,7 @@ def test_an_error_names_the_fold_that_raised_it():
 
 @pytest.mark.parametrize("n_penalties, n_trials", [(10, 4), (40, 13), (41, 14), (4, 4), (3, 3)])
 def test_automatic_patience_is_three_in_ten_penalties_and_at_least_three(n_penalties, n_trials):
-    class Stub(FederatedMatrixImputer):
-        n_iter_, converged_, _stopped_by = 1, True, None
-        history_ = {"uplink_bits": np.zeros(1)}
+    class Stub(StubbedFit):
         singular_values_ = np.ones(1)
 
         def fit(self, X, *, clients, shape):

@@ -73,7 +73,7 @@ def assert_same_fit(got, want, rtol=1e-8, atol=1e-9, names=FITTED):
 # EM on 48 rows of spread 1 to 4 is well conditioned: the two implementations part by rounding,
 # below 1e-12 in every quantity, which leaves 1e-8 four digits to spare.
 @every_covariance_type
-@pytest.mark.parametrize("max_iter", range(1, 7))
+@pytest.mark.parametrize("max_iter", [1, 2, 6])
 def test_defaults_are_scikit_learns_em_iteration_by_iteration(covariance_type, max_iter):
     clients = ragged_clients()
     params = {"max_iter": max_iter, "reg_covar": 1e-3, **start_of(covariance_type)}

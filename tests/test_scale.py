@@ -443,29 +443,18 @@ def shares_of_calls(clock, alone, shared):
     return were_shared
 
 
-def test_calls_are_shared_where_that_pays(clock):
-    # Long ones from the second on; short ones never, and again when they have become short.
-    assert shares_of_calls(clock, [1.0] * 4, [0.6] * 4) == [False, True, True, True]
-    assert shares_of_calls(clock, [0.004] * 4, [0.003] * 4) == [False] * 4
-    assert shares_of_calls(clock, [1, 1, 0.001, 0.001], [0.6, 0.001] * 2) == [
-        False,
-        True,
-        False,
-        False,
-    ]
-
-
-def test_a_first_call_that_was_slow_by_chance_is_forgotten(clock):
-    assert shares_of_calls(clock, [0.02, 0.001, 0.001, 0.001], [0.002] * 4) == [
-        False,
-        True,
-        False,
-        False,
-    ]
-
-
-def test_a_call_that_threads_made_slower_is_followed_by_one_alone(clock):
-    assert shares_of_calls(clock, [1.0] * 5, [1.2] * 5) == [False, True, False, True, False]
+@pytest.mark.parametrize(
+    ("alone", "shared", "which"),
+    [
+        ([1.0] * 4, [0.6] * 4, [0, 1, 1, 1]),  # long ones from the second on
+        ([0.004] * 4, [0.003] * 4, [0, 0, 0, 0]),
+        ([1, 1, 0.001, 0.001], [0.6, 0.001] * 2, [0, 1, 0, 0]),  # that have become short
+        ([0.02, 0.001, 0.001, 0.001], [0.002] * 4, [0, 1, 0, 0]),  # a first one slow by chance
+        ([1.0] * 5, [1.2] * 5, [0, 1, 0, 1, 0]),  # threads made them slower
+    ],
+)
+def test_calls_are_shared_where_that_pays(clock, alone, shared, which):
+    assert shares_of_calls(clock, alone, shared) == which
 
 
 def test_after_an_error_no_group_is_begun(threads_always_pay):

@@ -29,6 +29,12 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._input.tables import shorten
 from skfedem.preprocessing import FederatedStandardScaler, PerClient
 
+every_estimator = pytest.mark.parametrize(
+    "estimator",
+    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
+    ids=lambda estimator: type(estimator).__name__,
+)
+
 # ---- bad tables
 
 TWO_LEVELS = [("m", "a"), ("m", "b")]
@@ -309,11 +315,7 @@ def test_one_table_of_text_or_of_many_dimensions():
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-@pytest.mark.parametrize(
-    "estimator",
-    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
-    ids=lambda estimator: type(estimator).__name__,
-)
+@every_estimator
 def test_what_groupby_gives_is_no_list_of_tables(estimator, as_list):
     groups = pd.concat(NAMED).groupby(np.repeat([0, 1, 2], [len(table) for table in NAMED]))
     estimator = clone(estimator)
@@ -347,11 +349,7 @@ def test_fewer_rows_than_components():
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-@pytest.mark.parametrize(
-    "estimator",
-    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
-    ids=lambda estimator: type(estimator).__name__,
-)
+@every_estimator
 @pytest.mark.parametrize("kind", ["Date", "Datetime", "Duration", "Time"])
 def test_times_of_polars_are_no_numbers(kind, estimator, as_list):
     # Beside numbers, NumPy has them as numbers: 2020 as the 18262nd day.
@@ -363,11 +361,7 @@ def test_times_of_polars_are_no_numbers(kind, estimator, as_list):
         clone(estimator).fit([numbers, times] if as_list else times)
 
 
-@pytest.mark.parametrize(
-    "estimator",
-    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
-    ids=lambda estimator: type(estimator).__name__,
-)
+@every_estimator
 def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
     frame = pd.DataFrame({"a": [1.0, 2.0], "when": [datetime.date(2020, 1, day) for day in (1, 2)]})
     says = "Expected numbers.* 'datetime.date' in column 'when'"
@@ -417,11 +411,7 @@ def test_a_bad_number_is_found_among_many():
 
 
 @pytest.mark.parametrize("which", ["alone", "first", "second", "both"])
-@pytest.mark.parametrize(
-    "estimator",
-    [FederatedGaussianMixture(), FederatedMatrixImputer(1), FederatedStandardScaler()],
-    ids=lambda estimator: type(estimator).__name__,
-)
+@every_estimator
 def test_lazy_frames_are_to_be_collected(which, estimator):
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]})
