@@ -84,14 +84,15 @@ def test_participation_raises_the_floor_and_nothing_else(script, small):
     names, printed = script("plot_slides_participation.py", "--epochs", "4", "--runs", "2")
     assert printed.count("times that of p = 1") == 4
     floors = {}
-    for p in (0.25, 1.0):
+    for p in (0.1, 1.0):
         epochs, values = names["mean_over_runs"](small["iid"], p, 400 * p, n_runs=2)
         # The same number of rounds, which read p times as many rows.
-        assert epochs[-1] == pytest.approx(400 * p, rel=0.1)
-        assert values[-1] < 1e-2 * values[0]
-        floors[p] = names["floor"](epochs, values)
-    # About 1 / p = 4 times; of some ten nearly independent values of six numbers each.
-    assert 2 < floors[0.25] / floors[1.0] < 8
+        assert epochs[-1] == pytest.approx(400 * p, rel=0.15)
+        # Reached after half of them, which is twice as many values as the script's figure has.
+        floors[p] = values[len(values) // 2 :].mean()
+        assert floors[p] < 0.05 * values[0]
+    # About 1 / p = 10 times: 8 to 17 with six seeds, which differ by a quarter.
+    assert 4 < floors[0.1] / floors[1.0] < 30
 
 
 @pytest.mark.slow

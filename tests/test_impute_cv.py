@@ -492,6 +492,8 @@ def test_the_penalty_on_the_effects_is_the_one_that_predicts_best(spread, best):
     # Each of them is tried with the same folds and a path of its own.
     for effects_penalty in search.effects_penalties:
         alone = clone(search).set_params(effects_penalties=[effects_penalty]).fit(clients)
+        beginning = FederatedMatrixImputer(family="poisson", effects_penalty=effects_penalty)
+        assert alone.penalty_max_ == largest_penalty(beginning, observed_by(clients, "poisson"))
         here = search.cv_results_["param_effects_penalty"] == effects_penalty
         for name in ("param_penalty", "mean_test_score"):
             assert_array_equal(alone.cv_results_[name], search.cv_results_[name][here])
