@@ -201,17 +201,19 @@ def test_after_one_pass_it_is_where_em_is():
     assert last == pytest.approx(best, abs=0.1)
 
 
-@pytest.mark.parametrize("messages", [{"omega": 1.0}, {"omega": 1.0, "participation": 0.5}])
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-def test_and_so_it_is_with_compressed_messages_of_unlike_clients(covariance_type, messages):
+@pytest.mark.parametrize(
+    ("covariance_type", "participation"),
+    [("full", 0.5), ("tied", 0.5), ("diag", 1.0), ("spherical", 0.5)],
+)
+def test_and_so_it_is_with_compressed_messages_of_unlike_clients(covariance_type, participation):
     rng = np.random.default_rng(5)
     labels = rng.integers(3, size=10000)
     rows = CENTERS[labels] + rng.normal(size=(10000, 2)) + [50.0, 0.0]
     owners = labels + 3 * rng.integers(7, size=10000)  # each knows one component
     em = GaussianMixture(3, covariance_type=covariance_type, n_init=3, random_state=0)
     best = em.fit(rows).score(rows)
-    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, random_state=0, **messages)
-    streamed(gm, 200, rows, owners)
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, omega=1.0, random_state=0)
+    streamed(gm.set_params(participation=participation), 200, rows, owners)
     assert gm.score(rows) > best - 0.01  # 0.015 to 0.022 below after the first call
 
 
@@ -338,9 +340,12 @@ def test_clients_are_known_by_equal_labels_of_any_type():
         (TEXTS, list(TEXTS)),
         (list(TEXTS), pd.Categorical(TEXTS)),
         (pd.Series(TEXTS), TEXTS),
+        (numbers, 1.0 * numbers),
     ):
         gm = FederatedGaussianMixture(2, random_state=0).partial_fit(rows, clients=first)
         assert gm.partial_fit(rows, clients=then).n_clients_ == 2
+        assert len(gm.new_client_ids_) == 0
+    assert gm.client_ids_.dtype.kind == "i"  # as they were named first
 
 
 @pytest.mark.parametrize("control_step", [1.0, 0.3])
@@ -565,9 +570,16 @@ def averages(gm, size, rows, owners, mean, moment, n_read):
         yield in_row_units(model, model.maximization(mean))[:3]
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-@pytest.mark.parametrize("settings", [{}, {"omega": 1.0, "participation": 0.4}])
-@pytest.mark.parametrize("first", ["partial_fit", "fit"])
+@pytest.mark.parametrize(
+    ("covariance_type", "settings", "first"),
+    [
+        ("full", {}, "fit"),
+        ("tied", {}, "partial_fit"),
+        ("tied", {"omega": 1.0, "participation": 0.4}, "fit"),
+        ("diag", {"omega": 1.0, "participation": 0.4}, "partial_fit"),
+        ("spherical", {}, "fit"),
+    ],
+)
 def test_the_attributes_are_those_of_an_average(covariance_type, settings, first):
     gm = FederatedGaussianMixture(**GIVEN, covariance_type=covariance_type, max_iter=2)
     begin = partial(fit, gm) if first == "fit" else gm.partial_fit
@@ -736,8 +748,9 @@ def test_clients_that_take_no_part_are_as_if_they_had_no_rows(covariance_type, w
         assert_allclose(some.history_[name], gm.history_[name], rtol=1e-10, err_msg=name)
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-@pytest.mark.parametrize("omega", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("covariance_type", "omega"), [("full", 0.0), ("tied", 1.0), ("diag", 1.0), ("spherical", 0.0)]
+)
 def test_a_lone_client_that_misses_half_of_the_calls(covariance_type, omega):
     rng = np.random.default_rng(5)
     rows = CENTERS[rng.integers(3, size=10000)] + 0.2 * rng.normal(size=(10000, 2))
@@ -785,9 +798,8 @@ def test_a_call_that_nobody_takes_part_in():
 
 
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data", "random"])
-@pytest.mark.parametrize("n_init", [1, 3])
-def test_every_start(init_params, n_init):
-    gm = FederatedGaussianMixture(3, init_params=init_params, n_init=n_init, random_state=0)
+def test_every_start(init_params):
+    gm = FederatedGaussianMixture(3, init_params=init_params, n_init=3, random_state=0)
     streamed(gm, 100)
     assert gm.n_iter_ == 6
     again = streamed(clone(gm), 100)
@@ -1229,9 +1241,17 @@ def test_compression_does_not_drown_components_when_a_feature_begins_to_vary(
     assert len(safeguarded) <= 1 if how == "warm" else safeguarded.max(initial=0) <= 3
 
 
-@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
-@pytest.mark.parametrize("scale", [1e-3, 1e3])
-@pytest.mark.parametrize("how", ["stream", "warm"])
+@pytest.mark.parametrize(
+    ("covariance_type", "scale", "how"),
+    [
+        ("full", 1e-3, "stream"),
+        ("full", 1e3, "warm"),
+        ("tied", 1e3, "stream"),
+        ("tied", 1e-3, "warm"),
+        ("diag", 1e-3, "stream"),
+        ("diag", 1e3, "warm"),
+    ],
+)
 def test_they_may_vary_by_much_or_little_beside_some_that_still_do_not(covariance_type, scale, how):
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=4000)
@@ -1295,11 +1315,10 @@ def test_rounding_along_axes_that_do_not_vary_is_no_covariance(seed):
 # ---- the domain of the M-step
 
 
-@pytest.mark.parametrize("noise", [{"participation": 0.5}, {"step_size": 0.3}, NOISY])
-def test_a_shared_covariance_stands_noise_and_small_batches(noise):
+def test_a_shared_covariance_stands_absences_and_small_batches():
     # Ŝ and the second moment of the rows, from which the covariance is taken, go one step.
-    given = {**GIVEN, **noise, "covariance_type": "tied"}
-    gm = FederatedGaussianMixture(**given).partial_fit(X[:150], clients=OWNERS[:150])
+    gm = FederatedGaussianMixture(**GIVEN, participation=0.5, covariance_type="tied")
+    gm.partial_fit(X[:150], clients=OWNERS[:150])
     streamed(gm, 3)
     assert (np.linalg.eigvalsh(gm.covariances_) > 0).all()
     assert np.isfinite(gm.score(X))
@@ -1326,16 +1345,6 @@ def test_clients_who_join_are_told_the_units(covariance_type, moments):
     gm.partial_fit(X[:20], clients=np.repeat([1, 2, 8, 9], 5))
     assert_array_equal(gm.new_client_ids_, [8, 9])
     assert gm.history_["downlink_bits"][-1] == of_three * 4 / 3 + 64 * 2 * moments
-
-
-def test_labels_stay_as_they_were_named_first():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(30, 2))
-    gm = FederatedGaussianMixture(random_state=0).partial_fit(rows, clients=np.arange(30) % 3)
-    gm.partial_fit(rows, clients=np.arange(30) % 3 + 0.0)
-    assert gm.client_ids_.dtype.kind == "i"
-    assert gm.client_ids_.tolist() == [0, 1, 2]
-    assert not len(gm.new_client_ids_)
 
 
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="new in NumPy 2")
@@ -1368,12 +1377,13 @@ def test_weights_that_all_rows_of_a_client_share_change_no_mean_of_its_batches()
     assert_same(weighted, plain, **ALMOST)
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 @pytest.mark.parametrize(
-    ("settings", "least"),
+    ("covariance_type", "settings", "least"),
     [
-        ({"step_size": 0.1}, 1e-10),
-        ({"step_size": 0.05, "omega": 1.0, "participation": 0.5}, 1e-3),
+        ("full", {"step_size": 0.1}, 1e-10),
+        ("spherical", {"step_size": 0.1}, 1e-10),
+        ("tied", {"step_size": 0.05, "omega": 1.0, "participation": 0.5}, 1e-3),
+        ("diag", {"step_size": 0.05, "omega": 1.0, "participation": 0.5}, 1e-3),
     ],
 )
 def test_a_component_whose_rows_stay_away_for_long_waits_for_them(covariance_type, settings, least):
@@ -1406,11 +1416,10 @@ def test_a_component_whose_rows_stay_away_for_long_waits_for_them(covariance_typ
     assert_allclose(gm.means_.ravel(), centers, atol=5 / np.sqrt(n_rows / 3))
 
 
-@pytest.mark.parametrize("distance", [20.0, 100.0])
-def test_a_component_that_waits_takes_nothing_from_a_covariance_that_others_share(distance):
-    # Its mass of 0.001 times the squared distance is 0.4 or 10; the rows' variance is 1.
+def test_a_component_that_waits_takes_nothing_from_a_covariance_that_others_share():
+    # Its mass of 0.001 times the squared distance is 10; the rows' variance is 1.
     rng = np.random.default_rng(0)
-    centers = np.array([-5.0, 0.0, distance])
+    centers = np.array([-5.0, 0.0, 100.0])
     gm = FederatedGaussianMixture(
         3,
         covariance_type="tied",
