@@ -55,6 +55,9 @@ from skfedem.solvers.step_size import (
 from watched import interrupted
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
+every_covariance_type_and_both_solvers = pytest.mark.parametrize(
+    ("covariance_type", "solver"), list(zip(COVARIANCE_TYPES, 2 * list(SOLVERS), strict=True))
+)
 not_converged = pytest.mark.filterwarnings(
     "ignore:Not converged:sklearn.exceptions.ConvergenceWarning"
 )
@@ -73,21 +76,10 @@ def test_variance_reduction_removes_the_noise_floor():
     final, floor = {}, {}
     for solver, batch_size, epochs in (("fedem", 20, 120), ("vr_fedem", 5, 210)):
         fit = FederatedGaussianMixture(
-            2,
-            covariance_type="tied",
-            fixed_covariance=data.covariances,
-            solver=solver,
-            step_size=1e-2,
-            omega=1.0,
-            control_step=1e-2,
-            participation=0.75,
-            batch_size=batch_size,
-            n_inner=20,
-            max_iter=None,
-            max_epochs=epochs,
-            tol=0.0,
-            random_state=0,
-        ).fit(data.clients)
+            2, covariance_type="tied", fixed_covariance=data.covariances, solver=solver,
+            step_size=1e-2, omega=1.0, control_step=1e-2, participation=0.75, batch_size=batch_size,
+            n_inner=20, max_iter=None, max_epochs=epochs, tol=0.0, random_state=0,
+        ).fit(data.clients)  # fmt: skip
         values = fit.history_["mean_field_sq_norm"]
         values = values[np.isfinite(values)]
         assert len(values) > 0.8 * epochs
@@ -116,19 +108,10 @@ def test_control_variates_remove_the_error_of_unlike_clients(seed, participation
     gaps = []
     for naive in (False, True):
         fit = FederatedGaussianMixture(
-            3,
-            covariance_type="tied",
-            omega=2.0,
-            participation=participation,
-            step_size=0.03,
-            control_step=0.0 if naive else "auto",
-            control_init="zeros" if naive else "field",
-            max_iter=600,
-            tol=0.0,
-            eval_every=None,
-            random_state=seed,
-            **start,
-        ).fit(data.clients)
+            3, covariance_type="tied", omega=2.0, participation=participation, step_size=0.03,
+            control_step=0.0 if naive else "auto", control_init="zeros" if naive else "field",
+            max_iter=600, tol=0.0, eval_every=None, random_state=seed, **start,
+        ).fit(data.clients)  # fmt: skip
         gaps.append(pooled.score(data.clients) - fit.score(data.clients))
     controlled, naive = gaps
     # 600 rounds leave exp(-0.06 * 600 * rate) of the first gap, which is of order 1: 1e-4 where
@@ -140,8 +123,7 @@ def test_control_variates_remove_the_error_of_unlike_clients(seed, participation
 
 
 @not_converged
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-@every_solver
+@every_covariance_type_and_both_solvers
 def test_noisy_runs_end_where_pooled_em_ends(covariance_type, solver):
     # With the automatic step: the promise is 0.05 nats for FedEM, 0.01 for VR-FedEM, but runs begin
     # 0.006 to 0.018 nats away.
@@ -154,17 +136,9 @@ def test_noisy_runs_end_where_pooled_em_ends(covariance_type, solver):
         3, covariance_type=covariance_type, max_iter=500, tol=1e-8, **start
     ).fit(data.clients)
     fit = FederatedGaussianMixture(
-        3,
-        covariance_type=covariance_type,
-        solver=solver,
-        omega=0.5,
-        participation=0.7,
-        batch_size=10,
-        max_iter=None,
-        max_epochs=50,
-        random_state=0,
-        **start,
-    ).fit(data.clients)
+        3, covariance_type=covariance_type, solver=solver, omega=0.5, participation=0.7,
+        batch_size=10, max_iter=None, max_epochs=50, random_state=0, **start,
+    ).fit(data.clients)  # fmt: skip
     gap = pooled.score(data.clients) - fit.score(data.clients)
     assert gap < {"fedem": 0.004, "vr_fedem": 0.001}[solver]
 
@@ -257,14 +231,10 @@ def quiet_run(monkeypatch, step_taken, participation):
         return run(SOLVERS["fedem"], problem, start, options, workers, lambda row: None)
 
 
-def test_steps_that_are_not_taken_make_no_sweep(monkeypatch):
-    assert quiet_run(monkeypatch, step_taken=1.0, participation=0.9).converged
-    assert not quiet_run(monkeypatch, step_taken=0.0, participation=0.9).converged
-
-
-def test_exact_rounds_whose_steps_are_not_taken_do_not_converge(monkeypatch):
-    assert quiet_run(monkeypatch, step_taken=1.0, participation=1.0).converged
-    assert not quiet_run(monkeypatch, step_taken=0.0, participation=1.0).converged
+@pytest.mark.parametrize("participation", [0.9, 1.0])
+def test_rounds_whose_steps_are_not_taken_do_not_converge(participation, monkeypatch):
+    assert quiet_run(monkeypatch, step_taken=1.0, participation=participation).converged
+    assert not quiet_run(monkeypatch, step_taken=0.0, participation=participation).converged
 
 
 def test_ten_steps_of_a_tenth_make_a_sweep(monkeypatch):
@@ -286,30 +256,16 @@ def test_messages_that_do_not_come_make_no_sweep(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:Components .* ended with less than half the weight")
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-@every_solver
+@every_covariance_type_and_both_solvers
 def test_a_step_far_too_large_is_shortened_counted_and_reported(covariance_type, solver):
     data = make_federated_mixture(
-        n_clients=30,
-        n_samples=50,
-        n_features=3,
-        n_components=5,
-        separation=2.0,
-        heterogeneity=1.0,
+        n_clients=30, n_samples=50, n_features=3, n_components=5, separation=2.0, heterogeneity=1.0,
         random_state=0,
-    )
+    )  # fmt: skip
     fit = FederatedGaussianMixture(
-        5,
-        covariance_type=covariance_type,
-        solver=solver,
-        omega=3.0,
-        participation=0.3,
-        batch_size=5,
-        step_size=1.0,
-        max_iter=100,
-        tol=0.0,
-        random_state=3,
-    )
+        5, covariance_type=covariance_type, solver=solver, omega=3.0, participation=0.3,
+        batch_size=5, step_size=1.0, max_iter=100, tol=0.0, random_state=3,
+    )  # fmt: skip
     with (
         pytest.warns(ConvergenceWarning, match="below its start: do not use it"),
         pytest.warns(ConvergenceWarning, match="left the domain.*smaller step_size"),
@@ -667,8 +623,7 @@ def gap_to_pooled_em(clients, seed, omega, max_iter):
 
 
 @not_converged
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("n_clients", "omega"), [(3, 1.0), (12, 0.5), (24, 2.0)])
+@pytest.mark.parametrize(("n_clients", "omega", "seed"), [(3, 1.0, 0), (12, 0.5, 1), (24, 2.0, 0)])
 def test_automatic_steps_stand_on_iris_sorted_by_label(n_clients, omega, seed):
     # 1e-9; without control variates 5e-3.
     assert abs(gap_to_pooled_em(iris_by_label(n_clients), seed, omega, max_iter=150)) < 1e-6
@@ -702,14 +657,9 @@ def test_an_outlier_does_not_destroy_a_shared_covariance(seed):
     means = posterior.T @ rows / mass[:, None]
     covariance = (rows.T @ rows - (mass * means.T) @ means) / 600 + 1e-6 * np.eye(3)
     start = FederatedGaussianMixture(
-        4,
-        covariance_type="tied",
-        weights_init=mass / 600,
-        means_init=means,
-        precisions_init=np.linalg.inv(covariance),
-        max_iter=300,
-        random_state=0,
-    )
+        4, covariance_type="tied", weights_init=mass / 600, means_init=means,
+        precisions_init=np.linalg.inv(covariance), max_iter=300, random_state=0,
+    )  # fmt: skip
     exact = clone(start).fit(rows, clients=clients)
     noisy = clone(start).set_params(omega=0.5, participation=0.1).fit(rows, clients=clients)
     # Compressed in units that know nothing of the distance to the outlier, these two end 1e7 nats
@@ -729,15 +679,10 @@ def test_near_components_far_from_the_centre_may_exchange_rows(seed):
     rows[:, 0] += 30 * (components // 2) + 2.5 * (components % 2)
     clients = np.random.default_rng(seed + 50).integers(9, size=1500)
     start = FederatedGaussianMixture(
-        4,
-        covariance_type="tied",
-        weights_init=np.bincount(components) / 1500,
+        4, covariance_type="tied", weights_init=np.bincount(components) / 1500,
         means_init=[rows[components == g].mean(axis=0) + 0.3 for g in range(4)],
-        precisions_init=np.eye(3),
-        max_iter=200,
-        tol=1e-6,
-        random_state=0,
-    )
+        precisions_init=np.eye(3), max_iter=200, tol=1e-6, random_state=0,
+    )  # fmt: skip
     exact = clone(start).fit(rows, clients=clients)
     noisy = clone(start).set_params(omega=1.0, participation=0.3)
     with pytest.warns(ConvergenceWarning, match="Not converged"):
@@ -746,7 +691,7 @@ def test_near_components_far_from_the_centre_may_exchange_rows(seed):
 
 
 @not_converged
-@pytest.mark.parametrize(("extra", "seed"), [(0.1, 0), (0.001, 0), (0.0, 0), (0.0, 1), (0.0, 2)])
+@pytest.mark.parametrize(("extra", "seed"), [(0.1, 0), (0.001, 0), (0.0, 1)])
 def test_a_feature_that_others_determine_does_no_harm(extra, seed):
     clients = iris_by_label(12, extra)
     assert abs(gap_to_pooled_em(clients, seed, omega=1.0, max_iter=200)) < 1e-6
@@ -922,8 +867,16 @@ def test_a_component_too_many_does_not_hold_up_the_others(covariance_type):
     assert fit.score(answers) > exact.score(answers) - 0.01
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-@pytest.mark.parametrize("units", [[1e-6, 1, 1], [1e-8] * 3, [1e-140] * 3])
+@pytest.mark.parametrize(
+    ("covariance_type", "units"),
+    [
+        ("full", [1e-6, 1, 1]),
+        ("tied", [1e-6, 1, 1]),
+        ("diag", [1e-8] * 3),
+        ("spherical", [1e-8] * 3),
+        ("full", [1e-140] * 3),
+    ],
+)
 def test_messages_know_nothing_of_reg_covar(units, covariance_type):
     # In units of covariances of which it is most, noise was large beside all that clients say.
     rng = np.random.default_rng(0)
@@ -968,7 +921,7 @@ NOISY = {"omega": 1.0, "participation": 0.5, "batch_size": 10, "tol": 0}
 
 @not_converged
 @pytest.mark.parametrize("rows_of", [needles, partial(with_a_rare_cluster, n_rows=12)])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_compression_spares_narrow_and_rare_components(rows_of, seed):
     # In standard units, where they drown in its noise, 0.05 to 0.6 nats were missing.
     rows, start = rows_of(seed)
