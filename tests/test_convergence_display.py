@@ -50,13 +50,6 @@ def test_every_component_has_a_line(pyplot, mixtures):
     assert display.ax_[0].get_legend().get_title().get_text() == "component"
 
 
-def test_what_only_rounds_have_begins_at_the_first_round(pyplot, mixtures):
-    display = ConvergenceDisplay.from_estimator(mixtures[0], y="n_active")
-    x, y = points(display.lines_["n_active"][0])
-    np.testing.assert_array_equal(x, np.arange(1, 26))
-    np.testing.assert_array_equal(y, mixtures[0].history_["n_active"][1:])
-
-
 def test_the_criterion_and_the_field_are_drawn_unless_others_are_named(pyplot, mixtures, imputer):
     assert ConvergenceDisplay.from_estimator(mixtures[0]).y == [
         "log_likelihood",
@@ -198,13 +191,6 @@ def test_frozen_pipelines_are_drawn_and_searches_without_a_fit_refused(pyplot):
         ConvergenceDisplay.from_estimators({"one": pipeline[-1]})
 
 
-def test_counts_have_whole_ticks(pyplot):
-    gm = FederatedGaussianMixture(2, tol=1.0, random_state=0).fit(rows_of_clients())
-    axis = ConvergenceDisplay.from_estimator(gm, y="n_active").ax_
-    ticks = np.ravel([one.get_yticks() for one in np.ravel(axis)])
-    assert (ticks == np.round(ticks)).all()
-
-
 def test_bits_are_added_up_without_rounding():
     # Single precision has no 2**24 + 1.
     history = made_history(range(3), range(3), uplink_bits=np.array([2**24, 1, 1]))
@@ -268,13 +254,6 @@ def test_histories_of_other_methods_need_the_column_of_their_x_axis(pyplot):
     for x in ("round", "epoch"):
         with pytest.raises(ValueError, match=f"run 1 to have '{x}' for x='{x}', got 'uplink_bits'"):
             ConvergenceDisplay([own | {x: np.arange(3)}, own], x=x)
-
-
-def test_a_history_may_be_a_data_frame(pyplot):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(made_history(range(3), [3.0, 2.0, 1.0]))
-    display = ConvergenceDisplay(frame, y="loss").plot()
-    assert_array_equal(points(display.lines_["loss"][0])[1], [3, 2, 1])
 
 
 def test_histories_may_be_frames_of_polars(pyplot, mixtures):

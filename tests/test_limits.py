@@ -427,19 +427,10 @@ def literal_rounds(solver, problem, start, step_sizes, controls=None):
     extra = {"n_inner": problem.n_inner} if solver is SOLVERS["vr_fedem"] else {}
     algorithm = literal.vr_fedem if solver is SOLVERS["vr_fedem"] else literal.fedem
     return algorithm(
-        client_statistics,
-        m_step,
-        statistics,
-        controls,
-        federation.weights,
-        step_sizes,
-        problem.control_step,
-        problem.participation,
-        drawn.active_sets,
-        drawn.batches,
-        quantise=drawn.quantise,
-        **extra,
-    )
+        client_statistics, m_step, statistics, controls, federation.weights, step_sizes,
+        problem.control_step, problem.participation, drawn.active_sets, drawn.batches,
+        quantise=drawn.quantise, **extra,
+    )  # fmt: skip
 
 
 def assert_same_rounds(rounds, expected):
@@ -500,20 +491,10 @@ def test_fit_is_that_of_the_paper(covariance_type, solver):
     name = next(name for name in SOLVERS if SOLVERS[name] is solver)
     clients = ragged_clients((7, 12, 4, 9))
     fit = federated(
-        covariance_type,
-        solver=name,
-        omega=0.5,
-        participation=0.7,
-        batch_size=4,
-        replacement=False,
-        n_inner=3,
-        control_step=0.4,
-        step_size=lambda k: 0.1 / k,
-        reg_covar=1e-2,
-        max_iter=10,
-        random_state=3,
-        **start_of(covariance_type),
-    ).fit(clients)
+        covariance_type, solver=name, omega=0.5, participation=0.7, batch_size=4, replacement=False,
+        n_inner=3, control_step=0.4, step_size=lambda k: 0.1 / k, reg_covar=1e-2, max_iter=10,
+        random_state=3, **start_of(covariance_type),
+    ).fit(clients)  # fmt: skip
     federation = stack(clients)
     model = mixture_model(federation, covariance_type, reg_covar=1e-2)
     setting = Setting(Dithering(omega=0.5), 0.7, 4, replacement=False)

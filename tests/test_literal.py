@@ -64,29 +64,17 @@ def test_fedem_on_all_rows_is_sklearns_em(covariance_type):
     )
     n_rounds = 5
     rounds = literal.fedem(
-        client_statistics,
-        m_step,
-        start,
-        controls=[np.zeros_like(start)] * len(clients),
-        client_weights=weights,
-        step_sizes=[1.0] * n_rounds,
-        control_step=1.0,
-        participation=1.0,
-        active_sets=[range(len(clients))] * n_rounds,
-        batches=[[None] * len(clients)] * n_rounds,
-    )
+        client_statistics, m_step, start, controls=[np.zeros_like(start)] * len(clients),
+        client_weights=weights, step_sizes=[1.0] * n_rounds, control_step=1.0, participation=1.0,
+        active_sets=[range(len(clients))] * n_rounds, batches=[[None] * len(clients)] * n_rounds,
+    )  # fmt: skip
     pooled = np.concatenate(clients)
     for max_iter, result in enumerate(rounds, start=1):
         expected = GaussianMixture(
-            N_COMPONENTS,
-            covariance_type=covariance_type,
-            tol=0,
-            reg_covar=reg_covar,
-            max_iter=max_iter,
-            weights_init=theta.weights,
-            means_init=theta.means,
+            N_COMPONENTS, covariance_type=covariance_type, tol=0, reg_covar=reg_covar,
+            max_iter=max_iter, weights_init=theta.weights, means_init=theta.means,
             precisions_init=precisions,
-        ).fit(pooled)
+        ).fit(pooled)  # fmt: skip
         fitted = m_step(result.statistics)
         assert_allclose(fitted.weights, expected.weights_, rtol=1e-8)
         assert_allclose(fitted.means, expected.means_, rtol=1e-8)
@@ -166,14 +154,10 @@ def test_vr_fedem_on_all_rows_is_fedem():
     clients, weights, client_statistics, m_step, start = small_problem("tied", 0.1)
     shared = dict(
         controls=literal.client_fields(client_statistics, m_step, start, len(clients)),
-        client_weights=weights,
-        step_sizes=[0.1, 0.2, 0.1, 0.05, 0.1, 0.2],
-        control_step=0.5,
-        participation=0.75,
-        active_sets=ACTIVE_SETS,
-        batches=[[None] * len(clients)] * len(ACTIVE_SETS),
-        quantise=noisy,
-    )
+        client_weights=weights, step_sizes=[0.1, 0.2, 0.1, 0.05, 0.1, 0.2], control_step=0.5,
+        participation=0.75, active_sets=ACTIVE_SETS,
+        batches=[[None] * len(clients)] * len(ACTIVE_SETS), quantise=noisy,
+    )  # fmt: skip
     plain = literal.fedem(client_statistics, m_step, start, **shared)
     reduced = literal.vr_fedem(client_statistics, m_step, start, n_inner=4, **shared)
     n_rounds = 0
@@ -273,18 +257,9 @@ def test_the_field_is_unbiased_over_who_takes_part(algorithm):
         active = set(np.flatnonzero(bits))
         probability = participation ** len(active) * (1 - participation) ** (3 - len(active))
         (result,) = algorithm(
-            client_statistics,
-            m_step,
-            start,
-            controls,
-            weights,
-            step_sizes=[0.1],
-            control_step=0.5,
-            participation=participation,
-            active_sets=[active],
-            batches=[[None] * 3],
-            **kwargs,
-        )
+            client_statistics, m_step, start, controls, weights, step_sizes=[0.1], control_step=0.5,
+            participation=participation, active_sets=[active], batches=[[None] * 3], **kwargs,
+        )  # fmt: skip
         expectation = expectation + probability * result.field
     # Means over all rows and no quantisation: the mean field, whatever the controls.
     pooled = literal.expected_statistics(np.concatenate(clients), *m_step(start), "full")
@@ -298,18 +273,10 @@ def test_vr_fedem_is_unbiased_over_the_batches_also_after_an_absence():
     fields = []
     for row in range(len(clients[1])):
         rounds = literal.vr_fedem(
-            client_statistics,
-            m_step,
-            start,
-            controls,
-            weights,
-            step_sizes=[0.5] * 3,
-            control_step=0.5,
-            participation=0.5,
-            active_sets=[{0, 1, 2}, {0}, {1}],
-            batches=[[[0], [row], [0]]] * 3,
-            n_inner=3,
-        )
+            client_statistics, m_step, start, controls, weights, step_sizes=[0.5] * 3,
+            control_step=0.5, participation=0.5, active_sets=[{0, 1, 2}, {0}, {1}],
+            batches=[[[0], [row], [0]]] * 3, n_inner=3,
+        )  # fmt: skip
         _, before, last = rounds
         fields.append(last.field)
     exact = client_statistics(1, m_step(before.statistics), None)
@@ -329,18 +296,11 @@ def test_vr_fedem_asks_nothing_of_clients_that_are_away():
         return client_statistics(i, theta, batch)
 
     rounds = literal.vr_fedem(
-        recorded,
-        m_step,
-        start,
-        [np.zeros_like(start)] * len(clients),
-        weights,
-        step_sizes=[0.05] * len(ACTIVE_SETS),
-        control_step=0.5,
-        participation=0.5,
+        recorded, m_step, start, [np.zeros_like(start)] * len(clients), weights,
+        step_sizes=[0.05] * len(ACTIVE_SETS), control_step=0.5, participation=0.5,
         active_sets=ACTIVE_SETS,
-        batches=random_batches(clients, len(ACTIVE_SETS), batch_size=4, seed=3),
-        n_inner=4,
-    )
+        batches=random_batches(clients, len(ACTIVE_SETS), batch_size=4, seed=3), n_inner=4,
+    )  # fmt: skip
     per_round = []
     for _ in rounds:
         per_round.append(asked[:])

@@ -319,14 +319,10 @@ def test_a_row_of_its_own_is_a_whole_component(seed):
     components = np.where(species > 0, 1, 0)
     components[5] = 2
     gm = FederatedGaussianMixture(
-        3,
-        weights_init=np.bincount(components) / 150,
-        means_init=[rows[components == g].mean(axis=0) for g in range(3)],
-        omega=0.5,
-        participation=0.1,
-        max_iter=1000,
-        random_state=seed,
-    )
+        3, weights_init=np.bincount(components) / 150,
+        means_init=[rows[components == g].mean(axis=0) for g in range(3)], omega=0.5,
+        participation=0.1, max_iter=1000, random_state=seed,
+    )  # fmt: skip
     gm.fit(rows, clients=species + 10 * (np.arange(150) % 3))  # a warning would be an error
     assert_allclose(150 * gm.weights_[2], 1, atol=1e-3)
 
@@ -335,15 +331,9 @@ def test_a_fit_that_ends_below_its_start_is_told():
     clients = [X[g == COMPONENTS] for g in range(3)]
     exact = FederatedGaussianMixture(3, random_state=0).fit(clients)
     worse = FederatedGaussianMixture(
-        3,
-        weights_init=exact.weights_,
-        means_init=exact.means_,
-        precisions_init=exact.precisions_,
-        batch_size=1,
-        step_size=0.5,
-        max_iter=40,
-        random_state=0,
-    )
+        3, weights_init=exact.weights_, means_init=exact.means_, precisions_init=exact.precisions_,
+        batch_size=1, step_size=0.5, max_iter=40, random_state=0,
+    )  # fmt: skip
     (message,) = [text for text in said_by(worse.fit, clients) if "below its start" in text]
     fall = exact.score(clients) - worse.score(clients)
     assert fall > 0.1 and f"ended {fall:.3g} nats per row" in message
@@ -362,17 +352,10 @@ def test_rare_components_that_wait_are_no_shortened_steps():
     rows = rng.normal(size=(3000, 3))
     rows[:2] = 2 + 0.1 * rng.normal(size=(2, 3))
     gm = FederatedGaussianMixture(
-        2,
-        weights_init=[0.9993, 0.0007],
-        means_init=[[0] * 3, [2] * 3],
-        precisions_init=[np.eye(3)] * 2,
-        solver="vr_fedem",
-        batch_size=20,
-        omega=2.0,
-        eval_every=None,
-        max_iter=40,
-        random_state=2,
-    )
+        2, weights_init=[0.9993, 0.0007], means_init=[[0] * 3, [2] * 3],
+        precisions_init=[np.eye(3)] * 2, solver="vr_fedem", batch_size=20, omega=2.0,
+        eval_every=None, max_iter=40, random_state=2,
+    )  # fmt: skip
     with pytest.warns(ConvergenceWarning) as caught:
         gm.fit(rows, clients=np.arange(3000) % 10)
     assert gm.history_["safeguarded"][-1] == 1

@@ -56,15 +56,9 @@ def of_rows(cells, kept):
 
 def fit(cells, family, n_rows=N_ROWS, penalty=0.7, row_effects=True, ridge=0.3, **options):
     return fit_rows(
-        cells,
-        n_rows,
-        *column_side(),
-        penalty,
-        family,
-        row_effects=row_effects,
-        ridge=ridge,
+        cells, n_rows, *column_side(), penalty, family, row_effects=row_effects, ridge=ridge,
         **options,
-    )
+    )  # fmt: skip
 
 
 def row_objective(cells, family, row, effect, factor, penalty=0.7, ridge=0.3):
@@ -325,16 +319,9 @@ def test_each_step_decreases_the_objective(family):
 
     def objectives(max_iter):
         fitted = fit_rows(
-            cells,
-            N_ROWS,
-            offsets,
-            4 * factors,
-            0.01,
-            family,
-            row_effects=True,
-            ridge=0.01,
+            cells, N_ROWS, offsets, 4 * factors, 0.01, family, row_effects=True, ridge=0.01,
             max_iter=max_iter,
-        )
+        )  # fmt: skip
         theta = offsets[cells.columns] + fitted[0][cells.rows]
         theta += np.einsum("ck,ck->c", fitted[1][cells.rows], 4 * factors[cells.columns])
         loss = cells.counts * (family.log_partition(theta) - cells.values * theta)
@@ -442,16 +429,9 @@ def test_extreme_rows_are_those_of_scipy(seed):
     penalty, ridge = generator.choice([1e-5, 1e-3, 1.0]), generator.choice([1e-7, 1e-3])
     every = np.arange(n_columns)
     effects, row_factors = fit_rows(
-        Cells(np.zeros_like(every), every, values, counts),
-        1,
-        offsets,
-        factors,
-        penalty,
-        family,
-        row_effects=True,
-        ridge=ridge,
-        max_iter=50,
-    )
+        Cells(np.zeros_like(every), every, values, counts), 1, offsets, factors, penalty, family,
+        row_effects=True, ridge=ridge, max_iter=50,
+    )  # fmt: skip
     design = np.column_stack([np.ones(n_columns), factors])
     penalties = np.append(ridge, np.full(rank, penalty))
 
