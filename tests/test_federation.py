@@ -21,7 +21,14 @@ from threadpoolctl import threadpool_limits
 
 from problems import ragged_clients, stack
 from skfedem import _random
-from skfedem._federation import client_groups, draw_minibatches, fingerprint, offsets_of, read
+from skfedem._federation import (
+    client_groups,
+    draw_minibatches,
+    fingerprint,
+    offsets_of,
+    read,
+    sample_weight_of,
+)
 from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.compression import Identity
@@ -564,14 +571,18 @@ def test_clients_who_need_different_amounts_share_no_numbers():
     assert len(np.unique(drawn)) == 3000
 
 
-def test_fingerprints_know_the_rows_of_clients():
+def test_fingerprints_know_the_rows_of_clients_and_their_weights():
     clients = ragged_clients((4, 1, 3))
     fingerprints = {fingerprint(stack(clients))}
     for client, row in [(0, 0), (0, -1), (1, 0), (2, -1)]:
         changed = [rows.copy() for rows in clients]
         changed[client][row, 1] += 1e-9
         fingerprints.add(fingerprint(stack(changed)))
-    assert len(fingerprints) == 5
+    federation = stack(clients)
+    for weights in (np.arange(1.0, 9), np.arange(8.0, 0, -1)):
+        of_rows = sample_weight_of(weights, federation.offsets)
+        fingerprints.add(fingerprint(federation._replace(sample_weight=of_rows)))
+    assert len(fingerprints) == 7
 
 
 def test_a_fingerprint_is_that_of_little_endian_rows_on_any_machine():
