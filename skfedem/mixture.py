@@ -499,12 +499,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         *Steps.* ``step_size="auto"`` is the share of the rows that a round reads in all that were
         read so far, to the power 0.5, or less with compression or few rows. Such steps are noisy.
-        So the fitted attributes, ``weights`` in ``history_``, and what a ``fit`` with
-        ``warm_start=True`` begins with are those of an average of Ŝ over the rounds, with weights
-        that grow as the third power of the rows so far. Steps of your own are not averaged. A
-        number is a constant step, which forgets old rows and so follows a stream that changes. A
-        callable gets the round, counted on from call to call. Where less than the share
-        ``participation`` of the weight in a round answers, all these steps are as much shorter.
+        So the fitted attributes, ``weights`` in ``history_``, and what steps of your own or a
+        ``fit`` with ``warm_start=True`` begin with are those of an average of Ŝ over the rounds,
+        with weights that grow as the third power of the rows so far: it is slow to follow a stream
+        that changes. Steps of your own are not averaged. A number is a constant step, which forgets
+        old rows and so follows. A callable gets the round, counted on from call to call. Where less
+        than the share ``participation`` of the weight in a round answers, all these steps are as
+        much shorter.
 
         *Clients.* Those without rows in a call, and those that by ``participation`` take no part in
         a round, keep their V_i. What the others send is divided by their share of all weight (not

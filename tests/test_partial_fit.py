@@ -611,6 +611,18 @@ def test_given_steps_are_not_averaged():
         assert_allclose(gm.weights_, expected[0], rtol=1e-9)
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@pytest.mark.parametrize("participation", [1.0, 1e-9])
+def test_given_steps_go_on_from_the_average(covariance_type, participation):
+    gm = streamed(FederatedGaussianMixture(**GIVEN, covariance_type=covariance_type), 100)
+    before = {name: getattr(gm, name) for name in PARAMETERS}
+    gm.set_params(step_size=1e-9, participation=participation)
+    gm.partial_fit(X[:50], clients=OWNERS[:50])
+    assert gm.history_["n_active"][-1] == (0 if participation < 1 else gm.n_clients_)
+    for name, value in before.items():
+        assert_allclose(getattr(gm, name), value, err_msg=name, rtol=1e-6, atol=1e-6)
+
+
 def test_a_known_covariance_and_regularisation_are_those_of_the_last_call():
     gm = streamed(FederatedGaussianMixture(**GIVEN, covariance_type="tied"), 100)
     before = gm.covariances_

@@ -4,6 +4,8 @@
 
 - Four clusters in five dimensions; 20,000 rows in random order, the first 500 (or as many as a
   round has) in the first call. With unlike clients, each has a cluster of its own.
+- The same clusters, whose means move by 3 in every feature, in rounds of 100 rows, with automatic
+  and constant steps: how far below the stream of random order it ends, on rows as the last ones.
 - Noisy copies of scikit-learn's handwritten digits, four overlapping components, 20 clients with 25
   rows each in the first call, which is fitted or is not, each from five seeds.
 - MNIST's 70,000 images reduced to 20 features, ten components, 100 clients, where the four idx
@@ -89,6 +91,23 @@ def clusters():
         print(f"{kind:11}{who:11}{setting:16}", *(f"{gap:8.3f}" for gap in gaps), flush=True)
 
 
+def changing():
+    """Print what streams lack whose rows change, and those whose rows do not."""
+    rows, _ = make_rows()
+    nobody = np.zeros(N_ROWS, dtype=int)
+    best = after_one_pass(rows, nobody, 100).score(rows)
+    moves = {
+        "none": 0.0,
+        "even": np.linspace(0, 3, N_ROWS),
+        "at half": 3 * np.repeat((0, 1), 10_000),
+    }
+    for move, step_size in product(moves, ("auto", 0.03, 0.1, 0.3)):
+        shifts = np.broadcast_to(moves[move], N_ROWS)
+        gm = after_one_pass(rows + shifts[:, None], nobody, 100, step_size=step_size)
+        gap = best - gm.score(rows + shifts[-1])
+        print(f"move {move}, step_size={step_size}: {gap:.3f}", flush=True)
+
+
 def digits():
     """Print what is lacking on noisy digits, with and without a fit of the first call."""
     rng = np.random.default_rng(0)
@@ -130,6 +149,7 @@ def main():
     folder = parser.parse_args().data / "mnist"
     warnings.simplefilter("ignore")
     clusters()
+    changing()
     digits()
     if (folder / "train-images-idx3-ubyte.gz").exists():
         images(folder)

@@ -24,7 +24,7 @@ from . import fedem
 from ._base import mean_field, server_half
 from ._evaluation import evaluation_columns
 from ._loop import active_clients, client_round
-from ._memory import Average, in_setting
+from ._memory import Average, at_estimate, in_setting
 from .step_size import averaging_rate, stream_step_size
 
 
@@ -95,7 +95,8 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     history, trace = History(), []
     if schedule is not None:
         # An average would lag behind the steps that a user gave, to follow a stream that changes.
-        memory = memory._replace(average=None)
+        # They begin with what was estimated so far: Ŝ itself is noisier.
+        memory = at_estimate(memory)
     for clients, batch in batches(federation, problem.batch_size):
         here = at[clients]
         memory, mass, weights = _with_more_rows(memory, mass, here, batch.totals, client_weights)
