@@ -663,9 +663,7 @@ def test_errors_of_an_estimate_are_in_the_second_moment_too_and_cancel():
     model, parameters = replace(model, in_stream=True), mixture_parameters(model)
     statistics, generator = model.statistics_of(parameters), np.random.default_rng(0)
     field = 0.05 * generator.standard_normal(model.n_statistics)
-    of_batch, _, _ = model.with_batch_constants(
-        federation, parameters, statistics, field, 1.0, exact=False
-    )
+    of_batch, _, _ = model.with_batch_constants(federation, parameters, statistics, field, 1.0)
     found = of_batch.after_step(1.0).maximization(statistics + field)
     rows, (_, means, _) = standard_rows(model, federation.rows), plain(model, parameters)
     shares = np.array(literal.responsibilities(rows, *plain(model, parameters), "tied"))

@@ -250,8 +250,6 @@ class Model(ABC):
         statistics: Any,
         field: FloatArray,
         step_size: float,
-        *,
-        exact: bool,
     ) -> tuple[Model, Parameters, int]:
         """Model that knows of a batch what the server is told only once of rows that do not change.
 
@@ -265,8 +263,8 @@ class Model(ABC):
             Ŝ before the step.
         field : ndarray
             H, along which it goes.
-        step_size, exact : float, bool
-            γ, and ``exact`` as in ``server_step``.
+        step_size : float
+            γ.
 
         Returns
         -------

@@ -342,7 +342,7 @@ class GaussianMixtureModel(RowModel):
             step = Step(statistics + step_size * field, field_sq_norm, 0, step_size)
         else:
             step = safeguarded_step(self, statistics, field, step_size)
-        return with_vanishing_ones_frozen(self, step, statistics, exact) if self.in_stream else step
+        return with_vanishing_ones_frozen(self, step, statistics) if self.in_stream else step
 
     def averaging_bound(self, federation):
         """Clients, or rows over q: what few rows say about a client changes by leaps."""
@@ -360,11 +360,11 @@ class GaussianMixtureModel(RowModel):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def with_batch_constants(self, federation, parameters, statistics, field, step_size, *, exact):
+    def with_batch_constants(self, federation, parameters, statistics, field, step_size):
         """Second moment of a batch's rows, for "tied" covariances."""
         if self.second_moment is None:
             return self, parameters, 0
-        return with_batch_moment(self, federation, parameters, statistics, field, step_size, exact)
+        return with_batch_moment(self, federation, parameters, statistics, field, step_size)
 
     def after_step(self, step_size):
         """Model whose second moment took the same step as Ŝ: a variance is computed from both."""

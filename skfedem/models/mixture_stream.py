@@ -11,12 +11,8 @@ from .covariances import upper
 from .mixture_domain import keeps
 from .units import n_moments, second_moment
 
-# Of a component with this mass, rounding leaves the moments six digits; rows that are seven
-# standard deviations nearer to it than to any other bring it back.
-_LEAST_MASS = 1e-10
 
-
-def with_batch_moment(model, federation, parameters, statistics, field, step_size, exact):
+def with_batch_moment(model, federation, parameters, statistics, field, step_size):
     """Model that knows the second moment of a batch's rows, as ``Model.with_batch_constants``.
 
     Clients send their scatter about the broadcast means. The server adds the second moment of the
@@ -30,7 +26,7 @@ def with_batch_moment(model, federation, parameters, statistics, field, step_siz
     sent = model.all_rows(federation, parameters.natural, clients).statistics
     sent = weights @ sent / weights.sum()
     # Of a component that is frozen, the second moment has to keep what the means take from it.
-    vanishes = _vanishes(model, statistics + step_size * field, statistics, exact)
+    vanishes = _vanishes(model, statistics + step_size * field, statistics)
     field = np.where(vanishes, 0.0, model.table(field)).ravel()
     moment = batch + _between(model, parameters.means, statistics + field - sent)
     # Beside a known covariance the log-likelihood alone needs it, and evaluations are not sent.
@@ -63,21 +59,22 @@ def with_variance_along_new_axes(model, statistics, units_before, share):
     return table.ravel()
 
 
-def with_vanishing_ones_frozen(model, step, statistics, exact):
+def with_vanishing_ones_frozen(model, step, statistics):
     """The step, except that components with next to no mass do not lose the rest of it.
 
-    Their rows may come back, and find them where they were. Of a component with less mass, rounding
-    would move mean and covariance in exact rounds, and in others the noise of the messages. A step
-    stays as it is where a "tied" covariance has become too small for means so far away.
+    Their rows may come back, and find them where they were. With less mass, the noise of messages
+    would move mean and covariance, and without noise the first few rows that come back would be all
+    that a component is: too narrow to take the others. A step stays as it is where a "tied"
+    covariance has become too small for means so far away.
     """
-    vanishes = _vanishes(model, step.statistics, statistics, exact)
+    vanishes = _vanishes(model, step.statistics, statistics)
     kept = np.where(vanishes, model.table(statistics), model.table(step.statistics)).ravel()
     if not vanishes.any() or not keeps(model, kept, statistics, 0.0, step.step_taken):
         return step
     return step._replace(statistics=kept)
 
 
-def _vanishes(model, proposal, statistics, exact):
+def _vanishes(model, proposal, statistics):
     """Whether each component would lose the rest of its mass, shape (n_components, 1)."""
     mass, mass_before = model.table(proposal)[:, :1], model.table(statistics)[:, :1]
-    return mass < np.minimum(mass_before, _LEAST_MASS if exact else RAREST)
+    return mass < np.minimum(mass_before, RAREST)

@@ -222,12 +222,7 @@ def _both_halves(problem, server, states, step_size, workers):
     received = client_round(fedem, problem, server, states, clients, workers)
     field = mean_field(problem, server, received)
     of_batch, before, n_numbers = model.with_batch_constants(
-        federation,
-        server.parameters,
-        server.statistics,
-        field,
-        step_size,
-        exact=problem.exact,
+        federation, server.parameters, server.statistics, field, step_size
     )
     server, info = server_half(problem._replace(model=of_batch), server, received, step_size)
     model = of_batch.after_step(info.step_taken)
