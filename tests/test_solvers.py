@@ -32,7 +32,7 @@ from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_federated_mixture
-from skfedem.models import mixture_steps
+from skfedem.models import gaussian_mixture
 from skfedem.models._base import Step
 from skfedem.models.mixture_start import start_run
 from skfedem.solvers import _evaluation, _loop, _options
@@ -956,7 +956,7 @@ def test_noise_that_adds_up_does_not_destroy_rare_components():
 @pytest.mark.slow
 def test_the_limit_of_steps_does_not_add_to_their_decrease(monkeypatch):
     # A fifth of the automatic steps, none of which leaves the domain.
-    monkeypatch.setattr(mixture_steps, "_NOISE", 0.02)
+    monkeypatch.setattr(gaussian_mixture, "_NOISE", 0.02)
     _, _, gm = long_run_with_three_rare_rows(2000)
     assert not gm.history_["safeguarded"].any()
     steps = gm.history_["step_size"][1:]

@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from skfedem import FederatedGaussianMixture
-from skfedem.models import mixture_steps
+from skfedem.models import gaussian_mixture
 from skfedem.solvers import step_size
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -65,7 +65,7 @@ def mixture(seed):
 def with_factor(constant, factor):
     """Context in which a constant is so many times what it is."""
     if constant == "minibatches":
-        return patch.object(mixture_steps, "_NOISE", factor * mixture_steps._NOISE)
+        return patch.object(gaussian_mixture, "_NOISE", factor * gaussian_mixture._NOISE)
     return patch.object(step_size, "_FOLLOWED", factor * step_size._FOLLOWED)
 
 
