@@ -409,16 +409,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))
-        data = check_cells(
-            settings,
-            X,
-            clients,
-            shape=shape,
-            family=FAMILIES[self.family],
-            missing_values=self.missing_values,
-            rows=self.rows,
-            has_intercept=self.effects != "none",
-        )
+        data = check_cells(settings, X, clients, shape=shape, family=FAMILIES[self.family])
         check_rank("rank", self.rank, data.shape)
         ids = data.ids[data.observers]
         federation = cell_federation(data, self.client_weights)

@@ -329,10 +329,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 clients,
                 shape=shape,
                 family=FAMILIES[self.family],
-                missing_values=self.missing_values,
-                rows=self.rows,
                 keep_observations=True,
-                has_intercept=self.effects != "none",
             )
             for rank in grid.ranks:
                 check_rank("ranks", rank, cells.shape)

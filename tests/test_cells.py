@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_is_fitted
 
+from skfedem import FederatedMatrixImputer
 from skfedem._input import cells as input_cells
 from skfedem._input import observations as input_observations
 from skfedem._input.cells import check_cells, check_matrix
@@ -33,8 +34,9 @@ VALUES, OFFSETS = [2.0, 0, 5, 1, 0, 7, 3], [0, 3, 3, 7]
 FORMATS = ["coo", "csr", "csc", "lil", "dok"]
 
 
-def cells_of(X, clients=None, *, family=POISSON, estimator=None, **options):
-    return check_cells(estimator or BaseEstimator(), X, clients, family=family, **options)
+def cells_of(X, clients=None, *, family=POISSON, shape=None, estimator=None, **options):
+    estimator = (estimator or FederatedMatrixImputer()).set_params(effects="none", **options)
+    return check_cells(estimator, X, clients, shape=shape, family=family)
 
 
 def triplets_of(matrix):
@@ -168,7 +170,7 @@ FORMS |= {
 
 @pytest.mark.parametrize(("X", "options"), FORMS.values(), ids=list(FORMS))
 def test_every_form_gives_the_same_cells(X, options):
-    estimator = BaseEstimator()
+    estimator = FederatedMatrixImputer()
     data = cells_of(frozen(X), estimator=estimator, **options)
     assert_array_equal(data.rows, ROWS)
     assert_array_equal(data.columns, COLUMNS)
@@ -741,12 +743,14 @@ def test_what_is_a_list_of_clients():
 class ColumnMeans(TransformerMixin, BaseEstimator):
     """The least that uses both checks, so that scikit-learn can check them."""
 
+    rows, effects = "shared", "none"
+
     def __init__(self, missing_values=NAN):
         self.missing_values = missing_values
 
     def fit(self, X, y=None, clients=None):
         checked = clone(self)
-        data = check_cells(checked, X, clients, family=GAUSSIAN, missing_values=self.missing_values)
+        data = check_cells(checked, X, clients, family=GAUSSIAN)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(checked, name):
                 setattr(self, name, getattr(checked, name))

@@ -14,7 +14,7 @@ from joblib import Parallel, parallel_config
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import coo_array
 from scipy.stats import bernoulli, norm, poisson
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_limits
@@ -76,10 +76,9 @@ def clients_of(family="gaussian", n_clients=4, share=0.35, seed=0):
     return clients
 
 
-def observed_by(clients, family="gaussian", **options):
-    return check_cells(
-        BaseEstimator(), clients, family=FAMILIES[family], keep_observations=True, **options
-    )
+def observed_by(clients, family="gaussian"):
+    imputer = FederatedMatrixImputer(effects="none")
+    return check_cells(imputer, clients, family=FAMILIES[family], keep_observations=True)
 
 
 def folds_of(observed, n_splits, seed=0):

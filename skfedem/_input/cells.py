@@ -74,24 +74,13 @@ class CellData(NamedTuple):
         return np.flatnonzero(np.diff(self.offsets))
 
 
-def check_cells(
-    estimator,
-    X,
-    clients=None,
-    *,
-    shape=None,
-    family,
-    missing_values=np.nan,
-    rows="shared",
-    keep_observations=False,
-    has_intercept=False,
-):
+def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observations=False):
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
     Parameters
     ----------
     estimator : estimator
-        For scikit-learn's checks of features and their names.
+        Its ``missing_values``, ``rows`` and ``effects`` are read.
     X : list of clients, 3-D array, or one matrix
         A client in a list is a matrix with missing cells, a 3-D array (observers, sites, months),
         or a sparse matrix whose stored entries, zeros too, are the observations. A 3-D array alone
@@ -102,14 +91,8 @@ def check_cells(
     shape : tuple of int, default=None
         (J, L): dense 2-D arrays, in the list or alone, are (site, month, value) triplets.
     family : Family
-    missing_values : number, default=NaN
-        Marks missing cells in dense matrices. NaN stands for None and pandas.NA as well.
-    rows : {"shared", "disjoint"}, default="shared"
-        Whether the rows of the clients in a list are the same sites, or each has its own.
     keep_observations : bool, default=False
         Whether single observations are wanted, besides the means of cells.
-    has_intercept : bool, default=False
-        Whether the model has an intercept: the origin of Gaussian cells is then their mean.
 
     Returns
     -------
@@ -120,8 +103,9 @@ def check_cells(
     TypeError, ValueError
         The message names the client and the cell, what was expected and what was got.
     """
+    rows = estimator.rows
     check_choice("rows", rows, get_args(RowsName), hint="Do clients have the same rows?")
-    missing = marker(missing_values)
+    missing = marker(estimator.missing_values)
     if holds_clients(X):
         if clients is not None:
             raise ValueError(
@@ -140,7 +124,7 @@ def check_cells(
             f"{plural(len(observations.offsets) - 1, 'client')}: all cells are missing. Check "
             "what marks missing cells (missing_values)."
         )
-    from_mean = has_intercept and family.name == "gaussian"
+    from_mean = estimator.effects != "none" and family.name == "gaussian"
     origin = float(observations.values.mean()) if from_mean else 0.0
     return _merged(observations, family, origin, keep_observations)
 

@@ -57,12 +57,10 @@ def observed_cells(imputer, X):
         )
     rows = "shared" if imputer.row_offsets_ is None else "disjoint"
     data = check_cells(
-        clone(imputer),
+        clone(imputer).set_params(rows=rows),
         X,
         shape=shape if imputer._has_triplets else None,
         family=FAMILIES[imputer._fitted_family],
-        missing_values=imputer.missing_values,
-        rows=rows,
     )
     if data.shape != shape:
         raise ValueError(
