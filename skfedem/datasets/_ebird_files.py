@@ -6,12 +6,7 @@ pandas is optional: functions import it, and ``read_ebird`` explains its absence
 from __future__ import annotations
 
 import csv
-import gzip
-import lzma
 import os
-import tarfile
-import zipfile
-import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,18 +33,6 @@ _OPTIONS = dict(
     encoding="latin-1",
     # Kept so that messages give the right line numbers; _chunks() drops blank lines.
     skip_blank_lines=False,
-)
-# What pandas raises for archives of several files, and for what was not downloaded whole.
-_UNREADABLE = (
-    EOFError,
-    ValueError,
-    AssertionError,  # of an archive without a file
-    AttributeError,  # the same, where python -O leaves assertions out
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
 )
 # What pandas decompresses by itself.
 _COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")
@@ -189,8 +172,11 @@ class EBirdFiles:
             raise ValueError(
                 f"Expected a file, got the folder {path}. Name the file in it, ebd_....txt."
             ) from error
-        except (*_UNREADABLE, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:
+            # Of many types: archives of several files or none, and what was not downloaded whole.
+            if getattr(error, "errno", None) is not None:
                 raise  # the system's: there is no such file, or it may not be read
             raise ValueError(
                 f"Expected a whole text file, plain or .gz, in {path}, got one that cannot be read "
