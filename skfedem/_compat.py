@@ -39,41 +39,16 @@ def rows_of(table, positions):
     return _safe_indexing(table, positions)
 
 
-def conjugate_gradients(matrix, right, *, rtol, maxiter, M, callback):
-    """``scipy.sparse.linalg.cg`` of these arguments: the solution, and how it ended.
-
-    Parameters
-    ----------
-    matrix, M : LinearOperator of shape (q, q)
-        Of the system, and of its preconditioner.
-    right : ndarray of shape (q,)
-    rtol : float
-        Ends where the norm of the residual is at most `rtol` times that of `right`.
-    maxiter : int
-    callback : callable
-        Called with the solution so far after each step.
-    """
+def conjugate_gradients(matrix, right, *, rtol, **options):
+    """``scipy.sparse.linalg.cg`` of these arguments: the solution, and how it ended."""
     # Without `atol`, scipy < 1.12 warns.
-    return cg(matrix, right, **{_RELATIVE: rtol}, atol=0.0, maxiter=maxiter, M=M, callback=callback)
+    return cg(matrix, right, **{_RELATIVE: rtol}, atol=0.0, **options)
 
 
 def dominant_eigenvectors(matrix, k, *, v0, generator):
     """``scipy.sparse.linalg.eigsh``: eigenvectors of the k largest eigenvalues, those ascending.
 
-    Parameters
-    ----------
-    matrix : LinearOperator of shape (n, n)
-        Symmetric and positive semidefinite.
-    k : int
-        Below n.
-    v0 : ndarray of shape (n,)
-        Where it begins.
-    generator : numpy.random.Generator
-        For directions that are drawn where the matrix has less than `k` distinct eigenvalues.
-
-    Raises
-    ------
-    scipy.sparse.linalg.ArpackError
+    The generator is for directions that are drawn where there are less than k distinct eigenvalues.
     """
     seeded = {"rng": generator} if SEEDED_ARPACK else {}
     return eigsh(matrix, k, v0=v0, **seeded)[1]

@@ -197,21 +197,10 @@ def _distinct(rows, weights):
     rows = np.add(rows, 0.0, dtype=np.float64, order="C")  # turns -0.0 into 0.0
     order = np.argsort(rows[:, 0], kind="stable")
     if not (np.diff(rows[order, 0]) > 0).all():
-        order = np.argsort(_in_order_of_bytes(rows), kind="stable")
+        order = np.lexsort(rows.T[::-1])
     rows, weights = rows[order], weights[order]
     is_new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))
     return rows[is_new], np.add.reduceat(weights, np.flatnonzero(is_new))
-
-
-def _in_order_of_bytes(rows):
-    """Rows as strings of bytes, which have the order of the rows: by columns, from the first on.
-
-    Sorting these takes a fraction of the time of ``numpy.unique`` for rows.
-    """
-    bits = rows.view(np.int64)
-    # The bits of positive doubles have their order, those of negative ones the opposite.
-    ordered = np.where(bits < 0, ~bits, bits | np.int64(-(2**63))).view(np.uint64)
-    return ordered.astype(">u8").view(f"V{8 * rows.shape[1]}").ravel()
 
 
 def _centroids_to_send(rows, n_clusters, seed, sample_weight):
