@@ -127,14 +127,9 @@ class Scaled(NamedTuple):
         return self._sizes(integers, steps, blocks)
 
     def sizes_of(self, integers, steps, blocks):
-        """`sizes` of the vectors whose magnitudes are integers times steps.
+        """`sizes` of the vectors whose magnitudes are integers times the steps of blocks.
 
-        Parameters
-        ----------
-        integers : ndarray of shape (n_coordinates,)
-        steps : ndarray of shape (n_blocks,)
-            Of at most 24 bits, or of any number of bits if all integers of a block are 0 or 1.
-        blocks : Blocks
+        Steps have at most 24 bits, or any number of bits if all integers of a block are 0 or 1.
         """
         integers, steps = _lowest_terms(integers, steps, blocks)
         return self._sizes(integers, steps, blocks)

@@ -16,21 +16,6 @@ def deal_cells(cells, n_splits, seed):
 
     All clients hold a cell out for the same fold, whoever saw it: what one of them saw would tell a
     fit what others hold out. Only the cells are needed, which the server knows, and no value.
-
-    Parameters
-    ----------
-    cells : CellData
-    n_splits : int
-    seed : int
-
-    Returns
-    -------
-    folds : ndarray of int, shape (n_cells,)
-
-    Raises
-    ------
-    ValueError
-        If there are fewer distinct cells than folds.
     """
     distinct, _, which = distinct_cells(cells.rows, cells.columns, cells.shape[1])
     if len(distinct) < n_splits:

@@ -51,15 +51,7 @@ def instead_of_more_rounds(estimator):
 def warn_of_fit(imputer, X, cells, problem, result):
     """Say what is odd about a fit: its data, what it reached, and how its run ended.
 
-    Parameters
-    ----------
-    imputer : FederatedMatrixImputer
-        Fitted.
-    X : object
-        What the user gave.
-    cells : CellData
-    problem : Problem
-    result : Run
+    X is what the user gave, and ``cells`` what it was checked to be.
     """
     _warn_of_silent(cells)
     _warn_of_lines(imputer, X, cells)

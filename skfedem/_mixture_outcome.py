@@ -19,17 +19,7 @@ _LARGE_FALL = 0.1
 def so_far_fitted(model, server, n_rounds, seen):
     """Fitted attributes that the server's state gives after ``n_rounds`` rounds.
 
-    Parameters
-    ----------
-    model : GaussianMixtureModel
-    server : ServerState
-    n_rounds : int
-    seen : FederatedGaussianMixture
-        Knows the features of the data, and the parameters.
-
-    Returns
-    -------
-    attributes : dict
+    The estimator ``seen`` has the parameters and knows the features of the data.
     """
     weights, means, covariances, roots = in_row_units(model, server.parameters)
     if model.fixed_covariance is not None:
@@ -54,15 +44,7 @@ def so_far_fitted(model, server, n_rounds, seen):
 
 
 def warn_of_fit(settings, problem, result):
-    """Give the warnings that a fit calls for.
-
-    Parameters
-    ----------
-    settings : FederatedGaussianMixture
-        Its parameters.
-    problem : Problem
-    result : Run
-    """
+    """Give the warnings that a fit with these parameters calls for."""
     fall = 0.0 if problem.exact else result.begun - result.criteria[-1]
     otherwise = []
     if not took_few_steps(result):  # after a few, no tol would do, and nothing is odd about data

@@ -1,7 +1,7 @@
 """Calls of a mixture's ``partial_fit``: where one begins, and what it leaves.
 
 It begins in a fit of the first call's rows, or in what is known. The rounds themselves are those of
-any stream, ``solvers._stream``.
+any stream, ``solvers._stream``. ``settings`` is the estimator, for its parameters.
 """
 
 from __future__ import annotations
@@ -68,22 +68,7 @@ class Beginning(NamedTuple):
 
 
 def first_call(settings, ids, federation, given, workers):
-    """Beginning in units of the call's rows, and where a fit of them ends.
-
-    Parameters
-    ----------
-    settings : FederatedGaussianMixture
-        Its parameters.
-    ids : ndarray of shape (n_clients,)
-        Labels of the clients.
-    federation : Federation
-    given : Given
-    workers : Workers
-
-    Returns
-    -------
-    beginning : Beginning
-    """
+    """Beginning in units of the call's rows, and where a fit of them ends."""
     model, bits = standardise(settings, federation, given)
     # That of the rounds is the first, as in all calls.
     *seeds, seed_of_fits = seeds_of_runs(settings.random_state, settings.n_init + 1)
@@ -175,23 +160,7 @@ def _start_at_the_end(start, fitted):
 
 
 def next_call(settings, ids, federation, given, memory, history):
-    """Beginning where an earlier call, or a fit, has ended.
-
-    Parameters
-    ----------
-    settings : FederatedGaussianMixture
-        Its parameters.
-    ids : ndarray of shape (n_clients,)
-        Labels of the clients of the call.
-    federation : Federation
-    given : Given
-    memory : Memory
-    history : dict of ndarray
-
-    Returns
-    -------
-    beginning : Beginning
-    """
+    """Beginning where an earlier call, or a fit, has ended."""
     check_distance_of_rows(memory.model, given, federation, ids)
     memory = _in_new_domain(settings, given, memory)
     model, bits = with_axes_of(memory.model, federation)

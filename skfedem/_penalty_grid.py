@@ -50,17 +50,7 @@ class Grid(NamedTuple):
         return np.geomspace(largest, self.eps * largest, self.penalties)
 
     def larger_ridges(self, largest, best):
-        """Ridges to go on with: ten times the largest that was tried, if the best trial has that.
-
-        Parameters
-        ----------
-        largest : float
-        best : Trial
-
-        Returns
-        -------
-        ridges : list of float
-        """
+        """Ridges to go on with: ten times the largest tried, if the best trial has that."""
         goes_on = self.is_open and largest < _LARGEST_RIDGE and best.effects_penalty == largest
         return [10 * largest] if goes_on else []
 

@@ -140,13 +140,7 @@ def _trials_in_worker(plan, cells, folds, patience):
 def trials_together(plans, splits, patience, parallel, verbose):
     """Trials of paths, as ``follow_paths`` gives them, all of which go down step by step.
 
-    Parameters
-    ----------
-    plans, patience, verbose
-        As there.
-    splits : list of (training, held_out)
-        Triplets.
-    parallel : Parallel
+    ``splits`` are pairs (training, held_out) of triplets.
     """
     n_folds = len(splits)
     trials: list[list[Trial]] = [[] for _ in plans]

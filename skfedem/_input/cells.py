@@ -130,21 +130,7 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
 
 
 def check_matrix(estimator, X, missing_values, family, origin=0.0):
-    """Validate one table against the fitted estimator.
-
-    Parameters
-    ----------
-    estimator : estimator
-    X : array, DataFrame or sparse matrix of shape (n_rows, n_features_in_)
-    missing_values : number
-    family : Family
-    origin : float, default=0
-
-    Returns
-    -------
-    cells : CellData
-        Of a single client; there may be none.
-    """
+    """Cells of one table, validated against the fitted estimator; there may be none."""
     if is_cell_list(X):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
     missing = marker(missing_values)
@@ -154,24 +140,10 @@ def check_matrix(estimator, X, missing_values, family, origin=0.0):
 
 
 def check_clients_of_sites(X, shape, missing_values, family, origin, *, are_triplets):
-    """Validate the tables of clients who share the sites of a fit, all in one pass.
+    """Cells of clients who share the sites of a fit, whose matrix is (J, L), all in one pass.
 
-    Parameters
-    ----------
-    X : list of clients, or 3-D array
-        As for ``check_cells``; without labels.
-    shape : tuple of int
-        (J, L).
-    missing_values : number
-    family : Family
-    origin : float
-    are_triplets : bool
-        Whether dense 2-D arrays are triplets.
-
-    Returns
-    -------
-    cells : CellData
-        There may be none.
+    X is a list of clients or a 3-D array, as for ``check_cells``, without labels. Dense 2-D arrays
+    are triplets if ``are_triplets``. There may be no cell.
     """
     missing = marker(missing_values)
     given = shape if are_triplets else None
@@ -192,22 +164,9 @@ def refuse_triplets_alone(X, n_columns):
 
 
 def check_triplets(X, shape, missing_values, family, origin):
-    """Validate one client's triplets against the matrix of the fit.
+    """Cells of one client's triplets, validated against the (J, L) matrix of the fit.
 
-    Parameters
-    ----------
-    X : array-like of shape (n, 3)
-        Site, month and value.
-    shape : tuple of int
-        (J, L).
-    missing_values : number
-    family : Family
-    origin : float
-
-    Returns
-    -------
-    cells : CellData
-        Of a single client; there may be none.
+    There may be none.
     """
     missing = marker(missing_values)
     refuse_other_frames(X)

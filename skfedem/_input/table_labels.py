@@ -21,17 +21,7 @@ def table_labels(table):
 
 
 def fit_labels(X, rows):
-    """Labels of the rows and the columns of the matrix that some checked matrices make up.
-
-    Parameters
-    ----------
-    X : list of clients, 3-D array, or one matrix
-    rows : {"shared", "disjoint"}
-
-    Returns
-    -------
-    row_labels, column_labels : sequence of labels, or None
-    """
+    """Labels, or None, of the rows and of the columns of the matrix that checked ones make up."""
     tables = X if is_cell_list(X) else [X]
     of_rows, of_columns = zip(*map(table_labels, tables), strict=True)
     if rows == "shared":

@@ -160,15 +160,7 @@ def unbroken(positions):
 def in_cells(positions, values):
     """Edges of cells around columns, and their values, with a cell of NaN for each gap.
 
-    Parameters
-    ----------
-    positions : ndarray of shape (n_columns,)
-    values : ndarray of shape (..., n_columns)
-
-    Returns
-    -------
-    edges : ndarray of shape (n_columns + n_gaps + 1,)
-    values : ndarray of shape (..., n_columns + n_gaps)
+    ``values`` are of shape (..., n_columns).
     """
     runs = unbroken(positions)
     if len(runs) == 1:

@@ -131,11 +131,6 @@ def check_options(name, options):
 
     So do most values that it refuses. This is done before a figure is made: matplotlib would leave
     it half drawn.
-
-    Parameters
-    ----------
-    name : {"line_kw", "fill_between_kw"}
-    options : dict or None
     """
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.collections import PolyCollection

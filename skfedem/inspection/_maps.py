@@ -16,23 +16,7 @@ _ROUNDING = 1e-9
 
 
 def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
-    """Draw observed cells and fitted means of a display, or one map of the latter.
-
-    Parameters
-    ----------
-    display : ImputationDisplay
-    ax : Axes, or several, or None
-    positions : ndarray of shape (n_columns,)
-    mark_missing : bool
-    color_scale : {"auto", "linear", "log"}
-    row_name : str
-
-    Returns
-    -------
-    axes : list of Axes
-    images : list of QuadMesh
-    colorbars : list of Colorbar
-    """
+    """Draw observed cells and fitted means of a display, or one map of the latter."""
     if mark_missing and display.observed is None:
         raise ValueError(
             "Expected the observed cells with mark_missing=True, got none. Give X, what the "

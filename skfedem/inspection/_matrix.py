@@ -81,13 +81,7 @@ def _check_same_names(imputer, X, rows):
 
 
 def totals(imputer):
-    """Sums of the fitted means over the rows and over the columns.
-
-    Returns
-    -------
-    over_rows : ndarray of shape (n_columns,)
-    over_columns : ndarray of shape (n_rows,)
-    """
+    """Sums of the fitted means over the rows, shape (n_columns,), and over the columns."""
     n_rows, n_columns = imputer._shape
     over_rows, over_columns = np.zeros(n_columns), np.empty(n_rows)
     step = max(1, _BLOCK // n_columns)

@@ -51,24 +51,8 @@ def check_window(window, positions):
 def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_kw):
     """Draw the trend of a display, with the effort underneath where there is room for it.
 
-    Parameters
-    ----------
-    display : ImputationDisplay
-    ax : Axes, or several, or None
-    positions : ndarray of shape (n_columns,)
-    window : int or None
-        Columns of the moving mean.
-    unit : str
-        What columns are.
-    yscale : {"linear", "log"}
-    row_name : str
-    line_kw : dict
-
-    Returns
-    -------
-    axes : list of Axes
-    lines : list of Line2D
-    effort : PolyCollection or None
+    ``positions`` are those of the columns, which are ``unit``, and ``window`` is how many of them a
+    moving mean is over. Returns axes and lines, as lists, and the effort, which may be None.
     """
     check_choice("yscale", yscale, ("linear", "log"))
     if yscale == "log" and not (display.trend > 0).all():

@@ -30,18 +30,7 @@ def multiplied_by_client(matrices, columns, lengths):
 
 
 def segment_products(left, right, lengths):
-    """``left @ right.T`` of each client's run of columns, flattened.
-
-    Parameters
-    ----------
-    left : ndarray of shape (n, n_rows)
-    right : ndarray of shape (m, n_rows)
-    lengths : ndarray of int, shape (n_clients,)
-
-    Returns
-    -------
-    products : ndarray of shape (n_clients, n * m)
-    """
+    """``left @ right.T`` of each client's run of columns, flattened: shape (n_clients, n * m)."""
     if len(lengths) == 1:
         # Not matmul, which keeps other threads from running if the result is small.
         return np.dot(left, right.T).reshape(1, -1)

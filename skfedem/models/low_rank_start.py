@@ -105,18 +105,7 @@ def _support(cells, counts, shape):
 
 
 def start_run(model, federation, theta=None):
-    """θ from which a run begins: the given one, or the effects alone, which the margins determine.
-
-    Parameters
-    ----------
-    model : LowRankModel
-    federation : Federation
-    theta : Theta, default=None
-
-    Returns
-    -------
-    start : Start
-    """
+    """θ from which a run begins: the given one, or the effects alone, which margins determine."""
     pooled = model.pooled
     support, family = pooled.support, pooled.family
     effects, low_rank = theta or _mean_alone(pooled)
@@ -156,21 +145,8 @@ def _mean_alone(pooled):
 def start_again(model, federation, before, server, theta):
     """Start from all that an earlier fit of the same cells left, or from its θ.
 
-    The server already knows the cells, so that nothing is sent.
-
-    Parameters
-    ----------
-    model, before : LowRankModel
-        Of this fit and of the earlier one.
-    federation : Federation
-    server : ServerState
-        Where the earlier fit ended.
-    theta : Theta
-        The earlier fit's θ, without what the model no longer has.
-
-    Returns
-    -------
-    start : Start
+    θ is without what the model no longer has. The server, which is where the earlier fit ended,
+    already knows the cells, so that nothing is sent.
     """
     if _same_steps(model, before):
         return Start(server.statistics, server.parameters)

@@ -70,13 +70,8 @@ def assign(model, federation, init_params, means, seed):
 def pooled_statistics(model, federation, sums):
     """Σ_i w_i of the mean statistics of client i's rows.
 
-    Parameters
-    ----------
-    model : GaussianMixtureModel
-    federation : Federation
-    sums : callable
-        ``sums(rows, lengths, sample_weight)``: sums over each client's rows, of shape
-        (n_clients, n_statistics).
+    ``sums(rows, lengths, sample_weight)`` gives sums over each client's rows, of shape (n_clients,
+    n_statistics).
     """
     statistics = np.zeros(model.n_statistics)
     row_weights = federation.row_weights

@@ -42,23 +42,10 @@ def bits_of_units(model, n_clients):
 
 
 def standardise(estimator, federation, given):
-    """Model in standard units, and what the clients sent for it.
+    """Model in standard units, and the bits that clients send and get back for it.
 
     Each client sends two messages: the mean of its rows and, once it knows the mean of all, their
     second moment about that. So the second moment keeps its digits wherever the rows lie.
-
-    Parameters
-    ----------
-    estimator : FederatedGaussianMixture
-        Its ``n_components``, ``covariance_type``, ``batch_size`` and ``reg_covar`` are read.
-    federation : Federation
-    given : Given
-
-    Returns
-    -------
-    model : GaussianMixtureModel
-    bits : int
-        Of what clients send, and get back.
     """
     covariance_type, size = estimator.covariance_type, estimator.n_components
     center = mean_of_rows(federation)
@@ -79,24 +66,10 @@ def standardise(estimator, federation, given):
 
 
 def standardised_again(estimator, model, federation, given):
-    """Model of an earlier fit, in its units, for the current parameters and rows.
+    """Model of an earlier fit, in its units, for the current parameters and rows, and bits for it.
 
     All that has to be sent anew is the second moment that "tied" covariances, or the domain of a
     known one, are computed from, and what ``with_axes_of`` asks for.
-
-    Parameters
-    ----------
-    estimator : FederatedGaussianMixture
-        Its ``reg_covar`` is read.
-    model : GaussianMixtureModel
-    federation : Federation
-    given : Given
-
-    Returns
-    -------
-    model : GaussianMixtureModel
-    bits : int
-        Of what clients send, and get back.
     """
     model, bits = with_axes_of(model, federation)
     second = None
@@ -143,19 +116,8 @@ def with_parameters(model, reg_covar, fixed_covariance):
 def start_again(model, federation, before, server, given):
     """Start from the statistics of an earlier fit if they fit the rows, else from its parameters.
 
-    Parameters
-    ----------
-    model, before : GaussianMixtureModel
-        Of this fit and of the earlier one, in the same units.
-    federation : Federation
-    server : ServerState
-        Where the earlier fit ended.
-    given : Given
-        Its parameters in the rows' units.
-
-    Returns
-    -------
-    start : Start
+    Both models are in the same units. The server is where the earlier fit ended; ``given`` are its
+    parameters in the rows' units.
     """
     # Else Ŝ does not go with the second moment of these rows.
     if _same(model.second_moment, before.second_moment):
@@ -182,20 +144,7 @@ def _same(one, other):
 
 
 def start_run(model, federation, init_params, given, seed):
-    """Start of a run: Ŝ_0, the parameters of the first broadcast, and what was sent.
-
-    Parameters
-    ----------
-    model : GaussianMixtureModel
-    federation : Federation
-    init_params : str
-    given : Given
-    seed : int
-
-    Returns
-    -------
-    start : Start
-    """
+    """Start of a run: Ŝ_0, the parameters of the first broadcast, and what was sent."""
     weights, means, covariances = _given_in_standard_units(model, given)
     uplink = downlink = 0
     if weights is None or means is None or covariances is None:

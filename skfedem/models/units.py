@@ -128,16 +128,7 @@ def mean_of_rows(federation):
 def second_moment(federation, center, *, matrix):
     """Second moment of clients' rows about a centre, Σ_i w_i mean of client i's.
 
-    Parameters
-    ----------
-    federation : Federation
-    center : ndarray of shape (n_features,)
-    matrix : bool
-        Whether the full matrix is wanted, or its diagonal.
-
-    Returns
-    -------
-    second_moment : ndarray of shape (n_features, n_features) or (n_features,)
+    As a ``matrix`` of shape (n_features, n_features), or its diagonal.
     """
     d = len(center)
     second = np.zeros((d, d) if matrix else d)

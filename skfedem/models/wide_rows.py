@@ -30,18 +30,7 @@ def are_worth_it(covariance_type, n_components, n_features, n_rows):
 
 
 def multiplied_by_client(coefficients, rows, lengths):
-    """``φ f(y)`` with each client's φ, or with the only one.
-
-    Parameters
-    ----------
-    coefficients : ndarray of shape (n_clients, n_components, n_functions), or (1, ...)
-    rows : ndarray of shape (1 + n_features, n_rows)
-    lengths : ndarray of int, shape (n_clients,)
-
-    Returns
-    -------
-    products : ndarray of shape (n_components, n_rows)
-    """
+    """``φ f(y)`` with each client's φ, or with the only one, shape (n_components, n_rows)."""
     y, d = rows[1:], len(rows) - 1
     products = client_rows.multiplied_by_client(coefficients[:, :, : 1 + d], rows, lengths)
     # In φ, y_j y_l with j < l stands for both entries of a symmetric matrix.
@@ -54,18 +43,7 @@ def multiplied_by_client(coefficients, rows, lengths):
 
 
 def segment_products(posterior, rows, lengths):
-    """``Σ r f(y)ᵀ`` over each client's rows, flattened.
-
-    Parameters
-    ----------
-    posterior : ndarray of shape (n_components, n_rows)
-    rows : ndarray of shape (1 + n_features, n_rows)
-    lengths : ndarray of int, shape (n_clients,)
-
-    Returns
-    -------
-    statistics : ndarray of shape (n_clients, n_components * n_functions)
-    """
+    """``Σ r f(y)ᵀ`` over each client's rows, of shape (n_clients, n_components * n_functions)."""
     y, d, shape = rows[1:], len(rows) - 1, (len(lengths), len(posterior), -1)
     first = client_rows.segment_products(posterior, rows, lengths).reshape(shape)
     statistics = np.empty((*first.shape[:2], 1 + d + d * (d + 1) // 2))

@@ -156,28 +156,10 @@ def _setting(problem, kind):
 def go_on(memory, solver, problem, start, ids):
     """Start of a run that goes on with V, the count of rounds and so the random streams of another.
 
-    Known clients keep their control variates; new ones begin with V_i = 0. If nothing has changed,
-    clients keep all they have; otherwise the estimates of VR-FedEM begin anew. If clients' vectors
-    are laid out on their own rows, the rows must be the same.
-
-    Parameters
-    ----------
-    memory : Memory
-    solver : module
-    problem : Problem
-        In the units of the memory.
-    start : Start
-        Ŝ and the parameters of the first broadcast.
-    ids : ndarray of shape (n_clients,)
-
-    Returns
-    -------
-    start : Start
-
-    Raises
-    ------
-    ValueError
-        If the labels are of another kind than the known ones.
+    The problem is in the units of the memory. Known clients keep their control variates; new ones
+    begin with V_i = 0. If nothing has changed, clients keep all they have; otherwise the estimates
+    of VR-FedEM begin anew. If clients' vectors are laid out on their own rows, the rows must be the
+    same. ValueError if labels are of another kind than known ones.
     """
     states = solver.init(problem, problem.vectors.zeros())
     memory = in_setting(memory, problem, type(states).__module__)
@@ -225,24 +207,8 @@ def weighing(memory, client_weights):
 def join(memory, ids, client_weights):
     """Memory in which all these clients are known: new ones with V_i = 0 and no rows so far.
 
-    V_i and totals are copies, which the rounds of a call may overwrite.
-
-    Parameters
-    ----------
-    memory : Memory
-    ids : ndarray of shape (n,)
-    client_weights : {"n_samples", "uniform"}
-
-    Returns
-    -------
-    memory : Memory
-    at : ndarray of int, shape (n,)
-        Positions of the clients in the memory.
-
-    Raises
-    ------
-    ValueError
-        If the labels are of another kind than the known ones.
+    V_i and totals are copies, which the rounds of a call may overwrite. Also returns the clients'
+    positions in the memory. ValueError if labels are of another kind than known ones.
     """
     known, n_known = memory.ids, len(memory.ids)
     check_kinds(known, ids)

@@ -182,23 +182,7 @@ def step_schedule(estimator, problem):
 
 
 def run_solver(estimator, problem, start, workers, resume_from, tasks):
-    """Run the estimator's solver on a problem until the estimator's parameters say stop.
-
-    Parameters
-    ----------
-    estimator : estimator
-    problem : Problem
-    start : Start
-    workers : Workers
-    resume_from : path-like or None
-        Checkpoint to go on from.
-    tasks : FitTask or None
-        For scikit-learn's callbacks.
-
-    Returns
-    -------
-    result : Run
-    """
+    """Run the estimator's solver on a problem until the estimator's parameters say stop."""
     options = Options(
         step_size=step_schedule(estimator, problem),
         cautious=is_auto(estimator.step_size),

@@ -110,21 +110,7 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_of(estimator, problem, schedule, resume_from):
-    """Checkpoint of an estimator's fit; None if nothing is saved or resumed.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Its parameters, ``checkpoint`` and ``checkpoint_every`` among them.
-    problem : Problem
-    schedule : callable
-        From the round to γ.
-    resume_from : path-like or None
-
-    Returns
-    -------
-    checkpoint : Checkpoint or None
-    """
+    """Checkpoint of a fit with the estimator's parameters; None if nothing is saved or resumed."""
     if estimator.checkpoint is None and resume_from is None:
         return None
     federation = problem.federation
