@@ -152,6 +152,18 @@ def check_shape(name, value, shape):
     return check_array(array, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name=name)
 
 
+def check_shares(name, value, size):
+    """A parameter as so many shares, an array; raise for any other."""
+    shares = check_shape(name, value, (size,))
+    if (shares < 0).any() or not np.isclose(shares.sum(), 1):
+        what_to_do = "Normalise them." if shares.min() >= 0 else "Give a share >= 0 for each."
+        raise ValueError(
+            f"Expected {name} to be non-negative and to sum to 1, got a smallest of "
+            f"{shares.min():.3g} and a sum of {shares.sum():.6g}. {what_to_do}"
+        )
+    return shares
+
+
 def check_rank(name, rank, shape):
     """Raise for a rank that a matrix of this shape cannot have; None has no bound."""
     if rank is not None and rank > min(shape):

@@ -8,8 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
-from .._messages import short
-from .._parameters import check_choice, check_counts, check_number, takes_python_numbers
+from .._parameters import (
+    check_choice,
+    check_counts,
+    check_number,
+    check_shares,
+    takes_python_numbers,
+)
 from .._random import random_numbers
 from .._typing import CovarianceType, Seed
 from ._splits import client_labels, equal_sizes, fill_up, split_by
@@ -205,38 +210,14 @@ def _draw_mixture(n_features, n_components, covariance_type, separation, weights
     check_counts(n_features=n_features)
     check_number("separation", separation, low=0)
     check_choice("covariance_type", covariance_type, get_args(CovarianceType))
-    weights = _check_weights(weights, n_components)
+    if weights is None:
+        weights = np.full(n_components, 1 / n_components)
+    else:
+        weights = check_shares("weights", weights, n_components)
+        weights = weights / weights.sum()
     means = _draw_means(n_components, n_features, separation, rng)
     covariances = _draw_covariances(covariance_type, n_components, n_features, rng)
     return _Mixture(weights, means, covariances, covariance_type)
-
-
-def _check_weights(weights, n_components):
-    if weights is None:
-        return np.full(n_components, 1 / n_components)
-    try:
-        weights = np.ma.filled(np.ma.array(weights, dtype=float), np.nan)
-    except (TypeError, ValueError, OverflowError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"Expected weights to be {n_components} numbers or None, got {short(weights)}. Give a "
-            "share for each component."
-        ) from error
-    if weights.shape != (n_components,):
-        raise ValueError(
-            f"Expected weights of shape ({n_components},), one per component, got shape "
-            f"{weights.shape}. Change weights or n_components."
-        )
-    if not np.all(weights >= 0):
-        raise ValueError(
-            f"Expected weights >= 0 with sum 1, got {weights}. Give a share for each component."
-        )
-    if not np.isclose(weights.sum(), 1):
-        raise ValueError(
-            f"Expected weights >= 0 with sum 1, got {weights} with sum {weights.sum()}. Divide "
-            "them by their sum."
-        )
-    return weights / weights.sum()
 
 
 def _draw_means(n_components, n_features, separation, rng):

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._federation import read
 from .._messages import short, shown
-from .._parameters import check_shape
+from .._parameters import check_shape, check_shares
 from .covariances import MATRICES, roots_and_inverses
 from .mixture_parameters import covariances_to_standard, squared_scale
 
@@ -43,13 +43,7 @@ def check_start(estimator, n_features, *, warm):
         return Given(estimator.weights_, estimator.means_, estimator.covariances_, fixed)
     size, weights, means = estimator.n_components, estimator.weights_init, estimator.means_init
     if weights is not None:
-        weights = check_shape("weights_init", weights, (size,))
-        if (weights < 0).any() or not np.isclose(weights.sum(), 1):
-            what_to_do = "Normalise them." if weights.min() >= 0 else "Give a share >= 0 for each."
-            raise ValueError(
-                "Expected weights_init to be non-negative and to sum to 1, got a smallest of "
-                f"{weights.min():.3g} and a sum of {weights.sum():.6g}. {what_to_do}"
-            )
+        weights = check_shares("weights_init", weights, size)
     if means is not None:
         means = check_shape("means_init", means, (size, n_features))
     return Given(weights, means, _inverses_of_precisions(estimator, n_features), fixed)
