@@ -74,6 +74,8 @@ class Rectangular(NamedTuple):
 class OnOwnRows(NamedTuple):
     """One number for each row of a client: a flat array of shape (n_samples,).
 
+    Methods are those of ``Rectangular``.
+
     Attributes
     ----------
     offsets : ndarray of int, shape (n_clients + 1,)
@@ -89,44 +91,35 @@ class OnOwnRows(NamedTuple):
     length: int
 
     def zeros(self) -> FloatArray:
-        """Zero vectors of all clients."""
         return np.zeros(int(self.offsets[-1]))
 
     def server_zeros(self) -> FloatArray:
-        """A zero vector of the server."""
         return np.zeros(self.length)
 
     def places(self, clients: IntArray) -> slice | IntArray:
-        """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
         group = as_slice(clients)
         if isinstance(group, slice):
             return slice(int(self.offsets[group.start]), int(self.offsets[group.stop]))
         return positions_of(self.offsets[clients], self.lengths(clients))
 
     def within(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
-        """Where the chosen ones' vectors are in an array of some clients' vectors."""
         return slice(None) if chosen.all() else np.repeat(chosen, self.lengths(clients))
 
     def lengths(self, clients: IntArray) -> IntArray:
-        """Lengths as compressors take them."""
         return self.offsets[clients + 1] - self.offsets[clients]
 
     @property
     def distinct_lengths(self) -> IntArray:
-        """The lengths that there are, increasing."""
         return np.unique(np.diff(self.offsets))
 
     def uniforms(self, seed: int, purpose: int, round_index: int, clients: IntArray) -> FloatArray:
-        """Uniform random numbers in [0, 1), one for each number of some clients' vectors."""
         lengths = self.lengths(clients)
         return _random.ragged_client_uniforms(seed, purpose, round_index, clients, lengths)
 
     def weighted(self, weights: FloatArray, clients: IntArray, vectors: FloatArray) -> FloatArray:
-        """What a group of clients adds to a weighted sum."""
         return np.repeat(weights, self.lengths(clients)) * vectors
 
     def total(self, clients: IntArray, parts: list[FloatArray]) -> FloatArray:
-        """Server's vector: the sum of what groups of these clients, in order, add to it."""
         if not parts:
             return self.server_zeros()
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -135,7 +128,6 @@ class OnOwnRows(NamedTuple):
         return sums
 
     def norms(self, vectors: FloatArray) -> FloatArray:
-        """Euclidean norm of each client's vector."""
         return np.sqrt(np.add.reduceat(vectors**2, self.offsets[:-1]))
 
 

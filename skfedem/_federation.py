@@ -203,8 +203,6 @@ def client_groups(offsets, n_rows, n_clients=MOST_CLIENTS):
         Positions in the sequence; together they cover it.
     """
     n = len(offsets) - 1
-    if 0 < n <= n_clients and offsets[-1] <= n_rows:
-        return [slice(0, n)]
     cuts = [0]
     while cuts[-1] < n:
         first = cuts[-1]

@@ -67,7 +67,8 @@ def warn(message, category):
         kept.append((message, category))
         return
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and _is_ours(frame):
+    ours = ("skfedem", "sklearn", "joblib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ours:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
@@ -86,7 +87,3 @@ def kept_back():
         yield advice
     finally:
         _KEPT.reset(token)
-
-
-def _is_ours(frame):
-    return frame.f_globals.get("__name__", "").partition(".")[0] in ("skfedem", "sklearn", "joblib")

@@ -23,13 +23,12 @@ def check_row_weights(X, sample_weight):
 
 def _weights_of_list(X, sample_weight):
     """Weights of the rows of a list of tables, stacked."""
-    if not isinstance(sample_weight, list | tuple) or len(sample_weight) != len(X):
-        got = f"a {type(sample_weight).__name__}"
-        if isinstance(sample_weight, list | tuple):
-            got = f"a {type(sample_weight).__name__} of {len(sample_weight)}"
+    is_list = isinstance(sample_weight, list | tuple)
+    if not is_list or len(sample_weight) != len(X):
+        length = f" of {len(sample_weight)}" if is_list else ""
         raise ValueError(
             f"Expected sample_weight to be a list with one array for each of the {len(X)} clients "
-            f"of X, got {got}. Give it the form of X."
+            f"of X, got a {type(sample_weight).__name__}{length}. Give it the form of X."
         )
     return np.concatenate(
         [
