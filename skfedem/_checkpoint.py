@@ -169,13 +169,10 @@ def _arrays_of(path):
             f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
             "resume_from to begin anew."
         )
-    if path.is_dir():
-        raise ValueError(
-            f"Expected a checkpoint to resume from at {path}, got a folder. Name the file in it."
-        )
     if not path.is_file():
         raise ValueError(
-            f"Expected a checkpoint to resume from at {path}, got a device or a pipe. Name a file."
+            f"Expected a checkpoint to resume from at {path}, got a folder, device or pipe. Name a "
+            "file."
         )
     with path.open("rb") as handle:
         start = handle.read(len(_ZIP))

@@ -973,9 +973,9 @@ def test_a_folder_that_does_not_exist_is_said_before_the_first_round(tmp_path):
 
 def test_a_folder_is_no_file(tmp_path):
     for folder in (tmp_path, ""):
-        with pytest.raises(ValueError, match="to be a file, got the folder .* Name a file in it"):
+        with pytest.raises(ValueError, match="to be a file, got the folder.* Name a file"):
             FederatedMatrixImputer(checkpoint=folder, max_iter=3).fit(matrices())
-    with pytest.raises(ValueError, match="got a folder. Name the file in it"):
+    with pytest.raises(ValueError, match="got a folder.* Name a file"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path)
     with pytest.raises(TypeError, match="Expected resume_from to be a path or None, got True"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=True)
@@ -984,11 +984,11 @@ def test_a_folder_is_no_file(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="pipes have no name in a folder on Windows")
 def test_a_pipe_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="a device or a pipe, which would be replaced. Name a"):
+    with pytest.raises(ValueError, match="to be a file, got .* pipe .*pipe.*Name a file"):
         FederatedMatrixImputer(checkpoint=tmp_path / "pipe", max_iter=3).fit(matrices())
     assert (tmp_path / "pipe").is_fifo()
     # Nor is one read, which would wait for ever.
-    with pytest.raises(ValueError, match="resume from at .*pipe, got a device or a pipe. Name a f"):
+    with pytest.raises(ValueError, match="resume from at .*pipe, got a .*pipe. Name a file"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path / "pipe")
 
 

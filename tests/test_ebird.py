@@ -552,7 +552,7 @@ def test_fields_that_cannot_be_read(tmp_path, change, message, chunk_rows):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows says that the permission is denied")
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(ValueError, match="Expected a file, got the folder .*Name the file in it"):
+    with pytest.raises(ValueError, match="Expected a file, .*the folder.*Name a file, ebd"):
         read_ebird(tmp_path)
 
 
@@ -562,7 +562,7 @@ def test_a_pipe_is_no_file(tmp_path):
     ebd, pipe = write_ebd(tmp_path, [seen("S1")]), tmp_path / "pipe"
     os.mkfifo(pipe)
     for paths in ([pipe], [ebd, pipe]):
-        with pytest.raises(ValueError, match="got the pipe or device .*pipe. Write what comes"):
+        with pytest.raises(ValueError, match="more than once, got .* device .*pipe"):
             read_ebird(*paths)
 
 

@@ -168,10 +168,6 @@ class EBirdFiles:
                 f"Expected a line with the names of the columns in {path}, got an empty file. Give "
                 "a file of the eBird Basic Dataset as it is shipped."
             ) from error
-        except IsADirectoryError as error:
-            raise ValueError(
-                f"Expected a file, got the folder {path}. Name the file in it, ebd_....txt."
-            ) from error
         except (ImportError, MemoryError):
             raise
         except Exception as error:
@@ -187,10 +183,11 @@ class EBirdFiles:
         """Names of all columns, and places of those that are read."""
         import pandas
 
-        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        given = os.path.expanduser(path)  # as pandas does
+        if os.path.exists(given) and not os.path.isfile(given):
             raise ValueError(
-                f"Expected a file, which is read more than once, got the pipe or device {path}. "
-                "Write what comes out of it to a file."
+                "Expected a file, which is read more than once, got the folder, pipe or device "
+                f"{path}. Name a file, ebd_....txt."
             )
         columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
         with self._readable(path):

@@ -169,14 +169,10 @@ def _check_path(path):
         raise ValueError(
             f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
         )
-    if os.path.isdir(Path(path)):
-        raise ValueError(
-            f"Expected checkpoint to be a file, got the folder {path!r}. Name a file in it."
-        )
     if os.path.exists(Path(path)) and not os.path.isfile(Path(path)):
         raise ValueError(
-            f"Expected checkpoint to be a file, got {path!r}, a device or a pipe, which would be "
-            "replaced. Name a file."
+            f"Expected checkpoint to be a file, got the folder, device or pipe {path!r}. Name a "
+            "file."
         )
     try:
         _checkpoint.try_out(path)
