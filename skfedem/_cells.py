@@ -15,13 +15,6 @@ def cell_codes(rows, columns, n_columns):
 
 
 def distinct_cells(rows, columns, n_columns):
-    """Distinct cells among some of a matrix, in row-major order.
-
-    Returns
-    -------
-    rows, columns : ndarray of int64, shape (n_distinct,)
-    positions : ndarray of int, shape (n_cells,)
-        Which of them each of the given cells is.
-    """
+    """Distinct cells among some, in row-major order, and which of them each given one is."""
     codes, positions = np.unique(cell_codes(rows, columns, n_columns), return_inverse=True)
     return *np.divmod(codes, n_columns), positions

@@ -47,18 +47,7 @@ class Triplets(NamedTuple):
 
 
 def split_cells(cells, held_out):
-    """Observations without the cells of a mask, and of these cells alone.
-
-    Parameters
-    ----------
-    cells : CellData
-        With its observations.
-    held_out : ndarray of bool, shape (n_cells,)
-
-    Returns
-    -------
-    training, test : Triplets
-    """
+    """Observations, as triplets, without the cells of a mask, and of these cells alone."""
     return _triplets(cells, ~held_out), _triplets(cells, held_out)
 
 

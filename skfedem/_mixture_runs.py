@@ -25,21 +25,10 @@ _ROUNDING = 1e-9
 
 
 def new_runs(settings, federation, given):
-    """Problem of runs that begin anew, in the units of these rows.
+    """Problem of runs that begin anew, in the units of these rows, and a function.
 
-    Parameters
-    ----------
-    settings : FederatedGaussianMixture
-        Its parameters.
-    federation : Federation
-    given : Given
-
-    Returns
-    -------
-    problem : Problem
-        Complete except for its seed.
-    start : callable
-        From the problem of a run, with its seed, to the run's ``Start``.
+    The problem has all but its seed. With a run's seed, the function makes of it the run's
+    ``Start``.
     """
     model, bits = standardise(settings, federation, given)
 
@@ -51,21 +40,9 @@ def new_runs(settings, federation, given):
 
 
 def next_run(settings, ids, federation, given, memory):
-    """Problem of a run that goes on where an earlier fit has ended, in that fit's units.
+    """Problem and function, as of ``new_runs``, of a run that goes on from an earlier fit.
 
-    Parameters
-    ----------
-    settings, federation, given
-        As for ``new_runs``.
-    ids : ndarray of shape (n_clients,)
-        Labels of the clients.
-    memory : Memory
-        Of the earlier fit.
-
-    Returns
-    -------
-    problem, start
-        As for ``new_runs``.
+    It is in the units of that fit, of which the memory is; ``ids`` are labels of the clients.
     """
     before, server = memory.model, memory.server
     check_distance_of_rows(before, given, federation, ids)
@@ -83,21 +60,8 @@ def next_run(settings, ids, federation, given, memory):
 def best_run(settings, problem, start, seeds, workers, resume_from, begin_start):
     """Run from a start for each seed, and return the run with the largest likelihood.
 
-    Parameters
-    ----------
-    settings : FederatedGaussianMixture
-        Its parameters.
-    problem, start
-        As for ``new_runs``.
-    seeds : list of int
-    workers : Workers
-    resume_from : path-like or None
-    begin_start : callable
-        Tells callbacks that the next start begins; the task of its rounds, or None.
-
-    Returns
-    -------
-    best : Run
+    ``begin_start`` tells callbacks that the next start begins, and gives the task of its rounds, or
+    None.
     """
     best = None
     for number, seed in enumerate(seeds):

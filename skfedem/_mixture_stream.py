@@ -214,22 +214,8 @@ def _in_new_domain(settings, given, memory):
 def read_call(settings, beginning, ids, workers):
     """Run the rounds of a call.
 
-    Parameters
-    ----------
-    settings : FederatedGaussianMixture
-        Its parameters.
-    beginning : Beginning
-    ids : ndarray of shape (n,)
-        Labels of the clients of the call.
-    workers : Workers
-
-    Returns
-    -------
-    memory : Memory
-        Known clients, then those that were new in this call.
-    history : dict of ndarray
-    unseen : list of float
-        Log-likelihoods of the rows of each round, under the parameters that had not seen them.
+    Returns the memory, of known clients and then of those that were new in this call, the history,
+    and log-likelihoods of the rows of each round, under the parameters that had not seen them.
     """
     problem, n_known = beginning.problem, len(beginning.memory.ids)
     memory, at = join(beginning.memory, ids, settings.client_weights)
@@ -245,19 +231,9 @@ def read_call(settings, beginning, ids, workers):
 
 
 def _appended(old, history, trace):
-    """History of a stream with the rounds of one more call.
+    """History of a stream, with ``weights`` for the trace, and with the rounds of one more call.
 
-    Parameters
-    ----------
-    old : dict of ndarray
-        With the columns of the history, and ``weights`` for the trace.
-    history : History
-    trace : list
-
-    Returns
-    -------
-    history : dict of ndarray
-        The log-likelihood of a round's rows is in the row of the parameters that had not seen them.
+    The log-likelihood of a round's rows is in the row of the parameters that had not seen them.
     """
     new = {**history.as_dict(), "weights": np.array(trace)}
     new["epoch"] += old["epoch"][-1]

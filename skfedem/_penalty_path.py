@@ -32,16 +32,6 @@ def largest_penalty(imputer, cells):
 
     The residuals are those of the effects alone, summed over the clients, who each send theirs once
     and uncompressed.
-
-    Parameters
-    ----------
-    imputer : FederatedMatrixImputer
-        Its ``family``, ``effects``, ``effects_penalty`` and ``client_weights`` are read.
-    cells : CellData
-
-    Returns
-    -------
-    penalty : float
     """
     federation = cell_federation(cells, imputer.client_weights)
     base_measures = cells.log_base_measure[cells.observers]

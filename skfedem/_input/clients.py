@@ -193,13 +193,7 @@ def _as_floats(table):
 def check_columns(estimator, X, shapes):
     """Take the features of the first client, and raise if another client's are not the same.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Gets ``n_features_in_`` and ``feature_names_in_``.
-    X : list of tables
-    shapes : list of tuple
-        Shape of each table.
+    The estimator gets them. ``shapes`` are those of the tables of the list X.
     """
     if not shapes[0][1]:
         raise ValueError(

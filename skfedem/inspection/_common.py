@@ -158,18 +158,8 @@ def check_options(name, options):
 def with_options(style, options, artist):
     """Our style of an artist, overruled by the user's options under any of their names.
 
-    Parameters
-    ----------
-    style : dict
-        Under the full names of the options.
-    options : dict
-        Under these names or their aliases, such as lw for linewidth.
-    artist : type
-        matplotlib's class of what is drawn, which knows the aliases.
-
-    Returns
-    -------
-    options : dict
+    The artist, matplotlib's class of what is drawn, knows aliases such as lw for linewidth; the
+    style has full names.
     """
     from matplotlib.cbook import normalize_kwargs
 

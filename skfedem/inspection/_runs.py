@@ -124,21 +124,9 @@ def positions(history, x):
 
 
 def evaluated(history, x, y, *, log_x=False):
-    """Points of a series where it was evaluated.
+    """Positions, not decreasing, at which a series was evaluated, and its values there.
 
-    Parameters
-    ----------
-    history : dict of ndarray
-    x : {"round", "epoch", "bits"}
-    y : str
-    log_x : bool, default=False
-        Whether to leave out points at position 0.
-
-    Returns
-    -------
-    at : ndarray of shape (n_points,)
-        Not decreasing.
-    values : ndarray of shape (n_points, n_components)
+    Values are of shape (n_points, n_components). A logarithmic x axis leaves position 0 out.
     """
     at, values = positions(history, x), np.asarray(history[y], dtype=np.float64)
     if values.ndim == 1:

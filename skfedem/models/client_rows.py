@@ -6,18 +6,9 @@ import numpy as np
 
 
 def multiplied_by_client(matrices, columns, lengths):
-    """Each client's columns multiplied by its own matrix, or all columns by the only matrix.
+    """Each client's columns (m, n_rows) times its own matrix (n, m), or all times the only one.
 
-    Parameters
-    ----------
-    matrices : ndarray of shape (n_clients, n, m) or (1, n, m)
-    columns : ndarray of shape (m, n_rows)
-        Client after client.
-    lengths : ndarray of int, shape (n_clients,)
-
-    Returns
-    -------
-    products : ndarray of shape (n, n_rows)
+    Columns are client after client, and so are the products, shape (n, n_rows).
     """
     if len(matrices) == 1:
         return matrices[0] @ columns

@@ -79,23 +79,9 @@ def in_domain(model, statistics):
 def brought_into_domain(model, statistics, parameters):
     """Statistics like these, or those of the parameters, in the domain of T.
 
-    Parameters
-    ----------
-    model : GaussianMixtureModel
-        With another regularisation than made the parameters, or without their known covariance.
-    statistics : ndarray of shape (n_statistics,)
-        Of components with mass.
-    parameters : Parameters
-        What they were taken for.
-
-    Returns
-    -------
-    statistics : ndarray of shape (n_statistics,)
-
-    Raises
-    ------
-    ValueError
-        If none are in the domain: without regularisation, features have to vary.
+    The model has another regularisation than made the parameters, or is without their known
+    covariance. Components have mass. ValueError if no statistics are in the domain: without
+    regularisation, features have to vary.
     """
     if model.covariance_type != "tied":
         return model.statistics_of(parameters)
@@ -112,20 +98,11 @@ def brought_into_domain(model, statistics, parameters):
 
 
 def keeps(model, proposal, statistics, share, step_size):
-    """Whether a step keeps more than a share of each component's mass and scatter.
+    """Whether a step to a proposal keeps more than a share of each component's mass and scatter.
 
     Mass and scatter of a component are concave in the statistic, so that a step of size γ towards
     the statistic of any data keeps at least a share 1 - γ of both. If it keeps far less, noise has
     moved the statistic further than any data could.
-
-    Parameters
-    ----------
-    model : GaussianMixtureModel
-    proposal, statistics : ndarray of shape (n_statistics,)
-        Where the step leads, and where it came from.
-    share : float in [0, 1)
-    step_size : float
-        γ of the step.
     """
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
     # An exact round leaves a component that died with 0, or with rounding of either sign.

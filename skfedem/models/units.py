@@ -226,19 +226,10 @@ def _whitening(second_moment, least):
 
 
 def _spanning(axes):
-    """Features whose projections on the span of orthonormal axes are a basis of it.
+    """Features whose projections on the span of orthonormal axes are a basis of it, increasing.
 
     The next one is the first whose projection is long beside the longest, without its parts along
-    those before it.
-
-    Parameters
-    ----------
-    axes : ndarray of shape (n_features, n_axes)
-
-    Returns
-    -------
-    chosen : list of int
-        Increasing; as many as there are axes.
+    those before it. The axes are columns, and there are as many features as axes.
     """
     chosen, left = [], axes.copy()
     for _ in range(axes.shape[1]):
@@ -254,19 +245,8 @@ def with_new_axes(units, second_moment, covariance_type):
     """Units in which the axes along which other rows vary count as well.
 
     Statistics are 0 along axes that did not count before, whatever the directions and the scale of
-    these axes; so both can now be taken from the rows.
-
-    Parameters
-    ----------
-    units : Units
-    second_moment : ndarray of shape (n_features, n_features) or (n_features,)
-        Second moment of these rows about the units' centre, as for ``standard_units``.
-    covariance_type : {"full", "tied", "diag", "spherical"}
-
-    Returns
-    -------
-    units : Units
-        The same where no axis is new.
+    these axes; so both can now be taken from the second moment of the rows, which is about the
+    units' centre, as for ``standard_units``. Where no axis is new, the units are the same.
     """
     center, scale, rotation, varies = units
     fixed = ~varies

@@ -13,11 +13,7 @@ from .._parameters import unfitted
 def read_clients(estimator, X, clients, *, allow_nan=False):
     """Validate what ``fit`` is given, without touching the estimator.
 
-    Returns
-    -------
-    federation : Federation
-    seen : dict
-        Fitted attributes that describe the clients and their features, for ``store``.
+    Returns the federation, and fitted attributes that describe clients and features, for ``store``.
     """
     checked = unfitted(estimator)
     data = check_clients(checked, X, clients, allow_nan=allow_nan)

@@ -81,16 +81,8 @@ class Wording(NamedTuple):
 def warn_outcome(estimator, result, schedule, wording, *, is_worse):
     """Warn of interruption, of steps still shortened at the end or cut by much, of no convergence.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Its ``tol``, ``max_iter``, ``max_epochs`` and ``step_size``.
-    result : Run
-    schedule : callable
-        Step size of a round.
-    wording : Wording
-    is_worse : bool
-        Whether the fit ended worse than it began, and more rounds would not help.
+    ``schedule`` is the step size of a round. ``is_worse`` is a fit that ended worse than it began:
+    more rounds would not help.
     """
     n_rounds = len(result.history["round"]) - 1
     if result.stopped_by == "callback":
