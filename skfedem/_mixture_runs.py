@@ -25,10 +25,9 @@ _ROUNDING = 1e-9
 
 
 def new_runs(settings, federation, given):
-    """Problem of runs that begin anew, in the units of these rows, and a function.
+    """Problem of runs that begin anew, in the units of these rows, and where they begin.
 
-    The problem has all but its seed. With a run's seed, the function makes of it the run's
-    ``Start``.
+    The latter is a function that makes a ``Start`` of the problem, once that has a run's seed.
     """
     model, bits = standardise(settings, federation, given)
 
@@ -40,10 +39,7 @@ def new_runs(settings, federation, given):
 
 
 def next_run(settings, ids, federation, given, memory):
-    """Problem and function, as of ``new_runs``, of a run that goes on from an earlier fit.
-
-    It is in the units of that fit, of which the memory is; ``ids`` are labels of the clients.
-    """
+    """As ``new_runs``, of a run that goes on where an earlier fit ended, in that fit's units."""
     before, server = memory.model, memory.server
     check_distance_of_rows(before, given, federation, ids)
     model, bits = standardised_again(settings, before, federation, given)

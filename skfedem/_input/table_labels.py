@@ -55,14 +55,8 @@ def check_same_labels(X, rows):
                     f"client {k}. Give all clients DataFrames with the same labels, in one order, "
                     f"or none{or_else}."
                 )
-            difference = unlike(want, got)
-            if difference is None:
-                continue
-            place, old, new = difference
-            raise ValueError(
-                f"Expected the {axis} labels of client 0 for every client, in that order: {old} "
-                f"for {axis} {place}, got {new} for client {k}. Reindex it{or_else}."
-            )
+            of_whom, whose = "client 0 for every client", f" for client {k}"
+            check_labels(axis, want, got, f"Reindex it{or_else}", of_whom, whose)
 
 
 def _kind_of_labels(axis, labels, table):
@@ -72,28 +66,19 @@ def _kind_of_labels(axis, labels, table):
     return f"the {axis} labels 0, 1, 2, ..." if is_frame(table) else f"no {axis} labels"
 
 
-def unlike(want, got):
-    """Position of the first labels that differ, and both for a message; None if none do.
+def check_labels(axis, want, got, what_to_do, of_whom="the fit", whose=""):
+    """Raise for rows or columns that are labelled otherwise than those of the fit, or of others.
 
     A table without labels is taken to agree with any other.
     """
     if want is None or got is None or (hasattr(want, "equals") and want.equals(got)):
-        return None
+        return
     for place, (one, other) in enumerate(zip(want, got, strict=True)):
         if _differ(one, other):
-            return place, label_text(one), label_text(other)
-    return None
-
-
-def check_labels(axis, want, got, what_to_do):
-    """Raise for rows or columns that are labelled otherwise than in the fit."""
-    difference = unlike(want, got)
-    if difference is not None:
-        place, old, new = difference
-        raise ValueError(
-            f"Expected the {axis} labels of the fit, in that order: {old} for {axis} {place}, got "
-            f"{new}. {what_to_do}."
-        )
+            raise ValueError(
+                f"Expected the {axis} labels of {of_whom}, in that order: {label_text(one)} for "
+                f"{axis} {place}, got {label_text(other)}{whose}. {what_to_do}."
+            )
 
 
 def _differ(one, other):

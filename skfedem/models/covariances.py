@@ -82,8 +82,3 @@ def packed(d):
 def unpack(triangles, d):
     """Symmetric (n, d, d) matrices from their upper triangles, row by row."""
     return triangles.take(packed(d), axis=1)
-
-
-def scale_components(covariances, mass):
-    """Each component's covariance times its mass."""
-    return covariances * mass.reshape(-1, *[1] * (covariances.ndim - 1))

@@ -13,7 +13,7 @@ from scipy.linalg import eigh
 
 from ._base import Step
 from .component_units import RAREST
-from .covariances import COLLAPSED, cholesky, scale_components
+from .covariances import COLLAPSED, cholesky
 from .units import ROUNDING
 
 # A step of γ towards statistics that data could have keeps at least 1 - γ of each component's mass
@@ -133,4 +133,6 @@ def _scatter_to_keep(model, statistics):
     """
     mass, means, second = model.split(statistics)
     scatter = model.scatter(mass, means, second) + 0.5 * model.regularization(means)
-    return scatter if model.covariance_type == "tied" else scale_components(scatter, mass)
+    if model.covariance_type == "tied":
+        return scatter
+    return scatter * mass.reshape(-1, *[1] * (scatter.ndim - 1))
