@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -176,22 +176,11 @@ def make_fedem_mixture(
     array([[1. , 0.5],
            [0.5, 1. ]])
     """
-    mixture = _Mixture(
-        weights=np.array([0.4, 0.6]),
-        means=np.array([[-1.5, -1.0], [1.5, 1.0]]),
-        covariances=np.array([[1.0, 0.5], [0.5, 1.0]]),
-        covariance_type="tied",
-    )
+    weights, means = np.array([0.4, 0.6]), np.array([[-1.5, -1.0], [1.5, 1.0]])
+    mixture = weights, means, np.array([[1.0, 0.5], [0.5, 1.0]]), "tied"
     _check_sizes(n_clients, 2, heterogeneity)
     rng = random_numbers(random_state)
     return _simulate(n_clients, n_samples, mixture, heterogeneity, rng)
-
-
-class _Mixture(NamedTuple):
-    weights: np.ndarray
-    means: np.ndarray
-    covariances: np.ndarray
-    covariance_type: str
 
 
 def _check_sizes(n_clients, n_components, heterogeneity):
@@ -217,7 +206,7 @@ def _draw_mixture(n_features, n_components, covariance_type, separation, weights
         weights = weights / weights.sum()
     means = _draw_means(n_components, n_features, separation, rng)
     covariances = _draw_covariances(covariance_type, n_components, n_features, rng)
-    return _Mixture(weights, means, covariances, covariance_type)
+    return weights, means, covariances, covariance_type
 
 
 def _draw_means(n_components, n_features, separation, rng):
