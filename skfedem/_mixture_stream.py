@@ -6,7 +6,6 @@ any stream, ``solvers._stream``. ``settings`` is the estimator, for its paramete
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from .models.mixture_start import (
     with_axes_of,
     with_parameters,
 )
-from .models.mixture_stream import with_variance_along_new_axes
+from .models.mixture_stream import for_stream, with_variance_along_new_axes
 from .solvers import fedem
 from .solvers._base import Problem
 from .solvers._loop import Options, run
@@ -75,7 +74,9 @@ def first_call(settings, ids, federation, given, workers):
     problem = _problem_of_call(settings, model, federation, seeds[0])
     start = _best_start(settings, problem._replace(seed=seed_of_fits), given, seeds, workers)
     start = start.after(bits, bits)
-    problem = problem._replace(model=replace(model, in_stream=True), batch_size=None)
+    model, statistics = for_stream(model, start.statistics)
+    start = start._replace(statistics=statistics)
+    problem = problem._replace(model=model, batch_size=None)
     # Fields at the start would soon be out of date, and stay so for clients that do not come back.
     first = initialise(fedem, problem, start, workers, control_init="zeros", watched=True)
     history = {**first.history.as_dict(), "weights": np.array(first.trace)}
@@ -165,21 +166,19 @@ def next_call(settings, ids, federation, given, memory, history):
     memory = _in_new_domain(settings, given, memory)
     model, bits = with_axes_of(memory.model, federation)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
-    model = replace(model, in_stream=True)
+    model, statistics = for_stream(model, memory.server.statistics)
     (seed,) = seeds_of_runs(settings.random_state, 1)
     problem = _problem_of_call(settings, model, federation, seed)
-    server, average, units_before = memory.server, memory.average, memory.model.units
+    server, average = memory.server._replace(statistics=statistics), memory.average
+    units_before = memory.model.units
     if model.units is not units_before:
         n_expected = problem.participation * federation.n_samples  # to be read, as the others were
         share = n_expected / (memory.n_samples + n_expected)
-        statistics = with_variance_along_new_axes(model, server.statistics, units_before, share)
+        statistics = with_variance_along_new_axes(model, statistics, units_before, share)
         parameters = model.maximization(statistics)
         server = server._replace(statistics=statistics, parameters=parameters, has_field=True)
         if average is not None:
-            mean = with_variance_along_new_axes(model, average.statistics, units_before, share)
-            average = average._replace(statistics=mean)
-    if average is not None:
-        average = average._replace(model=model.averaged(average.model, rate=0.0))
+            average = with_variance_along_new_axes(model, average, units_before, share)
     memory = memory._replace(model=model, server=server, average=average)
     if not of_stream(memory):
         # A stream begins with V_i = 0: it would take tens of calls to forget those of a fit, which
@@ -202,12 +201,8 @@ def _in_new_domain(settings, given, memory):
     if not in_domain(model, server.statistics):
         statistics = brought_into_domain(model, server.statistics, server.parameters)
         server = server._replace(statistics=statistics)
-    if average is not None:
-        of_average = model.averaged(average.model, rate=0.0)
-        if not in_domain(of_average, average.statistics):
-            parameters = average.model.maximization(average.statistics)
-            statistics = brought_into_domain(of_average, average.statistics, parameters)
-            average = average._replace(statistics=statistics)
+    if average is not None and not in_domain(model, average):
+        average = brought_into_domain(model, average, memory.model.maximization(average))
     return memory._replace(server=server, average=average)
 
 

@@ -243,15 +243,17 @@ class Model(ABC):
     ) -> int:
         """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
 
-    def with_batch_constants(
+    def stream_field(
         self,
         federation: Federation,
         parameters: Parameters,
         statistics: Any,
         field: FloatArray,
         step_size: float,
-    ) -> tuple[Model, Parameters, int]:
-        """Model that knows of a batch what the server is told only once of rows that do not change.
+    ) -> tuple[FloatArray, Parameters, int]:
+        """Field of a stream's round, in which the server is told anew what a fit tells only once.
+
+        What T needs beside Ŝ is then appended to it, and its own field, uncompressed, to H.
 
         Parameters
         ----------
@@ -268,22 +270,14 @@ class Model(ABC):
 
         Returns
         -------
-        model : Model
-            Model that knows both; by default the model itself, which needs nothing.
+        field : ndarray
+            By default H alone.
         parameters : NamedTuple
             The given ones, for ``criterion_value`` on the batch alone.
         n_numbers : int
             How many numbers each client sent for this, and gets back as the result.
         """
-        return self, parameters, 0
-
-    def after_step(self, step_size: float) -> Model:
-        """Model after a step of γ from the constants that it had towards those of the batch."""
-        return self
-
-    def averaged(self, average: Model, rate: float) -> Model:
-        """Return the model with an average's constants, moved by the share ``rate`` to its own."""
-        return self
+        return field, parameters, 0
 
     def message_units(self, parameters: Parameters) -> Any:
         """Units for compression, in which the noise of rows should be alike in all directions.
@@ -308,10 +302,6 @@ class Model(ABC):
     @abstractmethod
     def trace(self, parameters: Parameters) -> NDArray[Any]:
         """What the history keeps of the parameters after each round, an array."""
-
-    def trace_at(self, statistics: Any) -> NDArray[Any]:
-        """Return ``trace`` at T(s); it may be cheaper than T."""
-        return self.trace(self.maximization(statistics))
 
 
 class RowModel(Model):
@@ -361,8 +351,8 @@ class RowModel(Model):
         return Rectangular(federation.n_clients, self.n_statistics)
 
     def reference(self, statistics: FloatArray) -> FloatArray:
-        """Ŝ: h_i(s) = s̄_i(T(s)) - s."""
-        return statistics
+        """Ŝ without what a stream appends: h_i(s) = s̄_i(T(s)) - s."""
+        return statistics[: self.n_statistics]
 
     def all_rows(self, federation: Federation, natural: Any, clients: IntArray) -> Estimate:
         """s̄_i(θ): mean over all rows of each client."""
@@ -395,7 +385,8 @@ class RowModel(Model):
         return np.broadcast_to(natural, (len(clients), self.n_statistics))
 
     def field_sq_norm(self, statistics: Any, field: FloatArray) -> float:
-        """Squared Euclidean norm of a field, infinite if no double holds it."""
+        """Squared Euclidean norm of H, infinite if no double holds it."""
+        field = field[: self.n_statistics]
         return float(blas.ddot(field, field))  # without NumPy's warnings of an overflow
 
     def change(self, now: float, before: float) -> float:

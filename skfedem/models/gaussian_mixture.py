@@ -21,7 +21,7 @@ rows together have unit second moments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
@@ -42,7 +42,7 @@ from .covariances import (
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
 from .mixture_parameters import Parameters, squared_scale
-from .mixture_stream import with_batch_moment, with_vanishing_ones_frozen
+from .mixture_stream import field_with_moment, with_vanishing_ones_frozen
 from .units import ROUNDING, Units
 
 COVARIANCE_TYPES = get_args(CovarianceType)
@@ -83,14 +83,13 @@ class GaussianMixtureModel(RowModel):
     reg_covar : float
         Added to every variance, in the rows' units squared.
     second_moment : ndarray of shape (n_features, n_features), default=None
-        Σ_i w_i mean of y yᵀ over client i's rows, in standard units; for ``"tied"``.
+        Σ_i w_i mean of y yᵀ over client i's rows, in standard units; for ``"tied"``, except in a
+        stream.
     fixed_covariance : ndarray of shape (n_features, n_features), default=None
         A known shared covariance in standard units; with ``"tied"`` only.
-    batch_moment : ndarray of shape (n_features, n_features), default=None
-        Second moment of a batch of a stream. The server's second moment moves towards it with Ŝ.
     in_stream : bool, default=False
         Whether rounds are those of a stream. In each of them clients of a "tied" mixture tell their
-        second moment anew, unless the covariance is known.
+        second moment anew, unless the covariance is known; it follows the components in Ŝ.
     is_wide : bool, default=False
         Whether products of features are summed without being written out, see ``wide_rows``.
     """
@@ -101,7 +100,6 @@ class GaussianMixtureModel(RowModel):
     reg_covar: float = 0.0
     second_moment: np.ndarray | None = None
     fixed_covariance: np.ndarray | None = None
-    batch_moment: np.ndarray | None = None
     in_stream: bool = False
     is_wide: bool = False
 
@@ -124,7 +122,13 @@ class GaussianMixtureModel(RowModel):
 
     def table(self, statistics):
         """View of a statistic with a row for each component: its mass first, then its sums."""
-        return statistics.reshape(self.n_components, self.n_functions)
+        return statistics[: self.n_statistics].reshape(self.n_components, self.n_functions)
+
+    def moment(self, statistics):
+        """Second moment of all rows, for "tied": as told once, or in a stream as kept with Ŝ."""
+        if not self.in_stream:
+            return self.second_moment
+        return statistics[self.n_statistics :].reshape(self.n_features, self.n_features)
 
     @property
     def block_rows(self):
@@ -310,13 +314,14 @@ class GaussianMixtureModel(RowModel):
         return self._products.segment_products(one, features, np.ones(1, dtype=np.intp))[0]
 
     def split(self, statistics):
-        """Mass, means and second moments about the centre of each component."""
+        """Mass, means and second moments about the centre of each component; of all, if "tied"."""
         d = self.n_features
         table = self.table(statistics)
         mass = np.maximum(table[:, 0], _EMPTY)
         moments = table[:, 1:] / mass[:, None]
         moments[table[:, 0] <= ROUNDING] = 0.0
-        return mass, moments[:, :d], moments[:, d:]
+        is_tied = self.covariance_type == "tied"
+        return mass, moments[:, :d], self.moment(statistics) if is_tied else moments[:, d:]
 
     def scatter(self, mass, means, second):
         """Covariances without regularisation, of scikit-learn's shape."""
@@ -324,7 +329,7 @@ class GaussianMixtureModel(RowModel):
         if self.covariance_type == "full":
             return unpack(second, d) - means[:, :, None] * means[:, None, :]
         if self.covariance_type == "tied":
-            return self.second_moment - (mass[:, None] * means).T @ means
+            return second - (mass[:, None] * means).T @ means
         if self.covariance_type == "diag":
             return second - means**2
         return (second[:, 0] - (means**2).sum(axis=1)) / d
@@ -375,25 +380,11 @@ class GaussianMixtureModel(RowModel):
         """Mean log-likelihood per row in the rows' own units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def with_batch_constants(self, federation, parameters, statistics, field, step_size):
-        """Second moment of a batch's rows, for "tied" covariances."""
-        if self.second_moment is None:
-            return self, parameters, 0
-        return with_batch_moment(self, federation, parameters, statistics, field, step_size)
-
-    def after_step(self, step_size):
-        """Model whose second moment took the same step as Ŝ: a variance is computed from both."""
-        if self.batch_moment is None:
-            return self
-        second = self.second_moment + step_size * (self.batch_moment - self.second_moment)
-        return replace(self, second_moment=second, batch_moment=None)
-
-    def averaged(self, average, rate):
-        """Model with an average second moment: a variance is computed from it and Ŝ's average."""
-        if self.second_moment is None:
-            return self
-        before = average.second_moment
-        return replace(self, second_moment=before + rate * (self.second_moment - before))
+    def stream_field(self, federation, parameters, statistics, field, step_size):
+        """H, followed by the field of the rows' second moment where covariances are "tied"."""
+        if self.covariance_type != "tied":
+            return field, parameters, 0
+        return field_with_moment(self, federation, parameters, statistics, field, step_size)
 
     def message_units(self, parameters):
         """Units of the components."""
@@ -421,8 +412,3 @@ class GaussianMixtureModel(RowModel):
     def trace(self, parameters):
         """Component weights."""
         return parameters.weights
-
-    def trace_at(self, statistics):
-        """Component weights."""
-        mass, _, _ = self.split(statistics)
-        return mass / mass.sum()

@@ -39,12 +39,12 @@ def safeguarded_step(model, statistics, field, step_size):
     calm_share = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
     if calm_share > share:
         whole = statistics + step_size * field
-        if keeps(model, whole, statistics, calm_share, step_size):
+        if keeps(model, whole, statistics, calm_share):
             return Step(whole, field_sq_norm, 0, step_size)
         frozen = _with_rare_ones_frozen(model, whole, statistics)
-        noisy = not keeps(model, frozen, statistics, calm_share, step_size)
+        noisy = not keeps(model, frozen, statistics, calm_share)
     for proposal, halvings, taken in _proposals(model, statistics, field, step_size):
-        if keeps(model, proposal, statistics, share, taken):
+        if keeps(model, proposal, statistics, share):
             return Step(proposal, field_sq_norm, halvings, taken, noisy)
     return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
 
@@ -64,8 +64,14 @@ def _with_rare_ones_frozen(model, proposal, statistics):
     The field of such a component is little but noise, and the other components need not wait for
     one that died.
     """
-    table, table_before = model.table(proposal), model.table(statistics)
-    return np.where(table_before[:, :1] < RAREST, table_before, table).ravel()
+    return with_some_frozen(model, proposal, statistics, model.table(statistics)[:, 0] < RAREST)
+
+
+def with_some_frozen(model, proposal, statistics, frozen):
+    """The proposal, except that the statistics of some components stay as they were."""
+    kept = proposal.copy()
+    model.table(kept)[frozen] = model.table(statistics)[frozen]
+    return kept
 
 
 def in_domain(model, statistics):
@@ -86,18 +92,18 @@ def brought_into_domain(model, statistics, parameters):
     if model.covariance_type != "tied":
         return model.statistics_of(parameters)
     # Means are drawn towards the centre of all rows until they leave a share of the second moment.
-    mass, means, _ = model.split(statistics)
-    moment = model.second_moment + 0.5 * model.regularization(means)
+    mass, means, second = model.split(statistics)
+    moment = second + 0.5 * model.regularization(means)
     if cholesky(moment) is None:
         raise ValueError(COLLAPSED)
     between = (mass[:, None] * means).T @ means
     largest = eigh(between, moment, eigvals_only=True)[-1]
-    table = model.table(statistics).copy()
-    table[:, 1:] *= np.sqrt(_MOST_BETWEEN / largest)
-    return table.ravel()
+    drawn = statistics.copy()
+    model.table(drawn)[:, 1:] *= np.sqrt(_MOST_BETWEEN / largest)
+    return drawn
 
 
-def keeps(model, proposal, statistics, share, step_size):
+def keeps(model, proposal, statistics, share):
     """Whether a step to a proposal keeps more than a share of each component's mass and scatter.
 
     Mass and scatter of a component are concave in the statistic, so that a step of size γ towards
@@ -115,8 +121,7 @@ def keeps(model, proposal, statistics, share, step_size):
     scatter_before = _scatter_to_keep(model, statistics)
     if is_known and not _is_positive(model, scatter_before):
         return True  # given means may lie where no rows are
-    scatter = _scatter_to_keep(model.after_step(step_size), proposal)
-    return _is_positive(model, scatter - share * scatter_before)
+    return _is_positive(model, _scatter_to_keep(model, proposal) - share * scatter_before)
 
 
 def _is_positive(model, scatter):

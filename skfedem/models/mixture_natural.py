@@ -52,7 +52,9 @@ def _of_matrices(model, means, whitening):
         squares = precisions[:, *upper(d)]
         return linear, squares, quadratic, log_height, 0.0
     # The height is in ψ: in φ, it would be multiplied by the sum of the masses, which noise moves.
-    log_partition = 0.5 * float((precisions * model.second_moment).sum()) - float(log_height)
+    log_partition = -float(log_height)
+    if model.second_moment is not None:  # a stream knows that of each batch
+        log_partition += 0.5 * float((precisions * model.second_moment).sum())
     no_squares = np.empty((model.n_components, 0))
     return linear, no_squares, quadratic, 0.0, log_partition
 

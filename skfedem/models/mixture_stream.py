@@ -1,4 +1,4 @@
-"""What is special in a stream, whose rows come and go: constants, and components without rows."""
+"""What is special in a stream, whose rows come and go: moments, and components without rows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ import numpy as np
 
 from .component_units import RAREST
 from .covariances import upper
-from .mixture_domain import keeps
+from .mixture_domain import keeps, with_some_frozen
 from .units import n_moments, second_moment
 
 
-def with_batch_moment(model, federation, parameters, statistics, field, step_size):
-    """Model that knows the second moment of a batch's rows, as ``Model.with_batch_constants``.
+def for_stream(model, statistics):
+    """Model of a stream, and Ŝ followed by the second moment of rows where that is "tied"'s."""
+    if model.in_stream:
+        return model, statistics
+    if model.covariance_type == "tied":
+        statistics = np.append(statistics, model.second_moment)
+    return replace(model, in_stream=True, second_moment=None), statistics
+
+
+def field_with_moment(model, federation, parameters, statistics, field, step_size):
+    """H and the field of the second moment of the rows, as ``Model.stream_field``.
 
     Clients send their scatter about the broadcast means. The server adds the second moment of the
     means from its own estimate, errors included: in the covariance, which is the difference of the
@@ -26,12 +35,13 @@ def with_batch_moment(model, federation, parameters, statistics, field, step_siz
     sent = model.all_rows(federation, parameters.natural, clients).statistics
     sent = weights @ sent / weights.sum()
     # Of a component that is frozen, the second moment has to keep what the means take from it.
-    vanishes = _vanishes(model, statistics + step_size * field, statistics)
-    field = np.where(vanishes, 0.0, model.table(field)).ravel()
-    moment = batch + _between(model, parameters.means, statistics + field - sent)
+    before = model.reference(statistics)
+    vanishes = _vanishes(model, before + step_size * field, before)
+    moved = with_some_frozen(model, before + field, before, vanishes)
+    moment = batch + _between(model, parameters.means, moved - sent)
     # Beside a known covariance the log-likelihood alone needs it, and evaluations are not sent.
     n_numbers = n_moments(model.n_features, True) if model.covariance_is_rest else 0
-    return replace(model, batch_moment=moment), alone, n_numbers
+    return np.append(field, moment - model.moment(statistics)), alone, n_numbers
 
 
 def _between(model, means, statistics):
@@ -68,13 +78,13 @@ def with_vanishing_ones_frozen(model, step, statistics):
     covariance has become too small for means so far away.
     """
     vanishes = _vanishes(model, step.statistics, statistics)
-    kept = np.where(vanishes, model.table(statistics), model.table(step.statistics)).ravel()
-    if not vanishes.any() or not keeps(model, kept, statistics, 0.0, step.step_taken):
+    kept = with_some_frozen(model, step.statistics, statistics, vanishes)
+    if not vanishes.any() or not keeps(model, kept, statistics, 0.0):
         return step
     return step._replace(statistics=kept)
 
 
 def _vanishes(model, proposal, statistics):
-    """Whether each component would lose the rest of its mass, shape (n_components, 1)."""
-    mass, mass_before = model.table(proposal)[:, :1], model.table(statistics)[:, :1]
+    """Whether each component would lose the rest of its mass."""
+    mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
     return mass < np.minimum(mass_before, RAREST)

@@ -266,7 +266,11 @@ def after_short_step(problem: Problem, server: ServerState) -> ServerState:
 
 
 def server_half(
-    problem: Problem, server: ServerState, received: Received, step_size: float
+    problem: Problem,
+    server: ServerState,
+    received: Received,
+    step_size: float,
+    field: FloatArray | None = None,
 ) -> tuple[ServerState, RoundInfo]:
     """Server's half of a round: H, Ŝ, V, T(Ŝ) (lines 14-17 of Algorithm 1, 13-16 of Algorithm 2).
 
@@ -278,6 +282,8 @@ def server_half(
         Σ over the active clients of w_i Quant(Δ_i).
     step_size : float
         γ.
+    field : ndarray, default=None
+        H, with what a stream appends to it; None for H alone.
 
     Returns
     -------
@@ -285,7 +291,8 @@ def server_half(
     info : RoundInfo
     """
     model = problem.model
-    field = mean_field(problem, server, received)
+    if field is None:
+        field = mean_field(problem, server, received)
     if step_size == 0:  # Ŝ rests, and V learns
         step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
     else:
@@ -293,7 +300,7 @@ def server_half(
     after = server._replace(
         round_index=server.round_index + 1,
         statistics=step.statistics,
-        parameters=model.after_step(step.step_taken).maximization(step.statistics),
+        parameters=model.maximization(step.statistics),
         control=server.control + problem.control_step * received.message_sum,
         step_limit=_limit_after(problem, server.step_limit, step_size, step),
         has_field=True,

@@ -28,13 +28,6 @@ class Setting(NamedTuple):
     batch_size: int | None
 
 
-class Average(NamedTuple):
-    """What a stream estimates: an average of Ŝ, and a model whose constants are averaged alike."""
-
-    model: Model
-    statistics: Any
-
-
 class Memory(NamedTuple):
     """What server and clients keep after a run.
 
@@ -63,8 +56,8 @@ class Memory(NamedTuple):
         Of the last rounds, where they were exact and the last was evaluated.
     row_weight : float, default=1.0
         Of each row of a fit, where all had the same: ``totals`` do without it.
-    average : Average or None
-        Of the rounds of a stream with automatic steps, if there were any.
+    average : ndarray or None
+        Of Ŝ in the rounds of a stream with automatic steps, if there were any.
     """
 
     ids: np.ndarray
@@ -79,7 +72,7 @@ class Memory(NamedTuple):
     setting: Setting
     gains: Gains | None = None
     row_weight: float = 1.0
-    average: Average | None = None
+    average: Any = None
 
 
 class Kept(NamedTuple):
@@ -143,10 +136,9 @@ def at_estimate(memory):
     """Memory whose Ŝ is what a stream estimates, to be read, or for a fit to begin with."""
     if memory.average is None:
         return memory
-    model, statistics = memory.average
-    parameters = model.maximization(statistics)
-    server = memory.server._replace(statistics=statistics, parameters=parameters)
-    return memory._replace(model=model, server=server, average=None)
+    parameters = memory.model.maximization(memory.average)
+    server = memory.server._replace(statistics=memory.average, parameters=parameters)
+    return memory._replace(server=server, average=None)
 
 
 def _setting(problem, kind):

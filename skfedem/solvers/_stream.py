@@ -24,7 +24,7 @@ from . import fedem
 from ._base import mean_field, server_half
 from ._evaluation import evaluation_columns
 from ._loop import active_clients, client_round
-from ._memory import Average, at_estimate, in_setting
+from ._memory import at_estimate, in_setting
 from .step_size import averaging_rate, stream_step_size
 
 
@@ -109,16 +109,9 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         n_read += int(batch.lengths_of(active).sum())
         memory = memory._replace(n_samples=n_before + n_read)
         history.append(epoch=n_read / federation.n_samples, **row)
-        trace.append(_trace(memory))
+        trace.append(memory.model.trace(at_estimate(memory).server.parameters))
     weights = weights_of_clients(memory.totals, client_weights)
     return memory._replace(weights=weights, gains=None), history, trace
-
-
-def _trace(memory):
-    """What the history keeps of the estimate."""
-    if memory.average is None:
-        return memory.model.trace(memory.server.parameters)
-    return memory.model.trace_at(memory.average.statistics)
 
 
 def _with_more_rows(memory, mass, here, own, client_weights):
@@ -197,35 +190,25 @@ def _round(problem, memory, here, batch, active, schedule, workers):
     problem = _problem_of_batch(problem, memory.model, batch, n_known=len(memory.totals))
     step_size = answered * _step_to_ask(problem, server, schedule, memory.n_samples)
     states = fedem.ClientStates(controls[here])
-    server, model, row = _both_halves(problem, server, states, step_size, workers)
+    server, row = _both_halves(problem, server, states, step_size, workers)
     controls[here] = states.controls
     if schedule is None:
-        before = memory.average or Average(memory.model, memory.server.statistics)
+        before = memory.server.statistics if memory.average is None else memory.average
         rate = averaging_rate(batch.n_samples, memory.n_samples)
-        memory = memory._replace(average=_averaged(before, model, server.statistics, rate))
-    return memory._replace(server=server, model=model), row
-
-
-def _averaged(average, model, statistics, rate):
-    """Average that has moved towards Ŝ by the share ``rate`` of their distance."""
-    model = model.averaged(average.model, rate)
-    return Average(model, average.statistics + rate * (statistics - average.statistics))
+        memory = memory._replace(average=before + rate * (server.statistics - before))
+    return memory._replace(server=server), row
 
 
 def _both_halves(problem, server, states, step_size, workers):
-    """Halves of a round, between which the model may be told anew about the rows.
-
-    ``states`` are overwritten. Returns the server's state, the model, and a row of the history.
-    """
+    """Server's state and row of the history after both halves; ``states`` are overwritten."""
     model, federation = problem.model, problem.federation
     clients = np.arange(federation.n_clients)
     received = client_round(fedem, problem, server, states, clients, workers)
     field = mean_field(problem, server, received)
-    of_batch, before, n_numbers = model.with_batch_constants(
+    field, before, n_numbers = model.stream_field(
         federation, server.parameters, server.statistics, field, step_size
     )
-    server, info = server_half(problem._replace(model=of_batch), server, received, step_size)
-    model = of_batch.after_step(info.step_taken)
+    server, info = server_half(problem, server, received, step_size, field)
     criterion = model.criterion_value(received.log_likelihood / federation.weights.sum(), before)
     # With Ŝ goes what the model has learnt so far: clients may have been away.
     n_downlink = model.downlink_numbers(federation, clients, before) + n_numbers * len(clients)
@@ -239,7 +222,7 @@ def _both_halves(problem, server, states, step_size, workers):
         "safeguarded": info.safeguarded,
         **evaluation_columns(model, criterion),
     }
-    return server, model, row
+    return server, row
 
 
 def _round_of_nobody(memory):
