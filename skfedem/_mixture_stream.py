@@ -27,7 +27,7 @@ from .models.mixture_stream import for_stream, with_variance_along_new_axes
 from .solvers import fedem
 from .solvers._base import Problem
 from .solvers._loop import Options, run
-from .solvers._memory import Memory, join, memory_of, of_stream, weighing
+from .solvers._memory import Memory, memory_of, of_stream
 from .solvers._options import federated_problem, step_schedule
 from .solvers._run_state import initialise
 from .solvers._stream import stream
@@ -185,7 +185,6 @@ def next_call(settings, ids, federation, given, memory, history):
         # are of other rows.
         states = fedem.ClientStates(np.zeros(memory.states.controls.shape))
         memory = memory._replace(states=states, totals=memory.row_weight * memory.totals)
-    memory = weighing(memory, settings.client_weights)
     return Beginning(problem, memory, history, bits)
 
 
@@ -213,9 +212,10 @@ def read_call(settings, beginning, ids, workers):
     and log-likelihoods of the rows of each round, under the parameters that had not seen them.
     """
     problem, n_known = beginning.problem, len(beginning.memory.ids)
-    memory, at = join(beginning.memory, ids, settings.client_weights)
     schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
-    memory, rounds, trace = stream(problem, memory, at, schedule, workers, settings.client_weights)
+    memory, rounds, trace = stream(
+        problem, beginning.memory, ids, schedule, workers, settings.client_weights
+    )
     # What was sent before the rounds counts with the first of them.
     bits, row = beginning.bits, rounds.row(0)
     uplink_bits, downlink_bits = row["uplink_bits"] + bits, row["downlink_bits"] + bits

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._federation import fingerprint, weights_of_clients
-from .._input.known_labels import check_kinds, find_labels, labels_together
+from .._federation import fingerprint
+from .._input.known_labels import check_kinds, find_labels
 from ..models._base import Model
 from . import fedem
 from ._base import ServerState, mean_control
@@ -118,33 +118,6 @@ def same_rows(memory, federation, ids):
     )
 
 
-def in_setting(memory, problem, kind):
-    """Memory without a limit of steps that was learnt in rounds of another kind."""
-    setting = _setting(problem, kind)
-    if memory.setting == setting:
-        return memory
-    server = memory.server._replace(step_limit=inf, rest_until=0)
-    return memory._replace(setting=setting, server=server)
-
-
-def of_stream(memory):
-    """Whether the last rounds were those of a stream."""
-    return memory.setting.kind == "stream"
-
-
-def at_estimate(memory):
-    """Memory whose Ŝ is what a stream estimates, to be read, or for a fit to begin with."""
-    if memory.average is None:
-        return memory
-    parameters = memory.model.maximization(memory.average)
-    server = memory.server._replace(statistics=memory.average, parameters=parameters)
-    return memory._replace(server=server, average=None)
-
-
-def _setting(problem, kind):
-    return Setting(kind, problem.omega, problem.participation, problem.batch_size)
-
-
 def go_on(memory, solver, problem, start, ids):
     """Start of a run that goes on with V, the count of rounds and so the random streams of another.
 
@@ -185,38 +158,28 @@ def _control_again(memory, problem, controls, ids):
     return control_before if same else control
 
 
-def weighing(memory, client_weights):
-    """Memory whose V is that of weights by rows, or of uniform weights: V = Σ_i w_i V_i.
-
-    The sum is computed anew: a stream has no end, and the rounding of one huge row would stay in V
-    for good. (Within a call of several rounds, it does.)
-    """
-    weights = weights_of_clients(memory.totals, client_weights)
-    control = weights @ memory.states.controls
-    return memory._replace(weights=weights, server=memory.server._replace(control=control))
+def in_setting(memory, problem, kind):
+    """Memory without a limit of steps that was learnt in rounds of another kind."""
+    setting = _setting(problem, kind)
+    if memory.setting == setting:
+        return memory
+    server = memory.server._replace(step_limit=inf, rest_until=0)
+    return memory._replace(setting=setting, server=server)
 
 
-def join(memory, ids, client_weights):
-    """Memory in which all these clients are known: new ones with V_i = 0 and no rows so far.
+def _setting(problem, kind):
+    return Setting(kind, problem.omega, problem.participation, problem.batch_size)
 
-    V_i and totals are copies, which the rounds of a call may overwrite. Also returns the clients'
-    positions in the memory. ValueError if labels are of another kind than known ones.
-    """
-    known, n_known = memory.ids, len(memory.ids)
-    check_kinds(known, ids)
-    at = find_labels(known, ids)
-    new = np.flatnonzero(at < 0)
-    controls, server = memory.states.controls, memory.server
-    controls = np.concatenate([controls, np.zeros((len(new), controls.shape[1]))])
-    if len(new):
-        at[new] = n_known + np.arange(len(new))
-        if client_weights == "uniform":
-            # With weights by rows, new clients have no weight yet, and V stays.
-            share = n_known / (n_known + len(new))
-            server = server._replace(control=share * server.control)
-    return memory._replace(
-        ids=labels_together(known, ids[new]),
-        totals=np.concatenate([memory.totals, np.zeros(len(new))]),
-        server=server,
-        states=fedem.ClientStates(controls),
-    ), at
+
+def of_stream(memory):
+    """Whether the last rounds were those of a stream."""
+    return memory.setting.kind == "stream"
+
+
+def at_estimate(memory):
+    """Memory whose Ŝ is what a stream estimates, to be read, or for a fit to begin with."""
+    if memory.average is None:
+        return memory
+    parameters = memory.model.maximization(memory.average)
+    server = memory.server._replace(statistics=memory.average, parameters=parameters)
+    return memory._replace(server=server, average=None)

@@ -1,9 +1,15 @@
 """Streams: each batch of rows is read once, in a round of its own (the online case of A7).
 
-Rounds are those of FedEM. What differs is who is there: the federation consists of the clients with
-rows in the batch that take part, and V, which covers all known clients, speaks for the others.
-Messages are divided by these clients' share of all weight, not by the probability p of taking part:
-where clients are alike, H is then right whoever is away.
+A round is one of FedEM (``fedem``, Algorithm 1). With the weights w_i of all rows so far:
+
+1. Of the clients with rows in the batch, draw the set A of those who take part.
+2. Each i in A: Δ_i = s̄_i(T(Ŝ)) - V_i - Ŝ, of its rows in the batch; V_i += α Quant(Δ_i).
+3. Server: H = V + Σ_A w_i Quant(Δ_i) / Σ_A w_i; Ŝ += γ H; V += α Σ_A w_i Quant(Δ_i); T(Ŝ).
+4. With automatic steps, an average moves towards Ŝ. It is what the stream estimates.
+
+V = Σ_i w_i V_i covers all known clients, and speaks for those who are away. What is sent is divided
+by the share of all weight that answers, not by the probability p of taking part: where clients are
+alike, H is then right whoever is away.
 """
 
 from __future__ import annotations
@@ -19,9 +25,10 @@ from .._federation import (
     weights_of_clients,
 )
 from .._history import History
+from .._input.known_labels import check_kinds, find_labels, labels_together
 from .._rows import ReorderedRows, take_rows
 from . import fedem
-from ._base import mean_field, server_half
+from ._base import RoundInfo, mean_field, server_half
 from ._evaluation import evaluation_columns
 from ._loop import active_clients, client_round
 from ._memory import at_estimate, in_setting
@@ -66,7 +73,7 @@ def _part(federation, clients, starts, lengths, chosen_rows):
     return Federation(rows, offsets, federation.weights[clients], weights)
 
 
-def stream(problem, memory, at, schedule, workers, client_weights):
+def stream(problem, memory, ids, schedule, workers, client_weights):
     """Run a round of FedEM on each batch of a call.
 
     Parameters
@@ -74,9 +81,9 @@ def stream(problem, memory, at, schedule, workers, client_weights):
     problem : Problem
         That of the rows of the call.
     memory : Memory
-        That of all known clients, which include those of the call. V_i and totals are overwritten.
-    at : ndarray of int
-        Positions of the clients of the call in the memory.
+        What server and known clients remember, with the model of the problem.
+    ids : ndarray
+        Labels of the clients of the call. New ones get to be known, after the others.
     schedule : callable or None
         From the round, counted from 1, to γ; None for automatic steps.
     workers : Workers
@@ -89,29 +96,61 @@ def stream(problem, memory, at, schedule, workers, client_weights):
         One row a round; ``log_likelihood`` is that of the parameters *before* the round, and
         ``epoch`` counts from the beginning of the call.
     trace : list
+
+    Raises
+    ------
+    ValueError
+        If labels are of another kind than known ones.
     """
-    memory, federation = in_setting(memory, problem, "stream"), problem.federation
+    memory, at = _joined(in_setting(memory, problem, "stream"), ids)
     mass, n_before, n_read = memory.totals.sum(), memory.n_samples, 0
-    history, trace = History(), []
+    if mass > 0:  # else V = 0
+        memory = _weighed(memory, client_weights)
     if schedule is not None:
         # An average would lag behind the steps that a user gave, to follow a stream that changes.
         # They begin with what was estimated so far: Ŝ itself is noisier.
         memory = at_estimate(memory)
-    for clients, batch in batches(federation, problem.batch_size):
+    history, trace = History(), []
+    for clients, batch in batches(problem.federation, problem.batch_size):
         here = at[clients]
         memory, mass, weights = _with_more_rows(memory, mass, here, batch.totals, client_weights)
         batch = batch._replace(weights=weights)
         active = active_clients(problem._replace(federation=batch), memory.server.round_index)
-        if len(active):
-            memory, row = _round(problem, memory, here, batch, active, schedule, workers)
-        else:
-            memory, row = _round_of_nobody(memory)
+        memory, row = _round(problem, memory, here, batch, active, schedule, workers)
         n_read += int(batch.lengths_of(active).sum())
         memory = memory._replace(n_samples=n_before + n_read)
-        history.append(epoch=n_read / federation.n_samples, **row)
+        history.append(epoch=n_read / problem.federation.n_samples, **row)
         trace.append(memory.model.trace(at_estimate(memory).server.parameters))
     weights = weights_of_clients(memory.totals, client_weights)
     return memory._replace(weights=weights, gains=None), history, trace
+
+
+def _joined(memory, ids):
+    """Memory in which all these clients are known, and where in it they are.
+
+    New ones have V_i = 0 and no rows so far. V_i and totals are copies, which rounds may overwrite.
+    """
+    known, controls = memory.ids, memory.states.controls
+    check_kinds(known, ids)
+    at = find_labels(known, ids)
+    new = np.flatnonzero(at < 0)
+    at[new] = len(known) + np.arange(len(new))
+    controls = np.concatenate([controls, np.zeros((len(new), controls.shape[1]))])
+    return memory._replace(
+        ids=labels_together(known, ids[new]),
+        totals=np.concatenate([memory.totals, np.zeros(len(new))]),
+        states=fedem.ClientStates(controls),
+    ), at
+
+
+def _weighed(memory, client_weights):
+    """Memory with V = Σ_i w_i V_i of known clients.
+
+    The sum is computed anew in each call: a stream has no end, and the rounding of one huge row
+    would stay in V for good. (Within a call of several rounds, it does.)
+    """
+    control = weights_of_clients(memory.totals, client_weights) @ memory.states.controls
+    return memory._replace(server=memory.server._replace(control=control))
 
 
 def _with_more_rows(memory, mass, here, own, client_weights):
@@ -126,6 +165,75 @@ def _with_more_rows(memory, mass, here, own, client_weights):
     return memory._replace(server=server), mass, memory.totals[here] / mass
 
 
+def _round(problem, memory, here, batch, active, schedule, workers):
+    """Round of FedEM on the rows of a batch.
+
+    Parameters
+    ----------
+    problem, memory, schedule, workers
+        As for ``stream``. V_i are overwritten.
+    here : ndarray of int
+        Positions in the memory of the clients with rows in the batch.
+    batch : Federation
+    active : ndarray of int
+        Which of these clients take part.
+
+    Returns
+    -------
+    memory : Memory
+    row : dict
+        Of the history, without the epoch.
+    """
+    model, before, controls = problem.model, memory.server, memory.states.controls
+    if not len(active):
+        after = before._replace(round_index=before.round_index + 1)
+        info = RoundInfo(before.control, np.nan, safeguarded=0, step_taken=0.0)
+        return memory._replace(server=after), _row(model, after, info)
+    answered = _answered(batch.weights, active, problem.participation)
+    here, batch = here[active], _of_those(batch, active)
+    problem = _problem_of_batch(problem, batch, n_known=len(memory.totals))
+    step_size = answered * _step_to_ask(problem, before, schedule, memory.n_samples)
+
+    states, clients = fedem.ClientStates(controls[here]), np.arange(len(here))
+    received = client_round(fedem, problem, before, states, clients, workers)
+    controls[here] = states.controls
+
+    field = mean_field(problem, before, received)
+    field, parameters, n_numbers = model.stream_field(
+        batch, before.parameters, before.statistics, field, step_size
+    )
+    after, info = server_half(problem, before, received, step_size, field)
+    if schedule is None:
+        average = before.statistics if memory.average is None else memory.average
+        rate = averaging_rate(batch.n_samples, memory.n_samples)
+        memory = memory._replace(average=average + rate * (after.statistics - average))
+
+    n_numbers *= len(clients)
+    # With Ŝ goes what the model has learnt so far: clients may have been away.
+    n_downlink = model.downlink_numbers(batch, clients, parameters) + n_numbers
+    row = _row(
+        model,
+        after,
+        info,
+        n_active=len(clients),
+        uplink_bits=8 * received.n_bytes + FLOAT_BITS * n_numbers,
+        downlink_bits=FLOAT_BITS * n_downlink,
+        criterion=model.criterion_value(received.log_likelihood / batch.weights.sum(), parameters),
+    )
+    return memory._replace(server=after), row
+
+
+def _answered(weights, active, participation):
+    """What answers of the weight that was expected to, at most 1.
+
+    Few who answer in place of many are noisier, and are not to count for more: small clients that
+    answered alone drove a stream off.
+    """
+    if len(active) == len(weights):
+        return 1.0
+    return min(1.0, float(weights[active].sum() / (participation * weights.sum())))
+
+
 def _of_those(batch, active):
     """What those who take part have of a batch, without a copy: it may be larger than memory."""
     if len(active) == batch.n_clients:
@@ -134,11 +242,10 @@ def _of_those(batch, active):
     return _part(batch, active, starts, lengths, ReorderedRows)
 
 
-def _problem_of_batch(problem, model, batch, n_known):
+def _problem_of_batch(problem, batch, n_known):
     """Problem of those who take part in a round, of so many known clients."""
     everybody = batch.n_clients == n_known
     return problem._replace(
-        model=model,
         federation=batch,
         participation=1.0,
         batch_size=None,
@@ -154,88 +261,15 @@ def _step_to_ask(problem, server, schedule, n_before):
     return schedule(server.round_index + 1)
 
 
-def _answered(weights, active, participation):
-    """What answers of the weight that was expected to, at most 1.
-
-    Few who answer in place of many are noisier, and are not to count for more: small clients that
-    answered alone drove a stream off.
-    """
-    if len(active) == len(weights):
-        return 1.0
-    return min(1.0, float(weights[active].sum() / (participation * weights.sum())))
-
-
-def _round(problem, memory, here, batch, active, schedule, workers):
-    """Round of FedEM on the rows of a batch.
-
-    Parameters
-    ----------
-    problem, memory, schedule, workers
-        As for ``stream``.
-    here : ndarray of int
-        Positions in the memory of the clients with rows in the batch.
-    batch : Federation
-    active : ndarray of int
-        Which of these clients take part.
-
-    Returns
-    -------
-    memory : Memory
-    row : dict
-        Of the history, without the epoch.
-    """
-    server, controls = memory.server, memory.states.controls
-    answered = _answered(batch.weights, active, problem.participation)
-    here, batch = here[active], _of_those(batch, active)
-    problem = _problem_of_batch(problem, memory.model, batch, n_known=len(memory.totals))
-    step_size = answered * _step_to_ask(problem, server, schedule, memory.n_samples)
-    states = fedem.ClientStates(controls[here])
-    server, row = _both_halves(problem, server, states, step_size, workers)
-    controls[here] = states.controls
-    if schedule is None:
-        before = memory.server.statistics if memory.average is None else memory.average
-        rate = averaging_rate(batch.n_samples, memory.n_samples)
-        memory = memory._replace(average=before + rate * (server.statistics - before))
-    return memory._replace(server=server), row
-
-
-def _both_halves(problem, server, states, step_size, workers):
-    """Server's state and row of the history after both halves; ``states`` are overwritten."""
-    model, federation = problem.model, problem.federation
-    clients = np.arange(federation.n_clients)
-    received = client_round(fedem, problem, server, states, clients, workers)
-    field = mean_field(problem, server, received)
-    field, before, n_numbers = model.stream_field(
-        federation, server.parameters, server.statistics, field, step_size
-    )
-    server, info = server_half(problem, server, received, step_size, field)
-    criterion = model.criterion_value(received.log_likelihood / federation.weights.sum(), before)
-    # With Ŝ goes what the model has learnt so far: clients may have been away.
-    n_downlink = model.downlink_numbers(federation, clients, before) + n_numbers * len(clients)
-    row = {
+def _row(model, server, info, n_active=0, uplink_bits=0, downlink_bits=0, criterion=np.nan):
+    """Row of the history after a round, without the epoch."""
+    return {
         "round": server.round_index,
         "field_sq_norm": info.field_sq_norm,
         "step_size": info.step_taken,
-        "n_active": len(clients),
-        "uplink_bits": 8 * received.n_bytes + FLOAT_BITS * n_numbers * len(clients),
-        "downlink_bits": FLOAT_BITS * n_downlink,
+        "n_active": n_active,
+        "uplink_bits": uplink_bits,
+        "downlink_bits": downlink_bits,
         "safeguarded": info.safeguarded,
         **evaluation_columns(model, criterion),
     }
-    return server, row
-
-
-def _round_of_nobody(memory):
-    """Memory and row of the history, without the epoch, after a round that changes nothing."""
-    server = memory.server._replace(round_index=memory.server.round_index + 1)
-    row = {
-        "round": server.round_index,
-        "field_sq_norm": np.nan,
-        "step_size": 0.0,
-        "n_active": 0,
-        "uplink_bits": 0,
-        "downlink_bits": 0,
-        "safeguarded": 0,
-        **evaluation_columns(memory.model),
-    }
-    return memory._replace(server=server), row
