@@ -21,19 +21,15 @@ from ._input.cells import (
     refuse_triplets_alone,
 )
 from ._input.clients import stacks, together
-from ._input.matrices import client_table, holds_clients, is_cell_list
+from ._input.matrices import checked_index, client_table, each_matrix, holds_clients
 from ._input.table_labels import check_labels, is_frame, table_labels
-from ._input.tables import refuse_masked, refuse_no_clients
 from ._matrix_warnings import warn_of_means
-from ._messages import naming
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
 from .models.families import FAMILIES
-from .models.low_rank_theta import LowRank, Theta, at
+from .models.low_rank_theta import LowRank, Theta, at, dense, in_parts
 from .models.main_effects import LEAST_PENALTY, Effects
 from .models.row_regression import fit_rows
 
-# Cells of a dense matrix that are computed at once.
-_COMPUTED_TOGETHER = 2**18
 # Numbers of a list that are scored at once, so that little memory is needed beyond them.
 _SCORED_TOGETHER = 2**20
 
@@ -94,13 +90,13 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 return answer(X)
             # What set_output asks for is made table by table; tried together first, it warns twice.
             if self._has_sites or not gives_arrays(self):
-                return _each_matrix(X, answer)
-            return together(X, answer, _each_matrix)
+                return each_matrix(X, answer)
+            return together(X, answer, each_matrix)
         cells = self._cells(X)
         if self._rows_are_sites:
             filled = self._site_means.copy()
         else:
-            theta = self._dense(self._solved_rows(cells))
+            theta = dense(self._solved_rows(cells))
             largest = np.full(len(theta), self._largest_theta)
             np.maximum.at(largest, cells.rows, theta[cells.rows, cells.columns])
             filled = self._means(theta, largest)
@@ -165,10 +161,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         n_rows, n_columns = self._shape
-        theta = self._dense(
+        theta = dense(
             self._theta(),
-            _checked_index("rows", rows, n_rows),
-            _checked_index("columns", columns, n_columns),
+            checked_index("rows", rows, n_rows),
+            checked_index("columns", columns, n_columns),
         )
         return self._means(theta, np.full(len(theta), self._largest_theta))
 
@@ -224,19 +220,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Means of cells, in place of θ; ``largest`` is that of an observed one, for each row."""
         if self._fitted_family == "poisson":
             warn_of_means(theta, largest)
-        for own in _in_parts(theta):
+        for own in in_parts(theta):
             theta[own] = self._family().mean(theta[own])
         return theta
-
-    def _dense(self, theta, rows=slice(None), columns=slice(None)):
-        """θ of some rows and columns, as a matrix."""
-        effects, low_rank = theta
-        scaled = low_rank.left[rows] * low_rank.singular_values
-        natural = scaled @ low_rank.right[columns].T
-        of_rows, of_columns = effects.rows[rows], effects.columns[columns]
-        for own in _in_parts(natural):
-            natural[own] += of_rows[own, None] + of_columns + effects.intercept
-        return natural
 
     def _for_tables(self):
         """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them.
@@ -333,7 +319,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 return self._scored_under_fit(X)
         except (TypeError, ValueError):
             pass  # one by one, errors name the client
-        return np.sum(_each_matrix(X, scored), axis=0)
+        return np.sum(each_matrix(X, scored), axis=0)
 
     def _scored_under_fit(self, X):
         """As ``_scored``, of clients who share the sites of the fit, in tables without labels."""
@@ -365,12 +351,6 @@ def _natural(theta, cells):
     return at(theta._replace(effects=effects), cells.rows, cells.columns)
 
 
-def _in_parts(matrix):
-    """Runs of rows of a matrix, a few at a time: beside a dense one, little memory is needed."""
-    n_rows = max(1, _COMPUTED_TOGETHER // max(1, matrix.shape[1]))
-    return [slice(first, first + n_rows) for first in range(0, len(matrix), n_rows)]
-
-
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
     """scikit-learn's tags of estimators of matrices with missing cells, for a named family."""
     tags.input_tags.allow_nan = True
@@ -378,19 +358,6 @@ def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
     tags.input_tags.positive_only = family != "gaussian"
     tags.transformer_tags.preserves_dtype = ["float64"]
     return tags
-
-
-def _each_matrix(X, answer, first=0):
-    """Answers for the tables of a list, or of the observers of a 3-D array, from ``first`` on."""
-    refuse_no_clients(X)
-    whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
-    answers = []
-    for k, table in enumerate(X, first):
-        with naming(f"In the matrix of {whose} {k}"):
-            if is_cell_list(table):
-                raise ValueError("expected one table, got a list of tables. Give a 3-D array.")
-            answers.append(answer(table))
-    return tuple(answers)
 
 
 def _stacked(filled):
@@ -403,26 +370,3 @@ def _stacked(filled):
             "each of its matrices as a client."
         )
     return np.stack(filled)
-
-
-def _checked_index(name, index, size):
-    """Row or column numbers as an array."""
-    if index is None:
-        return np.arange(size)
-    refuse_masked(name, index)
-    index = np.atleast_1d(np.asarray(index))
-    if not index.size:
-        return np.empty(0, dtype=np.intp)
-    if index.ndim != 1 or index.dtype.kind not in "iu":
-        hint = " numpy.flatnonzero makes numbers of a mask." if index.dtype == bool else ""
-        raise TypeError(
-            f"Expected {name} to be a list of integers, the numbers of {name}, got an array of "
-            f"dtype {index.dtype} and shape {index.shape}.{hint}"
-        )
-    outside = index[(index < -size) | (index >= size)]
-    if len(outside):
-        raise IndexError(
-            f"Expected {name} from 0 to {size - 1}, or from -{size} to -1 to count from the end, "
-            f"got {outside[0]}."
-        )
-    return index

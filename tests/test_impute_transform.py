@@ -214,7 +214,7 @@ def test_clients_who_share_their_rows_are_scored_in_one_pass(own, nothing, shape
     scores = [fitted.score([table]) for table in seen]
     counts = [SEEN[0].sum(), SEEN[1].sum(), SEEN[2].sum() + SEEN[3].sum(), SEEN[0].sum()]
     with monkeypatch.context() as patch:
-        patch.delattr(_fitted_matrix, "_each_matrix")
+        patch.delattr(_fitted_matrix, "each_matrix")
         score = fitted.score([*seen, nothing])
         patch.setattr(_fitted_matrix, "_SCORED_TOGETHER", 100)  # some clients at a time
         in_groups = fitted.score([*seen, nothing])

@@ -1,16 +1,18 @@
-"""What the user gives to the imputer: a list or one table, and a table as numbers."""
+"""What the user gives to the imputer: a list or one table, a table as numbers, numbers of rows."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import issparse
 
-from .._messages import plural
+from .._messages import naming, plural
 from .tables import (
     NO_NUMBERS,
     check_dimensions,
     is_client_list,
     is_missing,
+    refuse_masked,
+    refuse_no_clients,
     refuse_odd_entries,
     unmasked,
 )
@@ -36,6 +38,19 @@ def is_cell_list(X):
 def holds_clients(X):
     """Whether X is a list of clients, or a 3-D array of observers."""
     return is_cell_list(X) or (not issparse(X) and getattr(X, "ndim", 2) == 3)
+
+
+def each_matrix(X, answer, first=0):
+    """Answers for the tables of a list, or of the observers of a 3-D array, from ``first`` on."""
+    refuse_no_clients(X)
+    whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
+    answers = []
+    for k, table in enumerate(X, first):
+        with naming(f"In the matrix of {whose} {k}"):
+            if is_cell_list(table):
+                raise ValueError("expected one table, got a list of tables. Give a 3-D array.")
+            answers.append(answer(table))
+    return tuple(answers)
 
 
 def client_table(table, whose):
@@ -127,3 +142,26 @@ def _first_without_numbers(table):
         except (TypeError, ValueError, OverflowError):
             return f" in column {name!r}"
     return ""
+
+
+def checked_index(name, index, size):
+    """Row or column numbers as an array."""
+    if index is None:
+        return np.arange(size)
+    refuse_masked(name, index)
+    index = np.atleast_1d(np.asarray(index))
+    if not index.size:
+        return np.empty(0, dtype=np.intp)
+    if index.ndim != 1 or index.dtype.kind not in "iu":
+        hint = " numpy.flatnonzero makes numbers of a mask." if index.dtype == bool else ""
+        raise TypeError(
+            f"Expected {name} to be a list of integers, the numbers of {name}, got an array of "
+            f"dtype {index.dtype} and shape {index.shape}.{hint}"
+        )
+    outside = index[(index < -size) | (index >= size)]
+    if len(outside):
+        raise IndexError(
+            f"Expected {name} from 0 to {size - 1}, or from -{size} to -1 to count from the end, "
+            f"got {outside[0]}."
+        )
+    return index

@@ -14,6 +14,8 @@ _GATHERED = 15_000
 # Where so large a share of a matrix's entries is wanted, all of them take less time than gathering,
 # as long as there are no more than this.
 _LARGE_SHARE, _MOST_ENTRIES = 0.1, 2**20
+# Cells of a dense matrix that are computed at once.
+_COMPUTED_TOGETHER = 2**18
 
 
 class Cells(NamedTuple):
@@ -90,6 +92,23 @@ def low_rank_at(low_rank, rows, columns):
 def at(theta, rows, columns):
     """θ at some cells."""
     return theta.effects.at(rows, columns) + low_rank_at(theta.low_rank, rows, columns)
+
+
+def dense(theta, rows=slice(None), columns=slice(None)):
+    """θ of some rows and columns, as a matrix."""
+    effects, low_rank = theta
+    scaled = low_rank.left[rows] * low_rank.singular_values
+    natural = scaled @ low_rank.right[columns].T
+    of_rows, of_columns = effects.rows[rows], effects.columns[columns]
+    for own in in_parts(natural):
+        natural[own] += of_rows[own, None] + of_columns + effects.intercept
+    return natural
+
+
+def in_parts(matrix):
+    """Runs of rows of a matrix, a few at a time: beside a dense one, little memory is needed."""
+    n_rows = max(1, _COMPUTED_TOGETHER // max(1, matrix.shape[1]))
+    return [slice(first, first + n_rows) for first in range(0, len(matrix), n_rows)]
 
 
 def squared_distance(one, other):
