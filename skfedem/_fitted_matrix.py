@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from copy import copy
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from ._compat import gives_arrays
+from ._compat import gives_arrays, in_container
 from ._federation import client_groups, offsets_of
 from ._input.cells import (
     check_clients_of_sites,
@@ -21,7 +22,7 @@ from ._input.cells import (
     refuse_triplets_alone,
 )
 from ._input.clients import stacks, together
-from ._input.matrices import checked_index, client_table, each_matrix, holds_clients
+from ._input.matrices import checked_index, each_matrix, holds_clients
 from ._input.table_labels import check_labels, is_frame, table_labels
 from ._matrix_warnings import warn_of_means
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
@@ -36,9 +37,6 @@ _SCORED_TOGETHER = 2**20
 
 class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Methods of a fitted matrix imputer, which use the attributes that ``fit`` has set."""
-
-    # Set on the copy that answers for the tables of a list: whether they have the rows of the fit.
-    _rows_are_sites = False
 
     def transform(self, X: MatricesLike) -> Transformed:
         """Fill the missing cells with their fitted means; observed cells are kept.
@@ -74,34 +72,17 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             exp would overflow.
         """
         check_is_fitted(self)
-        in_list = holds_clients(X)
-        if in_list or self._are_triplets_alone(X):
-            # Table by table through this very method, so that set_output applies to each.
-            imputer = self._for_tables()
-            if self._has_sites and not self._rows_are_sites:
-                imputer._site_means = self.fitted_mean()
-
-            def answer(table):
-                if imputer._has_triplets and is_frame(table):
-                    table = client_table(table, "")  # its index does not label sites
-                return _stacked(imputer.transform(table))
-
-            if not in_list:
-                return answer(X)
-            # What set_output asks for is made table by table; tried together first, it warns twice.
-            if self._has_sites or not gives_arrays(self):
-                return each_matrix(X, answer)
-            return together(X, answer, each_matrix)
-        cells = self._cells(X)
-        if self._rows_are_sites:
-            filled = self._site_means.copy()
-        else:
-            theta = dense(self._solved_rows(cells))
-            largest = np.full(len(theta), self._largest_theta)
-            np.maximum.at(largest, cells.rows, theta[cells.rows, cells.columns])
-            filled = self._means(theta, largest)
-        filled[cells.rows, cells.columns] = cells.values
-        return filled
+        form = self._form(X)
+        # Those of sites are the same for all tables, and warn once.
+        site_means = None if form == "rows" else self.fitted_mean()
+        fill = partial(self._filled, site_means=site_means)
+        if not holds_clients(X):
+            return fill(X, form)
+        each = each_matrix
+        # What set_output asks for is made table by table; tried together first, it warns twice.
+        if form == "rows" and gives_arrays(self):
+            each = partial(together, one_by_one=each_matrix)
+        return self._answers(X, fill, each, _stacked)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Names of the columns: those of the fit, as text where they were dates or numbers.
@@ -224,34 +205,39 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             theta[own] = self._family().mean(theta[own])
         return theta
 
-    def _for_tables(self):
-        """Copy that answers for the tables of a list, or for the matrices of a 3-D one of them.
+    def _form(self, X):
+        """Form of a table that is in no list, or of the matrices of a list, see ``_cells``."""
+        if holds_clients(X):
+            return "sites" if self._has_sites else "rows"
+        return "triplets" if self._has_triplets_alone and not issparse(X) else "rows"
 
-        set_output applies to public methods alone, so that a table is answered by `transform` of an
-        estimator that knows what tables are: of sites of the fit, or of triplets. `transform` gives
-        it the fitted means of the sites as well.
+    def _answers(self, X, answer, each, joined):
+        """Answers for the tables of a list, by a function of a table and its form.
+
+        ``each``, as ``each_matrix``, applies a function to all tables. ``joined`` makes one answer
+        of those for the matrices of a client's 3-D array.
         """
-        imputer = copy(self)
-        imputer._rows_are_sites = self._has_sites
-        imputer._has_triplets = self._has_triplets and not self._rows_are_sites
-        return imputer
+        of_matrix = self._form(X)
 
-    def _are_triplets_alone(self, X):
-        """Whether a table outside a list holds triplets, as the one that `fit` was given did."""
-        return self._has_triplets_alone and not self._rows_are_sites and not issparse(X)
+        def of_client(table):
+            if holds_clients(table):
+                return joined(each(table, lambda matrix: answer(matrix, of_matrix)))
+            is_matrix = issparse(table) or not self._has_triplets
+            return answer(table, of_matrix if is_matrix else "triplets")
 
-    def _cells(self, X):
-        """Cells of one table."""
-        if self._rows_are_sites and self._has_triplets and not issparse(X):
-            return check_triplets(
-                X, self._shape, self.missing_values, self._family(), self._origin()
-            )
-        if self._has_triplets:
-            refuse_triplets_alone(X, self._shape[1])
-        cells = check_matrix(self, X, self.missing_values, self._family(), self._origin())
-        rows, columns = table_labels(X)
+        return each(X, of_client)
+
+    def _cells(self, table, form):
+        """Cells of one table; its form is "sites" of the fit, other "rows", or "triplets"."""
+        given = self.missing_values, self._family(), self._origin()
+        if form == "triplets":
+            return check_triplets(table, self._shape, *given)
+        if form == "rows" and self._has_triplets:
+            refuse_triplets_alone(table, self._shape[1])
+        cells = check_matrix(self, table, *given)
+        rows, columns = table_labels(table)
         check_labels("column", self._column_labels, columns, "Reindex it")
-        if self._rows_are_sites:
+        if form == "sites":
             self._check_sites(rows, cells.shape[0])
         return cells
 
@@ -264,6 +250,21 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         what_to_do = "Reindex it, or give it alone, not in a list, to impute other rows"
         check_labels("row", self._row_labels, labels, what_to_do)
+
+    def _filled(self, table, form, site_means):
+        """One table whose missing cells have their means, as ``set_output`` asks for it."""
+        cells = self._cells(table, form)
+        filled = self._solved_means(cells) if form == "rows" else site_means.copy()
+        filled[cells.rows, cells.columns] = cells.values
+        # The index of triplets labels no sites.
+        return in_container(self, filled, None if form == "triplets" else table)
+
+    def _solved_means(self, cells):
+        """Means of rows that are not those of the fit."""
+        theta = dense(self._solved_rows(cells))
+        largest = np.full(len(theta), self._largest_theta)
+        np.maximum.at(largest, cells.rows, theta[cells.rows, cells.columns])
+        return self._means(theta, largest)
 
     def _solved_rows(self, cells):
         """θ of rows that are not those of the fit, from their observed cells."""
@@ -299,27 +300,22 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return np.array([log_likelihood, cells.counts.sum()])
 
     def _scored(self, X):
-        """Log-likelihood and number of all observations; under the fit if the rows are sites."""
-        if holds_clients(X):
-            return self._scored_in_list(X)
-        if self._are_triplets_alone(X):
-            return self._for_tables()._scored(X)
-        cells = self._cells(X)
-        if self._rows_are_sites:
-            return self._scored_cells(_natural(self._theta(), cells), cells)
-        return self._scored_cells(self._solved_across(cells), cells)
-
-    def _scored_in_list(self, X):
-        """As ``_scored``, of a list; tables go together where their labels need no comparison."""
-        scored = self._for_tables()._scored
-        try:
-            if not self._has_sites:
-                return np.sum([scored(rows) for rows, _ in stacks(X)], axis=0)
-            if len(X) and not hasattr(self, "feature_names_in_") and not any(map(is_frame, X)):
+        """Log-likelihood and number of all observations; tables go together where they may."""
+        if not holds_clients(X):
+            return self._scored_table(X, self._form(X))
+        has_labels = hasattr(self, "feature_names_in_") or any(map(is_frame, X))
+        if self._has_sites and len(X) and not has_labels:
+            with suppress(TypeError, ValueError):  # one by one, errors name the client
                 return self._scored_under_fit(X)
-        except (TypeError, ValueError):
-            pass  # one by one, errors name the client
-        return np.sum(each_matrix(X, scored), axis=0)
+        each = each_matrix if self._has_sites else _each_stack
+        return _total(self._answers(X, self._scored_table, each, _total))
+
+    def _scored_table(self, table, form):
+        """As ``_scored``, of one table."""
+        cells = self._cells(table, form)
+        if form == "rows":
+            return self._scored_cells(self._solved_across(cells), cells)
+        return self._scored_cells(_natural(self._theta(), cells), cells)
 
     def _scored_under_fit(self, X):
         """As ``_scored``, of clients who share the sites of the fit, in tables without labels."""
@@ -361,12 +357,23 @@ def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
 
 
 def _stacked(filled):
-    """One client's answer: a 3-D array if it has several matrices."""
-    if not isinstance(filled, tuple):
-        return filled
+    """A client's filled matrices as one 3-D array."""
     if not isinstance(filled[0], np.ndarray):
         raise ValueError(
             f"a 3-D array does not fit a {type(filled[0]).__name__}, as set_output asks for. Give "
             "each of its matrices as a client."
         )
     return np.stack(filled)
+
+
+def _total(scored):
+    """Log-likelihood and number of all observations, of those in parts."""
+    return np.sum(scored, axis=0)
+
+
+def _each_stack(X, answer):
+    """As ``each_matrix``, of tables whose rows have nothing in common: small ones go together."""
+    try:
+        return [answer(rows) for rows, _ in stacks(X)]
+    except (TypeError, ValueError):  # one by one, errors name the client
+        return each_matrix(X, answer)
