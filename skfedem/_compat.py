@@ -10,7 +10,7 @@ import inspect
 import numpy as np
 from scipy.sparse.linalg import cg, eigsh
 from sklearn.utils import _safe_indexing
-from sklearn.utils._set_output import _get_output_config, _wrap_data_with_container
+from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import _num_samples
 
 # scipy < 1.12 calls it `tol`.
@@ -19,18 +19,18 @@ _RELATIVE = "rtol" if "rtol" in inspect.signature(cg).parameters else "tol"
 SEEDED_ARPACK = "rng" in inspect.signature(eigsh).parameters
 
 
-def gives_arrays(estimator):
-    """Whether `transform` gives arrays, as it does unless ``set_output`` asks for other tables."""
-    return _get_output_config("transform", estimator)["dense"] == "default"
+def in_container(estimator, array, table=None):
+    """What ``set_output`` asks for, of the array that `transform` makes of a table.
 
-
-def in_container(estimator, array, table):
-    """The array that `transform` makes of a table, as ``set_output`` asks for it.
-
-    Of a tuple, scikit-learn itself does this to the first only. Rows are named as those of the
-    table, unless it is None.
+    Its rows are named as those of the table, if that is given.
     """
     return _wrap_data_with_container("transform", array, table, estimator)
+
+
+def in_containers(estimator, arrays, tables):
+    """As ``in_container``, for the tables of a list: scikit-learn does so for the first alone."""
+    pairs = zip(arrays, tables, strict=True)
+    return tuple(in_container(estimator, array, table) for array, table in pairs)
 
 
 def parameter_names(kind):

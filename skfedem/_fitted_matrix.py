@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from ._compat import gives_arrays, in_container
+from ._compat import in_container, in_containers
 from ._federation import client_groups, offsets_of
 from ._input.cells import (
     check_clients_of_sites,
@@ -76,13 +76,13 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         # Those of sites are the same for all tables, and warn once.
         site_means = None if form == "rows" else self.fitted_mean()
         fill = partial(self._filled, site_means=site_means)
+        # The index of triplets labels no sites.
         if not holds_clients(X):
-            return fill(X, form)
-        each = each_matrix
-        # What set_output asks for is made table by table; tried together first, it warns twice.
-        if form == "rows" and gives_arrays(self):
-            each = partial(together, one_by_one=each_matrix)
-        return self._answers(X, fill, each, _stacked)
+            filled = fill(X, form)
+            return in_container(self, filled) if form == "triplets" else filled
+        each = each_matrix if form == "sites" else partial(together, one_by_one=each_matrix)
+        tables = [None] * len(X) if self._has_triplets else X
+        return in_containers(self, self._answers(X, fill, each, self._stacked), tables)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Names of the columns: those of the fit, as text where they were dates or numbers.
@@ -252,12 +252,21 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_labels("row", self._row_labels, labels, what_to_do)
 
     def _filled(self, table, form, site_means):
-        """One table whose missing cells have their means, as ``set_output`` asks for it."""
+        """Matrix of one table, whose missing cells have their means."""
         cells = self._cells(table, form)
         filled = self._solved_means(cells) if form == "rows" else site_means.copy()
         filled[cells.rows, cells.columns] = cells.values
-        # The index of triplets labels no sites.
-        return in_container(self, filled, None if form == "triplets" else table)
+        return filled
+
+    def _stacked(self, filled):
+        """A client's filled matrices as one 3-D array, if ``set_output`` asks for arrays."""
+        asked = in_container(self, filled[0])
+        if asked is not filled[0]:
+            raise ValueError(
+                f"a 3-D array does not fit a {type(asked).__name__}, as set_output asks for. Give "
+                "each of its matrices as a client."
+            )
+        return np.stack(filled)
 
     def _solved_means(self, cells):
         """Means of rows that are not those of the fit."""
@@ -354,16 +363,6 @@ def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
     tags.input_tags.positive_only = family != "gaussian"
     tags.transformer_tags.preserves_dtype = ["float64"]
     return tags
-
-
-def _stacked(filled):
-    """A client's filled matrices as one 3-D array."""
-    if not isinstance(filled[0], np.ndarray):
-        raise ValueError(
-            f"a 3-D array does not fit a {type(filled[0]).__name__}, as set_output asks for. Give "
-            "each of its matrices as a client."
-        )
-    return np.stack(filled)
 
 
 def _total(scored):

@@ -15,6 +15,7 @@ from sklearn.base import (
 from sklearn.mixture import GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 
+from ._compat import in_containers
 from ._federation import offsets_of
 from ._input.clients import check_rows, together
 from ._input.sample_weight import check_row_weights
@@ -117,10 +118,8 @@ class FittedMixture(
             For what is no such table, NaN or inf in it, or other features than those of the fit;
             errors in a list name the client.
         """
-        check_is_fitted(self)
-        if is_client_list(X):
-            return together(X, self.transform)
-        return self.predict_proba(X)
+        posterior = self.predict_proba(X)
+        return in_containers(self, posterior, X) if is_client_list(X) else posterior
 
     @overload
     def score_samples(self, X: OneTable) -> FloatArray: ...

@@ -422,8 +422,8 @@ def test_means_far_above_what_a_row_shows_are_told_whoever_else_is_there(contain
     imputer.column_effects_[5] += 12  # as rows with little to tell may come out
     far, huge = np.full((1, 6), 3.0), np.full((1, 6), 43_000.0)
     far[0, 5] = NAN
-    for clients in ([far], [far, huge]):
-        with pytest.warns(UserWarning, match="^The fitted means of 1 of .* cells") as caught:
+    for clients, n_far in (([far], 1), ([far, huge], 1), ([far, far], 2)):
+        with pytest.warns(UserWarning, match=f"^The fitted means of {n_far} of ") as caught:
             imputer.transform(clients)
         assert len(caught) == 1
 

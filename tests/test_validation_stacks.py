@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from refusals import CLIENTS, FITTED
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._federation import MOST_CLIENTS
+from skfedem._input import clients as input_clients
+from skfedem._input import observations
 from skfedem._input.clients import check_clients, stacks, together
 from skfedem.datasets import split_clients
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
@@ -164,6 +166,31 @@ def test_an_odd_table_among_many_costs_only_those_beside_it():
     for method in (FITTED.predict, imputer.transform):
         with pytest.raises(ValueError, match=f"of client {n_alike}:"):
             method(tables)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        FederatedGaussianMixture(random_state=0),
+        FederatedStandardScaler(),
+        FederatedPCA(),
+        FederatedMatrixImputer(1, rows="disjoint", random_state=0),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_small_tables_go_together_whatever_set_output_asks_for(estimator, monkeypatch):
+    fitted, read = clone(estimator).fit(CLIENTS), []
+    arrays = fitted.transform(CLIENTS)
+    for module in (input_clients, observations):
+        check = module.validate_data
+        monkeypatch.setattr(
+            module, "validate_data", lambda *a, to=check, **k: read.append(1) or to(*a, **k)
+        )
+    frames = fitted.set_output(transform="pandas").transform(CLIENTS)
+    assert len(read) == 1
+    for frame, array in zip(frames, arrays, strict=True):
+        assert isinstance(frame, pd.DataFrame)
+        assert_array_equal(frame.to_numpy(), array)
 
 
 @pytest.mark.parametrize("single", [(0, 1, 2), (0, 2), ()])

@@ -286,17 +286,14 @@ def together(X, answer, one_by_one=each_client):
     """As ``each_client``, of an answer that has a row for each row: small arrays go together.
 
     Checks take longer than the arithmetic of a few rows. Where anything is amiss among tables that
-    go together, these go one by one: errors name the client, ``set_output`` has its own tables.
+    go together, these go one by one: errors name the client.
     """
     answers = []
     for first in range(0, len(X) or 1, MOST_CLIENTS):
         tables, own = X[first : first + MOST_CLIENTS], []
         try:
             for rows, lengths in stacks(tables):
-                stacked = answer(rows)
-                if type(stacked) is not np.ndarray:
-                    raise TypeError("expected an array")
-                own += np.split(stacked, np.cumsum(lengths)[:-1])
+                own += np.split(answer(rows), np.cumsum(lengths)[:-1])
         except (TypeError, ValueError):
             own = one_by_one(tables, answer, first)
         answers += own

@@ -13,6 +13,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
+from .._compat import in_containers
 from .._input.clients import check_rows, store, together
 from .._input.sample_weight import check_row_weights
 from .._input.tables import is_client_list
@@ -220,9 +221,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return together(X, self.transform)
-        rows = check_rows(self, X)
-        return in_blocks(rows, n_rows_for_products(rows.shape[1]), self._projected)
+            return in_containers(self, together(X, self._transformed), X)
+        return self._transformed(X)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Map X back: the rows in the plane of the components that ``transform`` maps to X.
@@ -355,6 +355,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
+
+    def _transformed(self, X: Any) -> FloatArray:
+        """``transform`` of one table."""
+        rows = check_rows(self, X)
+        return in_blocks(rows, n_rows_for_products(rows.shape[1]), self._projected)
 
     def _projected(self, rows: NDArray[Any]) -> FloatArray:
         """``transform`` of some rows."""

@@ -12,6 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
+from .._compat import in_containers
 from .._input.clients import check_rows, store, together
 from .._input.tables import is_client_list
 from .._messages import warn
@@ -195,9 +196,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return together(X, self.transform)
-        rows = check_rows(self, X, allow_nan=True)
-        return _by_precision(rows, self._standardized)
+            return in_containers(self, together(X, self._transformed), X)
+        return self._transformed(X)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Undo ``transform``.
@@ -224,6 +224,11 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             return together(X, self.inverse_transform)
         rows = check_transformed(X, self.n_features_in_, allow_nan=True)
         return _by_precision(rows, self._restored)
+
+    def _transformed(self, X: Any) -> FloatArray:
+        """``transform`` of one table."""
+        rows = check_rows(self, X, allow_nan=True)
+        return _by_precision(rows, self._standardized)
 
     def _standardized(self, rows: Any) -> FloatArray:
         """``transform`` of some rows."""
