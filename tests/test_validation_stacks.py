@@ -191,6 +191,9 @@ def test_small_tables_go_together_whatever_set_output_asks_for(estimator, monkey
     for frame, array in zip(frames, arrays, strict=True):
         assert isinstance(frame, pd.DataFrame)
         assert_array_equal(frame.to_numpy(), array)
+    if hasattr(fitted, "score"):
+        fitted.score(CLIENTS)
+        assert len(read) == 2
 
 
 @pytest.mark.parametrize("single", [(0, 1, 2), (0, 2), ()])
