@@ -66,9 +66,10 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     ranks : list of (int or None), default=(None,)
-        Bounds on the rank to choose from; None for no bound. Where there are one or two strong
-        factors, a bound can predict far better; ``(1, 2, None)`` finds out, in two to four times
-        the time. For large matrices give bounds alone: without a bound, small penalties let the
+        Bounds on the rank to choose from; None for no bound. With a few strong factors, a bound
+        predicts far better: in simulated tables, errors of missing cells were up to 27 % smaller
+        with ``(1, 2, 3, 4, None)``, in three to four times the time; two real tables gained
+        nothing. For large matrices give bounds alone: without a bound, small penalties let the
         rank, and with it time and memory, grow to most of ``min(n_rows, n_columns)``.
     penalties : int or array-like of shape (n_penalties,), default=10
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
