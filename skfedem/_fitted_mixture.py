@@ -1,4 +1,4 @@
-"""What a fitted mixture computes: components of rows, likelihoods, criteria, and samples."""
+"""Methods of a fitted mixture: predictions, likelihoods, information criteria and samples."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from ._typing import (
 )
 from .models.covariances import MATRICES
 
-# Doubles of the rows that are answered at once; on the way, some four times as many are held.
+# Number of doubles in the rows of a block; intermediate results take about four times as many.
 _BLOCK = 2**20
-# Standard deviations whose squares, and sums of them, are within the range of doubles.
+# Distance, in standard deviations, whose square (and sums of such) does not overflow.
 _FARTHEST = 1e150
 
 
@@ -69,8 +69,8 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit;
-            errors in a list name the client.
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit; for a list, the error names the client.
         """
         return self._by_client(X, "predict")
 
@@ -94,13 +94,13 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit;
-            errors in a list name the client.
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit; for a list, the error names the client.
         """
         return self._by_client(X, "predict_proba")
 
     def transform(self, X: ClientsLike) -> Transformed:
-        """Posterior probabilities, as ``predict_proba``.
+        """Posterior probability of each component for each row, as in ``predict_proba``.
 
         Parameters
         ----------
@@ -115,8 +115,8 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit;
-            errors in a list name the client.
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit; for a list, the error names the client.
         """
         posterior = self.predict_proba(X)
         return in_containers(self, posterior, X) if is_client_list(X) else posterior
@@ -141,8 +141,8 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit;
-            errors in a list name the client.
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit; for a list, the error names the client.
         """
         return self._by_client(X, "score_samples")
 
@@ -154,10 +154,11 @@ class FittedMixture(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or a list of them
-            All rows of a list count alike, whichever client has them.
+            In a list, all rows have the same weight, whichever client holds them.
         y : Ignored
         sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-            Weight of each row in the mean: an array for a table X, a list of arrays for a list.
+            Weight of each row in the mean: one array if X is a table, a list of arrays if X is a
+            list.
 
         Returns
         -------
@@ -168,8 +169,8 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit, or
-            ``sample_weight`` that does not match it; errors in a list name the client.
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit, or if ``sample_weight`` does not match X; for a list, the error names the client.
         """
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return log_likelihood / n_samples
@@ -181,8 +182,8 @@ class FittedMixture(
         ----------
         X : array-like of shape (n_samples, n_features), or a list of them
         sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-            How often each row counts, as in ``score``. Here the size of weights matters, not only
-            their ratios: an integer weight is equivalent to repeating the row.
+            Weight of each row, in the form of ``score``. Here the size of the weights matters, not
+            only their ratios: an integer weight is equivalent to repeating the row.
 
         Returns
         -------
@@ -194,8 +195,8 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit, or
-            ``sample_weight`` that does not match it; errors in a list name the client.
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit, or if ``sample_weight`` does not match X; for a list, the error names the client.
         """
         log_likelihood, _ = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + 2 * self._n_parameters()
@@ -207,7 +208,7 @@ class FittedMixture(
         ----------
         X : array-like of shape (n_samples, n_features), or a list of them
         sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-            How often each row counts, as in ``aic``: ``n_samples`` is their sum.
+            Weight of each row, as in ``aic``; ``n_samples`` is then the sum of the weights.
 
         Returns
         -------
@@ -219,8 +220,8 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit, or
-            ``sample_weight`` that does not match it; errors in a list name the client.
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit, or if ``sample_weight`` does not match X; for a list, the error names the client.
         """
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + float(np.log(n_samples)) * self._n_parameters()
@@ -243,7 +244,7 @@ class FittedMixture(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            If ``n_samples`` is no integer >= 1.
+            If ``n_samples`` is not an integer >= 1.
         """
         check_is_fitted(self)
         check_counts(n_samples=n_samples)
@@ -251,8 +252,8 @@ class FittedMixture(
         counts = rng.multinomial(n_samples, self.weights_)
         y, offsets = np.repeat(np.arange(len(counts)), counts), offsets_of(counts)
         rows = rng.standard_normal((n_samples, self.n_features_in_))
-        # From the roots of the precisions: with features in unlike units, covariances may be
-        # singular up to rounding.
+        # By the Cholesky factors of the precisions: covariances may be singular up to rounding if
+        # features have different units.
         roots = self.precisions_cholesky_
         for component, mean in enumerate(self.means_):
             own = slice(offsets[component], offsets[component + 1])
@@ -265,7 +266,7 @@ class FittedMixture(
         return rows, y
 
     def _by_client(self, X, method):
-        """Apply a method of scikit-learn's mixture to one table, or to each of a list."""
+        """Apply a method of scikit-learn's mixture to one table, or to each table of a list."""
         check_is_fitted(self)
         if is_client_list(X):
             return together(X, lambda table: self._by_client(table, method))
@@ -278,32 +279,34 @@ class FittedMixture(
         with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
             answer = in_blocks(rows, size, lambda block: of_rows(np.clip(block - shift, -far, far)))
         if method == "predict_proba":
-            # For a row far from all components, rounding loses the sum that these were divided by.
+            # Far from all components, rounding errors keep scikit-learn's probabilities from adding
+            # up to 1.
             answer /= answer.sum(axis=1, keepdims=True)
         return answer
 
     def _near_narrow_components(self, roots):
-        """Mean of the components' means, weighted by their precisions, in each feature.
+        """Mean of the components' means in each feature, weighted by their precisions.
 
-        Counted from here, rows lose the fewest digits, however far from the origin they are, and
-        wherever a component of outliers is.
+        Rows minus this point lose the fewest digits, however far they are from the origin, and even
+        if one component consists of outliers.
         """
         weights = np.maximum(self.weights_, np.finfo(np.float64).tiny)[:, None]
         shares = weights * (roots / roots.max(axis=0)) ** 2
-        # Counted from one of them, means that are alike have no rounding in theirs.
+        # Differences from the first mean: if all means are equal, their mean then has no rounding
+        # error.
         first = self.means_[0]
         return first + (shares * (self.means_ - first)).sum(axis=0) / shares.sum(axis=0)
 
     def _farthest(self, roots):
-        """Bound of each feature, or of all: further away squares would overflow.
+        """Largest distance of each feature, or of all features, whose square does not overflow.
 
-        Rows that are a little nearer are as unlikely.
+        Rows further away are clipped to it: their likelihood is negligible either way.
         """
         with np.errstate(over="ignore"):  # no bound at all
             return _FARTHEST / roots.max(axis=0)
 
     def _roots(self):
-        """Size of the roots of precisions, whose squares may overflow, by component and feature."""
+        """Size of the precisions' roots by component and feature; their squares may overflow."""
         roots = np.abs(self.precisions_cholesky_)
         if self._fitted_type in MATRICES:
             roots = roots.max(axis=-1)
@@ -324,7 +327,7 @@ class FittedMixture(
         return mixture
 
     def _sum_of_rows(self, X, sample_weight):
-        """Log-likelihood of all rows together, and how many they are or what they weigh."""
+        """Total log-likelihood of all rows, and their number or total weight."""
         values = self.score_samples(X)
         values = np.concatenate(values) if isinstance(values, tuple) else values
         if sample_weight is None:

@@ -1,4 +1,4 @@
-"""Matrices with missing cells, imputed by federated EM."""
+"""Imputation of matrices with missing cells by federated EM."""
 
 from __future__ import annotations
 
@@ -58,155 +58,162 @@ from .solvers._resume import check_checkpoint_parameters, seed_of
 
 
 class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
-    """Low-rank model of a matrix of which each of several clients observed some cells.
+    """Low-rank model of a matrix whose cells were observed by several clients.
 
-    FedMissEM: counts (or presences, or measurements) of sites by months, of which every observer
-    saw a few cells, are fitted as if they had been pooled. A cell (j, l) has the natural parameter
+    This is FedMissEM. The cells are counts (or presences, or measurements), for example of sites by
+    months, and every client observed some of them. The model is fitted as if the observations had
+    been pooled. Cell (j, l) has the natural parameter
 
     ``theta = intercept + row_effects[j] + column_effects[l] + low_rank[j, l]``
 
-    The objective, in nats, is a sum of three terms: minus the log-likelihood of all observations of
-    all clients, ``penalty`` times the nuclear norm of the low-rank part, and half of
-    ``effects_penalty`` times the sum of squares of the effects. Missing cells are left out, not
-    taken for zeros. A matrix of more than a million cells is never formed.
+    The objective, in nats, is the sum of three terms: the negative log-likelihood of all
+    observations of all clients, ``penalty`` times the nuclear norm of the low-rank part, and
+    ``effects_penalty`` / 2 times the sum of squares of the effects. Missing cells are ignored, not
+    treated as zeros. A matrix of more than a million cells is never formed.
 
-    Clients are simulated on this machine. Before the first round, they tell the server which cells
-    they observed and how often, and the sums of their observations over rows and over columns,
+    The clients are simulated on this machine. Before the first round, they tell the server which
+    cells they observed and how often, and send the row sums and column sums of their observations,
     which determine the effects. In each round, the active clients send compressed residuals, and
-    the server takes a proximal step. Neither EM nor compression provides privacy: as the server
-    knows the fitted values, a residual gives its observation away.
+    the server takes a proximal step. Neither EM nor compression provides privacy: the server knows
+    the fitted values, so that a residual reveals the observation.
 
     Read more in :doc:`/imputation`.
 
     Parameters
     ----------
     rank : int or None, default=2
-        Largest rank r of the low-rank part; None for no bound. A bound well above what the penalty
-        leaves costs time and changes nothing.
+        Maximum rank r of the low-rank part; None for no bound. A bound well above the rank that the
+        penalty yields costs time and changes nothing.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
-        What a cell holds: numbers of variance 1 (mean ``theta``), 0 and 1 (log-odds ``theta``), or
-        counts up to 1e13 (mean ``exp(theta)``).
+        Distribution of a cell: numbers of variance 1 (mean ``theta``), 0 or 1 (log-odds ``theta``),
+        or counts up to 1e13 (mean ``exp(theta)``).
     penalty : float, default=1.0
-        λ >= 0, on the scale of softImpute [2]_: the log-likelihood beside it is a sum over
-        observations, not a mean. 1 is far too little for large counts: means of missing cells may
-        then be absurd. FederatedMatrixImputerCV chooses a penalty.
+        Nuclear-norm penalty λ >= 0, on the scale of softImpute [2]_: the log-likelihood is a sum
+        over observations, not a mean. 1 is far too small for large counts, and the means of missing
+        cells may then be absurd. FederatedMatrixImputerCV chooses a penalty.
     effects : {"both", "rows", "columns", "none"}, default="both"
-        Main effects beside an intercept. "none" has no intercept either: soft-impute.
+        Main effects in addition to the intercept. "none" also omits the intercept, as in
+        soft-impute.
     effects_penalty : float, default=0.1
-        Ridge on the effects, as for a normal prior of variance ``1 / effects_penalty``; 0 means
-        1e-7. Where rows or columns have some ten observations or fewer, 1 mostly predicts missing
-        cells better.
+        Ridge penalty on the effects, equivalent to a normal prior of variance ``1 /
+        effects_penalty``; 0 means 1e-7. If rows or columns have about ten observations or fewer, 1
+        usually predicts missing cells better.
     rows : {"shared", "disjoint"}, default="shared"
-        Whether the clients of a list all have the same rows (sites), or each has its own.
+        Whether all clients in a list have the same rows (sites), or each has different ones.
     missing_values : number, default=numpy.nan
-        Marks missing cells of dense matrices. NaN stands for None and ``pandas.NA`` as well. In
-        sparse matrices, cells that are not stored are missing, and the marker may not be stored.
+        Value that marks missing cells in dense matrices. NaN also covers None and ``pandas.NA``. In
+        sparse matrices, cells that are not stored are missing, and this value must not be stored.
     solver : {"fedem", "vr_fedem"}, default="fedem"
-        Algorithm 1 or 2 of [1]_. Without ``batch_size``, both give the same fit.
+        Algorithm to use: FedEM or VR-FedEM, Algorithms 1 and 2 of [1]_. Without ``batch_size``,
+        both give the same fit.
     step_size : float in (0, 1], "auto" or callable, default="auto"
-        γ. With "auto", the natural step η follows the curvature of the objective. If rounds are
-        exact, γ is 1 and steps have momentum; else γ follows the rule in :doc:`/step_sizes`. A
-        number multiplies the safe natural step, without momentum: 1 over the largest curvature of
-        the loss in a cell (its count of observations times ψ''). A callable maps the round to such
-        a number.
+        Step size γ. With "auto", the natural step η follows the curvature of the objective; if
+        rounds are exact, γ is 1 and steps have momentum, otherwise γ follows the rule in
+        :doc:`/step_sizes`. A number multiplies the safe natural step, without momentum: the inverse
+        of the largest curvature of the loss in a cell (its number of observations times ψ''). A
+        callable maps the round number to such a number.
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates; "auto" is 1 / (1 + ω), with the largest ω that the operator
-        has for messages as long as those of the clients. Far larger steps diverge.
+        Step size α of the control variates; "auto" is 1 / (1 + ω), with the operator's largest
+        variance ω over the lengths of the clients' messages. Much larger steps diverge.
     control_init : {"field", "zeros"}, default="field"
-        Control variates before the first round: each client's residuals at the start, which are
-        sent uncompressed; or zero. Exact rounds with α = 1 need neither.
+        Initial control variates: each client's residuals at the start, which are sent uncompressed;
+        or zeros. Exact rounds with α = 1 need neither.
     batch_size : int, default=None
-        Number b of observed cells that an active client reads in a round; None for all.
+        Minibatch size b: the number of observed cells that an active client reads in a round; None
+        for all.
     replacement : bool, default=True
-        Whether a minibatch may hold a cell twice. If False, every client needs at least
+        Whether to draw minibatches with replacement. If False, every client needs at least
         ``batch_size`` observed cells.
     n_inner : int or "auto", default="auto"
-        Number k_in of rounds between two of VR-FedEM's passes over all cells. "auto" is
-        (1 + ω) sqrt(m / 2) / ``participation``, rounded up. Here ω is that of ``control_step``, and
-        m the mean number of observed cells of a client.
+        Number k_in of VR-FedEM's inner rounds between two passes over all cells. "auto" is (1 + ω)
+        sqrt(m / 2) / ``participation``, rounded up. Here ω is as in ``control_step``, and m is the
+        mean number of observed cells per client.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
-        Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
-        ``omega=0``.
+        Operator that compresses the messages, see ``skfedem.compression``. Ignored if ``omega=0``.
     omega : float >= 0, default=0.0
         Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
-        sends residuals uncompressed. Operators named by a string take the coarsest level within
-        this bound. A ``Compressor`` object with a level of its own keeps that level.
+        disables compression. An operator given by its name uses the coarsest level within this
+        bound; a ``Compressor`` object that was created with a level keeps it.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
-        Clients are weighted by their numbers of observations, which makes the objective the pooled
-        one, or all alike.
+        Weight of a client: its number of observations, so that the objective is that of the pooled
+        observations, or the same weight for every client.
     max_iter : int or None, default=500
-        Largest number of rounds; 0 returns the start, None is no bound and needs ``max_epochs``.
+        Maximum number of rounds. 0 returns the initial parameters; None sets no limit and requires
+        ``max_epochs``.
     max_epochs : float, default=None
-        Stop after the round in which this many epochs are complete. An epoch is as many evaluations
-        of a cell as there are observed cells.
+        Maximum number of epochs: the fit stops after the round that completes them. An epoch is as
+        many evaluations of a cell as there are observed cells.
     tol : float, default=1e-6
-        Exact rounds: stop when the relative change of the objective is less than ``tol`` times γ,
-        five times in a row. Other rounds: stop after three windows of rounds without progress; see
-        the user guide. The Notes say how far the optimum may be then. 0 runs all rounds.
+        Tolerance for convergence. Exact rounds stop when the relative change of the objective is
+        less than ``tol`` times γ, five times in a row; random rounds stop after three windows of
+        rounds without progress, see the user guide. The Notes say how far the optimum may be then.
+        0 runs all rounds.
     eval_every : int, "auto" or None, default="auto"
-        Rounds between two evaluations of objective and mean field over all cells, for
-        ``history_``; "auto" is once an epoch, None never. Exact rounds yield both each time.
+        Number of rounds between evaluations of the objective and the mean field over all cells, for
+        ``history_``; "auto" evaluates once per epoch, None never. Exact rounds yield both every
+        time.
     random_state : int, RandomState instance or None, default=None
-        Pass an int for the same fit every time, and on other machines up to rounding.
+        Pass an int for reproducible results, up to rounding also on other machines.
     warm_start : bool, default=False
-        Begin at the fitted θ, without the factors and effects that the parameters no longer allow.
-        If the last fit had ``warm_start=True`` and the same observations, clients keep their
-        control variates. With unchanged rank, penalties and effects, the run then goes on as if it
-        had never ended.
+        Whether to start from the θ of the last fit, without the factors and effects that the
+        parameters no longer allow. If the last fit also had ``warm_start=True`` and the same
+        observations, the clients keep their control variates. With unchanged rank, penalties and
+        effects, the run then continues as if it had not been interrupted.
     n_jobs : int, default=None
-        Number of threads that simulate clients, as in joblib; short rounds use one. The fit does
-        not depend on it.
+        Number of threads that simulate the clients, as in joblib; short rounds use one. The result
+        does not depend on it.
     checkpoint : path-like, default=None
-        File in which the run is saved, for ``fit(..., resume_from=path)`` to go on from. The
+        File in which to save the run, so that ``fit(..., resume_from=path)`` can continue it. The
         previous save is kept, with ``.previous`` appended to its name.
     checkpoint_every : int, default=100
-        Rounds between two saves. The last round is saved as well, unless the fit is stopped from
-        the keyboard.
+        Number of rounds between saves. The last round is saved too, unless the fit is interrupted
+        from the keyboard.
     verbose : int, default=0
-        1 prints every tenth round and how a run ended, 2 every round.
+        Verbosity: 1 prints every tenth round and how a run ended, 2 prints every round.
 
     Attributes
     ----------
     row_factors_ : ndarray of shape (n_rows, n_factors)
         Left singular vectors of the low-rank part, ``n_factors <= rank``.
     singular_values_ : ndarray of shape (n_factors,)
-        Its singular values, decreasing.
+        Singular values of the low-rank part, in decreasing order.
     column_factors_ : ndarray of shape (n_columns, n_factors)
-        Its right singular vectors.
+        Right singular vectors of the low-rank part.
     row_effects_ : ndarray of shape (n_rows,)
         Row effects, with mean 0.
     column_effects_ : ndarray of shape (n_columns,)
         Column effects, with mean 0.
     intercept_ : float
-        Natural parameter of a cell without effects and low-rank part; 0 with ``effects="none"``.
+        Intercept of the natural parameter; 0 with ``effects="none"``.
     objective_ : float
-        Objective of the fit, in nats.
+        Final value of the objective, in nats.
     n_iter_ : int
         Number of rounds.
     converged_ : bool
         Whether ``tol`` was reached.
     history_ : dict of ndarray
-        Row 0 is the start and row r the state after round r: ``round``, ``epoch``, ``objective``
-        (nats), ``field_sq_norm`` (squared norm of the step of the low-rank part over its length),
-        ``mean_field_sq_norm`` (the same for exact residuals; compare values within a fit only: with
-        automatic steps they are approximate, up to a fifth off early on), ``step_size`` (γ as
-        taken), ``n_active``, ``uplink_bits``, ``downlink_bits``, ``safeguarded`` (how often a step
-        given by a number had to be halved), and ``singular_values`` of shape (n_rows, largest
-        rank), without which the others make a DataFrame. NaN where not evaluated.
+        History of the fit: row 0 is the start, row r the state after round r. The entries are
+        ``round``, ``epoch``, ``objective`` (nats), ``field_sq_norm`` (squared norm of the change of
+        the low-rank part divided by the step size), ``mean_field_sq_norm`` (the same for exact
+        residuals; only comparable within a fit: with automatic steps, values are approximate, up to
+        a fifth off at first), ``step_size`` (the γ that was applied), ``n_active`` (number of
+        clients that took part), ``uplink_bits``, ``downlink_bits``, ``safeguarded`` (how often a
+        step given by a number had to be halved), and ``singular_values`` of shape (n_rows, largest
+        rank). All entries except ``singular_values`` can be the columns of a DataFrame. Values that
+        were not evaluated are NaN.
     unobserved_rows_, unobserved_columns_ : ndarray of int
-        Rows and columns in which nobody observed a cell. Their effects are 0.
+        Rows and columns without an observed cell. Their effects are 0.
     row_offsets_ : ndarray of int, shape (`n_clients_` + 1,), or None
-        With ``rows="disjoint"``, client i has the rows ``row_offsets_[i]:row_offsets_[i + 1]`` of
-        the fit.
+        With ``rows="disjoint"``, the rows of client i are ``row_offsets_[i]:row_offsets_[i + 1]``.
     n_clients_ : int
-        Number of clients, those without an observed cell included.
+        Number of clients, including those without observed cells.
     client_ids_ : ndarray of shape (`n_clients_`,)
-        Label of each client: sorted labels with ``clients=``, else positions in the list.
+        Label of each client: the sorted labels from ``clients``, or else its position in the list.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        How badly the common fit suits a client: root mean square of the residuals in its cells, as
-        its control variate V_i remembers them. 0 for a client without observed cells.
+        Measure of how poorly the common model fits a client: root mean square of the residuals in
+        its cells, as stored in its control variate V_i. 0 for a client without observed cells.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -219,16 +226,16 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     Notes
     -----
-    With a bound on the rank that is below what the penalty leaves, the objective is not convex:
+    If ``rank`` is below the rank that the penalty alone would yield, the problem is not convex:
     runs that differ in noise or in their start may end in different optima.
 
-    When exact rounds stop, the objective may still be ten to a hundred times ``tol`` above the
-    minimum, relatively, and more in the cases that :doc:`/imputation` lists. Missing cells far from
-    the observed ones of their row settle last. To see whether they have settled, compare with a fit
-    of a ``tol`` a thousand times smaller.
+    When exact rounds stop, the objective may still exceed its minimum by a relative ten to a
+    hundred times ``tol``, and by more in the cases that :doc:`/imputation` lists. Missing cells far
+    from the observed cells of their row converge last. To check them, compare with a fit whose
+    ``tol`` is a thousand times smaller.
 
-    Gaussian cells have to spread by 1e-4 or more. With a smaller spread, fits stop too soon:
-    multiply such cells, and ``penalty``, by a power of ten.
+    The spread of Gaussian cells has to be at least 1e-4. With a smaller spread, fits stop too soon:
+    multiply the cells and ``penalty`` by a power of ten.
 
     References
     ----------
@@ -275,7 +282,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     feature_names_in_: NDArray[Any]
 
     __metadata_request__fit = {"clients": True, "shape": True}
-    # Pipeline.score asks for sample_weight, and fails where no request is declared for it.
+    # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
     __metadata_request__score = {"sample_weight": None}
 
     def __init__(
@@ -354,30 +361,30 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
-            In a list, a client is
+            In a list, each client is
 
             - a matrix or DataFrame (sites by months) with missing cells,
             - a 3-D array (observers, sites, months),
-            - a scipy.sparse matrix: its stored entries, zeros too, are the observed cells,
-            - with ``shape``, an array of triplets (site, month, value), in this order, with sites
-              and months numbered from 0.
+            - a scipy.sparse matrix, whose stored entries (including zeros) are the observed cells,
+            - with ``shape``, an array of triplets (site, month, value), with sites and months
+              numbered from 0.
 
-            A matrix alone, or one long array of triplets, is one client; with ``clients``, it has a
-            client for each label of its rows. A 3-D array alone has a client for each observer.
-            Several observations of a cell all count.
+            A single matrix, or a single array of triplets, is one client, unless ``clients`` labels
+            its rows. In a single 3-D array, each observer is a client. If a cell was observed
+            several times, all observations count.
         y : Ignored
-            By scikit-learn's convention.
+            Not used, present for scikit-learn's API.
         clients : array-like of shape (n_rows,), default=None
-            Client label of each row of X, when X is one matrix or one array of triplets.
+            Client label of each row of X, if X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
-            Numbers of sites and months; dense 2-D arrays are then triplets. ``transform`` and
-            ``score`` take the arrays of a list for triplets as well, and after a fit to one long
-            table also an array alone. (With two clients, scikit-learn's searches would split
-            ``shape`` like rows: give them sparse matrices instead.)
+            Numbers of sites and months. If given, dense 2-D arrays are read as triplets, and so are
+            the arrays that ``transform`` and ``score`` get in a list or, after a fit to a single
+            array, alone. (With two clients, scikit-learn's searches would split ``shape`` like
+            rows: use sparse matrices instead.)
         resume_from : path-like, default=None
-            Checkpoint of the same run, with the same data and parameters, to go on from. The fit is
-            bit for bit that of an uninterrupted run, except that ``history_`` has an evaluation
-            where the saved run ended. ``max_iter``, ``max_epochs``, ``checkpoint``,
+            Checkpoint to resume from, of a run with the same data and parameters. The result is bit
+            for bit that of an uninterrupted run, except for an additional evaluation in
+            ``history_`` where the saved run ended. ``max_iter``, ``max_epochs``, ``checkpoint``,
             ``checkpoint_every``, ``n_jobs``, ``verbose`` and ``warm_start`` may differ, and
             ``random_state`` may be None.
 
@@ -388,24 +395,24 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Raises
         ------
         TypeError, ValueError
-            For invalid data or parameters; nothing is fitted then, and an earlier fit is kept.
+            If data or parameters are invalid; an earlier fit is then kept unchanged.
         FileNotFoundError
-            If there is no checkpoint at ``resume_from``.
+            If the file ``resume_from`` does not exist.
 
         Warns
         -----
         ConvergenceWarning
-            When ``tol`` was not reached, when steps given by numbers still had to be halved in the
-            last tenth of the rounds, when the objective ended above that of the start, or when the
-            fit was stopped from the keyboard.
+            If ``tol`` was not reached, if steps given by numbers still had to be halved in the last
+            tenth of the rounds, if the objective ended above its value at the start, or if the fit
+            was interrupted from the keyboard.
         UserWarning
-            *Data:* for clients without an observed cell; for what looks like triplets without their
-            ``shape``; for rows of a DataFrame that have one label; for Gaussian cells far from 0
-            without effects; for a cell that holds the others back, as its count is so large or it
-            was observed so often. *Parameters:* for a ``batch_size`` above the number of cells of
-            every client; for a ``Compressor`` object that is not used, or is coarser than
-            ``omega``. *Run:* for Poisson means that were capped because exp would overflow; for a
-            checkpoint that could not be written, which ends no fit.
+            *Data:* if clients have no observed cell; if an array looks like triplets but ``shape``
+            is missing; if rows of a DataFrame have the same label; if Gaussian cells are far from 0
+            and there are no effects; if one cell slows the others down, because its count is very
+            large or it was observed very often. *Parameters:* if ``batch_size`` is larger than
+            every client's number of cells; if a ``Compressor`` object is not used, or is coarser
+            than ``omega``. *Run:* if Poisson means were capped because exp would overflow; if a
+            checkpoint could not be written (the fit then continues).
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))
@@ -429,12 +436,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
             result = run_solver(settings, problem, start, workers, resume_from, tasks)
-            # What exact rounds yield on the way is of the iterates before the last.
+            # The criteria of exact rounds lag behind: they belong to the iterates before the last.
             objective = result.history["objective"][-1] if problem.exact else result.criteria[-1]
             if np.isnan(objective):
                 objective, _ = evaluate(problem, result.server, workers)
         memory = None
-        if self.warm_start:  # as large as the data
+        if self.warm_start:  # only if asked for: it is as large as the data
             memory = memory_of(ids, problem, result.server, result.states, result.gains, digest)
         outcome = _outcome(problem, result, data, objective) | {"_memory": memory}
         store(self, known, **outcome)
@@ -461,7 +468,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         check_checkpoint_parameters(self)
 
     def _warm_theta(self, data, known):
-        """θ of the last fit, from the origin of the data, if that is where to start."""
+        """θ of the last fit, relative to the origin of the data; None without a warm start."""
         if not (self.warm_start and hasattr(self, "converged_")):
             return None
         if self._shape != data.shape or self._fitted_family != self.family:
@@ -484,7 +491,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         return Theta(effects, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
 
     def _start(self, problem, ids, theta):
-        """Where the run begins: where the last fit of these cells ended, from its θ, or anew."""
+        """Start of a run: the end of the last fit if it had these cells, its θ, or a new start."""
         model, federation = problem.model, problem.federation
         memory = None if theta is None else getattr(self, "_memory", None)
         if memory and same_rows(memory, federation, ids):
@@ -494,7 +501,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     def _known(self, X, clients, shape, data, seen):
         """Attributes that the data and the parameters determine before the first round."""
-        # With labels, the rows of a matrix are different clients'.
+        # If labels divide a matrix among clients, they do not share their rows.
         has_sites = self.rows == "shared" and (clients is None or shape is not None)
         row_labels, column_labels = (None, None) if shape is not None else fit_labels(X, self.rows)
         return {
@@ -507,7 +514,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "unobserved_columns_": np.flatnonzero(
                 np.bincount(data.columns, minlength=data.shape[1]) == 0
             ),
-            # What the fit was made with, whatever set_params makes of the parameters later.
+            # Parameters of this fit, which set_params may change later.
             "_fitted_family": self.family,
             "_fitted_effects": self.effects,
             "_fitted_penalty": float(self.penalty),
@@ -523,9 +530,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
 
 def _outcome(problem, result, cells, objective):
-    """Fitted attributes that a run gives."""
+    """Fitted attributes that result from a run."""
     federation, drift = problem.federation, np.zeros(len(cells.ids))
-    # Sums of residuals over the root of their number: many visits alone make no client odd.
+    # Divided by the root of the number of visits, so that many visits alone do not look like drift.
     residuals = result.states.controls / np.sqrt(federation.rows.counts)
     norms = problem.vectors.norms(residuals)
     drift[cells.observers] = np.sqrt(federation.lengths) * norms
@@ -540,8 +547,8 @@ def _outcome(problem, result, cells, objective):
 
 
 def _so_far(server, n_rounds, origin):
-    """Fitted attributes that the server's state gives, whose θ counts from an origin."""
-    effects, low_rank = server.parameters.natural  # which the memory keeps
+    """Fitted attributes that follow from the server's state; its θ is relative to ``origin``."""
+    effects, low_rank = server.parameters.natural  # copied: the memory keeps them
     return {
         "intercept_": float(effects.intercept) + origin,
         "row_effects_": effects.rows.copy(),
@@ -552,5 +559,5 @@ def _so_far(server, n_rounds, origin):
         "_largest_theta": float(server.statistics.iterate.theta.max()),
         "n_iter_": n_rounds,
         "converged_": False,
-        "_memory": None,  # that of an earlier fit is of another θ
+        "_memory": None,  # the memory of an earlier fit belongs to another θ
     }

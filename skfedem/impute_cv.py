@@ -1,4 +1,4 @@
-"""Rank and penalties of a matrix imputer, chosen by cells that the clients hold out."""
+"""Choice of an imputer's rank and penalties by cross-validation on held-out cells."""
 
 from __future__ import annotations
 
@@ -45,23 +45,24 @@ from .models.families import FAMILIES
 from .solvers._options import check_federated_parameters
 from .solvers._report import ways_to_less_noise
 
-# A path whose last step gains less, in nats a held-out cell, has settled: below a bound, what was
-# left to gain was less again, by a factor of 0.2 to 0.7.
+# A path has settled if its last step gained less than this, in nats per held-out cell: with a bound
+# on the rank, the remaining gain was then 0.2 to 0.7 times the last one.
 _SETTLED = 0.1
 
 
 class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
-    """FederatedMatrixImputer whose rank and penalties are chosen by cross-validation.
+    """FederatedMatrixImputer with rank and penalties chosen by cross-validation.
 
-    The observed cells are dealt at random to ``n_splits`` folds, the same for all clients. For each
-    rank and each penalty on the effects, fits go down a path of penalties on the low-rank part,
-    from the smallest one with which that part is 0. Each fit starts from the one before. It is
-    scored on the fold that it leaves out, by the mean log-likelihood per held-out observation:
-    each client reports the sum of its own, and their number. The rank and penalties with the
-    largest mean score over the folds are fitted to all cells, again down the path.
+    The observed cells are split at random into ``n_splits`` folds, the same for all clients. For
+    each rank and each penalty on the effects, models are fitted along a decreasing path of
+    penalties on the low-rank part, which begins at the smallest penalty that makes this part 0.
+    Each fit starts from the previous one, and is scored on the held-out fold by the mean
+    log-likelihood per observation: each client reports the sum over its observations, and their
+    number. The rank and penalties with the largest mean score over the folds are then fitted to all
+    cells, again along the path.
 
-    All fits are federated as ``omega``, ``participation`` and the other parameters say. Read more
-    in :doc:`/imputation`.
+    All fits are federated, with ``omega``, ``participation`` and the other parameters. Read more in
+    :doc:`/imputation`.
 
     Parameters
     ----------
@@ -69,47 +70,49 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Bounds on the rank to choose from; None for no bound. With a few strong factors, a bound
         predicts far better: in simulated tables, errors of missing cells were up to 27 % smaller
         with ``(1, 2, 3, 4, None)``, in three to four times the time; two real tables gained
-        nothing. For large matrices give bounds alone: without a bound, small penalties let the
-        rank, and with it time and memory, grow to most of ``min(n_rows, n_columns)``.
+        nothing. For large matrices, only give bounds: without a bound, small penalties let the
+        rank, and with it time and memory, grow to nearly ``min(n_rows, n_columns)``.
     penalties : int or array-like of shape (n_penalties,), default=10
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
-        which are taken from the largest to the smallest.
+        which are tried from the largest to the smallest.
     effects_penalties : "auto" or list of float, default="auto"
-        Ridges on the effects to choose from; the time of the search grows with their number.
-        "auto" tries 0.1 and 1, and ten times the largest one as long as that is the best, up to
-        1e5. Without effects the first one is taken.
+        Ridge penalties on the effects to choose from; the search time grows with their number.
+        "auto" tries 0.1 and 1, and then ten times the largest one as long as the largest is the
+        best, up to 1e5. With ``effects="none"``, only the first one is used.
     eps : float in (0, 1), default=0.01
-        Ratio of the last penalty of the path to its first, if ``penalties`` is a number. Decrease
-        it where the best penalty is the last: strong signals want a smaller one.
+        Ratio of the last to the first penalty of the path, if ``penalties`` is a number. Decrease
+        it if the best penalty is the last: strong signals need smaller penalties.
     n_splits : int, default=5
-        Number of folds, at least 2. A cell that was observed several times, by one client or by
-        several, is held out or kept as a whole.
+        Number of folds, at least 2. All observations of a cell, by one client or by several, are in
+        the same fold.
     patience : int, "auto" or None, default="auto"
-        A path ends when this many penalties in a row have not improved on its best score. Penalties
-        so large that no fit has a low-rank part do not count. "auto" is three in ten of all
-        penalties, and at least three. None follows every path to its end.
+        Number of consecutive penalties without an improvement of the best score after which a path
+        ends. Penalties so large that the low-rank part is 0 in all fits do not count. "auto" is
+        three tenths of the number of penalties, and at least three. None follows every path to its
+        end.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
-        What a cell holds: numbers of variance 1, 0 and 1, or counts.
+        Distribution of a cell: numbers of variance 1, 0 or 1, or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"
-        Main effects beside an intercept; "none" has no intercept either.
+        Main effects in addition to the intercept; "none" also omits the intercept.
     rows : {"shared", "disjoint"}, default="shared"
-        Whether the clients of a list all have the same rows (sites), or each has its own.
+        Whether all clients in a list have the same rows (sites), or each has different ones.
     missing_values : number, default=numpy.nan
-        Marks missing cells of dense matrices; may not be stored in sparse ones.
+        Value that marks missing cells in dense matrices; it must not be stored in sparse ones.
     solver : {"fedem", "vr_fedem"}, default="fedem"
-        This and the following are parameters of :class:`FederatedMatrixImputer`, explained there.
+        Algorithm to use. This and the following parameters are explained in
+        :class:`FederatedMatrixImputer`.
     step_size : float in (0, 1], "auto" or callable, default="auto"
-        γ.
+        Step size γ.
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates.
+        Step size α of the control variates.
     control_init : {"field", "zeros"}, default="field"
-        Control variates before the first round of each fit.
+        Initial control variates of each fit.
     batch_size : int, default=None
-        Observed cells that an active client reads in a round; None for all.
+        Number of observed cells that an active client reads in a round; None for all.
     replacement : bool, default=True
-        Whether a minibatch may hold a cell twice.
+        Whether to draw minibatches with replacement.
     n_inner : int or "auto", default="auto"
-        Number of rounds between two of VR-FedEM's passes over all cells.
+        Number of VR-FedEM's inner rounds between two passes over all cells.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages.
     omega : float >= 0, default=0.0
@@ -117,48 +120,50 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
-        In the fits, clients are weighted by their numbers of observations, or all alike. In the
-        score, all held-out observations count alike.
+        Weight of a client in the fits: its number of observations, or the same weight for every
+        client. In the score, all held-out observations have the same weight.
     max_iter : int or None, default=200
-        Largest number of rounds of a fit.
+        Maximum number of rounds of each fit.
     max_epochs : float, default=None
-        Largest number of epochs of a fit.
+        Maximum number of epochs of each fit.
     tol : float, default=1e-6
-        Tolerance at which a fit stops.
+        Tolerance for the convergence of each fit.
     eval_every : int, "auto" or None, default="auto"
-        Rounds between two evaluations for the ``history_`` of the best estimator.
+        Number of rounds between evaluations for the ``history_`` of the best estimator.
     random_state : int, RandomState instance or None, default=None
-        Pass an int for the same folds and fits every time.
+        Pass an int for reproducible folds and fits.
     n_jobs : int, default=None
-        Number of processes that follow the paths of the search, or fit their folds, and of threads
-        that simulate clients in the fit to all cells; as in joblib. No result depends on it. A
-        callable ``step_size`` and a ``Compressor`` have to be picklable to reach the processes.
+        Number of processes that run the search, and of threads that simulate clients in the fit to
+        all cells; as in joblib. The result does not depend on it. With several processes, a
+        callable ``step_size`` and a ``Compressor`` have to be picklable.
     verbose : int, default=0
-        1 prints the score of each rank and penalties, 2 the rounds of the last fit as well.
+        Verbosity: 1 prints the score of each combination of rank and penalties, 2 also prints the
+        rounds of the last fit.
 
     Attributes
     ----------
     best_estimator_ : FederatedMatrixImputer
-        Fitted to all cells with the best rank and penalties.
+        Imputer fitted to all cells with the best rank and penalties.
     best_params_ : dict
         ``{"rank": ..., "effects_penalty": ..., "penalty": ...}``.
     best_score_ : float
-        Mean log-likelihood per held-out observation of ``best_params_``, in nats.
+        Mean log-likelihood per held-out observation with ``best_params_``, in nats.
     best_index_ : int
-        Index of ``best_params_`` in ``cv_results_``; the first of equals, up to rounding.
+        Index of ``best_params_`` in ``cv_results_``; the first one if several tie up to rounding.
     cv_results_ : dict of ndarray
-        One entry for each rank and penalties that were tried, in the order of ``ranks``, then of
-        ``effects_penalties``, and down the path: ``params`` (a list of dicts), ``param_rank``,
-        ``param_effects_penalty``, ``param_penalty``, ``split0_test_score`` and so on (mean
-        log-likelihood per held-out observation of a fold, in nats), ``mean_test_score``,
+        One entry for each combination of rank and penalties that was tried, in the order of
+        ``ranks``, then of ``effects_penalties``, then of the path: ``params`` (a list of dicts),
+        ``param_rank``, ``param_effects_penalty``, ``param_penalty``, ``split0_test_score`` and so
+        on (mean log-likelihood per held-out observation of a fold, in nats), ``mean_test_score``,
         ``std_test_score``, ``rank_test_score`` (1 is the best); over the folds, the means
         ``mean_n_iter`` (rounds) and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits
-        that reached ``tol``), and the sum ``uplink_bits``. Ridges that "auto" added come last.
+        that reached ``tol``), and the sum ``uplink_bits``. Effects penalties that "auto" added come
+        last.
     n_iter_ : int
-        Number of rounds of the last fit.
+        Number of rounds of the last fit, the one to all cells.
     penalty_max_ : float
-        Smallest penalty whose fit to all cells, with the best penalty on the effects, has a
-        low-rank part of 0.
+        Smallest penalty with which the low-rank part of the fit to all cells is 0, at the best
+        penalty on the effects.
     n_splits_ : int
         Number of folds.
     n_features_in_ : int
@@ -168,19 +173,19 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
 
     See Also
     --------
-    FederatedMatrixImputer : Takes a given rank and given penalties.
+    FederatedMatrixImputer : The imputer for one rank and one pair of penalties.
 
     Notes
     -----
-    With a bound on the rank that is below what the penalty leaves, the objective is not convex: a
-    fit down the path may end elsewhere than one from nothing.
+    If the bound on the rank is below the rank that the penalty alone would yield, the problem is
+    not convex: a fit along the path may reach another optimum than a fit from scratch.
 
     The bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_``
-    of ``best_estimator_``. Cells and margins are sent, and counted, with the first fit of a path.
-    :doc:`/what_leaves_a_client` says which messages are not counted.
+    of ``best_estimator_``. The observed cells, row sums and column sums are sent, and counted, with
+    the first fit of a path. :doc:`/what_leaves_a_client` says which messages are not counted.
 
-    Gaussian cells have to spread by some 1e-7 or more: else rounding hides the differences between
-    scores. Multiply such cells by a power of ten.
+    The spread of Gaussian cells has to be at least about 1e-7: otherwise, rounding hides the
+    differences between scores. Multiply such cells by a power of ten.
 
     Examples
     --------
@@ -214,7 +219,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     feature_names_in_: NDArray[Any]
 
     __metadata_request__fit = {"clients": True, "shape": True}
-    # Pipeline.score asks for sample_weight, and fails where no request is declared for it.
+    # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
     __metadata_request__score = {"sample_weight": None}
 
     def __init__(
@@ -293,11 +298,11 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         X : list of clients, or array-like of shape (n_rows, n_columns)
             As in :meth:`FederatedMatrixImputer.fit`.
         y : Ignored
-            By scikit-learn's convention.
+            Not used, present for scikit-learn's API.
         clients : array-like of shape (n_rows,), default=None
-            Client label of each row of X, when X is one matrix or one array of triplets.
+            Client label of each row of X, if X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
-            Numbers of sites and months; dense 2-D arrays are then triplets.
+            Numbers of sites and months. If given, dense 2-D arrays are read as triplets.
 
         Returns
         -------
@@ -306,21 +311,21 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Raises
         ------
         TypeError, ValueError
-            For invalid data or parameters; nothing is fitted then, and an earlier fit is kept.
+            If data or parameters are invalid; an earlier fit is then kept unchanged.
         KeyboardInterrupt
-            When the search is stopped from the keyboard. The fit to all cells, which follows it
-            down the path of penalties, keeps what it has reached when it is stopped.
+            If the search is interrupted from the keyboard. An interruption of the final fit to all
+            cells does not raise: the fit keeps what it has reached.
 
         Warns
         -----
         ConvergenceWarning
-            When ``tol`` was not reached, in the search or at its end.
+            If ``tol`` was not reached, in the search or in the final fit.
         UserWarning
-            When the best penalty is the smallest of a path that followed from `penalties`, a
-            number, and `eps`, and the rank has no bound or the last step gained more than 0.1 nats
-            a held-out cell; and as given by :meth:`FederatedMatrixImputer.fit`.
+            If the best penalty is the smallest of a path that was given by the number `penalties`
+            and by `eps`, and the rank has no bound or the last step gained more than 0.1 nats per
+            held-out cell; and as in :meth:`FederatedMatrixImputer.fit`.
         """
-        # Warnings about parameters and data are left to the last fit.
+        # The last fit gives the warnings about parameters and data.
         with kept_back():
             grid = self._checked_grid()
             (seed,) = seeds_of_runs(self.random_state, 1)
@@ -362,7 +367,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: MatricesLike) -> Transformed:
-        """Fill the missing cells with their fitted means; observed cells are kept.
+        """Replace missing cells by their fitted means; observed cells are kept.
 
         Parameters
         ----------
@@ -371,28 +376,29 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Returns
         -------
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
-            As :meth:`FederatedMatrixImputer.transform` of ``best_estimator_`` gives it.
+            As returned by :meth:`FederatedMatrixImputer.transform` of ``best_estimator_``.
 
         Raises
         ------
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            As :meth:`FederatedMatrixImputer.transform`.
+            As in :meth:`FederatedMatrixImputer.transform`.
 
         Warns
         -----
         UserWarning
-            As :meth:`FederatedMatrixImputer.transform`.
+            As in :meth:`FederatedMatrixImputer.transform`.
         """
         check_is_fitted(self)
-        # Given a tuple, scikit-learn would apply our set_output to the first client's table only.
+        # By the imputer's own set_output: that of this class would only wrap the first table of a
+        # tuple.
         imputer = copy(self.best_estimator_)
         imputer._sklearn_output_config = getattr(self, "_sklearn_output_config", {})
         return imputer.transform(X)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Names of the columns, as :meth:`FederatedMatrixImputer.get_feature_names_out` has them.
+        """Names of the columns, as in :meth:`FederatedMatrixImputer.get_feature_names_out`.
 
         Parameters
         ----------
@@ -407,7 +413,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         NotFittedError
             Before ``fit``.
         ValueError
-            For names that are not those of the fit.
+            If the names differ from those of the fit.
         """
         check_is_fitted(self)
         return self.best_estimator_.get_feature_names_out(input_features)
@@ -415,29 +421,29 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     def fitted_mean(
         self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
     ) -> FloatArray:
-        """Fitted means of the fitted rows, or of some of them.
+        """Fitted means of all cells, or of some rows and columns.
 
         Parameters
         ----------
         rows, columns : array-like of int, default=None
-            Which rows and columns; None for all.
+            Numbers of the rows and columns; None for all.
 
         Returns
         -------
         means : ndarray of shape (len(rows), len(columns))
-            Expected values, probabilities or counts, by the family.
+            Expected values, probabilities or expected counts, depending on ``family``.
 
         Raises
         ------
         NotFittedError
             Before ``fit``.
         IndexError, TypeError, ValueError
-            As :meth:`FederatedMatrixImputer.fitted_mean`.
+            As in :meth:`FederatedMatrixImputer.fitted_mean`.
 
         Warns
         -----
         UserWarning
-            As :meth:`FederatedMatrixImputer.transform`.
+            As in :meth:`FederatedMatrixImputer.transform`.
         """
         check_is_fitted(self)
         return self.best_estimator_.fitted_mean(rows, columns)
@@ -460,7 +466,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            As :meth:`FederatedMatrixImputer.score`.
+            As in :meth:`FederatedMatrixImputer.score`.
         """
         check_is_fitted(self)
         return self.best_estimator_.score(X)
@@ -472,7 +478,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     # ---- fitting
 
     def _checked_grid(self):
-        """What to try; raise for parameters that are out of range."""
+        """Ranks and penalties to try; raise for parameters that are out of range."""
         grid = checked_grid(
             self.ranks, self.penalties, self.eps, self.effects_penalties, self.effects
         )
@@ -488,14 +494,14 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         return grid
 
     def _imputer(self, seed):
-        """Imputer that starts each fit of a path from the one before."""
+        """Imputer that starts each fit of a path from the previous one."""
         names = FederatedMatrixImputer().get_params(deep=False)
         parameters = {name: getattr(self, name) for name in names if hasattr(self, name)}
         parameters.update(random_state=seed, warm_start=True, verbose=max(self.verbose - 1, 0))
         return FederatedMatrixImputer(**parameters)
 
     def _check_minibatches(self, cells, folds):
-        """Raise if a client cannot draw its minibatches when the cells of a fold are left out."""
+        """Raise if a client has too few cells for its minibatches once a fold is held out."""
         owners = np.repeat(np.arange(len(cells.ids)), np.diff(cells.offsets))
         for fold in range(self.n_splits):
             lengths = np.bincount(owners[folds != fold], minlength=len(cells.ids))
@@ -504,8 +510,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 check_minibatches(self, lengths[seen], cells.ids[seen], "observed cells")
 
     def _search(self, imputer, cells, folds, grid):
-        """Trials, and by penalty on the effects the paths and the largest penalties."""
-        # Sites are shared by then, and nobody will look at the histories.
+        """Trials; and the path and its largest penalty for each penalty on the effects."""
+        # The cells are numbered by common sites already, and these histories are not shown.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
         trials, paths, largest, ridges = [], {}, {}, grid.ridges
         while ridges:
@@ -524,7 +530,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         return trials, paths, largest
 
     def _warn_of_end(self, best, gain):
-        # Below a bound that fits, hardly any penalty is needed: scores settle.
+        # With a suitable bound on the rank, hardly any penalty is needed: the scores settle.
         if best.rank is not None and gain < _SETTLED:
             return
         or_bound = " or a bound in ranks" if best.rank is None else ""

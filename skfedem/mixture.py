@@ -61,7 +61,7 @@ from .solvers._resume import check_checkpoint_parameters
 
 
 def _reads_rows_once(estimator):
-    """Whether ``partial_fit`` can be had."""
+    """Whether ``partial_fit`` is available; raise AttributeError if it is not."""
     if estimator.solver != "fedem":
         raise AttributeError(
             f'Expected solver="fedem" for partial_fit, got {estimator.solver!r}: variance '
@@ -73,160 +73,166 @@ def _reads_rows_once(estimator):
 class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     """Gaussian mixture fitted to the rows of several clients without pooling them.
 
-    In each round, clients send compressed expectations of their sufficient statistics, and the
-    server does the M-step. The algorithms are FedEM and VR-FedEM of [1]_. With the default
-    parameters, rounds are EM iterations on the pooled rows: from the same start, the fit is that of
-    scikit-learn's ``GaussianMixture``.
+    In each round, the clients send compressed expectations of their sufficient statistics, and the
+    server performs the M-step. The algorithms are FedEM and VR-FedEM of [1]_. With the default
+    parameters, each round is an EM iteration on the pooled rows: from the same start, the result is
+    that of scikit-learn's ``GaussianMixture``.
 
-    Clients are simulated on this machine; what they would send is computed and counted. Statistics
-    are not private: those of one row are that row. A fitted estimator, and a pickle of it, holds
-    statistics of each client. :doc:`/what_leaves_a_client` lists all messages.
+    The clients are simulated on this machine: their messages are computed and counted, not sent.
+    Statistics are not private: those of a single row reveal that row. A fitted estimator, and any
+    pickle of it, contains statistics of each client. :doc:`/what_leaves_a_client` lists all
+    messages.
 
     Read more in :doc:`/user_guide`.
 
     Parameters
     ----------
     n_components : int, default=1
-        Number of components.
+        Number of mixture components.
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
-        One covariance matrix per component, one for all components, one diagonal matrix per
-        component, or one variance per component.
+        Type of covariance: one matrix per component, one matrix shared by all components, one
+        diagonal matrix per component, or one variance per component.
     fixed_covariance : array-like of shape (n_features, n_features), default=None
-        A known covariance, shared by the components and not estimated; needs
+        Known covariance matrix, shared by all components and not estimated; requires
         ``covariance_type="tied"``.
     solver : {"fedem", "vr_fedem"}, default="fedem"
-        Algorithm 1 or 2 of [1]_. Without ``batch_size``, both give the same fit.
+        Algorithm to use: FedEM or VR-FedEM, Algorithms 1 and 2 of [1]_. Without ``batch_size``,
+        both give the same fit.
     step_size : float in (0, 1], "auto" or callable, default="auto"
-        Step γ of ``statistics += step_size * field``. A callable maps the round, counted from 1,
-        to γ. "auto" is 1 where rounds are exact (``omega=0``, ``participation=1``, all rows), and
-        otherwise follows the rule in :doc:`/step_sizes`: with FedEM's minibatches γ decreases, and
-        rounds that prove too random shorten it.
+        Step size γ of the update ``statistics += step_size * field``. A callable maps the round
+        number, counted from 1, to γ. "auto" is 1 if rounds are exact (``omega=0``,
+        ``participation=1`` and all rows); otherwise it follows the rule in :doc:`/step_sizes`: γ
+        decreases with FedEM's minibatches, and is cut if rounds turn out too noisy.
     control_step : float in [0, 1], or "auto", default="auto"
-        Step α of the control variates. "auto" is 1 / (1 + ω), with the operator's own ω for
-        messages of this length; in streams, a tenth of it. Far larger steps diverge. 0 with
-        ``control_init="zeros"`` is naive FedEM, which has no control variates.
+        Step size α of the control variates. "auto" is 1 / (1 + ω), where ω is the operator's actual
+        variance for messages of this length; in ``partial_fit``, a tenth of that. Much larger steps
+        diverge. 0 with ``control_init="zeros"`` is naive FedEM, without control variates.
     control_init : {"field", "zeros"}, default="field"
-        Control variates before the first round: each client's field h_i(Ŝ_0), which takes a pass
-        over all rows and an uncompressed message per client; or zero. Exact rounds with α = 1 need
-        neither. Streams begin with zeros.
+        Initial control variates: each client's field h_i(Ŝ_0), at the cost of a pass over all rows
+        and an uncompressed message per client; or zeros. Exact rounds with α = 1 need neither.
+        ``partial_fit`` always starts from zeros.
     batch_size : int, default=None
-        Number b of rows that an active client reads in a round; None for all of its rows.
+        Minibatch size b: the number of rows that an active client reads in a round; None for all of
+        its rows.
     replacement : bool, default=True
-        Whether a minibatch may hold a row twice. If False, every client needs at least
+        Whether to draw minibatches with replacement. If False, every client needs at least
         ``batch_size`` rows.
     n_inner : int or "auto", default="auto"
-        Number k_in of rounds between two of VR-FedEM's passes over all rows. "auto" is
-        (1 + ω) sqrt(m / 2) / ``participation``, rounded up (Appendix E.2 of [1]_). Here ω is that
-        of ``control_step``, and m the mean number of rows of a client.
+        Number k_in of VR-FedEM's inner rounds between two passes over all rows. "auto" is (1 + ω)
+        sqrt(m / 2) / ``participation``, rounded up (Appendix E.2 of [1]_). Here ω is as in
+        ``control_step``, and m is the mean number of rows per client.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
-        Operator that compresses the messages, one of ``skfedem.compression``. Ignored with
-        ``omega=0``.
+        Operator that compresses the messages, see ``skfedem.compression``. Ignored if ``omega=0``.
     omega : float >= 0, default=0.0
         Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
-        sends everything uncompressed. Operators named by a string take the coarsest level within
-        this bound. A ``Compressor`` object with a level of its own keeps that level.
+        disables compression. An operator given by its name uses the coarsest level within this
+        bound; a ``Compressor`` object that was created with a level keeps it.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
-        Weight w_i of a client: its share of all rows, which makes the objective the pooled
-        likelihood, or the same for every client.
+        Weight w_i of a client: its share of all rows, so that the objective is the pooled
+        likelihood, or the same weight for every client.
     max_iter : int or None, default=100
-        Largest number of rounds; 0 returns the start, None is no bound and needs ``max_epochs``.
+        Maximum number of rounds. 0 returns the initial parameters; None sets no limit and requires
+        ``max_epochs``.
     max_epochs : float, default=None
-        Stop after the round in which this many epochs are complete. An epoch is as many evaluations
-        of a row's conditional expectation as there are rows.
+        Maximum number of epochs: the fit stops after the round that completes them. An epoch is as
+        many evaluations of a row's conditional expectation as there are rows.
     tol : float, default=1e-3
-        Tolerance in nats per row. Exact rounds: stop when the log-likelihood changes by less than
-        ``tol`` times γ. Other rounds: stop after three windows of rounds without progress; see the
-        user guide. Fits may stop on a plateau; 1e-5 is safer. 0 runs all rounds.
+        Tolerance for convergence, in nats per row. Exact rounds stop when the log-likelihood
+        changes by less than ``tol`` times γ; random rounds stop after three windows of rounds
+        without progress, see the user guide. A fit may stop early on a plateau; 1e-5 is safer. 0
+        runs all rounds.
     reg_covar : float >= 0, default=1e-6
-        Added to every estimated variance, in squared units of the features. With 0, a singular
-        covariance raises ValueError.
+        Constant added to every estimated variance, in squared units of the features. With 0, a
+        singular covariance raises ValueError.
     n_init : int, default=1
-        Number of starts. The fit with the largest log-likelihood is kept, with the ``history_`` of
-        its start alone.
+        Number of starts. The fit with the largest log-likelihood is kept; ``history_`` describes
+        this run only.
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
-        How a start is found. "kmeans": each client clusters its rows and sends the centroids of two
-        or more different rows with their counts; the server clusters those. "k-means++" and
-        "random_from_data" draw rows as centres. With these three, every row is then assigned to its
-        nearest centre. "random": clients draw posterior probabilities.
-        **"random_from_data" reveals** ``n_components`` **rows to the server, "k-means++" also those
-        that it tries**: 2 + log(``n_components``), rounded down, for each centre but one.
-        "kmeans" and "k-means++" do not depend on the order of a client's rows. For them, repeating
-        a row is the same as weighting it.
+        Method that finds a start. "kmeans": each client clusters its rows and sends the centroids
+        of clusters with at least two different rows, with their counts; the server clusters these
+        centroids. "k-means++" and "random_from_data" choose rows as centres. In these three
+        methods, every row is then assigned to its nearest centre. "random": clients draw random
+        posterior probabilities. **"random_from_data" reveals** ``n_components`` **rows to the
+        server; "k-means++" also reveals the candidates that it tries**: 2 + log(``n_components``),
+        rounded down, for each centre after the first. "kmeans" and "k-means++" do not depend on the
+        order of a client's rows, and treat an integer weight like repeated rows.
     weights_init : array-like of shape (n_components,), default=None
-        Initial weights.
+        Initial weights of the components.
     means_init : array-like of shape (n_components, n_features), default=None
-        Initial means. Weights and covariances that are not given come from the rows nearest to each
-        mean: their share, and their scatter about it.
+        Initial means of the components. Unless given as well, the initial weights and covariances
+        are estimated from the rows nearest to each mean: their share, and their scatter about it.
     precisions_init : array-like, default=None
-        Initial precisions, of the shape of ``precisions_``.
+        Initial precisions, in the shape of ``precisions_``.
     eval_every : int, "auto" or None, default="auto"
-        Rounds between two evaluations of log-likelihood and mean field over all rows, for
-        ``history_``; "auto" is once an epoch, None never. Exact rounds yield both each time.
-        Evaluations count neither as bits nor as epochs.
+        Number of rounds between evaluations of the log-likelihood and the mean field over all rows,
+        for ``history_``; "auto" evaluates once per epoch, None never. Exact rounds yield both every
+        time. Evaluations are not counted in bits or epochs.
     random_state : int, RandomState instance or None, default=None
-        Pass an int for the same fit every time, and on other machines up to rounding. Another order
-        of the clients is like another seed.
+        Pass an int for reproducible results, up to rounding also on other machines. Reordering the
+        clients has the same effect as changing the seed.
     warm_start : bool, default=False
-        Go on from the last fit: from its statistics Ŝ, its parameters, and the control variates V_i
-        of clients with a known label (a known position in a list). Rounds are counted on: with the
-        same data, an integer ``random_state`` and ``n_init=1``, two fits of k rounds equal one of
-        2k. ``n_init`` and the initial values are not used then.
+        Whether to continue from the last fit: from its statistics Ŝ, its parameters, and the
+        control variates V_i of clients whose label (or position in a list) is known. The round
+        count continues too: with the same data, an integer ``random_state`` and ``n_init=1``, two
+        fits of k rounds equal one of 2k. A continued fit ignores ``n_init`` and the initial values.
     n_jobs : int, default=None
-        Number of threads that simulate clients, as in joblib; short rounds use one. The fit does
-        not depend on it.
+        Number of threads that simulate the clients, as in joblib; short rounds use one. The result
+        does not depend on it.
     checkpoint : path-like, default=None
-        File in which the run is saved, for ``fit(..., resume_from=path)`` to go on from; needs
-        ``n_init=1``. The previous save is kept, with ``.previous`` appended to its name.
+        File in which to save the run, so that ``fit(..., resume_from=path)`` can continue it;
+        requires ``n_init=1``. The previous save is kept, with ``.previous`` appended to its name.
     checkpoint_every : int, default=100
-        Rounds between two saves. The last round is saved as well, unless the fit is stopped from
-        the keyboard.
+        Number of rounds between saves. The last round is saved too, unless the fit is interrupted
+        from the keyboard.
     verbose : int, default=0
-        1 prints every tenth round and how a run ended, 2 every round.
+        Verbosity: 1 prints every tenth round and how a run ended, 2 prints every round.
 
     Attributes
     ----------
     weights_ : ndarray of shape (n_components,)
         Weights of the components.
     means_ : ndarray of shape (n_components, n_features)
-        Means.
+        Means of the components.
     covariances_ : ndarray
-        Covariances, of shape (n_components, n_features, n_features) if "full", (n_features,
-        n_features) if "tied", (n_components, n_features) if "diag", (n_components,) if "spherical".
+        Covariances of the components, of shape (n_components, n_features, n_features) if "full",
+        (n_features, n_features) if "tied", (n_components, n_features) if "diag", (n_components,) if
+        "spherical".
     precisions_, precisions_cholesky_ : ndarray
         Inverses of the covariances and their Cholesky factors, as in scikit-learn.
     n_iter_ : int
-        Number of rounds of the last ``fit``, and of the calls of ``partial_fit`` since.
+        Number of rounds of the last ``fit`` and of all calls of ``partial_fit`` after it.
     converged_ : bool
-        Whether ``tol`` was reached; a stream never converges.
+        Whether ``tol`` was reached; always False after ``partial_fit``.
     lower_bound_ : float
         Log-likelihood in nats per row, with clients weighted by ``client_weights``. After exact
-        rounds, it is that of the last E-step, as in scikit-learn; in a stream, that of the last
-        rows, under the parameters of Ŝ before they were read. NaN if its computation was stopped
-        from the keyboard.
+        rounds, it is the value at the last E-step, as in scikit-learn; after ``partial_fit``, the
+        value for the last rows under the parameters at Ŝ before these rows were read. NaN if its
+        computation was interrupted from the keyboard.
     lower_bounds_ : list of float
-        The log-likelihoods that were computed on the way.
+        The log-likelihoods that were computed during the fit.
     history_ : dict of ndarray
-        Row 0 is the start and row r the state after round r: ``round``, ``epoch``,
-        ``log_likelihood`` (nats per row, weighted as ``lower_bound_``), ``field_sq_norm`` (||H||²,
-        of the server's estimate of the field), ``mean_field_sq_norm`` (||h(Ŝ)||²), ``step_size``
-        (γ as taken), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients
-        together), ``safeguarded`` (how often the step was cut to stay in the domain of the M-step;
-        one more if rare components were left as they were), and ``weights`` of shape (n_rows,
-        n_components), without which the others make a DataFrame. NaN where not evaluated. Squared
-        norms are in standard units (rows whitened, or scaled).
+        History of the fit: row 0 is the start, row r the state after round r. The entries are
+        ``round``, ``epoch``, ``log_likelihood`` (nats per row, weighted as ``lower_bound_``),
+        ``field_sq_norm`` (||H||², of the server's estimate of the field), ``mean_field_sq_norm``
+        (||h(Ŝ)||²), ``step_size`` (the γ that was applied), ``n_active`` (number of clients that
+        took part), ``uplink_bits`` and ``downlink_bits`` (of all clients together), ``safeguarded``
+        (how often the step was cut to stay in the domain of the M-step, plus one if rare components
+        were left unchanged), and ``weights`` of shape (n_rows, n_components). All entries except
+        ``weights`` can be the columns of a DataFrame. Values that were not evaluated are NaN.
+        Squared norms are in standard units (rows whitened or scaled).
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
-        Label of each client: sorted labels with ``clients=``, else positions in the list. After
-        ``partial_fit``, in the order in which they joined.
+        Label of each client: the sorted labels from ``clients``, or else its position in the list.
+        After ``partial_fit``, clients are in the order in which they joined.
     new_client_ids_ : ndarray
         Labels of the clients that were new in the last call of ``partial_fit``.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        ||V_i||, a measure of how unlike the others a client is, in the standard units of
-        ``history_``. After few rounds, or with a small ``control_step``, V_i has yet to reach the
-        client's field.
+        ||V_i||, a measure of how much a client differs from the others, in the standard units of
+        ``history_``. After few rounds, or with a small ``control_step``, V_i is not yet close to
+        the client's field.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -235,7 +241,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     See Also
     --------
     sklearn.mixture.GaussianMixture : The same model on pooled rows.
-    skfedem.datasets.split_clients : Spreads the rows of one table over clients.
+    skfedem.datasets.split_clients : Distribute the rows of one table over clients.
 
     References
     ----------
@@ -356,21 +362,21 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Parameters
         ----------
         X : list of array-likes, or array-like of shape (n_samples, n_features)
-            One table (n_i, n_features) for each client; or one table with ``clients``; or one table
-            alone, which is one client.
+            A list with one table (n_i, n_features) for each client; one table, with ``clients``; or
+            one table alone, which is a single client.
         y : Ignored
-            By scikit-learn's convention. ``fit(X, labels)`` takes the labels for it and sees one
-            client: write ``fit(X, clients=labels)``.
+            Present for scikit-learn's API. To pass client labels, write ``fit(X, clients=labels)``:
+            ``fit(X, labels)`` would take them for ``y`` and fit a single client.
         clients : array-like of shape (n_samples,), default=None
-            Client label of each row of X, when X is one table.
+            Client label of each row of X, if X is one table.
         sample_weight : array-like of shape (n_samples,), or a list of them, default=None
             Weight of each row: an array for one table, or a list with one array for each client.
-            Rows of weight zero are left out. Only ratios of weights matter: an integer weight is
+            Rows of weight zero are ignored. Only the ratios of weights matter: an integer weight is
             equivalent to repeating the row. See Notes.
         resume_from : path-like, default=None
-            Checkpoint of the same run, with the same data and parameters, to go on from. The fit is
-            bit for bit that of an uninterrupted run, except that ``history_`` has an evaluation
-            where the saved run ended. ``max_iter``, ``max_epochs``, ``checkpoint``,
+            Checkpoint to resume from, of a run with the same data and parameters. The result is bit
+            for bit that of an uninterrupted run, except for an additional evaluation in
+            ``history_`` where the saved run ended. ``max_iter``, ``max_epochs``, ``checkpoint``,
             ``checkpoint_every``, ``n_jobs``, ``verbose`` and ``warm_start`` may differ, and
             ``random_state`` may be None.
 
@@ -381,34 +387,35 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Raises
         ------
         TypeError, ValueError
-            For invalid data or parameters; nothing is fitted then, and an earlier fit is kept.
+            If data or parameters are invalid; an earlier fit is then kept unchanged.
         FileNotFoundError
-            If there is no checkpoint at ``resume_from``.
+            If the file ``resume_from`` does not exist.
 
         Warns
         -----
         ConvergenceWarning
-            When ``tol`` was not reached; when steps still left the domain of the M-step in the last
-            tenth of the rounds; when noise cut automatic steps to less than a tenth of their plan;
-            when random rounds left components with less than half the weight of a row, or ended
-            well below the log-likelihood of the start; or when the fit was stopped from the
+            If ``tol`` was not reached; if steps still left the domain of the M-step in the last
+            tenth of the rounds; if noise cut automatic steps to less than a tenth of the planned
+            size; if random rounds reduced components to less than half the weight of a row, or
+            ended well below the log-likelihood of the start; or if the fit was interrupted from the
             keyboard.
         UserWarning
-            For a ``Compressor`` object that is not used, or is coarser than ``omega``; for
-            covariances that rounding has widened, because rows lie too far apart; for a
-            ``batch_size`` above the number of rows of every client; for a checkpoint that could not
-            be written, which ends no fit.
+            If a ``Compressor`` object is not used, or is coarser than ``omega``; if covariances
+            were widened by rounding, because rows lie too far apart; if ``batch_size`` is larger
+            than every client's number of rows; or if a checkpoint could not be written (the fit
+            then continues).
 
         Notes
         -----
-        With weights v_j of rows, s̄_i is ``Σ_j v_j s̄_ij / Σ_j v_j``, and likewise the
-        log-likelihood. With ``client_weights="n_samples"``, w_i is the client's share of all
-        weight. Minibatches draw rows in proportion to their weights, with replacement only.
+        With row weights v_j, s̄_i is ``Σ_j v_j s̄_ij / Σ_j v_j``, and the log-likelihood is
+        weighted likewise. With ``client_weights="n_samples"``, w_i is the client's share of the
+        total weight. Minibatches draw rows in proportion to their weights, which requires
+        ``replacement=True``.
 
-        The fit equals that of repeated rows: in any order, or with minibatches in the order of the
-        weighted rows. There are two exceptions. Starts that draw for each given row differ:
-        "random_from_data", "random", and samples of more than 131,072 rows. And epochs count each
-        given row once; so do ``n_inner="auto"`` and the automatic step of many clients.
+        The fit equals that of repeated rows in any order; with minibatches, in the order of the
+        weighted rows. There are two exceptions. Starts that draw a number for each row of X differ:
+        "random_from_data", "random", and samples of more than 131,072 rows. And epochs,
+        ``n_inner="auto"`` and the automatic step for many clients count each row of X once.
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))
@@ -449,7 +456,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         after = after._replace(row_weight=row_weight)
         history = {**best.history, "weights": best.trace}
         self._store(after, history, best.criteria, problem, settings, converged_=best.converged)
-        self.__dict__.pop("new_client_ids_", None)  # of an earlier stream
+        self.__dict__.pop("new_client_ids_", None)  # left by an earlier partial_fit
         task.end()
         warn_of_fit(settings, problem, best)
         return self
@@ -463,22 +470,22 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         clients: ArrayLike | None = None,
         sample_weight: RowWeights | None = None,
     ) -> Self:
-        """Go on with the next rows of a stream.
+        """Update the mixture with the next rows of a stream.
 
-        Each call is a round of FedEM on its rows: the online case of assumption A7 of the paper.
-        With ``batch_size``, a call is several rounds, each on the next ``batch_size`` rows of each
-        client.
+        Each call is one round of FedEM on the rows of X: the online case of assumption A7 of the
+        paper. With ``batch_size``, a call is several rounds, each on the next ``batch_size`` rows
+        of every client.
 
-        The first call finds the standard units and a start, and fits its rows before its own round.
-        Give it many rows, and more than there are features: with fewer, "full" covariances may stay
-        far too large for tens of calls. Later calls read their rows once. A call after ``fit`` goes
-        on from the fit. ``fit`` begins anew, unless ``warm_start=True``. Read more in
+        The first call determines the standard units and a start, and fits its rows before its own
+        round. Give it many rows, and more rows than features: with fewer, "full" covariances may
+        stay far too large for tens of calls. Later calls read their rows once. A call after ``fit``
+        continues from that fit. ``fit`` starts afresh, unless ``warm_start=True``. Read more in
         :doc:`/user_guide`.
 
         Parameters
         ----------
         X, y, clients, sample_weight
-            As in ``fit``. Clients are known by their labels (by their positions in a list).
+            As in ``fit``. Clients are recognized by their labels (in a list, by their positions).
 
         Returns
         -------
@@ -487,43 +494,45 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Raises
         ------
         TypeError, ValueError
-            For invalid data or parameters; what was learnt before is kept.
+            If data or parameters are invalid; the estimator is then left unchanged.
         AttributeError
             With ``solver="vr_fedem"``: variance reduction reads rows again.
 
         Notes
         -----
-        *Parameters.* ``n_init``, ``max_iter``, ``max_epochs`` and ``tol`` are for the start alone.
+        *Parameters.* ``n_init``, ``max_iter``, ``max_epochs`` and ``tol`` only affect the start.
         ``eval_every``, ``replacement``, ``control_init``, ``checkpoint`` and ``verbose`` are not
         used.
 
-        *Steps.* ``step_size="auto"`` is the share of the rows that a round reads in all that were
-        read so far, to the power 0.5, or less with compression or few rows. Such steps are noisy.
-        So the fitted attributes, ``weights`` in ``history_``, and what steps of your own or a
-        ``fit`` with ``warm_start=True`` begin with are those of an average of Ŝ over the rounds,
-        with weights that grow as the third power of the rows so far: it is slow to follow a stream
-        that changes. Steps of your own are not averaged. A number is a constant step, which forgets
-        old rows and so follows. A callable gets the round, counted on from call to call. Where less
-        than the share ``participation`` of the weight in a round answers, all these steps are as
-        much shorter.
+        *Steps.* With ``step_size="auto"``, γ is the number of rows in the round divided by the
+        number of rows read so far, to the power 0.5; it is smaller with compression or few rows.
+        Because such steps are noisy, Ŝ is averaged over the rounds, with weights that grow as the
+        third power of the number of rows so far. The fitted attributes and ``weights`` in
+        ``history_`` are those of this average; a later call with another ``step_size``, and ``fit``
+        with ``warm_start=True``, continue from it. The average is slow to follow a stream that
+        changes. With a number or a callable, Ŝ is not averaged. A number is a constant step, which
+        forgets old rows and so follows changes; a callable gets the round number, which continues
+        from call to call. If the clients that answer hold less than the share ``participation`` of
+        the weight in a round, all these steps are shortened in proportion.
 
-        *Clients.* Those without rows in a call, and those that by ``participation`` take no part in
-        a round, keep their V_i. What the others send is divided by their share of all weight (not
-        by ``participation``, as in ``fit``). A round of nobody changes nothing. New clients begin
-        with V_i = 0. With ``client_weights="n_samples"``, w_i is the client's share of all rows so
-        far; "uniform" gives all known clients the same weight.
+        *Clients.* A client without rows in a call, or that does not take part in a round, keeps its
+        V_i. The messages of the others are divided by their share of the total weight (not by
+        ``participation``, as in ``fit``). A round without clients changes nothing. New clients
+        start with V_i = 0. With ``client_weights="n_samples"``, w_i is the client's share of all
+        rows so far; "uniform" gives all known clients the same weight.
 
         *The start* is the best of ``n_init`` fits to all rows of the first call, by FedEM with all
-        clients, to a tenth of ``tol``. It is not fitted with ``means_init`` or ``max_iter=0``, to
-        fewer than ``4 * n_components * n_features`` rows, or where a covariance would become
-        singular with ``reg_covar=0``. What the best fit sends is in row 0 of ``history_``; its
-        rounds are not counted.
+        clients, with a tenth of ``tol``. There is no such fit with ``means_init`` or
+        ``max_iter=0``, with fewer than ``4 * n_components * n_features`` rows, or if a covariance
+        would become singular with ``reg_covar=0``. The messages of the best fit are counted in row
+        0 of ``history_``; its rounds are not counted.
 
         *What is recorded.* ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call.
-        ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit had not
-        seen, at Ŝ and not at its average. An epoch is as many rows as the call has. A stream warns
-        of a ``Compressor`` that is not used or coarser than ``omega``, but not of how the fit goes:
-        look at ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
+        ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit has not
+        seen yet, at Ŝ and not at its average. An epoch is as many rows as the call has.
+        ``partial_fit`` warns of a ``Compressor`` that is not used or coarser than ``omega``, but
+        not about the progress of the fit: look at ``safeguarded``, ``step_size`` and ``weights`` in
+        ``history_``.
 
         Examples
         --------
@@ -555,11 +564,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             else:
                 beginning = next_call(settings, data.ids, federation, given, memory, self.history_)
             after, history, unseen = read_call(settings, beginning, data.ids, workers)
-        # Features are those of the first call, in which all clients are new.
+        # The first call defines the features, and all of its clients are new.
         seen, n_known = (settings, 0) if memory is None else (self, len(memory.ids))
-        # Not those of the history, which has no room for them beside an evaluation of a fit.
+        # Kept apart from the history, whose last row may already hold an evaluation made by fit.
         criteria = [*([] if memory is None else self.lower_bounds_), *unseen]
-        # Nobody may have answered the first call.
+        # The list is empty if no client answered the first call.
         criteria = criteria or history["log_likelihood"][:1]
         new_ids = after.ids[n_known:].copy()
         self._store(after, history, criteria, beginning.problem, seen, new_client_ids_=new_ids)
@@ -600,7 +609,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         Returns
         -------
-        labels : ndarray of shape (n_samples,), or a tuple of them for a list of clients
+        labels : ndarray of shape (n_samples,), or a tuple with one for each client
 
         Raises
         ------
@@ -612,7 +621,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     # ---- fitting
 
     def _last_memory(self):
-        """Memory of the last fit, None before it; raise for what a callback gets on the way."""
+        """Memory of the last fit or None; raise for the unfinished copy that a callback gets."""
         memory = getattr(self, "_memory", None)
         if memory is None and hasattr(self, "converged_"):
             raise ValueError(
@@ -623,7 +632,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         return memory
 
     def _check_one_run(self, resume_from, n_starts):
-        """Raise if several starts are to share a checkpoint."""
+        """Raise if there are several starts: a checkpoint holds one run."""
         if (self.checkpoint or resume_from) and n_starts > 1:
             raise ValueError(
                 f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "

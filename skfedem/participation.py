@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Clients that take part in a round."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ __all__ = ["draw_active"]
 def draw_active(generator: np.random.Generator, n_clients: int, participation: float) -> IntArray:
     """Draw the clients of a round, each independently with the same probability.
 
-    The number of active clients is drawn first (binomial), then which they are, so that the cost
-    follows the number of active clients, not the number of clients.
+    The number of active clients is drawn first, from a binomial distribution, and then the clients
+    themselves, so that the cost grows with the number of active clients, not with the number of
+    clients.
 
     Parameters
     ----------
     generator : numpy.random.Generator
-        Draws the numbers, and moves on by doing so.
+        Random generator; its state advances.
     n_clients : int
         Number of clients, n.
     participation : float in (0, 1]
-        Probability p that a client takes part. With 1, every client does and nothing is drawn.
+        Probability p that a client takes part. With 1, all clients take part and nothing is drawn.
 
     Returns
     -------
     active : ndarray of int, shape (n_active,)
-        Increasing client indices; may be empty.
+        Indices of the active clients, in increasing order; may be empty.
 
     Raises
     ------
     TypeError, ValueError
-        If `generator` is no Generator, or a number is out of its domain.
+        If `generator` is not a Generator, or a number is out of range.
 
     Notes
     -----
