@@ -12,21 +12,22 @@ from .._typing import FloatArray, IntArray
 
 
 class Compressor(ABC):
-    """What every compression operator provides.
+    """Base class of the compression operators.
 
-    An operator is a frozen, stateless value: all randomness comes in as `uniforms`, so the same
-    inputs give the same output on any machine, in any grouping of the vectors. Methods take one
-    vector (q,), but for `encode` also n vectors of one length (n, q), or, with `lengths` (n,), a
-    flat array that holds n vectors of these lengths back to back; the result for a vector does not
-    depend on the others. A new operator implements the methods below and keeps to these rules:
+    An operator is immutable and stateless: all randomness is passed in as `uniforms`, so that the
+    same inputs give the same output on any machine, however vectors are grouped. Methods take one
+    vector (q,). All but `encode` also take n vectors of equal length (n, q), or, with `lengths`
+    (n,), a flat array of n vectors of these lengths, one after the other; the result for a vector
+    does not depend on the others. A new operator implements the methods below and obeys these
+    rules:
 
-    - unbiased: the mean of ``compress(x, uniforms)`` over uniform draws is x;
+    - unbiased: the mean of ``compress(x, uniforms)`` over the uniforms is x;
     - bounded: the mean of its squared norm is at most ``(1 + omega_for(q)) * ||x||^2`` (these two
       are assumption A6 of [1]_);
-    - a zero coordinate stays 0.0, -0.0 is never returned, inputs are never changed;
-    - ``decode(encode(v))`` is v bit for bit, and ``len(encode(v)) == n_bytes(v)``, for every v
-      that `compress` returned; `decode` refuses damaged bytes, and those of another class, with
-      ValueError.
+    - a coordinate of 0 stays 0.0, -0.0 is never returned, and inputs are not modified;
+    - for every v that `compress` returned, ``decode(encode(v))`` is v bit for bit and
+      ``len(encode(v)) == n_bytes(v)``; `decode` raises ValueError for damaged bytes, and for those
+      of another class.
 
     References
     ----------
@@ -35,7 +36,7 @@ class Compressor(ABC):
 
     Examples
     --------
-    What a client sends, and what the server reads:
+    A client compresses and encodes a vector, and the server decodes it:
 
     >>> import numpy as np
     >>> from skfedem.compression import Compressor, Dithering
@@ -50,7 +51,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def omega_for(self, length: ArrayLike) -> Any:
-        """Relative variance, omega.
+        """Relative variance omega of vectors of the given lengths.
 
         Parameters
         ----------
@@ -64,21 +65,22 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            For lengths that are no integers >= 0.
+            If a length is not an integer >= 0.
         """
 
     @abstractmethod
     def compress(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> FloatArray:
-        """Compressed vectors as the server will decode them. Checks its arguments.
+        """Compress vectors, after checking all arguments.
 
         Parameters
         ----------
         values : array of shape (q,), (n, q) or, with `lengths`, (sum(lengths),)
-            The vectors, finite; norms at most 2**1022, where the operator computes norms.
+            The vectors. Values have to be finite, and norms at most 2**1022 if the operator
+            computes norms.
         uniforms : array of the shape of `values`
-            Independent draws of the uniform law on [0, 1).
+            Independent draws from the uniform distribution on [0, 1).
         lengths : array of int of shape (n,), optional
             Lengths >= 0 of the vectors in a flat `values`.
 
@@ -89,8 +91,9 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            For values that are no such vectors, NaN, inf or what is too large for the operator,
-            uniforms outside [0, 1) or of another shape, or lengths that do not add up.
+            If values are not such vectors, not finite or too large for the operator, if uniforms
+            are outside [0, 1) or of another shape, or if lengths do not add up to the size of
+            `values`.
         """
 
     @abstractmethod
@@ -109,18 +112,18 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            For values that are no such vectors, NaN, inf or what is too large for the operator, or
-            lengths that do not add up.
+            If values are not such vectors, not finite or too large for the operator, or if lengths
+            do not add up to the size of `values`.
         """
 
     @abstractmethod
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
-        """``len(encode(v))`` of each vector v, without encoding it.
+        """Length of each encoded vector in bytes, ``len(encode(v))``, without encoding it.
 
         Parameters
         ----------
         values, lengths
-            As in `compress`, but for *compressed* vectors: what `compress` returned.
+            As in `compress`, but *compressed* vectors, as returned by `compress`.
 
         Returns
         -------
@@ -129,14 +132,14 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            For values whose code has no length, as `compress` cannot have returned them, or lengths
-            that do not add up.
+            If values cannot be encoded because `compress` cannot have returned them, or if lengths
+            do not add up to the size of `values`.
         """
 
     def send(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> tuple[FloatArray, IntArray]:
-        """What `compress` returns, and `n_bytes` of that; an operator may share their work.
+        """Compress vectors and return their `n_bytes` too; operators may share the work of both.
 
         Parameters
         ----------
@@ -151,39 +154,39 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            As `compress`.
+            As in `compress`.
         """
         compressed = self.compress(values, uniforms, lengths)
         return compressed, self.n_bytes(compressed, lengths)
 
     @abstractmethod
     def encode(self, values: ArrayLike) -> bytes:
-        """Message of one vector.
+        """Encode one compressed vector as a message.
 
         Parameters
         ----------
         values : array of shape (q,)
-            What `compress` returned.
+            Compressed vector, as returned by `compress`.
 
         Returns
         -------
         bytes
-            The first one tells the class: messages of no other class begin with it.
+            The message. Its first byte identifies the class of the operator.
 
         Raises
         ------
         TypeError, ValueError
-            For values that `compress` cannot have returned.
+            If `compress` cannot have returned these values.
         """
 
     @abstractmethod
     def decode(self, data: bytes) -> FloatArray:
-        """Vector of a message.
+        """Decode the vector in a message.
 
         Parameters
         ----------
         data : bytes
-            From `encode` of an operator of this class, whatever its level.
+            Message from `encode` of an operator of this class, with any level.
 
         Returns
         -------
@@ -192,14 +195,14 @@ class Compressor(ABC):
         Raises
         ------
         TypeError
-            For what holds no bytes.
+            If `data` is not bytes-like.
         ValueError
-            For bytes that were damaged, or are from another class. A CRC-16 finds all damage but
-            one heavily damaged message in 65,536; against forged messages it is no protection.
+            If the message is damaged, or from another class. A CRC-16 detects all damage except in
+            one of 65,536 heavily damaged messages; it does not protect against forged messages.
         """
 
     def __sklearn_clone__(self) -> Self:
-        return self  # it never changes
+        return self  # it is immutable
 
 
 def check_sent(
@@ -209,7 +212,7 @@ def check_sent(
     shape: tuple[int, ...],
     n_clients: int,
 ) -> None:
-    """Raise for messages that no compressor may give; users write their own."""
+    """Raise if a compressor, which users may write themselves, broke the rules of its class."""
     shapes = getattr(sent, "shape", None), getattr(n_bytes, "shape", None)
     if shapes != (shape, (n_clients,)):
         both = f"compress and n_bytes of {compressor!r} to return arrays of shapes"

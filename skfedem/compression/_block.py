@@ -17,30 +17,30 @@ from ._stepped import Stepped, shorten
 
 @dataclass(frozen=True)
 class BlockQuantizer(Stepped):
-    """Block-p quantization: keep each sign with a probability proportional to the size.
+    """Block-p quantization: send each sign with a probability proportional to the magnitude.
 
-    Per block: ``Q(x)_j = ||x||_p * sign(x_j) * U_j``, where U_j is a Bernoulli draw with
-    probability ``|x_j| / ||x||_p`` (1 where the uniform is below it). For blocks of B coordinates,
-    ``omega = sqrt(B) - 1`` (p = 2) or ``(sqrt(B) - 1) / 2`` (p = inf); the variance is
-    ``||x||_1 ||x||_p - ||x||^2``. The norm is rounded up to 24 significant bits to travel as a
-    float32, which may add ``(1 + omega) 2**-23`` to omega. Where all blocks are of one coordinate,
-    coordinates are sent unchanged.
+    In each block x, ``Q(x)_j = ||x||_p * sign(x_j) * U_j``, where U_j is a Bernoulli draw with
+    probability ``|x_j| / ||x||_p`` (1 if the uniform is below it). For blocks of B coordinates,
+    ``omega = sqrt(B) - 1`` (p = 2) or ``(sqrt(B) - 1) / 2`` (p = inf); the variance is ``||x||_1
+    ||x||_p - ||x||^2``. The norm is rounded up to 24 significant bits and sent as a float32, which
+    may add ``(1 + omega) 2**-23`` to omega. If all blocks have one coordinate, coordinates are sent
+    unchanged.
 
     Parameters
     ----------
     block_length : int, optional
-        Coordinates in a block, B >= 1; the last block of a vector may be shorter. Give this or
-        `omega`.
+        Number of coordinates in a block, B >= 1; the last block of a vector may be shorter. Give
+        either this or `omega`.
     omega : float, optional
-        Wanted relative variance, > 0: the longest block that reaches it, ``floor((1 + omega)^2)``
-        (p = 2) or ``floor((1 + 2 omega)^2)`` (p = inf).
+        Desired relative variance, > 0. It sets the longest block that attains it, ``floor((1 +
+        omega)^2)`` (p = 2) or ``floor((1 + 2 omega)^2)`` (p = inf).
     norm : {2, numpy.inf}, default=2
         The norm p.
 
     Raises
     ------
     TypeError, ValueError
-        For `block_length` and `omega` together or neither, or a parameter outside its domain.
+        If not exactly one of `block_length` and `omega` is given, or a parameter is out of range.
 
     References
     ----------
@@ -66,7 +66,7 @@ class BlockQuantizer(Stepped):
     _level_name: ClassVar[str] = "block_length"
 
     def block_length_for(self, length: ArrayLike) -> Any:
-        """Length of the longest block in vectors of a length.
+        """Length of the longest block in vectors of the given lengths.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class BlockQuantizer(Stepped):
         Raises
         ------
         TypeError, ValueError
-            For lengths that are no integers >= 0.
+            If a length is not an integer >= 0.
         """
         return _vectors.for_each_length(self._level, length)
 
@@ -94,7 +94,7 @@ class BlockQuantizer(Stepped):
         if self.block_length is not None:
             return self.block_length
         omega = self.omega
-        assert omega is not None  # __post_init__ saw to it
+        assert omega is not None  # checked by __post_init__
         root = 1 + omega * (1 if self.norm == 2 else 2)
         if root >= 2**26:
             return self._most_levels

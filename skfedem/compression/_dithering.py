@@ -26,35 +26,33 @@ class Dithering(Stepped):
     """Random dithering: round each coordinate at random to a neighbouring multiple of a step.
 
     ``Q(x)_j = step * sign(x_j) * floor(|x_j| / step + xi_j)``, where xi_j is uniform on [0, 1) and
-    ``step = ||x|| / levels`` is rounded down to 24 significant bits, so that it travels as a
-    float32 (outside the range of float32, as a float64). With one level, Q is that of the block
-    quantizer.
+    ``step = ||x|| / levels`` is rounded down to 24 significant bits and sent as a float32 (or as a
+    float64, outside the range of float32). With one level, Q is block quantization.
 
     A coordinate of t steps has the variance ``step^2 f (1 - f)``, where f is the fractional part of
     t. That is at most ``step^2 (t - t^2)`` for t <= 1/2 and ``step^2 / 4`` for any t. This bound is
     a concave function of t^2, so that its sum over a vector is largest for equal coordinates: for
-    the 2-norm, ``omega = sqrt(q) / levels - 1`` where ``q >= 4 levels^2``, else
-    ``q / (4 levels^2)``.
-    For the maximum norm and q > 1, where one coordinate sets the step,
-    ``omega = (sqrt(1 + (q - 1) / levels^2) - 1) / 2``; rounding the step down may add ``2**-23``
-    to it. Both formulas are ours; the reference has ``min(q / levels^2, sqrt(q) / levels)``.
+    the 2-norm, ``omega = sqrt(q) / levels - 1`` if ``q >= 4 levels^2``, and ``q / (4 levels^2)``
+    otherwise. For the maximum norm and q > 1, where one coordinate sets the step, ``omega = (sqrt(1
+    + (q - 1) / levels^2) - 1) / 2``; rounding the step down may add ``2**-23`` to it. Both bounds
+    are derived here; that of the reference is ``min(q / levels^2, sqrt(q) / levels)``.
 
     Parameters
     ----------
     levels : int, optional
-        Number of steps in the norm of a vector, 1 .. 2**20. Give this or `omega`.
+        Number of steps in the norm of a vector, from 1 to 2**20. Give either this or `omega`.
     omega : float, optional
-        Wanted relative variance, > 0: each length gets the fewest levels that reach it.
+        Desired relative variance, > 0. For each length, the fewest levels that attain it are used.
     norm : {2, numpy.inf}, default=2
-        Norm that sets the step.
+        Norm that determines the step.
     bucket_length : int, optional
-        Cut vectors into buckets of this many coordinates, each with its own step; q is then the
-        length of a bucket. By default a vector is one bucket.
+        Number of coordinates in a bucket: vectors are cut into buckets, each with its own step, and
+        q is then the length of a bucket. By default, a vector is one bucket.
 
     Raises
     ------
     TypeError, ValueError
-        For `levels` and `omega` together or neither, or a parameter outside its domain.
+        If not exactly one of `levels` and `omega` is given, or a parameter is out of range.
 
     References
     ----------
@@ -93,7 +91,7 @@ class Dithering(Stepped):
             check_number("bucket_length", self.bucket_length, kind=Integral, low=1, high=high)
 
     def levels_for(self, length: ArrayLike) -> Any:
-        """Number of levels for vectors of a length.
+        """Number of levels for vectors of the given lengths.
 
         Parameters
         ----------
@@ -125,7 +123,7 @@ class Dithering(Stepped):
         return self.bucket_length
 
     def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
-        # No step may be 0, not even that of a denormal norm.
+        # A step must not be 0, not even if the norm is denormal.
         return np.maximum(shorten(norms / self.levels_for(q), np.floor), 5e-324)
 
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
@@ -133,7 +131,8 @@ class Dithering(Stepped):
         return np.floor(ratios, out=ratios)
 
     def _code(self, q: Any) -> _codec.Scaled:
-        # Rounding adds one to the levels; a denormal step may be almost twice too small.
+        # Rounding up adds one; a denormal step may be almost half of the exact one, hence the
+        # factor 2.
         return _codec.Scaled(0x21, self.bucket_length, most=2 * self.levels_for(q) + 1)
 
 
@@ -146,7 +145,7 @@ def _dithering_omega(q: int, levels: int, norm: float) -> float:
 
 @cache
 def _fewest_levels(q: int, omega: float, norm: float) -> int:
-    """Fewest levels with which dithering q coordinates reaches omega."""
+    """Fewest levels with which dithering of q coordinates attains omega."""
     if norm != 2 and q > 1:
         levels = sqrt((q - 1) / omega / (1 + omega)) / 2
     else:

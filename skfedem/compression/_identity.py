@@ -14,7 +14,7 @@ from ._operator import Operator
 
 @dataclass(frozen=True)
 class Identity(Operator):
-    """No compression: Q(x) = x, omega = 0, 8 bytes a coordinate.
+    """No compression: Q(x) = x with omega = 0, at 8 bytes per coordinate.
 
     Examples
     --------
@@ -27,7 +27,7 @@ class Identity(Operator):
     """
 
     def __post_init__(self) -> None:
-        """There is nothing to check."""
+        """Do nothing: there are no parameters."""
 
     def _level(self, q: int) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Base of the operators: checks of arguments, and levels."""
+"""Base class of the operators here: argument checks, and levels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ._base import Compressor
 
 
 class Operator(Compressor):
-    """All methods of `Compressor`, built on functions of vectors that lie back to back in `x`.
+    """All methods of `Compressor`, implemented by functions of vectors concatenated in `x`.
 
-    A subclass is a frozen dataclass. It gives `_level_name`, the parameter that `omega` can
-    replace, and the methods below that are abstract.
+    A subclass is a frozen dataclass. It defines `_level_name`, the name of the parameter that
+    `omega` can replace, and the abstract methods below.
     """
 
     omega: float | None  # of all operators that have a level
@@ -31,7 +31,7 @@ class Operator(Compressor):
     _most_levels: ClassVar[int] = _vectors.MAX_LENGTH - 1
 
     def __post_init__(self) -> None:
-        """Check the parameters: a level, or omega, which then gives each length its level."""
+        """Check the parameters: either a level, or omega, which sets a level for each length."""
         name, level = self._level_name, getattr(self, self._level_name)
         if (level is None) == (self.omega is None):
             raise ValueError(
@@ -49,11 +49,11 @@ class Operator(Compressor):
 
     @abstractmethod
     def _level(self, q: int) -> Any:
-        """Level for vectors of length q: the given one, or the cheapest for `omega`."""
+        """Level for vectors of length q: as given, or the cheapest one that attains `omega`."""
 
     @abstractmethod
     def _omega(self, q: int, level: Any) -> float:
-        """Relative variance."""
+        """Relative variance of vectors of length q with this level."""
 
     @abstractmethod
     def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:
@@ -65,7 +65,7 @@ class Operator(Compressor):
 
     @abstractmethod
     def _code(self, q: Any) -> _codec.Plain | _codec.Sparse | _codec.Scaled:
-        """How the values of vectors of length q, or of lengths q, are written: a code of `_codec`.
+        """Code from `_codec` that encodes vectors of length q, or of lengths q.
 
         The first byte of a message is the version of the format (high half) and a number for the
         operator.
@@ -83,7 +83,7 @@ class Operator(Compressor):
 
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         x, sizes = _vectors.as_vectors(values, lengths)
-        with np.errstate(over="ignore"):  # inf where it exceeds all doubles
+        with np.errstate(over="ignore"):  # inf if it overflows
             return self._variance(x.ravel(), sizes)
 
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
@@ -104,5 +104,5 @@ class Operator(Compressor):
 
 
 def least(guess: int, holds: Callable[[int], bool]) -> int:
-    """Least integer >= 1 for which `holds`; `guess`, a rounded number, may be one above it."""
+    """Smallest integer >= 1 for which `holds`; `guess` may exceed it by one, by rounding."""
     return next(level for level in count(max(guess - 1, 1)) if holds(level))

@@ -16,22 +16,24 @@ from ._operator import Operator, least
 
 @dataclass(frozen=True)
 class RandK(Operator):
-    """Random sparsification: keep k coordinates, drawn without replacement, times q / k.
+    """Random sparsification: keep k random coordinates, multiplied by q / k.
 
-    The coordinates with the k smallest uniforms stay (the first ones in a tie);
-    ``omega = q / k - 1`` is exact: ``E ||Q(x) - x||^2 = omega ||x||^2``.
+    The coordinates with the k smallest uniforms are kept (the first ones in a tie), so that they
+    are drawn without replacement; ``omega = q / k - 1`` is exact: ``E ||Q(x) - x||^2 = omega
+    ||x||^2``.
 
     Parameters
     ----------
     k : int, optional
-        Coordinates to keep, >= 1; a shorter vector is kept as it is. Give this or `omega`.
+        Number of coordinates to keep, >= 1; shorter vectors are unchanged. Give either this or
+        `omega`.
     omega : float, optional
-        Wanted relative variance, > 0: ``k = ceil(q / (1 + omega))`` for each length q.
+        Desired relative variance, > 0; ``k = ceil(q / (1 + omega))`` for each length q.
 
     Raises
     ------
     TypeError, ValueError
-        For `k` and `omega` together or neither, or a parameter outside its domain.
+        If not exactly one of `k` and `omega` is given, or a parameter is out of range.
 
     Examples
     --------
@@ -50,7 +52,7 @@ class RandK(Operator):
     _level_name: ClassVar[str] = "k"
 
     def k_for(self, length: ArrayLike) -> Any:
-        """How many coordinates of vectors of a length stay.
+        """Number of coordinates that are kept of vectors of the given lengths.
 
         Parameters
         ----------
@@ -64,7 +66,7 @@ class RandK(Operator):
         Raises
         ------
         TypeError, ValueError
-            For lengths that are no integers >= 0.
+            If a length is not an integer >= 0.
         """
         return _vectors.for_each_length(self._level, length)
 
@@ -75,7 +77,7 @@ class RandK(Operator):
         if self.k is not None:
             return min(q, self.k)
         omega = self.omega
-        assert omega is not None  # __post_init__ saw to it
+        assert omega is not None  # checked by __post_init__
         k = least(ceil(q / (1 + omega)), lambda k: self._omega(q, k) <= omega)
         return min(q, k)
 

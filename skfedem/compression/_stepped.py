@@ -1,4 +1,4 @@
-"""Base of the operators that send integers, and a step for each block of a vector."""
+"""Base class of the operators that send integers, and one step per block of a vector."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ._operator import Operator
 
 
 class Stepped(Operator):
-    """Operators that round |x| / step at random, with one step for each block of a vector.
+    """Operator that rounds |x| / step at random, with one step per block of a vector.
 
-    A subclass also gives the methods below that are abstract.
+    A subclass also implements the abstract methods below.
     """
 
     norm: float
@@ -35,7 +35,7 @@ class Stepped(Operator):
 
     @abstractmethod
     def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
-        """Steps of blocks of these norms, of vectors of these lengths."""
+        """Steps of blocks with the given norms, in vectors with the given lengths."""
 
     @abstractmethod
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
@@ -43,7 +43,7 @@ class Stepped(Operator):
 
     @abstractmethod
     def _code(self, q: Any) -> _codec.Scaled:
-        """How its values are written: as integers, with a step for each block."""
+        """Code of the values: integers, and one step per block."""
 
     def send(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
@@ -53,7 +53,7 @@ class Stepped(Operator):
         x, sizes = _vectors.as_vectors(values, lengths)
         xi = _vectors.as_uniforms(uniforms, x)
         integers, scale, steps, blocks = self._factors(x.ravel(), xi.ravel(), sizes)
-        code = self._code(0)  # how large integers may be makes no difference here
+        code = self._code(0)  # sizes do not depend on the bound on the integers
         n_bytes = code.sizes_of(integers, steps, blocks)
         return _product(integers, scale, x.ravel()).reshape(x.shape), n_bytes
 
@@ -64,14 +64,14 @@ class Stepped(Operator):
     def _factors(
         self, x: FloatArray, uniforms: FloatArray, lengths: IntArray
     ) -> tuple[FloatArray, FloatArray, FloatArray, _vectors.Blocks]:
-        """Magnitudes of Q(x) as integers, the step of each, and those of the blocks."""
+        """Magnitudes of Q(x) as integers; steps by coordinate and by block; the blocks."""
         ratios, scale, steps, blocks = self._ratios(x, lengths)
         return self._round(ratios, uniforms), scale, steps, blocks
 
     def _ratios(
         self, x: FloatArray, lengths: IntArray
     ) -> tuple[FloatArray, FloatArray, FloatArray, _vectors.Blocks]:
-        """|x| / step, the step of each, and those of the blocks."""
+        """Ratios |x| / step; steps by coordinate and by block; the blocks."""
         blocks, ratios = _vectors.cut(lengths, self._cut()), np.abs(x)
         norms = _vectors.norms(ratios, blocks, self.norm)
         steps = self._steps(norms, np.repeat(lengths, blocks.per_vector))
@@ -81,7 +81,8 @@ class Stepped(Operator):
         return ratios, scale, steps, blocks
 
     def _variance(self, x: FloatArray, lengths: IntArray) -> FloatArray:
-        # Rounding a number of fractional part f, in steps, has the variance step^2 f (1 - f).
+        # Rounding t steps at random has the variance step^2 f (1 - f), f being the fractional part
+        # of t.
         ratios, scale, _, _ = self._ratios(x, lengths)
         fractions = ratios - np.floor(ratios)
         variances = (scale * fractions) * (scale * (1 - fractions))
@@ -89,7 +90,7 @@ class Stepped(Operator):
 
 
 def _product(integers: FloatArray, scale: FloatArray, x: FloatArray) -> FloatArray:
-    """Integers times steps, in place of the integers, with the signs of x."""
+    """Integers times steps, with the signs of x; overwrites the integers."""
     integers *= scale
     np.copysign(integers, x, out=integers)
     integers += 0.0  # turns -0.0 into 0.0
@@ -97,6 +98,6 @@ def _product(integers: FloatArray, scale: FloatArray, x: FloatArray) -> FloatArr
 
 
 def shorten(steps: FloatArray, rounding: np.ufunc) -> FloatArray:
-    """Round to 24 significant bits, so that a float32 holds the step unless out of its range."""
+    """Round to 24 significant bits, so that steps within the range of float32 are float32s."""
     mantissas, exponents = np.frexp(steps)
     return np.ldexp(rounding(np.ldexp(mantissas, 24)), exponents - 24)
