@@ -1,11 +1,11 @@
-"""The constants of the theorems as functions of the problem's sizes.
+"""Constants of the theorems as functions of the size of the problem.
 
-They tell how the admissible step sizes, the noise and the cost depend on the number of clients, the
-compression and the participation. The Lipschitz and curvature constants that they need are unknown
-for most data: what carries over to practice is the dependence on ``n_clients``, ``omega`` and
-``participation``.
+They show how the admissible step sizes, the noise and the cost depend on the number of clients, the
+compression and the participation. The Lipschitz and curvature constants that they require are
+unknown for most data: in practice, the dependence on ``n_clients``, ``omega`` and ``participation``
+is what matters.
 
-Theorem, corollary, proposition and equation numbers are those of [1]_.
+Numbers of theorems, corollaries, propositions and equations refer to [1]_.
 
 References
 ----------
@@ -48,7 +48,7 @@ _Result = TypeVar("_Result", int, float)
 
 
 def _finite(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Compute in Python's numbers, and raise ValueError for results out of their range."""
+    """Compute in Python's numbers, and raise ValueError if the result overflows."""
 
     @wraps(function)
     def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -70,7 +70,7 @@ def _finite(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
 
 @_finite
 def control_step(omega: float) -> float:
-    """Step of the control variates, the largest one that the theorems allow.
+    """Largest step size of the control variates that the theorems allow.
 
     Parameters
     ----------
@@ -89,9 +89,9 @@ def control_step(omega: float) -> float:
 
     Notes
     -----
-    All theorems take α = 1/(1 + ω); the proofs (Propositions 11, 15 and 22) hold for any α in
-    (0, 1/(1 + ω)]. At this α a control variate moves as far towards the client's field as the
-    compression noise permits: without compression it becomes equal to the field.
+    All theorems take α = 1/(1 + ω); the proofs (Propositions 11, 15 and 22) hold for any α in (0,
+    1/(1 + ω)]. With this α, a control variate moves as far towards the client's field as the
+    compression noise permits; without compression, it then equals the field.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def control_step(omega: float) -> float:
 
 @_finite
 def participation_omega(omega: float, participation: float) -> float:
-    """Relative variance of a message that is compressed and also lost with some probability.
+    """Relative variance of messages with compression and partial participation.
 
     Parameters
     ----------
@@ -122,12 +122,12 @@ def participation_omega(omega: float, participation: float) -> float:
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number in its domain.
+        If an argument is not a finite number or is out of range.
 
     Notes
     -----
-    It is ω_p of Proposition 13. A client that answers with probability p and scales its message by
-    1/p is itself an unbiased operator, and 1 + ω_p = (1 + ω)/p.
+    This is ω_p of Proposition 13. Sending a message with probability p and multiplying it by 1/p is
+    itself an unbiased compression operator, and 1 + ω_p = (1 + ω)/p.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def max_step_size(
     gradient_lipschitz: float,
     field_lipschitz: float,
 ) -> float:
-    """Largest step size of FedEM.
+    """Largest step size of FedEM that its theorem allows.
 
     Parameters
     ----------
@@ -164,42 +164,41 @@ def max_step_size(
     participation : float, default=1.0
         Probability p that a client takes part in a round, ``0 < participation <= 1``.
     v_min : float
-        Lower bound, positive, of the spectrum of the matrices B of assumption A4, which relate
-        the gradient of the objective W in the space of statistics to the mean field: ∇W = -B h.
+        Positive lower bound of the eigenvalues of the matrices B in assumption A4, which relate the
+        gradient of the objective W, as a function of the statistics, to the mean field: ∇W = -B h.
     gradient_lipschitz : float
-        Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
+        Lipschitz constant of ∇W, positive (L_Ẇ in A4).
     field_lipschitz : float
-        Root mean square L, positive, of the Lipschitz constants of the clients' fields (A5).
+        Root mean square L of the Lipschitz constants of the clients' fields, positive (A5).
 
     Returns
     -------
     float
         The smaller of ``v_min / (2 * gradient_lipschitz)`` and ``participation * sqrt(n_clients) /
         (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega_p))`` with ``omega_p =
-        participation_omega(omega, participation)``. The second one is infinite at
-        ``omega_p=0``.
+        participation_omega(omega, participation)``. The latter is infinite if ``omega_p=0``.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number in its domain.
+        If an argument is not a finite number or is out of range.
 
     See Also
     --------
-    participation_omega : The variance of compression and participation together.
+    participation_omega : Variance of compression and participation together.
 
     Notes
     -----
-    Theorem 4 (for p = 1, equation (7) of Theorem 1), with the control step α = 1/(1 + ω). For
-    small p the second bound falls like p**1.5: p for the control variates, which are refreshed that
-    much less often, and the square root of p for the noise of who takes part.
+    Theorem 4 (for p = 1, equation (7) of Theorem 1), with the control step α = 1/(1 + ω). For small
+    p the second bound decreases like p**1.5: a factor p because control variates are updated less
+    often, and the square root of p because of the random participation.
 
-    Apart from minibatch noise, the decrease that equation (8) guarantees is proportional to
-    ``γ * (1 - γ * gradient_lipschitz / v_min)``; of all steps γ that (7) allows, it is largest at
-    the value returned. For p = 1 and ω = 0 this value is the limit for ω → 0. There the paper
-    allows more, any step below ``2 * v_min / gradient_lipschitz``, and guarantees a decrease
-    proportional to ``γ * (1 - γ * gradient_lipschitz / (2 * v_min))`` (equation 9). That is largest
-    at ``v_min / gradient_lipschitz``, twice the value returned.
+    Apart from minibatch noise, the decrease that equation (8) guarantees is proportional to ``γ *
+    (1 - γ * gradient_lipschitz / v_min)``; among the steps γ that (7) allows, it is largest at the
+    returned value. For p = 1 and ω = 0, the returned value is the limit for ω → 0. The paper then
+    allows any step below ``2 * v_min / gradient_lipschitz``, and guarantees a decrease proportional
+    to ``γ * (1 - γ * gradient_lipschitz / (2 * v_min))`` (equation 9), which is largest at ``v_min
+    / gradient_lipschitz``, twice the returned value.
 
     Examples
     --------
@@ -228,7 +227,7 @@ def max_step_size(
 
 @_finite
 def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> float:
-    """Factor by which the clients' sampling variance enters FedEM's limiting error.
+    """Factor of the clients' sampling variance in the limiting error of FedEM.
 
     Parameters
     ----------
@@ -247,16 +246,16 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number in its domain.
+        If an argument is not a finite number or is out of range.
 
     Notes
     -----
-    Theorem 4 (for p = 1, equation (8) of Theorem 1). The part of the bound that does not vanish
-    with the number of rounds is ``step_size * gradient_lipschitz * noise_factor *
-    noise_variance``, divided by ``v_min * (1 - step_size * gradient_lipschitz / v_min)``. Here
-    ``noise_variance``, σ², is the mean over clients of the variance of a minibatch statistic (A7).
-    It is 0 when clients use all their rows, whatever ω and p: compression and absence multiply a
-    noise floor, but create none on their own.
+    Theorem 4 (for p = 1, equation (8) of Theorem 1). The part of the bound that remains for any
+    number of rounds is ``step_size * gradient_lipschitz * noise_factor * noise_variance``, divided
+    by ``v_min * (1 - step_size * gradient_lipschitz / v_min)``. Here ``noise_variance``, σ², is the
+    mean over clients of the variance of a minibatch statistic (A7). It is 0 if clients use all
+    their rows, for any ω and p: compression and partial participation multiply the noise floor, but
+    do not create one.
 
     Examples
     --------
@@ -282,7 +281,7 @@ def optimal_step_size(
     gradient_lipschitz: float,
     field_lipschitz: float,
 ) -> float:
-    """Constant step size of FedEM that balances initial gap and noise for a number of rounds.
+    """Constant step size of FedEM that balances initial gap and noise, for given rounds.
 
     Parameters
     ----------
@@ -295,34 +294,34 @@ def optimal_step_size(
     initial_gap : float
         Objective at the start minus its minimum, W(Ŝ_0) - min W, ``initial_gap >= 0``.
     noise_variance : float
-        Mean over clients of the variance of a minibatch statistic (σ² of A7), in the squared
-        units of the statistics, ``noise_variance >= 0``.
+        Mean over clients of the variance of a minibatch statistic (σ² in A7), in squared units of
+        the statistics, ``noise_variance >= 0``.
     v_min : float
-        Lower bound, positive, of the spectrum of the matrices B of assumption A4 (∇W = -B h).
+        Positive lower bound of the eigenvalues of the matrices B in assumption A4 (∇W = -B h).
     gradient_lipschitz : float
-        Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
+        Lipschitz constant of ∇W, positive (L_Ẇ in A4).
     field_lipschitz : float
-        Root mean square L, positive, of the Lipschitz constants of the clients' fields (A5).
+        Root mean square L of the Lipschitz constants of the clients' fields, positive (A5).
 
     Returns
     -------
     float
-        The smaller of ``sqrt(initial_gap * n_clients / (n_rounds * gradient_lipschitz *
-        (1 + 5 * omega) * noise_variance))`` and :func:`max_step_size`. With
-        ``noise_variance=0`` it is the latter.
+        The smaller of ``sqrt(initial_gap * n_clients / (n_rounds * gradient_lipschitz * (1 + 5 *
+        omega) * noise_variance))`` and :func:`max_step_size`. With ``noise_variance=0``, the
+        latter.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number in its domain.
+        If an argument is not a finite number or is out of range.
 
     Notes
     -----
-    Corollary 2 (every client takes part). This step minimises the sum of the two terms in the
-    bracket of equation (8): the one that falls with the number of rounds like
-    ``initial_gap / (step_size * n_rounds)``, and the noise floor, which grows with the step size.
-    In (8) the bracket is divided by ``1 - step_size * gradient_lipschitz / v_min``; with this
-    factor, a somewhat shorter step is best.
+    Corollary 2 (all clients take part). This step minimises the sum of the two terms in the bracket
+    of equation (8): one decreases with the number of rounds like ``initial_gap / (step_size *
+    n_rounds)``, the other is the noise floor, which grows with the step size. In (8), the bracket
+    is divided by ``1 - step_size * gradient_lipschitz / v_min``; with this factor, the best step is
+    somewhat shorter.
 
     Examples
     --------
@@ -348,12 +347,12 @@ def optimal_step_size(
 
 @_finite
 def vr_batch_size(n_inner: int, omega: float) -> int:
-    """Rows per client and inner round of VR-FedEM.
+    """Number of rows that a client reads in an inner round of VR-FedEM.
 
     Parameters
     ----------
     n_inner : int
-        Inner rounds k_in per outer loop, ``n_inner >= 1``.
+        Number k_in of inner rounds per outer loop, ``n_inner >= 1``.
     omega : float
         Relative variance ω of the compression operator, ``omega >= 0``.
 
@@ -365,16 +364,16 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number in its domain.
+        If an argument is not a finite number or is out of range.
 
     See Also
     --------
-    vr_n_inner : The number of inner rounds that goes with it.
+    vr_n_inner : The corresponding number of inner rounds.
 
     Notes
     -----
-    Theorem 3. The more the messages are compressed, the fewer rows are worth reading for one. For
-    ω = 0 it is b = k_in, the choice of SPIDER-EM.
+    Theorem 3. The more messages are compressed, the fewer rows are worth reading for each. For ω =
+    0, this is b = k_in, the choice of SPIDER-EM.
 
     Examples
     --------
@@ -409,13 +408,13 @@ def vr_step_size(
     omega : float
         Relative variance ω of the compression operator, ``omega >= 0``.
     v_min, v_max : float
-        Bounds of the spectrum of the matrices B of assumption A4 (∇W = -B h),
-        ``0 < v_min <= v_max``.
+        Bounds of the eigenvalues of the matrices B in assumption A4 (∇W = -B h), ``0 < v_min <=
+        v_max``.
     gradient_lipschitz : float
-        Lipschitz constant, positive, of ∇W (L_Ẇ of A4).
+        Lipschitz constant of ∇W, positive (L_Ẇ in A4).
     field_lipschitz : float
-        Root mean square L, positive, over all rows of the Lipschitz constants of a row's field
-        (A8; never smaller than the L of A5).
+        Root mean square L over all rows of the Lipschitz constants of a row's field, positive (A8;
+        never smaller than L in A5).
 
     Returns
     -------
@@ -434,9 +433,9 @@ def vr_step_size(
 
     Notes
     -----
-    Theorem 3, equation (10), with b from :func:`vr_batch_size`, the control step 1/(1 + ω) and
-    every client taking part. It depends neither on the number of rounds nor on the noise of a
-    minibatch: there is no noise floor to balance.
+    Theorem 3, equation (10), with b from :func:`vr_batch_size`, the control step 1/(1 + ω) and full
+    participation. It depends neither on the number of rounds nor on minibatch noise: there is no
+    noise floor to balance.
 
     Examples
     --------
@@ -472,39 +471,39 @@ def vr_step_size(
 def vr_cost(
     n_clients: int, n_samples: float, batch_size: float, n_inner: int, n_outer: int
 ) -> float:
-    """Number of evaluations of a row's conditional expectation that VR-FedEM makes.
+    """Number of times that VR-FedEM evaluates a row's conditional expectation.
 
     Parameters
     ----------
     n_clients : int
         Number n of clients, ``n_clients >= 1``.
     n_samples : float
-        Rows m of each client, or their mean over clients, ``n_samples > 0``.
+        Number m of rows of a client, or its mean over clients, ``n_samples > 0``.
     batch_size : float
-        Rows b per client and inner round, ``batch_size > 0``.
+        Number b of rows per client and inner round, ``batch_size > 0``.
     n_inner : int
-        Inner rounds k_in per outer loop, ``n_inner >= 1``.
+        Number k_in of inner rounds per outer loop, ``n_inner >= 1``.
     n_outer : int
-        Outer loops k_out, ``n_outer >= 1``.
+        Number k_out of outer loops, ``n_outer >= 1``.
 
     Returns
     -------
     int or float
         ``n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)``; an int if all arguments
-        are.
+        are ints.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number in its domain.
+        If an argument is not a finite number or is out of range.
 
     Notes
     -----
-    Appendix E.2: each outer loop begins with one pass over all rows, and each inner round
-    evaluates its batch at two iterates. Divided by ``n_clients * n_samples`` it is the number of
-    epochs. This is the paper's count. In the first inner round both iterates are the same, so that
-    our solver reads no batch there: its outer loops cost ``n_samples + 2 * batch_size * (n_inner -
-    1)`` per client.
+    Appendix E.2: each outer loop begins with one pass over all rows, and each inner round evaluates
+    its batch at two iterates. Divided by ``n_clients * n_samples``, this is the number of epochs.
+    It is the count of the paper. In the first inner round, both iterates are equal, so that the
+    solver here reads no batch: its outer loops cost ``n_samples + 2 * batch_size * (n_inner - 1)``
+    per client.
 
     Examples
     --------
@@ -520,36 +519,35 @@ def vr_cost(
 
 @_finite
 def vr_n_inner(n_samples: float, omega: float) -> int:
-    """Inner rounds per outer loop with which VR-FedEM reaches an accuracy at the least cost.
+    """Number of inner rounds with which VR-FedEM reaches a given accuracy at the least cost.
 
     Parameters
     ----------
     n_samples : float
-        Rows m of each client, or their mean over clients, ``n_samples > 0``.
+        Number m of rows of a client, or its mean over clients, ``n_samples > 0``.
     omega : float
         Relative variance ω of the compression operator, ``omega >= 0``.
 
     Returns
     -------
     int
-        Whichever of the integers on both sides of ``(1 + omega) * sqrt(n_samples / 2)`` makes
-        the cost smaller, at least 1.
+        The integer next to ``(1 + omega) * sqrt(n_samples / 2)``, above or below, with the smaller
+        cost; at least 1.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number in its domain.
+        If an argument is not a finite number or is out of range.
 
     See Also
     --------
-    vr_batch_size : The batch size that goes with it.
-    vr_cost : The cost that is minimised.
+    vr_batch_size : The corresponding batch size. vr_cost : The cost that is minimised.
 
     Notes
     -----
-    Appendix E.2. The accuracy fixes the number of rounds k_in k_out; with the batch size
-    k_in/(1 + ω)² of Theorem 3, before it is rounded up, a round then costs
-    m/k_in + 2 k_in/(1 + ω)² evaluations per client.
+    Appendix E.2. The accuracy determines the number of rounds k_in k_out; with the batch size
+    k_in/(1 + ω)² of Theorem 3, before it is rounded up, a round then costs m/k_in + 2 k_in/(1 + ω)²
+    evaluations per client.
 
     Examples
     --------

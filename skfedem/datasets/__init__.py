@@ -1,11 +1,11 @@
-"""Simulated federations, ways of splitting rows over clients, and readers of real data.
+"""Simulated federations, functions that split rows over clients, and a reader of real data.
 
-Two questions decide how hard a federation is: what the rows look like, and who holds which. The
-splitters answer the second for rows that you have, the ``make_*`` simulators answer both, for
-mixtures and for counts at sites by month. They are for experiments: in a deployment the rows are
-where they are.
+The difficulty of a federated problem depends on the distribution of the rows, and on how they are
+split over the clients. `client_labels` and `split_clients` split rows that you have; the ``make_*``
+functions simulate rows and split, for mixtures and for counts by site and month. They are meant for
+experiments: in a deployment, the clients hold their rows already.
 
-The caller's arrays are never changed; every client gets a copy of its rows.
+Input arrays are never modified; every client gets a copy of its rows.
 """
 
 from ._ebird import read_ebird

@@ -1,4 +1,4 @@
-"""eBird Basic Dataset files as clients' counts at sites by month."""
+"""Reader of eBird Basic Dataset files: clients' counts by site and month."""
 
 from __future__ import annotations
 
@@ -38,67 +38,68 @@ def read_ebird(
     chunk_rows: int = 100_000,
     random_state: Seed = None,
 ) -> Bunch:
-    r"""Read eBird Basic Dataset files [1]_ into clients' counts at sites by month.
+    r"""Read eBird Basic Dataset files [1]_ as clients' counts by site and month.
 
-    The text files of the download, taken out of its archive, are read as they are: one row for each
-    species on each checklist, fields separated by tabs, quotes without special meaning, compressed
-    (``.gz``) or not. They are read in chunks; memory grows with the checklists that are kept, which
-    are those with the species and, with a sampling event file, the complete ones without it.
+    The text files of the unpacked download are read as they are: one row for each species on each
+    checklist, with fields separated by tabs, quotes without special meaning, compressed (``.gz``)
+    or not. They are read in chunks. Memory is proportional to the number of checklists that are
+    kept: those with the species and, with a sampling event file, complete ones without it.
 
-    Get the files from https://ebird.org/data/download; their terms of use forbid passing them on.
-    Needs pandas (``pip install pandas``).
+    The files are available from https://ebird.org/data/download; the terms of use forbid sharing
+    them. Requires pandas (``pip install pandas``).
 
     Parameters
     ----------
     ebd_path : str or path-like
-        The observations ("EBD"), a file with the columns ``COMMON NAME``, ``SCIENTIFIC NAME``,
+        File of observations ("EBD") with the columns ``COMMON NAME``, ``SCIENTIFIC NAME``,
         ``OBSERVATION COUNT``, ``LOCALITY ID``, ``OBSERVATION DATE``, ``GROUP IDENTIFIER``,
-        ``SAMPLING EVENT IDENTIFIER`` and the one of `by`, with `complete_only` also ``ALL SPECIES
-        REPORTED``, in any order and among any others. Repeated rows count once if the file has the
-        column ``GLOBAL UNIQUE IDENTIFIER``, as those that eBird ships do.
+        ``SAMPLING EVENT IDENTIFIER`` and the column of `by`, and with `complete_only` also ``ALL
+        SPECIES REPORTED``; in any order, and possibly others. Repeated rows count once if the file
+        has the column ``GLOBAL UNIQUE IDENTIFIER``, as eBird's files do.
     sampling_path : str or path-like, default=None
-        The sampling event data that come with `ebd_path`: one row for each checklist, whatever was
-        seen. A complete checklist (``ALL SPECIES REPORTED`` is 1) without the species is an
-        observed zero. Without this file, the only zeros are counts of 0 among the observations,
-        which are rare: a cell in which nobody reported the species is not observed at all. Both
-        files have to be of the same region, dates and release, and filtered alike: reports that
-        were taken out of one would become zeros. Reports without their checklist are warned of.
+        File of the sampling events that belong to `ebd_path`, with one row for each checklist. A
+        complete checklist (``ALL SPECIES REPORTED`` is 1) without the species is an observed zero.
+        Without this file, the only zeros are counts of 0 among the observations, which are rare: a
+        cell in which nobody reported the species is then missing. Both files must have the same
+        region, dates, release and filters: otherwise, reports that were removed from one file
+        become zeros. Reports whose checklist is missing cause a warning.
     species : str, default=None
-        Common or scientific name, in upper or lower case. None: the file has only one species.
+        Common or scientific name of the species; case is ignored. None requires a file with a
+        single species.
     values : {"count", "presence"}, default="count"
-        - "count": number of birds. "X" (present, not counted) is a missing value, which is left
-          out;
-        - "presence": 1 for a checklist with the species, counted or not, 0 for one without it or
-          with a count of 0.
+        - "count": number of birds. "X" (present but not counted) is a missing value and left out;
+        - "presence": 1 for a checklist with the species, counted or not; 0 for a checklist without
+          it or with a count of 0.
     freq : {"D", "W", "M", "Q", "Y"}, default="M"
-        Columns are days, weeks (Monday to Sunday), months, quarters or years.
+        Period of a column: day, week (Monday to Sunday), month, quarter or year.
     by : str, default="observer"
-        What a client is: "observer" (``OBSERVER ID``), or any column of the files, such as
-        "STATE CODE" or "COUNTY". Checklists with an empty field form a client of their own, "".
+        What defines a client: "observer" (``OBSERVER ID``), or any column of the files, such as
+        "STATE CODE" or "COUNTY". All checklists with an empty field form one client, "".
     n_clients : int, default=None
-        Put the observers (or whatever `by` says) at random into this many clients, whose numbers of
-        observers differ by at most one. None: each is a client.
+        Number of clients: the observers (or other values of `by`) are grouped at random into this
+        many clients, whose numbers of observers differ by at most one. None: every observer is a
+        client.
     start, end : str, date or Period, default=None
-        First and last period that is kept, both included, for example ``start="2000-01"``; a year
-        or month as `end` is kept to its last day. Strings are read as by ``pandas.Period``, which
-        takes "01/02/2020" for 2 January: write the year first. None: that of the first and last
-        observation. In between, each period is a column.
+        First and last period to keep, both inclusive, for example ``start="2000-01"``; a year or
+        month given as `end` is included to its last day. Strings are parsed by ``pandas.Period``,
+        which reads "01/02/2020" as 2 January: write the year first. None: the period of the first
+        or last observation. Every period in between is a column.
     complete_only : bool, default=False
-        Whether counts from incomplete checklists are left out. These say where a species is and
-        never where it is not, so that beside zeros from complete checklists they raise the mean.
+        Whether to leave out counts from incomplete checklists. These report presence but never
+        absence, so that they bias the mean upwards if complete checklists provide zeros.
     chunk_rows : int, default=100_000
-        Rows read at a time. It affects memory and speed, never the result.
+        Number of rows read at a time. It affects memory and speed, not the result.
     random_state : int, RandomState instance or None, default=None
-        Seed of the groups when `n_clients` is given. An int gives the same ones in every call.
+        Seed of the groups if `n_clients` is given. Pass an int for reproducible groups.
 
     Returns
     -------
     Bunch
-        - ``clients`` : list of ndarray of shape (n_samples_i, 3), float64, each client's
-          observations with columns site, month (or other period) and count, sorted;
+        - ``clients`` : list of ndarray of shape (n_samples_i, 3), float64, the observations of each
+          client, with columns site, month (or other period) and count, sorted;
         - ``shape`` : tuple, ``(n_sites, n_months)``;
         - ``sites`` : ndarray of str, shape (n_sites,), the ``LOCALITY ID`` of each site, sorted;
-        - ``months`` : PeriodIndex of length n_months, without gaps;
+        - ``months`` : PeriodIndex of length n_months, consecutive;
         - ``client_ids`` : ndarray of shape (n_clients,), the observers' identifiers, sorted; with
           `n_clients` the numbers 0 to ``n_clients - 1``;
         - ``members`` : ndarray of str, the observers' identifiers, sorted;
@@ -112,28 +113,29 @@ def read_ebird(
     ImportError
         If pandas is missing.
     FileNotFoundError
-        If there is no such file.
+        If a file does not exist.
     TypeError, ValueError
-        If a parameter is out of its range, if a file is cut off, an archive, a pipe or no text, if
-        columns are missing, if a count, a date or another field cannot be read (with the line and
-        the checklist), if there are several species and `species` is None, if `species` is not in
-        the file, or if no observation is left.
+        If a parameter is out of range; if a file is truncated, an archive, a pipe or not text; if
+        columns are missing; if a count, date or other field cannot be parsed (the error names line
+        and checklist); if there are several species and `species` is None; if `species` is not in
+        the file; or if no observation is left.
 
     See Also
     --------
-    make_site_counts : Simulated observations, in the same form.
+    make_site_counts : Simulated observations in the same format.
 
     Notes
     -----
-    Each checklist is one observation; several of the same site and month are kept apart. Rows of
-    one checklist that share the species' name are subspecies or forms of it: their counts are
-    added, and are missing as soon as one of them is "X". Copies of one checklist that the members
-    of a group share (same ``GROUP IDENTIFIER``) count once: among those with the species, or among
-    the complete ones if none has it, the one with the lowest identifier is kept [2]_.
+    Each checklist is one observation; several checklists of a site and month are not merged.
+    Several rows of a checklist with the name of the species are subspecies or forms of it: their
+    counts are added, and the sum is missing if one of them is "X". Copies of a checklist that the
+    members of a group share (same ``GROUP IDENTIFIER``) count once: the copy with the lowest
+    identifier is kept, among those with the species or, if none has it, among the complete ones
+    [2]_.
 
-    For a map, the coordinates of ``sites`` are in the files: ``pandas.read_csv(sampling_path,
+    The coordinates of ``sites``, for a map, are in the files: ``pandas.read_csv(sampling_path,
     sep="\t", quoting=3, index_col=False, usecols=["LOCALITY ID", "LATITUDE", "LONGITUDE"])``,
-    without duplicates and with ``LOCALITY ID`` as its index, has them under ``.loc[data.sites]``.
+    without duplicates and indexed by ``LOCALITY ID``, gives them as ``.loc[data.sites]``.
 
     References
     ----------
@@ -141,7 +143,7 @@ def read_ebird(
        sciences", Biological Conservation 142(10), 2009, pp. 2282-2292.
     .. [2] M. Strimas-Mackey, E. Miller and W. Hochachka, "auk: eBird data extraction and processing
        in R". Its rules are the same, except that it keeps one subspecies of a shared checklist,
-       compares identifiers as text, and wants all checklists complete where there are zeros.
+       compares identifiers as text, and requires complete checklists if there are zeros.
 
     Examples
     --------
@@ -185,7 +187,7 @@ def read_ebird(
     if sampling_path is not None:
         files.check_sampling(sampling_path)
     found, common_name, days = files.reports(ebd_path, species, complete_only)
-    # Before any of them is left out: none of these checklists is a zero.
+    # All reports, before any are left out: none of these checklists is a zero.
     reported = pandas.Index(pandas.concat([found["event"], found["group"]]).unique())
     reported = reported[reported != ""]
     n_inside = found["event"].nunique()
@@ -235,7 +237,7 @@ def _check_strings(values, freq, species, by):
 
 
 def _check_listed(is_listed, common_name, sampling_path):
-    """Warn of reports by visits that are not among those that zeros are taken from."""
+    """Warn of reports whose checklists are missing in the sampling event file."""
     if not is_listed.all():
         warn(
             f"{(~is_listed).sum():,} of {len(is_listed):,} checklists with {common_name} are not "
@@ -247,7 +249,7 @@ def _check_listed(is_listed, common_name, sampling_path):
 
 
 def _why_none(n_inside, n_kept, days, sampling_path):
-    """Why checklists with the species gave no observation, and what to do."""
+    """Reason why checklists with the species gave no observation, and what to do."""
     if not n_inside:
         return (
             f"its checklists are from {days[0]} to {days[1]}, and none is between start and end. "
@@ -262,7 +264,7 @@ def _why_none(n_inside, n_kept, days, sampling_path):
 
 
 def _ordinals(start, end, freq):
-    """Numbers of the first and the last period; None where there is no limit."""
+    """Ordinals of the first and the last period; None for no limit."""
     import pandas
 
     limits = {"start": start, "end": end}
@@ -272,7 +274,7 @@ def _ordinals(start, end, freq):
         try:
             if not isinstance(value, str | date | np.datetime64 | pandas.Period):
                 raise TypeError(f"{type(value).__name__} is no date")
-            # The value's own period first: the end "2020" is that of December.
+            # A year or month is a period itself, whose end counts: the end "2020" is 31 December.
             if isinstance(value, np.datetime64):
                 value = str(value)
             days = "D" if isinstance(value, date) else None
@@ -292,7 +294,7 @@ def _ordinals(start, end, freq):
 
 
 def _federate(files, cells, n_clients, random_state):
-    """Clients' triplets, and what their numbers stand for."""
+    """Triplets of the clients, and the labels of their sites, periods and members."""
     import pandas
 
     sites, site_labels = _relabel(cells[:, 0], files.sites.labels())
@@ -325,7 +327,7 @@ def _federate(files, cells, n_clients, random_state):
 
 
 def _relabel(numbers, labels):
-    """Renumber the labels that occur, in their sorted order."""
+    """Renumber the labels that occur in sorted order; return the new numbers and these labels."""
     numbers = numbers.astype(np.int64)
     used = np.unique(numbers)
     used = used[np.argsort(labels[used])]

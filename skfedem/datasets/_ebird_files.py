@@ -1,6 +1,6 @@
-"""The two files of the eBird Basic Dataset, read a chunk of rows at a time.
+"""Chunked reading of the two files of the eBird Basic Dataset.
 
-pandas is optional: functions import it, and ``read_ebird`` explains its absence.
+pandas is optional: functions import it, after ``read_ebird`` has checked that it is installed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _OPTIONS = dict(
     index_col=False,
     # One character for each byte, so that any file can be read; _text() decodes them.
     encoding="latin-1",
-    # Kept so that messages give the right line numbers; _chunks() drops blank lines.
+    # Blank lines are kept for the line numbers in messages; _chunks() drops them.
     skip_blank_lines=False,
 )
-# What pandas decompresses by itself.
+# Extensions that pandas decompresses.
 _COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")
-# Bytes at the end of a file that hold its last line.
+# Number of bytes at the end of a file in which its last line is looked for.
 _TAIL = 2**16
 _UNPACK = "Unpack the download, and give the .txt or .txt.gz file that is in it."
 
 
 class _Numbers:
-    """Numbers for labels, in order of appearance: kept rows hold numbers in place of text."""
+    """Labels numbered in order of appearance: rows then store numbers instead of text."""
 
     def __init__(self):
         self._numbers = {}
@@ -59,12 +59,12 @@ class _Numbers:
 
 
 class EBirdFiles:
-    """Reader of both files, which gives sites and members the same numbers in both.
+    """Reader of both files, with the same numbers of sites and members in both.
 
     Parameters
     ----------
     member_column : str
-        The column whose entries become clients, or the members of clients.
+        The column whose values define the clients, or the members of clients.
     freq : str
         Frequency of the periods.
     ordinals : tuple of int or None
@@ -81,9 +81,9 @@ class EBirdFiles:
         self.members = _Numbers()
 
     def reports(self, path, species, complete_only):
-        """Rows with the species within the periods, its common name, its first and last day.
+        """Rows with the species within the periods; its common name; its first and last day.
 
-        A row holds text and numbers; the days are those of all its rows, within the periods or not.
+        The days are those of all its rows, within the periods or not.
         """
         import pandas
 
@@ -104,7 +104,8 @@ class EBirdFiles:
                 part["value"], part["uncounted"] = _counts(frame, path)
                 part["complete"] = _flags(frame, path) if complete_only else True
                 if _ROW in frame:
-                    # Hashes of 64 bits: of ten million rows, two collide once in 400,000 files.
+                    # 64-bit hashes: with ten million rows, there is a collision in one of 400,000
+                    # files.
                     part["row"] = pandas.util.hash_array(frame[_ROW].to_numpy(dtype=object))
                     part["named"] = (frame[_ROW] != "").to_numpy()
                 if len(part) or not parts:
@@ -123,9 +124,9 @@ class EBirdFiles:
         return found, common_name, (min(days), max(days))
 
     def absences(self, path, reported):
-        """Cells (site, period, member, 0) of the complete checklists that are not `reported`.
+        """Cells (site, period, member, 0) of complete checklists that are not in `reported`.
 
-        And those of the `reported` identifiers, of checklists and groups, that are in the file.
+        Also returns the identifiers in `reported`, of checklists and groups, that are in the file.
         """
         import pandas
 
@@ -139,7 +140,7 @@ class EBirdFiles:
             _, part = self._checklists(frame[is_absence], path)
             part["value"] = 0
             in_group = part["group"] != ""
-            # Empty parts are not kept: those of thousands of chunks would fill the memory.
+            # Empty parts are dropped: those of thousands of chunks would fill the memory.
             if not in_group.all():
                 alone.append(part.loc[~in_group, CELL].to_numpy(dtype=np.float64))
                 events.append(hash_of(part.loc[~in_group, "event"].to_numpy(dtype=object)))
@@ -153,12 +154,12 @@ class EBirdFiles:
         return cells, reported[is_listed]
 
     def check_sampling(self, path):
-        """Raise, before hours of reading reports, if the checklists' columns are not there."""
+        """Raise if columns are missing, before hours are spent on reading reports."""
         self._columns(path, [_COMPLETE], _COUNT)
 
     @contextmanager
     def _readable(self, path):
-        """Say what is wrong with a file that pandas cannot read."""
+        """Context that explains what is wrong with a file that pandas cannot read."""
         import pandas
 
         try:
@@ -171,16 +172,16 @@ class EBirdFiles:
         except (ImportError, MemoryError):
             raise
         except Exception as error:
-            # Of many types: archives of several files or none, and what was not downloaded whole.
+            # Broken archives and truncated downloads raise errors of many types.
             if getattr(error, "errno", None) is not None:
-                raise  # the system's: there is no such file, or it may not be read
+                raise  # by the system, such as a missing file or a lack of permission
             raise ValueError(
                 f"Expected a whole text file, plain or .gz, in {path}, got one that cannot be read "
                 f"({error}). {_UNPACK} Download it again if it is cut off."
             ) from error
 
     def _columns(self, path, more_columns, refused, optional=()):
-        """Names of all columns, and places of those that are read."""
+        """Names of all columns, and positions of those to read."""
         import pandas
 
         given = os.path.expanduser(path)  # as pandas does
@@ -227,14 +228,15 @@ class EBirdFiles:
                 odd = frame[frame[_EVENT].isin(["", _EVENT])]
                 if len(odd):
                     is_blank = odd.apply(lambda column: column.str.strip() == "").all(axis=1)
-                    is_header = odd[_EVENT] == _EVENT  # again, in files that were joined
+                    is_header = odd[_EVENT] == _EVENT  # repeated, if files were concatenated
                     frame = frame.drop(odd.index[is_blank | is_header])
-                # What R writes for an empty field would be one group of all unshared checklists.
+                # R writes NA for an empty field, which would look like a group of all unshared
+                # checklists.
                 frame[_GROUP] = frame[_GROUP].replace("NA", "")
                 yield frame
 
     def _checklists(self, frame, path):
-        """Rows within the periods: as they are, and with numbers in place of text."""
+        """Rows within the periods, unchanged and with numbers instead of text."""
         import pandas
 
         for column in (_SITE, _EVENT):
@@ -259,7 +261,7 @@ class EBirdFiles:
 
 
 def _check_end(path, names):
-    """Raise if the last line of a plain file is cut off. Of compressed ones, reading tells."""
+    """Raise if the last line of a plain file is cut off; compressed files fail when read."""
     path = os.path.expanduser(path)  # as pandas does
     if Path(path).suffix.lower() in _COMPRESSED or not os.path.isfile(path):
         return
@@ -298,7 +300,7 @@ def _flags(frame, path):
 
 
 def _counts(frame, path):
-    """Counts, with 0 for "X", and whether each is an "X"."""
+    """Counts, with 0 in place of "X", and a mask of the "X"."""
     counts = frame[_COUNT]
     uncounted = counts.isin(["X", "x"])
     valid = uncounted | counts.str.fullmatch("[0-9]{1,15}")
@@ -307,7 +309,7 @@ def _counts(frame, path):
 
 
 def _collect_names(frame, names, path, species):
-    """Note some of the file's species; raise if there are several and none was asked for."""
+    """Collect some species of the file; raise if there are several and `species` is None."""
     if len(names) <= _N_NAMES_SHOWN:
         pairs = frame[list(_SPECIES)].drop_duplicates("SCIENTIFIC NAME").head(2 * _N_NAMES_SHOWN)
         for common, scientific in pairs.itertuples(index=False):
@@ -336,7 +338,7 @@ def _is_species(frame, species):
 
 
 def one_per_event(rows):
-    """Add up the rows of subspecies and forms that one checklist has of the species."""
+    """Add up the rows of subspecies and forms of the species on each checklist."""
     columns = {name: "first" for name in rows.columns if name != "event"}
     columns.update(value="sum", uncounted="max")
     return rows.groupby("event", sort=False, as_index=False).agg(columns)
@@ -348,7 +350,7 @@ def one_per_group(checklists):
 
     in_group = checklists["group"] != ""
     shared = checklists[in_group]
-    # Identifiers are a letter and a number: the shorter one is lower.
+    # Identifiers are a letter and a number: a shorter one is lower.
     shared = shared.assign(length=shared["event"].str.len()).sort_values(["length", "event"])
     shared = shared.drop_duplicates("group").drop(columns="length")
     return pandas.concat([checklists[~in_group], shared], ignore_index=True)

@@ -1,4 +1,4 @@
-"""Simulated Gaussian mixtures, with known parameters, whose rows clients hold."""
+"""Simulated Gaussian mixtures with known parameters, split over clients."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ def make_federated_mixture(
     heterogeneity: float = 0.0,
     random_state: Seed = None,
 ) -> Bunch:
-    """Draw a Gaussian mixture whose clients range from identical to one component each.
+    """Simulate a federated Gaussian mixture with identical to fully heterogeneous clients.
 
-    ``n_clients * n_samples`` rows are drawn from a mixture that is itself drawn at random. A share
-    `heterogeneity` of them goes to clients that have a component of their own; the others are dealt
-    at random. So client i draws its components with probabilities of nearly
+    ``n_clients * n_samples`` rows are drawn from a random mixture. Each client is assigned one
+    component. A share `heterogeneity` of the rows goes to the clients that are assigned to the
+    row's component; the others are split at random. The components of client i therefore have
+    approximately the probabilities
 
-    ``(1 - heterogeneity) * weights + heterogeneity * own_component_i``
+    ``(1 - heterogeneity) * weights + heterogeneity * indicator_of_component_i``
 
-    if as many clients have a component of their own as its weight demands. Clients whose component
-    is shared by fewer have more rows, and more of them from their component.
+    if the number of clients of each component is in proportion to its weight. Clients whose
+    component has fewer clients than that hold more rows, and more rows from their component.
 
-    With an int as `random_state`, `heterogeneity` changes only who holds which row: the pooled
-    rows, and so the fit to be found, stay the same. A row that has gone to its client of
-    `heterogeneity` 1 stays there at every larger value, but for rows that are moved to clients
-    which would have none. For clients that are unlike in other ways, deal the rows by
-    :func:`split_clients`.
+    With an int as `random_state`, `heterogeneity` only changes which client holds which row: the
+    pooled rows, and thus the optimal fit, stay the same. As `heterogeneity` increases, rows move to
+    the clients of their component and stay there, except for rows that are given to clients without
+    any. For other kinds of heterogeneity, see :func:`split_clients`.
 
     Parameters
     ----------
     n_clients : int, default=10
         Number of clients; at least `n_components`, unless ``heterogeneity=0``.
     n_samples : int, default=100
-        Mean number of rows of a client; with ``heterogeneity=0``, the number of every client.
+        Mean number of rows per client; with ``heterogeneity=0``, every client has this number.
     n_features : int, default=2
         Number of features.
     n_components : int, default=3
@@ -66,16 +66,16 @@ def make_federated_mixture(
         Shape of the covariances, as in :class:`sklearn.mixture.GaussianMixture`. The variances
         along the principal axes are drawn uniformly from [0.5, 1.5].
     separation : float, default=3.0
-        Distance between the two closest means, ``separation >= 0``. Standard deviations are
-        around 1: at 1 components overlap heavily, at 5 hardly.
+        Distance between the two closest means, ``separation >= 0``. Standard deviations are around
+        1: with 1, components overlap heavily; with 5, hardly at all.
     weights : array-like of shape (n_components,), default=None
-        Probabilities of the components; None: all equal.
+        Probabilities of the components; None for equal ones.
     heterogeneity : float in [0, 1], default=0.0
-        0: rows are dealt at random, so that all clients have the same distribution. 1: each client
-        holds rows of a single component, and the number of clients of a component is in proportion
-        to its rows, and at least one.
+        Degree of heterogeneity. 0: rows are split at random, so that all clients have the same
+        distribution. 1: each client holds rows of a single component; the number of clients of a
+        component is in proportion to its rows, and at least one.
     random_state : int, RandomState instance or None, default=None
-        Seed. An int gives the same result in every call.
+        Seed. Pass an int for reproducible results.
 
     Returns
     -------
@@ -96,8 +96,8 @@ def make_federated_mixture(
 
     See Also
     --------
-    make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture.
-    split_clients : Deals rows by label, by Dirichlet draws, or in unlike numbers.
+    make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture. split_clients :
+    Splits rows by label, by Dirichlet draws, or into clients of unequal sizes.
 
     Examples
     --------
@@ -127,11 +127,11 @@ def make_fedem_mixture(
     heterogeneity: float = 0.0,
     random_state: Seed = None,
 ) -> Bunch:
-    """Draw the data of the FedEM paper's synthetic experiment: two components, known covariance.
+    """Simulate the synthetic data of the FedEM paper: two components with known covariance.
 
-    10,000 rows in two dimensions, held by 100 clients of 100 rows each; only the weights and the
-    means are to be estimated. The paper publishes the sizes, not the parameters: those used here
-    are weights 0.4 and 0.6, means (-1.5, -1) and (1.5, 1) and the covariance
+    By default, there are 10,000 rows in two dimensions, held by 100 clients with 100 rows each;
+    only the weights and the means are to be estimated. The paper states the sizes but not the
+    parameters, which here are weights 0.4 and 0.6, means (-1.5, -1) and (1.5, 1) and the covariance
     ((1, 0.5), (0.5, 1)), so that the means are about 3 standard deviations apart.
 
     Parameters
@@ -139,12 +139,12 @@ def make_fedem_mixture(
     n_clients : int, default=100
         Number of clients.
     n_samples : int, default=100
-        Mean number of rows of a client; with ``heterogeneity=0``, the number of every client.
+        Mean number of rows per client; with ``heterogeneity=0``, every client has this number.
     heterogeneity : float in [0, 1], default=0.0
-        How unlike the clients are, as in :func:`make_federated_mixture`: 0 for identical ones, 1
-        for one component each.
+        Degree of heterogeneity, as in :func:`make_federated_mixture`: from 0 (identical clients) to
+        1 (one component per client).
     random_state : int, RandomState instance or None, default=None
-        Seed of the rows. The parameters do not depend on it.
+        Seed of the rows; the parameters of the mixture do not depend on it.
 
     Returns
     -------
@@ -212,8 +212,7 @@ def _draw_mixture(n_features, n_components, covariance_type, separation, weights
 def _draw_means(n_components, n_features, separation, rng):
     if n_components == 1:
         return np.zeros((1, n_features))
-    # The best of a few draws: scaling a draw in which two means nearly coincide would throw the
-    # others far away.
+    # The best of a few draws: if two means nearly coincide, scaling would move the others far away.
     best, best_distance = None, -1.0
     for _ in range(_N_MEANS_DRAWN):
         means = rng.standard_normal((n_components, n_features))
@@ -261,7 +260,7 @@ def _simulate(n_clients, n_samples, mixture, heterogeneity, rng):
         drawn = components == component
         rows[drawn] = means[component] + rows[drawn] @ factor.T
 
-    # Last, so that the split cannot change the rows.
+    # After the rows, so that the split does not change them.
     labels = _deal(components, n_clients, heterogeneity, rng)
     return Bunch(
         clients=split_by(rows, labels, n_clients),
@@ -273,7 +272,7 @@ def _simulate(n_clients, n_samples, mixture, heterogeneity, rng):
 
 
 def _deal(components, n_clients, heterogeneity, rng):
-    """Client of each row: a share goes to clients of one component, the others at random."""
+    """Client of each row: a share goes to clients of its component, the rest at random."""
     labels = client_labels(components, n_clients, random_state=rng)
     if heterogeneity == 0:
         return labels
@@ -283,7 +282,7 @@ def _deal(components, n_clients, heterogeneity, rng):
 
 
 def _one_component_labels(components, n_clients, rng):
-    """Give each component whole clients; the next one goes where clients have the most rows."""
+    """Assign whole clients to components; the next one goes where clients have the most rows."""
     n_rows = np.bincount(components)
     n_holders = (n_rows > 0).astype(int)
     for _ in range(n_clients - n_holders.sum()):

@@ -1,4 +1,4 @@
-"""Simulated counts at sites by month, reported by observers of uneven effort."""
+"""Simulated counts by site and month, reported by observers of unequal effort."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GROUPINGS = ("random", "region")
 _MONTHS_PER_YEAR = 12
 _PEAK_MONTH = 5  # June
 _OBSERVATIONS_PER_OBSERVER = 5
-# Observations drawn at once: what is needed beside the result stays below 100 MB at any size.
+# Observations drawn at once, so that less than 100 MB are needed in addition to the result.
 _BLOCK = 1 << 18
 # Counts are stored as float64, which holds integers up to here.
 _LARGEST_LOG_MEAN = 53 * np.log(2)
@@ -52,38 +52,39 @@ def make_site_counts(
     grouping: Literal["random", "region"] = "random",
     random_state: Seed = None,
 ) -> Bunch:
-    """Draw counts at sites by month, of which observers in groups report a few.
+    """Simulate counts by site and month, a few of which are reported by groups of observers.
 
-    This is the setting of the paper's eBird study [1]_: the matrix of sites by months has low rank
-    apart from its main effects, most of its cells are never observed, and the observations belong
-    to groups of observers. An observation is a visit of one observer to one site in one month; the
-    same cell may be visited again, by the same observer or by others.
+    This is the setting of the eBird study in [1]_: apart from main effects, the matrix of sites by
+    months has low rank, most of its cells are never observed, and the observations belong to groups
+    of observers. An observation is a visit of one observer to one site in one month; a cell may be
+    visited several times, by the same observer or by others.
 
     The natural parameter of site j in month l is ::
 
         theta[j, l] = intercept + row_effects[j] + column_effects[l]
                       + row_factors[j] @ column_factors[l]
 
-    and an observation of this cell is drawn from the family with that parameter. The matrix is
-    never built: memory grows with the observations, the sites and the months. The largest intended
-    size, a million sites by 240 months with ten million observations, needs about 0.6 GB.
+    and an observation of this cell is drawn from the distribution with this parameter. The matrix
+    is never formed: memory is proportional to the numbers of observations, sites and months. A
+    million sites by 240 months with ten million observations, the largest size intended, need about
+    0.6 GB.
 
     Parameters
     ----------
     n_sites : int, default=300
-        Number of sites J. Site numbers are places along a coast that closes to a ring: sites with
-        neighbouring numbers are neighbours.
+        Number of sites J. Sites lie along the coast of an island, so that neighbouring numbers (the
+        last and the first, too) are neighbouring sites.
     n_months : int, default=60
         Number of months L; month 0 is a January.
     n_clients : int, default=10
         Number of clients, which are groups of observers.
     observed : int or float, default=0.1
-        An int: number of observations. A float: observations per cell, ``observed > 0``. Because
-        cells may be visited more than once, fewer cells than that are observed.
+        Number of observations (int), or number of observations per cell (float > 0). Because cells
+        may be visited more than once, the share of observed cells is smaller.
     rank : int, default=2
         Rank of the interaction of sites and months, at most ``min(n_sites, n_months) - 1``; 0 for
-        none. Along the columns, its first factor is linear in time (sites whose trends differ), the
-        next two are the season's (sites whose seasons differ), further ones are random.
+        none. The first column factor is linear in time (trends differ by site), the next two are
+        seasonal (seasons differ by site), further ones are random.
     family : {"poisson", "gaussian", "bernoulli"}, default="poisson"
         - "poisson": counts with mean exp(theta);
         - "gaussian": numbers with mean theta and variance 1;
@@ -91,33 +92,33 @@ def make_site_counts(
     intercept : float, default=1.0
         Mean of theta over all cells.
     site_deviation : float, default=1.0
-        Standard deviation of the sites' normal effects, ``site_deviation >= 0``.
+        Standard deviation of the normally distributed site effects, ``site_deviation >= 0``.
     seasonality : float, default=0.5
-        Amplitude of the season, a cosine that peaks in June, ``seasonality >= 0``.
+        Amplitude of the seasonal effect, a cosine that peaks in June, ``seasonality >= 0``.
     trend : float, default=-0.05
-        Change of theta in a year. For Poisson counts, -0.05 means 5% fewer each year.
+        Change of theta per year. For Poisson counts, -0.05 means 5% fewer every year.
     interaction : float, default=0.3
-        Root mean square of the interaction's term in theta, ``interaction >= 0``.
+        Root mean square of the interaction term of theta, ``interaction >= 0``.
     n_observers : int, default=None
-        Number of observers, between `n_clients` and the number of observations: every observer
-        reports at least once. None: one for every five observations, which is the mean in [1]_.
+        Number of observers, between `n_clients` and the number of observations, as every observer
+        reports at least once. None: one observer per five observations, the mean in [1]_.
     effort_tail : float, default=1.2
-        Index of the Pareto law of the observers' efforts, ``effort_tail > 0``. At 1.2 about a tenth
-        of the observers make half of the observations, at 2 a quarter; towards infinity all make
-        equally many on average.
+        Tail index of the Pareto distribution of the observers' efforts, ``effort_tail > 0``. With
+        1.2, about a tenth of the observers make half of the observations; with 2, a quarter of
+        them; towards infinity, all observers have the same mean effort.
     effort_growth : float, default=0.1
-        Logarithm of the factor by which the number of observations grows in a year. Real schemes
-        grow, so that the early months have more missing cells.
+        Logarithm of the factor by which the number of observations grows per year. Real schemes
+        grow, so that early months have more missing cells.
     home_range : float, default=10.0
-        Mean distance, in sites, of an observer's visits from home, ``home_range >= 0``: distances
-        are those of a Laplace distribution, rounded. Homes are uniform along the coast.
+        Mean distance of an observer's visits from home, in sites, ``home_range >= 0``. Distances
+        follow a rounded Laplace distribution; homes are uniform along the coast.
     grouping : {"random", "region"}, default="random"
-        Which observers form a client; the clients' numbers of observers differ by at most one.
+        How observers are grouped into clients, whose numbers of observers differ by at most one.
 
-        - "random": any observers, as in [1]_, so that the clients are alike;
-        - "region": neighbours, so that clients see different sites.
+        - "random": at random, as in [1]_, so that clients are alike;
+        - "region": by neighbouring homes, so that clients observe different sites.
     random_state : int, RandomState instance or None, default=None
-        Seed. An int gives the same result in every call.
+        Seed. Pass an int for reproducible results.
 
     Returns
     -------
@@ -125,22 +126,22 @@ def make_site_counts(
         - ``clients`` : list of ndarray of shape (n_samples_i, 3), float64, each client's
           observations with columns site, month, count;
         - ``shape`` : tuple, ``(n_sites, n_months)``;
-        - ``observers`` : list of ndarray of int, shape (n_samples_i,), who made each observation,
-          0 to ``n_observers - 1``; an observer belongs to one client;
-        - ``homes`` : ndarray of shape (n_observers,), the sites where observers are at home;
+        - ``observers`` : list of ndarray of int, shape (n_samples_i,), the observer of each
+          observation, 0 to ``n_observers - 1``; an observer belongs to one client;
+        - ``homes`` : ndarray of shape (n_observers,), the home site of each observer;
         - ``intercept`` : float;
         - ``row_effects`` : ndarray of shape (n_sites,), with mean 0;
         - ``column_effects`` : ndarray of shape (n_months,), with mean 0;
         - ``row_factors`` : ndarray of shape (n_sites, rank), each column with mean 0;
         - ``column_factors`` : ndarray of shape (n_months, rank), orthogonal columns with mean 0;
         - ``trend`` : ndarray of shape (n_months,), the sum over all sites of the true means. This
-          is the national trend that a fit is to find.
+          is the national trend to be estimated.
 
     Raises
     ------
     TypeError, ValueError
         If a parameter is out of its range, if there are fewer observations than observers or fewer
-        observers than clients, or if a Poisson mean is too large to count.
+        observers than clients, or if a Poisson mean exceeds 2**53.
 
     See Also
     --------
@@ -196,7 +197,7 @@ def make_site_counts(
     homes, n_visits, ordered = _draw_observers(
         n_observers, n_samples, n_sites, effort_tail, grouping, rng
     )
-    # Observers in the order of their clients: observations are drawn where they will stay.
+    # Observers in the order of their clients, so that observations need not be sorted.
     who = np.repeat(ordered, n_visits[ordered])
     month_ends = _month_ends(n_months, effort_growth)
     cells = _draw_cells(homes, who, home_range, month_ends, truth, family, rng)
@@ -236,7 +237,7 @@ def _check_observers(n_observers, n_samples, n_clients):
 
 
 def _draw_truth(shape, rank, rng, *, intercept, site_deviation, column_effects, interaction):
-    """Parameters of θ; over its cells, the interaction has the root mean square that is asked."""
+    """Parameters of θ; the root mean square of its interaction term is ``interaction``."""
     n_sites, n_months = shape
     row_effects = site_deviation * _centred(rng.standard_normal(n_sites))
     row_factors = _centred(rng.standard_normal((n_sites, rank)))
@@ -300,7 +301,7 @@ def _mean(natural, family):
 
 
 def _draw_observers(n_observers, n_samples, n_sites, effort_tail, grouping, rng):
-    """Homes of the observers, their numbers of visits, and the observers client by client."""
+    """Homes and numbers of visits of the observers, and the observers ordered by client."""
     n_visits = _efforts(n_observers, n_samples, effort_tail, rng)
     homes = rng.randint(n_sites, size=n_observers)
     if grouping == "random":
@@ -312,28 +313,28 @@ def _draw_observers(n_observers, n_samples, n_sites, effort_tail, grouping, rng)
 
 def _efforts(n_observers, n_samples, effort_tail, rng):
     """Number of observations of each observer: one, and a share of the rest."""
-    # In logarithms: at a small index, a draw would overflow; below 1e-300, so would its logarithm.
+    # Logarithms, as draws overflow if the index is small; below 1e-300, even logarithms would.
     log_efforts = rng.standard_exponential(n_observers) / max(effort_tail, 1e-300)
     efforts = np.exp(log_efforts - log_efforts.max())
     return 1 + rng.multinomial(n_samples - n_observers, efforts / efforts.sum())
 
 
 def _month_ends(n_months, effort_growth):
-    """Where months end on an axis on which their lengths are in proportion to observations."""
+    """Ends of the months on an axis along which observations are uniformly distributed."""
     log_shares = effort_growth / _MONTHS_PER_YEAR * np.arange(n_months)
     return np.cumsum(np.exp(log_shares - log_shares.max()))
 
 
 def _draw_cells(homes, who, home_range, month_ends, truth, family, rng):
-    """Rows of (site, month, count), one for each observation; ``who`` has its observer."""
+    """Rows of (site, month, count), one for each observation; ``who`` are the observers."""
     cells = np.empty((len(who), 3))
     for start in range(0, len(who), _BLOCK):
         block = slice(start, start + _BLOCK)
         size = len(who[block])
-        # Beyond 1e12 sites, doubles do not tell one from the next.
+        # Beyond 1e12, rounding would swallow neighbouring sites.
         distances = np.rint(rng.laplace(0, min(home_range, 1e12), size))
         sites = ((homes[who[block]] + distances) % len(truth.row_effects)).astype(np.intp)
-        # Draws lie in [0, 1); where the product rounds up to the last end, the last month is meant.
+        # Without the last end: a product that is rounded up to it belongs to the last month.
         draws = rng.random_sample(size) * month_ends[-1]
         months = np.searchsorted(month_ends[:-1], draws, side="right")
         natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]

@@ -1,4 +1,4 @@
-"""Splitters: decide which client holds which of the rows of a table."""
+"""Functions that split the rows of a table over clients."""
 
 from __future__ import annotations
 
@@ -33,58 +33,56 @@ def client_labels(
     min_rows: int = 1,
     random_state: Seed = None,
 ) -> IntArray:
-    """Client that holds each row, for ``fit(X, clients=labels)``.
+    """Assign each row to a client, for ``fit(X, clients=labels)``.
 
     Parameters
     ----------
     X : array-like of shape (n_samples,), or table or sparse matrix (n_samples, n_features)
-        The rows to spread. Only their number is used.
+        The rows to split. Only their number is used.
     n_clients : int, default=10
         Number of clients.
     scheme : {"iid", "label", "dirichlet", "size"}, default="iid"
-        - "iid": at random. The clients are alike, and their sizes differ by at most one row.
-        - "label": the rows are sorted by `y` (at random within a label) and cut into
-          ``n_clients * shards_per_client`` consecutive shards, which are dealt to the clients at
-          random [1]_. Each client sees few labels; sizes differ by at most one row.
-        - "dirichlet": the rows of each label are shared out to the clients by proportions drawn
-          from a symmetric Dirichlet distribution, independently for each label [2]_. Both the
-          mix of labels and the sizes of the clients vary. ([3]_ draws the mix of each client
-          instead, and keeps the sizes equal.)
-        - "size": at random, to clients of unequal sizes: the shares of the rows are drawn from a
-          symmetric Dirichlet distribution. The clients are alike except for their sizes.
+        - "iid": at random. Clients are alike, and their sizes differ by at most one row.
+        - "label": the rows are sorted by `y` (at random within a label) and cut into ``n_clients *
+          shards_per_client`` consecutive shards, which are assigned to the clients at random [1]_.
+          Each client has few labels; sizes differ by at most one row.
+        - "dirichlet": the rows of each label are split over the clients in proportions drawn from a
+          symmetric Dirichlet distribution, independently for each label [2]_. Both the label
+          distribution and the size vary between clients. ([3]_ instead draws the label distribution
+          of each client, with equal sizes.)
+        - "size": at random, with unequal sizes: the clients' shares of the rows are drawn from a
+          symmetric Dirichlet distribution. Clients differ only in size.
     y : array-like of shape (n_samples,), default=None
-        The rows' labels, of any type that can be sorted; ordered categories of pandas are sorted in
-        their order.
-        Required by "label" and "dirichlet"; the others ignore it. With "label" it may also be a
-        continuous quantity.
+        Labels of the rows, of any type that can be sorted; ordered categories of pandas keep their
+        order. Required by "label" and "dirichlet", ignored otherwise. With "label", it may also be
+        a continuous quantity.
     shards_per_client : int, default=2
-        Used by "label". With 1, a client holds a single label, except for clients whose shard
-        straddles the border between two.
+        Number of shards per client with "label". With 1, a client has a single label, unless its
+        shard contains the boundary between two labels.
     alpha : float, default=0.5
         Concentration of the Dirichlet distributions of "dirichlet" and "size", ``alpha > 0``. Near
-        0, each label ("dirichlet"), or nearly all rows ("size"), belong to one client; towards
-        infinity, the clients become alike.
+        0, each label ("dirichlet") or nearly all rows ("size") belong to one client; for large
+        values, clients become alike.
     min_rows : int, default=1
-        Least number of rows of a client. Only "dirichlet" and "size" need to enforce it: they move
-        random rows, one by one, from the client that is then the largest to those that have too
-        few.
+        Minimum number of rows of a client. "dirichlet" and "size" enforce it by moving random rows,
+        one by one, from the currently largest client to those with too few.
     random_state : int, RandomState instance or None, default=None
-        Seed. An int gives the same labels in every call.
+        Seed. Pass an int for reproducible labels.
 
     Returns
     -------
     ndarray of shape (n_samples,), int
-        Labels 0 to ``n_clients - 1``. Each of them occurs at least `min_rows` times.
+        Client of each row, 0 to ``n_clients - 1``; every client occurs at least `min_rows` times.
 
     Raises
     ------
     TypeError, ValueError
-        If there are too few rows, if `y` is missing, has another length than `X` or has missing
-        values, or if a parameter is out of its range.
+        If there are too few rows, if `y` is missing, has missing values or another length than `X`,
+        or if a parameter is out of range.
 
     See Also
     --------
-    split_clients : The rows themselves, as a list of clients.
+    split_clients : Returns the rows as a list of clients.
 
     References
     ----------
@@ -153,29 +151,30 @@ def split_clients(
     min_rows: int = 1,
     random_state: Seed = None,
 ) -> list[Any]:
-    """Spread rows over clients, for ``fit(clients)``.
+    """Split rows over clients, for ``fit(clients)``.
 
     Parameters
     ----------
     X : array-like of shape (n_samples,), or table or sparse matrix (n_samples, n_features)
-        The rows to spread.
+        The rows to split.
     n_clients, scheme, y, shards_per_client, alpha, min_rows, random_state
         As in :func:`client_labels`.
 
     Returns
     -------
     list of ndarray, DataFrame or sparse matrix, each of shape (n_samples_i, ...)
-        The rows of client 0, 1, ..., ``n_clients - 1``. Every row of `X` is in one of them, in the
-        order that it has in `X`; DataFrames keep their columns and index, sparse matrices are CSR.
+        The rows of client 0, 1, ..., ``n_clients - 1``. Every row of `X` belongs to one client, and
+        the order of `X` is kept. DataFrames keep their columns and index; sparse matrices become
+        CSR.
 
     Raises
     ------
     TypeError, ValueError
-        As :func:`client_labels`.
+        As in :func:`client_labels`.
 
     See Also
     --------
-    client_labels : The client of each row, which splits other arrays the same way.
+    client_labels : Returns the client of each row, for splitting other arrays alike.
 
     Examples
     --------
@@ -258,10 +257,10 @@ def equal_sizes(total, n_parts):
 
 
 def _deal_shards(rows, n_clients, shards_per_client, rng):
-    """Cut `rows` into shards in their order, and deal those to the clients at random.
+    """Cut `rows` into consecutive shards, and assign these to the clients at random.
 
-    The clients' sizes are made equal first, then those of each client's shards: cutting equal
-    shards first would let the sizes of clients differ by up to `shards_per_client`.
+    Clients get equal sizes first, and then their shards: with equal shards first, the sizes of
+    clients could differ by up to `shards_per_client`.
     """
     shard_sizes = np.array(
         [equal_sizes(size, shards_per_client) for size in equal_sizes(len(rows), n_clients)]
@@ -275,13 +274,13 @@ def _deal_shards(rows, n_clients, shards_per_client, rng):
 def _dirichlet_labels(codes, n_clients, alpha, rng):
     labels = np.empty(len(codes), dtype=int)
     for rows in split_by(np.arange(len(codes)), codes, codes.max() + 1):
-        # A Dirichlet draw is gamma draws over their sum. Logarithms of gamma draws, because the
-        # draws themselves all underflow to 0 at a small alpha; Gamma(a) has the law of
-        # Gamma(a + 1) * U^(1/a). Below 1e-300 the logarithms overflow: one holder has all anyway.
+        # A Dirichlet draw is a vector of gamma draws divided by their sum. Logarithms, because with
+        # a small alpha all gamma draws underflow: Gamma(a) is distributed as Gamma(a + 1) *
+        # U^(1/a). Below 1e-300 even logarithms overflow, and one client has all rows in any case.
         log_shares = np.log(rng.standard_gamma(alpha + 1, n_clients))
         log_shares += np.log(1 - rng.random_sample(n_clients)) / max(alpha, 1e-300)
         shares = np.exp(log_shares - log_shares.max())
-        # Rounded at random: otherwise the same clients would be rounded up with every label.
+        # Random rounding: otherwise, the same clients would be rounded up for every label.
         ends = np.cumsum(shares) / shares.sum() * len(rows) + rng.random_sample()
         ends = np.append(ends[:-1].astype(int), len(rows))
         holders = np.repeat(np.arange(n_clients), np.diff(ends, prepend=0))
@@ -296,7 +295,7 @@ def fill_up(labels, n_clients, min_rows, rng):
         return labels
     shuffled = rng.permutation(len(labels))
     rows = [list(part) for part in split_by(shuffled, labels[shuffled], n_clients)]
-    # Heaps: who gives has more than enough throughout, and who takes never gives.
+    # Heaps. A client that gives rows has more than `min_rows`, so that it never has to take any.
     givers = [(-size, client) for client, size in enumerate(sizes)]
     takers = [(size, client) for client, size in enumerate(sizes)]
     heapify(givers)
@@ -313,6 +312,6 @@ def fill_up(labels, n_clients, min_rows, rng):
 def split_by(X, labels, n_clients):
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=n_clients))
-    # scikit-learn's checks take longer than the few rows of a client.
+    # Plain indexing of arrays: scikit-learn's checks take longer than copying a client's few rows.
     taken = X.__getitem__ if type(X) is np.ndarray else partial(rows_of, X)
     return [taken(rows) for rows in np.split(order, ends[:-1])]
