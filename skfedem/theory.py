@@ -541,7 +541,8 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
 
     See Also
     --------
-    vr_batch_size : The corresponding batch size. vr_cost : The cost that is minimised.
+    vr_batch_size : The corresponding batch size.
+    vr_cost : The cost that is minimised.
 
     Notes
     -----

@@ -96,8 +96,8 @@ def make_federated_mixture(
 
     See Also
     --------
-    make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture. split_clients :
-    Splits rows by label, by Dirichlet draws, or into clients of unequal sizes.
+    make_fedem_mixture : The paper's synthetic experiment, with a fixed mixture.
+    split_clients : Splits rows by label, by Dirichlet draws, or into clients of unequal sizes.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Transformers that are fitted to, and applied to, the rows of several clients.
+"""Transformers for the rows of several clients.
 
-They take what the models take: a list with one table for each client, one table with ``clients=``,
-or one table alone. For a list they return a tuple. So they can precede a federated model in a
-``Pipeline``, and the whole pipeline is fitted to clients.
+They accept the same data as the models: a list with one table for each client, one table with
+``clients=``, or one table alone. For a list, they return a tuple. They can therefore precede a
+federated model in a ``Pipeline``, which is then fitted to clients as a whole.
 """
 
 from ._pca import FederatedPCA

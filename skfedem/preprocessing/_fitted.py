@@ -1,4 +1,4 @@
-"""What the transformers have in common, apart from their formulas."""
+"""Input checks and fitted attributes shared by the transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._parameters import unfitted
 
 
 def read_clients(estimator, X, clients, *, allow_nan=False):
-    """Validate what ``fit`` is given, without touching the estimator.
+    """Validate the arguments of ``fit``, without modifying the estimator.
 
     Returns the federation, and fitted attributes that describe clients and features, for ``store``.
     """
@@ -21,18 +21,18 @@ def read_clients(estimator, X, clients, *, allow_nan=False):
 
 
 def describe(checked, ids):
-    """Fitted attributes that describe the clients and, known to ``checked``, their features."""
+    """Fitted attributes that describe the clients and the features, which ``checked`` knows."""
     return {"n_clients_": len(ids), "client_ids_": ids, **features_of(checked)}
 
 
 def check_transformed(X, n_columns, *, allow_nan=False):
-    """Validate a table that ``inverse_transform`` is given."""
+    """Validate the table passed to ``inverse_transform``."""
     with table_of_numbers(X) as table:
         rows = check_array(
             table,
             dtype=[np.float64, np.float32],
             ensure_all_finite="allow-nan" if allow_nan else True,
-            ensure_min_features=0,  # those that PCA without components gives
+            ensure_min_features=0,  # as returned by a PCA without components
             input_name="X",
         )
     if rows.shape[1] != n_columns:

@@ -1,4 +1,4 @@
-"""Mean and second moments of all clients' rows, from two sums of each client."""
+"""Mean and second moments of all clients' rows, from two messages per client."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 from .._bits import FLOAT_BITS
 from .._federation import read
 
-# What a processor's cache holds.
+# Fits into the cache of a processor.
 _NUMBERS_AT_ONCE = 2**18
 
 
 class Moments(NamedTuple):
-    """Moments of the rows of all clients, each row counting alike.
+    """Moments of the rows of all clients, with equal weights.
 
     Attributes
     ----------
     counts : ndarray of int, shape (n_features,)
-        Rows in which a feature is not missing.
+        Number of rows in which a feature is not missing.
     mean, mean_rest : ndarray of shape (n_features,)
-        The mean as a double, and what rounding took from it.
+        The mean in double precision, and its rounding error, to be added to it.
     scatter : ndarray of shape (n_features,) or (n_features, n_features), or None
-        Sums of squares, or of products, of the rows minus their mean.
+        Sums of squares, or of products, of the centred rows.
     uplink_bits, downlink_bits : int
-        What clients sent and were sent, all of them together.
+        Bits that all clients together sent and received.
     """
 
     counts: np.ndarray
@@ -37,29 +37,29 @@ class Moments(NamedTuple):
 
 
 def pooled_moments(federation, *, scatter):
-    """Exact moments of the pooled rows, from two messages per client, which hold only sums.
+    """Exact moments of the pooled rows, from two messages of sums per client.
 
-    First, each client sends its number of rows and their sum. Once it knows the mean of all rows,
-    c, it sends the sums of x - c and of the squares or products of x - c. The second message loses
-    no digits however far the rows are from the origin, and the corrected two-pass formula [1]_,
-    eq. 1.7,
+    First, each client sends its number of rows and their sum. Then it receives the mean c of all
+    rows, and sends the sums of x - c and of the squares or products of x - c. The second message
+    loses no digits, however far the rows are from the origin, and the corrected two-pass formula
+    [1]_, eq. 1.7,
 
     ``scatter = Σ (x - c)(x - c)ᵀ - Σ (x - c) Σ (x - c)ᵀ / n_samples``,
 
-    is exact for any c, so that the rounding of c does no harm. The server needs only the sums over
-    all clients.
+    is exact for any c, so that the rounding of c does not matter. The server only needs the sums
+    over all clients.
 
     Parameters
     ----------
     federation : Federation
-        Its weights are not used. Numbers may be missing (NaN) where no products are asked for.
+        Its weights are not used. Values may be missing (NaN) unless products are requested.
     scatter : {"products", "squares", None}
-        Which second moments are wanted: the matrix, its diagonal or none.
+        Second moments to compute: the matrix, its diagonal or none.
 
     Returns
     -------
     moments : Moments
-        A feature that is missing everywhere has a count, mean and scatter of 0.
+        Count, mean and scatter are 0 for a feature without any value.
 
     References
     ----------
@@ -76,7 +76,7 @@ def pooled_moments(federation, *, scatter):
     if scatter == "products":
         moment = moment - np.outer(sums, correction)
     elif scatter == "squares":
-        # Rounding can take a constant feature below 0.
+        # Rounding can make the result negative for a constant feature.
         moment = np.maximum(moment - sums * correction, 0.0)
     second = d + {"products": d * (d + 1) // 2, "squares": d, None: 0}[scatter]
     uplink = n_counts + n * (d + second)
@@ -91,27 +91,27 @@ def pooled_moments(federation, *, scatter):
 
 
 def only_counts(federation):
-    """Only the counts, for those who need no moments: the moments returned are 0."""
+    """Only the counts: the returned moments are 0."""
     zeros = np.zeros(federation.rows.shape[1])
     counts, _, _, n_counts = _sums_about(federation, zeros, None)
     return Moments(counts, zeros, zeros, None, FLOAT_BITS * n_counts, 0)
 
 
 def n_rows_for_products(n_features):
-    """How many rows to take at once, where memory for all pairs of features is no matter."""
+    """Number of rows per block if the products of all features fit into memory anyway."""
     return max(n_features, _NUMBERS_AT_ONCE // n_features)
 
 
 def n_rows_of_sums(n_features):
-    """How many rows to take at once, where there are no products."""
+    """Number of rows per block if no products are computed."""
     return max(64, _NUMBERS_AT_ONCE // n_features)
 
 
 def _sums_about(federation, center, scatter):
     """Sums over all rows: of ones, of ``rows - center`` and of its squares or products.
 
-    The last number is how many counts all clients send: one each, or one per feature if a client
-    has NaN.
+    The last value is the number of counts that all clients send: one per client, or one per feature
+    from clients with NaN.
     """
     d = len(center)
     incomplete = np.zeros(federation.n_clients, dtype=bool)

@@ -31,58 +31,60 @@ _ROUNDING = 1e-10
 
 
 class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Project rows on the principal components of the rows of all clients.
+    """Principal component analysis of the rows of all clients.
 
-    ``transformed = (rows - mean_) @ components_.T``. The components are the eigenvectors of the
-    covariance of all rows, which is a sum over clients: this is scikit-learn's ``PCA`` of the
-    pooled rows along all axes with variance, signs included unless the largest entries of an axis
-    tie. Clients send sums and second moments, not rows; but those of a client with one or two rows
-    give these rows away, and those of any client a row that alone is not 0 in some feature.
+    Rows are projected on the components: ``transformed = (rows - mean_) @ components_.T``. The
+    components are the eigenvectors of the covariance of all rows, which is a sum over clients. The
+    result is that of scikit-learn's ``PCA`` on the pooled rows along all axes with positive
+    variance, including signs unless the largest entries of an axis tie. Clients send sums and
+    second moments, not rows; but those of a client with one or two rows reveal these rows, and so
+    they do for any row that is the client's only one with a non-zero value in some feature.
 
-    A client's message holds ``n_features * (n_features + 1) / 2`` second moments: with 1,000
-    features that is 4 MB. Rows are read twice, for the sums and for the second moments.
+    A client's message contains ``n_features * (n_features + 1) / 2`` second moments: 4 MB with
+    1,000 features. Rows are read twice, for the sums and for the second moments.
 
     Read more in :doc:`/preprocessing`.
 
     Parameters
     ----------
     n_components : int, float in (0, 1) or None, default=None
-        Number of components; a float is the share of the variance that they have to explain; 0
-        leaves all of it to the noise, a baseline for ``score``; None keeps as many as there are
-        features (or rows, if fewer). scikit-learn's "mle" is not available.
+        Number of components. A float is the share of the variance that they have to explain. 0
+        attributes all variance to noise, as a baseline for ``score``. None keeps ``min(n_samples,
+        n_features)`` components. scikit-learn's "mle" is not available.
     whiten : bool, default=False
         Whether to divide each component by its standard deviation.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Principal axes, by decreasing variance. In each, the entry of largest magnitude is positive.
+        Principal axes, in order of decreasing variance. The entry of largest magnitude of each is
+        positive.
     explained_variance_ : ndarray of shape (n_components,)
-        Variance along each axis, with the number of rows minus one as divisor.
+        Variance along each axis, with divisor ``n_samples_ - 1``.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Share of this variance in that of all features; 0 if nothing varies.
+        Share of each of these in the total variance of the features; 0 if the rows do not vary.
     singular_values_ : ndarray of shape (n_components,)
         Singular values of the centred pooled rows.
     mean_ : ndarray of shape (n_features,)
-        Means.
+        Mean of the features.
     noise_variance_ : float
-        Mean variance along those of the first ``min(n_samples_, n_features_in_)`` axes that are
-        left out, as in scikit-learn: with more rows than features, the variance of the noise in
-        probabilistic PCA [1]_.
+        Mean variance along the axes that are not kept, among the first ``min(n_samples_,
+        n_features_in_)``, as in scikit-learn. With more rows than features, it is the noise
+        variance of probabilistic PCA [1]_.
     n_components_ : int
         Number of components.
     n_samples_ : int
-        Number of rows of all clients.
+        Total number of rows of all clients.
     uplink_bits_ : int
-        What all clients together sent: numbers of rows, sums, sums of differences from the mean and
-        of their products, 64 bits a number.
+        Bits that all clients together sent: numbers of rows, sums, sums of differences from the
+        mean and of their products, at 64 bits per number.
     downlink_bits_ : int
-        What they were sent: the mean in double precision, its correction, components and, with
-        ``whiten``, variances.
+        Bits that all clients together received: the mean, its correction, the components and, with
+        ``whiten``, the variances.
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
-        Label of each client: sorted labels with ``clients=``, else positions in the list.
+        Label of each client: the sorted labels from ``clients``, or else its position in the list.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -90,16 +92,16 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     See Also
     --------
-    sklearn.decomposition.PCA : The same on pooled rows.
-    FederatedStandardScaler : Puts features in units of their standard deviations first.
+    sklearn.decomposition.PCA : The same for pooled rows.
+    FederatedStandardScaler : Scales features to unit variance, usually before PCA.
 
     Notes
     -----
-    A variance is known only up to the rounding of the largest one: if it is less than
-    ``n_features + 100`` times 2.2e-16 of that, it is taken for 0.
+    Small variances are dominated by the rounding errors of the largest one: below ``n_features +
+    100`` times 2.2e-16 times the largest variance, they are set to 0.
 
-    Whitening changes the transformed rows, not the model: ``score`` and ``get_covariance`` do not
-    depend on it, whereas those of scikit-learn's ``PCA(whiten=True)`` do.
+    Whitening changes the transformed rows, not the model: unlike with scikit-learn's ``PCA``,
+    ``score`` and ``get_covariance`` do not depend on ``whiten``.
 
     References
     ----------
@@ -145,12 +147,13 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : list of array-likes, or array-like of shape (n_samples, n_features)
-            One table (n_i, n_features) for each client; or one table with ``clients``; or one table
-            alone, which is one client. At least two rows in all.
+            A list with one table (n_i, n_features) for each client; one table, with ``clients``; or
+            one table alone, which is a single client. At least two rows in total.
         y : Ignored
-            By scikit-learn's convention. Pass labels of clients by keyword: ``clients=labels``.
+            Not used, present for scikit-learn's API. Pass client labels by keyword:
+            ``clients=labels``.
         clients : array-like of shape (n_samples,), default=None
-            Client label of each row of X, when X is one table.
+            Client label of each row of X, if X is one table.
 
         Returns
         -------
@@ -159,7 +162,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Raises
         ------
         TypeError, ValueError
-            For invalid data or parameters; an earlier fit is then kept.
+            If data or parameters are invalid; an earlier fit is then kept unchanged.
         """
         check_switch("whiten", self.whiten)
         _check_n_components(self.n_components)
@@ -209,15 +212,15 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components), or a tuple with one for each client
-            In the precision of X.
+            Transformed rows, in the precision of X.
 
         Raises
         ------
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or other features than those of the fit;
-            errors in a list name the client.
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit; for a list, the error names the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -225,7 +228,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._transformed(X)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
-        """Map X back: the rows in the plane of the components that ``transform`` maps to X.
+        """Map X back to rows in the subspace of the components, which ``transform`` maps to X.
 
         Parameters
         ----------
@@ -234,15 +237,15 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            In the precision of X.
+            Transformed rows, in the precision of X.
 
         Raises
         ------
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, NaN or inf in it, or another number of columns; errors in a
-            list name the client.
+            If X is no such table, contains NaN or inf, or has a wrong number of columns; for a
+            list, the error names the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -276,8 +279,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            As ``transform``, and if the covariance has no inverse: features depend linearly on each
-            other, and ``n_components`` leaves nothing for the noise.
+            As in ``transform``; and if the covariance is singular, because features are linearly
+            dependent and ``n_components`` leaves no variance for the noise.
         """
         check_is_fitted(self)
         self._check_invertible()
@@ -295,7 +298,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or a list of them
-            All rows of a list count alike, whichever client has them.
+            In a list, all rows have the same weight, whichever client holds them.
         y : Ignored
         sample_weight : array-like of shape (n_samples,), or a list of them, default=None
             Weight of each row in the mean, in the form of X.
@@ -309,9 +312,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            As ``transform``; for a ``sample_weight`` that does not match X; and if the covariance
-            has no inverse: features depend linearly on each other, and ``n_components`` leaves
-            nothing for the noise.
+            As in ``transform``; if ``sample_weight`` does not match X; and if the covariance is
+            singular, because features are linearly dependent and ``n_components`` leaves no
+            variance for the noise.
         """
         values = self.score_samples(X)
         values = np.concatenate(values) if isinstance(values, tuple) else values
@@ -319,7 +322,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return float(np.average(values, weights=weights))
 
     def get_covariance(self) -> FloatArray:
-        """Covariance under probabilistic PCA.
+        """Covariance of the features under probabilistic PCA.
 
         Returns
         -------
@@ -345,8 +348,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         NotFittedError
             Before ``fit``.
         ValueError
-            If the covariance has no inverse: features depend linearly on each other, and
-            ``n_components`` leaves nothing for the noise.
+            If the covariance is singular, because features are linearly dependent and
+            ``n_components`` leaves no variance for the noise.
         """
         check_is_fitted(self)
         self._check_invertible()
@@ -362,19 +365,19 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return in_blocks(rows, n_rows_for_products(rows.shape[1]), self._projected)
 
     def _projected(self, rows: NDArray[Any]) -> FloatArray:
-        """``transform`` of some rows."""
+        """Projections of a block of rows."""
         centered = self._centered(rows)
         new = centered @ self.components_.T
         precision = precision_of(rows)
-        # Along axes without variance the rows of the fit have rounding, which is no feature: that
-        # of the sum, and that of the numbers in the rows.
+        # Along axes without variance, rows of the fit differ from 0 only by rounding, of the sums
+        # or of the numbers in the rows; such values are set to 0.
         sizes = np.linalg.norm(centered, axis=1, keepdims=True)
         digits = 4 * np.finfo(precision).eps * (sizes + np.linalg.norm(self.mean_))
         rounding = np.maximum(_ROUNDING * sizes, digits)
         new[(self.explained_variance_ == 0) & (np.abs(new) <= rounding)] = 0.0
         if self.whiten:
             scales = np.sqrt(self.explained_variance_)
-            # 0 along axes without variance, where there is nothing but rounding.
+            # 0 along axes without variance, which only contain rounding errors.
             new = np.divide(new, scales, out=np.zeros_like(new), where=scales > 0)
         return new.astype(precision, copy=False)
 
@@ -382,7 +385,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return (rows - self.mean_) - self._mean_rest
 
     def _check_invertible(self) -> None:
-        """Raise if the covariance under probabilistic PCA has no inverse."""
+        """Raise if the covariance under probabilistic PCA is singular."""
         rank = int(np.count_nonzero(self.explained_variance_))
         if rank < self.n_features_in_ and self.noise_variance_ == 0:
             expected, got, remedy = "at least one axis", rank, "more rows"
@@ -397,8 +400,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             )
 
     def _centered_pca(self) -> PCA:
-        """scikit-learn's PCA with the fitted parameters, for rows minus their mean."""
-        # Whitening does not change the model; scikit-learn's whitened PCA has another covariance.
+        """scikit-learn's PCA with the fitted parameters, for centred rows."""
+        # Without whiten: scikit-learn's whitened PCA has another covariance.
         pca = PCA(self.n_components_)
         pca.n_features_in_ = self.n_features_in_
         pca.mean_ = np.zeros(self.n_features_in_)
@@ -433,12 +436,12 @@ def _check_n_components(n_components: float | None) -> None:
 
 
 def _n_components(wanted: float | None, shares: FloatArray) -> int:
-    """How many components to keep, given their shares in the variance."""
+    """Number of components to keep, given their shares of the variance."""
     if wanted is None:
         return len(shares)
     if isinstance(wanted, Integral):
         return int(wanted)
-    # The first number of components that explain more, as in scikit-learn.
+    # The smallest number of components that explain more, as in scikit-learn.
     explained = np.cumsum(shares)
     return min(int(np.searchsorted(explained, wanted, side="right")) + 1, len(shares))
 
@@ -447,10 +450,10 @@ def _principal_axes(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Variances in decreasing order, and axes as rows, with scikit-learn's sign convention."""
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[::-1], axes[:, ::-1].T
-    # Even with few dependent features, rounding leaves up to 20 eps of the largest variance.
+    # Where it should be 0, rounding leaves up to 20 eps of the largest variance.
     rounding = (100 + len(variances)) * _EPS * variances[0]
     variances = np.where(variances > rounding, variances, 0.0)
-    # Of entries that only rounding tells apart, the first counts: any split gives the same signs.
+    # The first of the entries that tie up to rounding: so the signs do not depend on the split.
     sizes = np.abs(axes)
     largest = (sizes > (1 - _TIE) * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
     signs = np.sign(axes[np.arange(len(axes)), largest])

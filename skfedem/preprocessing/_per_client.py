@@ -1,4 +1,4 @@
-"""Any row-wise transformer of scikit-learn, for client lists."""
+"""Wrapper that applies any row-wise transformer of scikit-learn to clients."""
 
 from __future__ import annotations
 
@@ -53,47 +53,46 @@ class PerClient(
 ):
     """Apply one row-wise transformer of scikit-learn to the rows of each client.
 
-    There is one transformer for all clients, as if their rows were pooled; each client applies it
-    to its own rows. It has to treat rows one by one.
+    All clients share one transformer, as if their rows were pooled, and each client applies it to
+    its own rows. The transformer has to treat every row independently.
 
-    How it is fitted depends on what it is:
+    How it is fitted depends on the transformer:
 
-    - *Stateless* ones, which learn nothing from data (``Normalizer``, ``Binarizer``,
-      ``FunctionTransformer``, ...: those whose tag ``requires_fit`` is False), need no fit, and
-      nothing leaves a client.
-    - Those with ``partial_fit`` (``MinMaxScaler``, ``MaxAbsScaler``, ``IncrementalPCA``, ...)
-      travel: the first client fits the transformer to its rows and hands its state on, the next
-      client updates it by its own rows, and so on to the last. **The state is whatever the
-      transformer keeps, and it is handed on uncompressed.** That of ``MinMaxScaler`` holds the
-      smallest and the largest value seen so far; the state after the first client is about its
-      rows alone. Where ``partial_fit`` is exact (as for the scalers), so is this fit; elsewhere it
-      depends on the order of the clients. A client that has no value in some column is refused if
-      this would leave NaN in the state for all clients.
-    - A fitted transformer in a ``FrozenEstimator`` is used as it is.
-    - Others need all rows at once, and raise TypeError.
+    - *Stateless* transformers (``Normalizer``, ``Binarizer``, ``FunctionTransformer``, ...: those
+      whose tag ``requires_fit`` is False) learn nothing from data, and nothing leaves a client.
+    - Transformers with ``partial_fit`` (``MinMaxScaler``, ``MaxAbsScaler``, ``IncrementalPCA``,
+      ...) travel: the first client fits the transformer to its rows and passes its state on, the
+      next client updates it with its rows, and so on. **The state contains everything that the
+      transformer stores, and it is passed on uncompressed.** For ``MinMaxScaler``, these are the
+      smallest and largest values so far; the state after the first client describes that client's
+      rows only. The fit is exact if ``partial_fit`` is (as for the scalers); otherwise, it depends
+      on the order of the clients. If a client without values in some column would leave NaN in the
+      state for all clients, an error is raised.
+    - Fitted transformers in a ``FrozenEstimator`` are used as they are.
+    - All other transformers need all rows at once: they raise TypeError.
 
     Read more in :doc:`/preprocessing`.
 
     Parameters
     ----------
     transformer : estimator
-        Transformer of scikit-learn, or one with the same interface. ``fit`` fits a clone of it;
-        ``set_output`` applies to the given transformer, too.
+        Transformer of scikit-learn, or with the same interface. ``fit`` fits a clone of it;
+        ``set_output`` also changes this object.
 
     Attributes
     ----------
     transformer_ : estimator
         The fitted transformer.
     uplink_bits_ : int
-        Bits of the states that the clients handed on, to the server or by way of it: 8 times the
-        bytes of what ``fit`` set, pickled. 0 if nothing is learnt.
+        Bits of the states that the clients passed on, to or through the server: 8 times the size in
+        bytes of the pickled fitted attributes. 0 if nothing is learnt.
     downlink_bits_ : int
-        Bits of the states that the clients got, to update them and, at the end, to apply them.
+        Bits of the states that the clients received, to update and finally to apply them.
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
-        Label of each client: sorted labels with ``clients=``, else positions in the list. The
-        transformer travels in this order.
+        Label of each client: the sorted labels from ``clients``, or else its position in the list.
+        The transformer travels in this order.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -101,7 +100,7 @@ class PerClient(
 
     See Also
     --------
-    FederatedStandardScaler : Needs sums only, and keeps all digits.
+    FederatedStandardScaler : Standardises from sums, without loss of digits.
     FederatedPCA : Principal components from sums.
 
     Examples
@@ -129,18 +128,19 @@ class PerClient(
         self.transformer = transformer
 
     def fit(self, X: ClientsLike, y: object = None, *, clients: ArrayLike | None = None) -> Self:
-        """Fit the transformer to one client after the other.
+        """Fit the transformer to the rows of all clients, one client after the other.
 
         Parameters
         ----------
         X : list of tables, or table of shape (n_samples, n_features)
-            One table for each client; or one table with ``clients``; or one table alone, which is
-            one client. A table is two-dimensional; beyond that, it is whatever the transformer
-            takes.
+            A list with one table for each client; one table, with ``clients``; or one table alone,
+            which is a single client. A table is two-dimensional, and of any type that the
+            transformer accepts.
         y : Ignored
-            By scikit-learn's convention. Pass labels of clients by keyword: ``clients=labels``.
+            Not used, present for scikit-learn's API. Pass client labels by keyword:
+            ``clients=labels``.
         clients : array-like of shape (n_samples,), default=None
-            Client label of each row of X, when X is one table.
+            Client label of each row of X, if X is one table.
 
         Returns
         -------
@@ -149,10 +149,10 @@ class PerClient(
         Raises
         ------
         TypeError
-            For a transformer that can only be fitted to all rows at once.
+            If the transformer can only be fitted to all rows at once.
         TypeError, ValueError
-            For invalid data, or a transformer that requests ``sample_weight``; an earlier fit is
-            then kept.
+            If data are invalid, or the transformer requests ``sample_weight``; an earlier fit is
+            then kept unchanged.
         """
         travels = _has_to_travel(self.transformer)
         if travels:
@@ -165,10 +165,10 @@ class PerClient(
             uplink, downlink = _travel(transformer, tables, ids)
         else:
             if isinstance(transformer, FrozenEstimator):
-                # The features have to be those of the rows that it was fitted to.
+                # The first table must have the features that the frozen transformer was fitted to.
                 with _naming(ids[0], len(tables)):
                     validate_data(transformer, tables[0], skip_check_array=True, reset=False)
-            # Only the features are learnt. The first client comes last, so that they are its own.
+            # Only feature names are learnt; the first client comes last, so its names are kept.
             for label, table in [*zip(ids, tables, strict=True)][::-1]:
                 with _naming(label, len(tables)):
                     transformer.fit(table, None)
@@ -182,7 +182,7 @@ class PerClient(
         return self
 
     def transform(self, X: ClientsLike) -> Transformed:
-        """Transform rows.
+        """Apply the transformer to rows.
 
         Parameters
         ----------
@@ -197,8 +197,8 @@ class PerClient(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For rows that the transformer refuses, or of other features than those of the fit;
-            errors in a list name the client.
+            If the transformer rejects the rows, or they have other features than the data of the
+            fit; for a list, the error names the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -218,7 +218,7 @@ class PerClient(
 
     @available_if(_inner_has("inverse_transform"))
     def inverse_transform(self, X: ClientsLike) -> Transformed:
-        """Undo ``transform``, where the transformer can.
+        """Undo ``transform``, if the transformer supports this.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class PerClient(
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For rows that the transformer refuses; errors in a list name the client.
+            If the transformer rejects the rows; for a list, the error names the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -243,7 +243,7 @@ class PerClient(
 
     @available_if(_inner_has("get_feature_names_out"))
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Names of the transformed features, as the transformer gives them.
+        """Names of the transformed features, as returned by the transformer.
 
         Parameters
         ----------
@@ -258,7 +258,7 @@ class PerClient(
         NotFittedError
             Before ``fit``.
         ValueError
-            For names that are not those of the fit.
+            If the names differ from those of the fit.
         """
         check_is_fitted(self)
         return self.transformer_.get_feature_names_out(input_features)
@@ -267,12 +267,12 @@ class PerClient(
     def set_output(
         self, *, transform: Literal["default", "pandas", "polars"] | None = None
     ) -> Self:
-        """Choose what ``transform`` gives, by the transformer's own ``set_output``.
+        """Set the type of output of ``transform``, by the transformer's ``set_output``.
 
         Parameters
         ----------
         transform : {"default", "pandas", "polars"}, default=None
-            None changes nothing.
+            Type of output; None changes nothing.
 
         Returns
         -------
@@ -281,7 +281,7 @@ class PerClient(
         Raises
         ------
         ValueError
-            For a container that scikit-learn does not have.
+            If scikit-learn does not know this type of output.
         """
         for name in ("transformer", "transformer_"):
             if hasattr(self, name):
@@ -289,7 +289,7 @@ class PerClient(
         return self
 
     def __sklearn_tags__(self) -> Tags:
-        """Take the transformer's tags where they are about its input and output."""
+        """Use the transformer's tags of its input and output."""
         tags, inner = super().__sklearn_tags__(), get_tags(self.transformer)
         tags.input_tags = inner.input_tags
         tags.transformer_tags = inner.transformer_tags
@@ -298,7 +298,7 @@ class PerClient(
 
 
 def _has_to_travel(transformer: Any) -> bool:
-    """Whether the transformer is fitted by clients in turn; raise if it cannot be."""
+    """Whether clients fit the transformer in turn; raise if it cannot be fitted at all."""
     name = type(transformer).__name__
     if isinstance(transformer, type) or not hasattr(transformer, "transform"):
         raise TypeError(
@@ -333,9 +333,9 @@ def _has_to_travel(transformer: Any) -> bool:
 
 
 def _refuse_requests(transformer: Any) -> None:
-    """Raise for a transformer that asks for weights of rows: it would be fitted without them."""
+    """Raise if the transformer requests row weights, because it would not get them."""
     if not sklearn.get_config()["enable_metadata_routing"]:
-        return  # nobody can have asked
+        return  # requests are not possible then
     routing = get_routing_for_object(transformer)
     for method in ("fit", "partial_fit"):
         asked = getattr(routing, method, None)
@@ -350,7 +350,7 @@ def _refuse_requests(transformer: Any) -> None:
 def _tables(
     checked: PerClient, X: Any, clients: ArrayLike | None
 ) -> tuple[list[Any], NDArray[Any]]:
-    """Each client's table as given, and the clients' labels; ``checked`` notes the features."""
+    """Table and label of each client; the features are stored in ``checked``."""
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
         refuse_no_clients(X, GIVE_TABLES)
@@ -368,12 +368,12 @@ def _tables(
     ids, order, offsets = grouped(clients, row_count(X))
     rows = np.arange(offsets[-1]) if order is None else order
     if issparse(X):
-        X = X.tocsr()  # not every format has rows to take
+        X = X.tocsr()  # not every format supports row indexing
     return [rows_of(X, own) for own in np.split(rows, offsets[1:-1])], ids
 
 
 def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
-    """Shape of a table; raise for what is no table, or has no rows."""
+    """Shape of a table; raise if it is not a table, or has no rows."""
     refuse_other_frames(table, whose)
     if isinstance(table, list | tuple):
         refuse_uneven_rows(table, f" of the table{whose}")
@@ -387,27 +387,27 @@ def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
 
 
 def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
-    """Fit to one client after the other; return the bits of the states, up and down."""
+    """Fit to one client after the other; return uplink and downlink bits of the states."""
     sizes: list[int] = []
     spoiled: dict[str, Any] = {}
     for label, table in zip(ids, tables, strict=True):
         with _naming(label, len(tables)):
             transformer.partial_fit(table)
-        # Missing values that a later client replaces do no harm.
+        # Missing values are harmless if a later client replaces them.
         spoiled = {name: spoiled.get(name, label) for name in _missing(transformer)}
         sizes.append(8 * len(pickle.dumps(_state(transformer), protocol=5)))
     _refuse_missing(transformer, spoiled)
-    # Each state but the last goes to the next client; the last, to all but the one who made it.
+    # Every state goes to the next client; the last one to all clients except the last client.
     return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
 
 
 def _naming(label: Any, n_clients: int) -> AbstractContextManager[None]:
-    """Context in which errors name the client, if there are several."""
+    """Context in which error messages name the client, if there are several."""
     return nullcontext() if n_clients == 1 else naming(f"At client {shown(label)}")
 
 
 def _missing(transformer: Any) -> list[str]:
-    """Names of the parts of a state that have missing values."""
+    """Names of the fitted attributes that have missing values."""
     return [
         name
         for name, value in _state(transformer).items()
@@ -416,7 +416,7 @@ def _missing(transformer: Any) -> list[str]:
 
 
 def _refuse_missing(transformer: Any, spoiled: dict[str, Any]) -> None:
-    """Raise if missing values are left in the last state; `spoiled` says where they came in."""
+    """Raise if the last state has missing values; `spoiled` has where they arose."""
     if spoiled:
         name, label = next(iter(spoiled.items()))
         raise ValueError(
@@ -428,7 +428,7 @@ def _refuse_missing(transformer: Any, spoiled: dict[str, Any]) -> None:
 
 
 def _state(transformer: Any) -> dict[str, Any]:
-    """What ``fit`` set; the parameters are known to everyone from the beginning."""
+    """Fitted attributes; the parameters are known to all clients from the beginning."""
     given = set(transformer.get_params(deep=False))
     return {
         name: value

@@ -1,4 +1,4 @@
-"""Standardisation by the means and variances of all clients' rows."""
+"""Standardisation with the means and variances of all clients' rows."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _EPS = np.finfo(np.float64).eps
 
 
 class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """Subtract the mean and divide by the standard deviation of the rows of all clients.
+    """Standardise features by mean and standard deviation over the rows of all clients.
 
-    ``transformed = (rows - mean_) / scale_``, as scikit-learn's ``StandardScaler`` does on the
-    pooled rows. Clients send sums, not rows; but those of a client with one or two rows, or of a
-    feature that a client observed once or twice, give these values away.
+    ``transformed = (rows - mean_) / scale_``, as with scikit-learn's ``StandardScaler`` on the
+    pooled rows. Clients send sums, not rows; but the sums of a client with one or two rows, or of a
+    feature with one or two values at a client, reveal these values.
 
-    Missing values (NaN) are left out of the sums and stay missing.
+    Missing values (NaN) are ignored in the sums and stay missing.
 
     Read more in :doc:`/preprocessing`.
 
@@ -46,24 +46,24 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
     Attributes
     ----------
     mean_ : ndarray of shape (n_features,) or None
-        Means; None if neither means nor variances are asked for. 0 for a feature that no client
-        ever observed.
+        Mean of each feature; None with ``with_mean=False`` and ``with_std=False``. 0 for a feature
+        without any value.
     var_ : ndarray of shape (n_features,) or None
-        Variances, with the number of rows as divisor; None with ``with_std=False``.
+        Variance of each feature, with the number of rows as divisor; None with ``with_std=False``.
     scale_ : ndarray of shape (n_features,) or None
-        Standard deviations, and 1 for constant features; None with ``with_std=False``.
+        Standard deviation of each feature, or 1 if it is constant; None with ``with_std=False``.
     n_samples_seen_ : int or ndarray of int, shape (n_features,)
-        Number of rows of all clients; one number for each feature if these differ because values
-        are missing.
+        Total number of rows of all clients; an array with one number per feature if missing values
+        make them differ.
     uplink_bits_ : int
-        What all clients together sent: numbers of rows, sums, sums of differences from the mean and
-        of their squares, 64 bits a number.
+        Bits that all clients together sent: numbers of rows, sums, sums of differences from the
+        mean and of their squares, at 64 bits per number.
     downlink_bits_ : int
-        What they were sent: the mean in double precision, its correction and the scale.
+        Bits that all clients together received: the mean, its correction and the scale.
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
-        Label of each client: sorted labels with ``clients=``, else positions in the list.
+        Label of each client: the sorted labels from ``clients``, or else its position in the list.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -71,13 +71,13 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
 
     See Also
     --------
-    sklearn.preprocessing.StandardScaler : The same on pooled rows.
-    FederatedPCA : Removes linear correlations, too.
+    sklearn.preprocessing.StandardScaler : The same for pooled rows.
+    FederatedPCA : Also removes linear correlations.
 
     Notes
     -----
-    Rows far from the origin (a mean of 1e8 with a standard deviation of 1, say) lose no digits: the
-    second sums are taken about the mean, and ``transform`` also subtracts what rounding took from
+    Rows far from the origin (with mean 1e8 and standard deviation 1, say) lose no digits: the
+    second sums are centred at the mean, and ``transform`` also corrects for the rounding error of
     ``mean_``.
 
     Examples
@@ -116,12 +116,13 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : list of array-likes, or array-like of shape (n_samples, n_features)
-            One table (n_i, n_features) for each client; or one table with ``clients``; or one table
-            alone, which is one client. NaN is a missing value.
+            A list with one table (n_i, n_features) for each client; one table, with ``clients``; or
+            one table alone, which is a single client. NaN marks missing values.
         y : Ignored
-            By scikit-learn's convention. Pass labels of clients by keyword: ``clients=labels``.
+            Not used, present for scikit-learn's API. Pass client labels by keyword:
+            ``clients=labels``.
         clients : array-like of shape (n_samples,), default=None
-            Client label of each row of X, when X is one table.
+            Client label of each row of X, if X is one table.
 
         Returns
         -------
@@ -130,12 +131,12 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Raises
         ------
         TypeError, ValueError
-            For invalid data or parameters; an earlier fit is then kept.
+            If data or parameters are invalid; an earlier fit is then kept unchanged.
 
         Warns
         -----
         UserWarning
-            For features that no client ever observed; ``transform`` leaves them as they are.
+            If a feature has no value at any client; ``transform`` leaves it unchanged.
         """
         check_switch("with_mean", self.with_mean)
         check_switch("with_std", self.with_std)
@@ -184,15 +185,15 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            In the precision of X.
+            Transformed rows, in the precision of X.
 
         Raises
         ------
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, inf in it, or other features than those of the fit; errors in
-            a list name the client.
+            If X is no such table, contains inf, or has other features than the data of the fit; for
+            a list, the error names the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -209,15 +210,15 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            In the precision of X.
+            Transformed rows, in the precision of X.
 
         Raises
         ------
         NotFittedError
             Before ``fit``.
         TypeError, ValueError
-            For what is no such table, inf in it, or another number of columns; errors in a list
-            name the client.
+            If X is no such table, contains inf, or has a wrong number of columns; for a list, the
+            error names the client.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -231,7 +232,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return _by_precision(rows, self._standardized)
 
     def _standardized(self, rows: Any) -> FloatArray:
-        """``transform`` of some rows."""
+        """Standardised block of rows."""
         new = rows.astype(np.float64)
         if self.with_mean:
             new -= self.mean_
@@ -241,7 +242,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return new.astype(precision_of(rows), copy=False)
 
     def _restored(self, rows: Any) -> FloatArray:
-        """``inverse_transform`` of some rows."""
+        """Block of rows in the original units."""
         old = rows.astype(np.float64)
         if self.with_std:
             old *= self.scale_
@@ -259,15 +260,15 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
 
 
 def _by_precision(rows: NDArray[Any], answer: Callable[[NDArray[Any]], FloatArray]) -> FloatArray:
-    """Answer to rows; to float32 ones in blocks, as they become doubles on the way."""
+    """Transform rows; float32 rows in blocks, because they are converted to float64 meanwhile."""
     if rows.dtype != np.float32:
         return answer(rows)
     return in_blocks(rows, n_rows_of_sums(rows.shape[1]), answer)
 
 
 def _is_constant(variance: FloatArray, mean: FloatArray) -> BoolArray:
-    """Whether a variance is no larger than what rounding could make of 0, with a margin.
+    """Whether a variance may be 0 up to rounding, with a margin.
 
-    scikit-learn's bound also grows with the number of rows; with the sums here, it need not.
+    Unlike in scikit-learn, the bound need not grow with the number of rows, as sums are centred.
     """
     return variance <= (4 * _EPS * mean) ** 2
