@@ -1,8 +1,8 @@
-"""Plots of fitted estimators: how a fit went, and what was fitted.
+"""Plots of fitted estimators: the course of a fit, and the fitted matrix.
 
-Displays follow scikit-learn's conventions: ``from_estimator`` draws, the constructor only takes the
-data, ``plot`` draws again, and ``figure_`` and ``ax_`` give access to the result. They need
-matplotlib (``pip install matplotlib``), which is not imported before something is drawn.
+Displays follow scikit-learn's conventions: ``from_estimator`` computes and draws, the constructor
+only stores data, ``plot`` draws, and the result is in ``figure_`` and ``ax_``. Displays require
+matplotlib (``pip install matplotlib``), which is only imported when something is drawn.
 """
 
 from ._convergence import ConvergenceDisplay

@@ -1,4 +1,4 @@
-"""Where the columns of a matrix lie on an axis: at dates, at numbers, or one after another."""
+"""Positions of a matrix's columns on an axis: dates, numbers, or one after another."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _UNITS: dict[str, Any] = {
 }
 _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
-_NAMES_PER_INCH = 2.2  # twice as many, where they are long and written at an angle
-_MOST_CHARACTERS = 13  # of a name
+_NAMES_PER_INCH = 2.2  # twice as many if they are long, and thus rotated
+_MOST_CHARACTERS = 13  # in a name
 
 
 class Columns(NamedTuple):
@@ -35,10 +35,10 @@ class Columns(NamedTuple):
     Attributes
     ----------
     positions : ndarray of shape (n_columns,)
-        Increasing: numbers, matplotlib's day numbers, or 0, 1, 2, ...
+        Increasing numbers: the labels, matplotlib's day numbers, or 0, 1, 2, ...
     kind : {"dates", "numbers", "names"}
     names : list of str
-        What to write at the positions; for "names" only.
+        Tick labels at the positions; only for "names".
     """
 
     positions: np.ndarray
@@ -47,7 +47,7 @@ class Columns(NamedTuple):
 
 
 def known_labels(estimator, X):
-    """Labels of the columns: those of a DataFrame (or a list of them), else of the fit, or None."""
+    """Column labels of a DataFrame (or a list of them), or else of the fit; may be None."""
     first = X[0] if isinstance(X, list | tuple) and len(X) else X
     labels = getattr(first, "columns", None)
     if not estimator._has_triplets and labels is not None:
@@ -56,18 +56,18 @@ def known_labels(estimator, X):
 
 
 def checked_labels(labels, n_columns):
-    """Labels of the columns as an array; positions where there are none.
+    """Labels of the columns as an array; their positions if there are none.
 
-    Periods become the times at which they begin; times with a zone become local clock times.
+    Periods become their start times; times with a time zone become local times.
 
     Raises
     ------
     ValueError
-        Unless there is one for each column.
+        If there is not one label per column.
     """
     if labels is None:
         return np.arange(n_columns)
-    # Whatever held them, pandas's periods and times with a zone are objects in an array.
+    # In an array, pandas's periods and times with a time zone are objects.
     array = np.asarray(labels)
     if array.shape != (n_columns,):
         raise ValueError(
@@ -84,10 +84,10 @@ def _moment(label):
 
 
 def place(labels):
-    """Columns with these labels on an axis.
+    """Positions on an axis of columns with these labels.
 
-    Dates, also as text like 1995-01 or 1995-01-31, or all as numbers like 199501, and numbers are
-    placed to scale if they increase; all other labels are placed one after another.
+    Increasing numbers or dates (possibly text like 1995-01 or 1995-01-31, or all numbers like
+    199501) are drawn to scale; all other labels are placed one after another.
     """
     from matplotlib.dates import date2num
 
@@ -96,7 +96,7 @@ def place(labels):
     if labels.dtype.kind == "M" or dated:
         try:
             days = date2num(labels.astype("datetime64[s]"))
-        except (TypeError, ValueError):  # pandas' NaT; there is no 1995-13
+        except (TypeError, ValueError):  # NaT, or invalid such as 1995-13
             days = np.zeros(0)
         if len(days) and _fits_an_axis(days) and (np.diff(days) > 0).all():
             return Columns(days, "dates", [])
@@ -104,13 +104,13 @@ def place(labels):
         return Columns(labels.astype(np.float64), "numbers", [])
     if labels.dtype.kind == "m" and not np.isnat(labels).any():
         labels = _durations(labels)
-    # Of dates that are placed one after another, a time of midnight says nothing.
+    # For dates placed one after another, midnight carries no information.
     names = [_MIDNIGHT.sub("", str(label)) for label in labels]
     return Columns(np.arange(len(labels), dtype=np.float64), "names", names)
 
 
 def _months(labels):
-    """Dates instead of whole numbers that all look like 199501; other labels as they are."""
+    """Dates, if all labels are integers like 199501; otherwise, the labels unchanged."""
     if labels.dtype.kind not in "iu" or len(labels) < 2:
         return labels
     years, months = np.divmod(labels.astype(np.int64), 100)
@@ -120,19 +120,19 @@ def _months(labels):
 
 
 def _fits_an_axis(days):
-    """Whether an axis of dates, which ends in the years 1 and 9999, has room around these days."""
+    """Whether days and some margin fit on an axis of dates, from the year 1 to 9999."""
     from matplotlib.dates import date2num
 
     first, last = date2num(np.array(["0001-01-01", "9999-12-31"], dtype="datetime64[D]"))
-    # Cells reach half a gap beyond the ends, axes of lines a twentieth of all; a single day, some.
+    # Cells extend half a gap beyond the ends, axes of lines a twentieth of the range.
     gaps = np.diff(days)
     margin = max(366.0, 0.1 * (days.max() - days.min()), 0.5 * np.abs(gaps).max(initial=0))
     return first + margin <= days.min() and days.max() + margin <= last
 
 
 def _durations(labels):
-    """Durations in the largest unit of which all are multiples, as text."""
-    if np.datetime_data(labels.dtype)[0] not in ("Y", "M", "generic"):  # no number of days
+    """Durations as text, in the largest unit of which all of them are multiples."""
+    if np.datetime_data(labels.dtype)[0] not in ("Y", "M", "generic"):  # of no fixed length
         for name, unit in _UNITS.items():
             numbers, rests = np.divmod(labels, unit)
             if not rests.any():
@@ -141,11 +141,11 @@ def _durations(labels):
 
 
 def unbroken(positions):
-    """Runs of columns with no gap between them, a list of slices.
+    """Runs of columns without a gap, as a list of slices.
 
-    Where steps are regular, one of more than one and a half of the usual is a gap: a month is
-    missing, or some years. Columns at irregular distances have none, and interruptions that come
-    again and again, such as weekends, are none.
+    If steps are regular, a step of more than 1.5 times the usual one is a gap, such as a missing
+    month. Columns at irregular distances have no gaps, and interruptions that recur regularly, such
+    as weekends, are not gaps.
     """
     steps = np.diff(positions)
     usual = np.median(steps) if len(steps) else 1.0
@@ -158,9 +158,9 @@ def unbroken(positions):
 
 
 def in_cells(positions, values):
-    """Edges of cells around columns, and their values, with a cell of NaN for each gap.
+    """Edges and values of cells around the columns, with one cell of NaN for each gap.
 
-    ``values`` are of shape (..., n_columns).
+    ``values`` have shape (..., n_columns).
     """
     runs = unbroken(positions)
     if len(runs) == 1:
@@ -187,7 +187,7 @@ def _edges(positions):
 
 
 def _shortened(names):
-    """Names without their middle, if they are long, and without what several of them begin with."""
+    """Names without their middle if they are long, or without the start that they share."""
     by_short: dict[str, set[str]] = {}
     for name in names:
         by_short.setdefault(_without_middle(name), set()).add(name)
@@ -200,7 +200,7 @@ def _shortened(names):
 
 
 def _n_first_in_common(names):
-    """Number of letters of the words with which all begin."""
+    """Number of letters of the words with which all names begin."""
     letters = zip(*names, strict=False)
     n_alike = sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, letters))
     return len(_LAST_WORD.sub("", next(iter(names))[:n_alike]))
@@ -221,11 +221,11 @@ def furnish(axis, columns, name):
     width = axis.get_window_extent().width / axis.figure.dpi  # inches
     most = int(np.clip(_TICKS_PER_INCH * width, 2, 10))
     if columns.kind == "dates":
-        # With fewer than five, no interval is right for a little less than two years.
+        # With fewer than five, no interval suits a range of just under two years.
         locator = dates.AutoDateLocator(minticks=2, maxticks=max(most, 5))
         line.set_major_locator(locator)
         line.set_major_formatter(dates.ConciseDateFormatter(locator))
-        if most < 3:  # labels of the five that there may be would collide
+        if most < 3:  # up to five labels would collide
             axis.tick_params(axis="x", rotation=40)
     elif columns.kind == "numbers":
         whole = bool((columns.positions == np.round(columns.positions)).all())

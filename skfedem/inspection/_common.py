@@ -1,4 +1,4 @@
-"""What all displays share: estimators behind pipelines, axes, and options of artists."""
+"""Helpers of all displays: estimators inside pipelines, axes, and options of artists."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-# Okabe and Ito's colours, which people who see red and green alike can tell apart; yellow, too pale
-# for a line, is left out. Their black is the colour of text, white in dark styles. After the last
-# colour, they come again with other dashes.
+# Colour-blind safe palette of Okabe and Ito, without yellow, which is too pale for lines. Instead
+# of black, the text colour is used, which is white in dark styles. After the last colour, the cycle
+# repeats with other dashes.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "--", ":", "-.")
-# After the last dashes, they come again bolder.
+# After the last dashes, the cycle repeats with bolder lines.
 _BOLDNESS = (1, 2)
 _CHARACTERS_PER_INCH = 14
-# Options that plot and fill_between take themselves, and no line and no band.
+# Options of the methods plot and fill_between that are not properties of the artists.
 _OF_METHODS = {
     "line_kw": ("scalex", "scaley", "data", "xunits", "yunits"),
     "fill_between_kw": ("where", "interpolate", "step", "data", "xunits", "yunits"),
 }
-_WIDTH = 6.4  # inches, matplotlib's own: 640 pixels
+_WIDTH = 6.4  # inches, matplotlib's default: 640 pixels
 
 
 def last_step(estimator, X=None):
-    """Fitted estimator at the end of pipelines and searches, and the data that reach it.
+    """Fitted estimator at the end of pipelines and searches, and its input data.
 
     Parameters
     ----------
     estimator : estimator, Pipeline, search with ``best_estimator_``, or one of these frozen
     X : object, default=None
-        What the whole was fitted to.
+        Data that the outermost estimator was fitted to.
 
     Returns
     -------
     estimator : estimator
     X : object
-        X as the earlier steps of pipelines transform it; None stays None.
+        X after the previous steps of pipelines; None stays None.
 
     Raises
     ------
     NotFittedError
     TypeError
-        If this is no estimator, or a search without ``best_estimator_``.
+        If this is not an estimator, or a search without ``best_estimator_``.
     """
     while True:
         if isinstance(estimator, Pipeline):
@@ -69,7 +69,7 @@ def last_step(estimator, X=None):
 
 
 def new_axes(n_axes, *, height, beside=False, **options):
-    """Axes of a new figure, one above the other, or beside each other; a list."""
+    """Axes of a new figure, one below or beside the other, as a list."""
     import matplotlib.pyplot as plt
 
     n_rows, n_columns = (1, n_axes) if beside else (n_axes, 1)
@@ -87,12 +87,12 @@ def new_axes(n_axes, *, height, beside=False, **options):
 
 
 def given_axes(ax, n_axes, what):
-    """Axes that the user gave, as a list.
+    """Axes given by the user, as a list.
 
     Raises
     ------
     TypeError, ValueError
-        If these are not axes, or not one for each ``what`` that is drawn.
+        If these are not axes, or not ``n_axes`` of them, one for each ``what``.
     """
     from matplotlib.axes import Axes
 
@@ -112,13 +112,13 @@ def given_axes(ax, n_axes, what):
 
 
 def as_list(value, times=1):
-    """Several things as a list; a single one, such as a string, ``times`` times."""
+    """Convert an iterable to a list; repeat a single value or string ``times`` times."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     return list(value) if several else [value] * times
 
 
 def check_text(name, value):
-    """Raise if what is to be written is not a string."""
+    """Raise if a text to be drawn is not a string."""
     if not isinstance(value, str):
         raise TypeError(
             f"Expected {name} to be a string, got {value!r} of type {type(value).__name__}. Give "
@@ -127,10 +127,10 @@ def check_text(name, value):
 
 
 def check_options(name, options):
-    """Raise for options that a line or a band of matplotlib does not have; None is none.
+    """Raise for options that matplotlib's lines or bands do not have; None is no options.
 
-    So do most values that it refuses. This is done before a figure is made: matplotlib would leave
-    it half drawn.
+    Also raise for most invalid values. Checked before a figure is created, as matplotlib would
+    leave it half drawn.
     """
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.collections import PolyCollection
@@ -156,10 +156,10 @@ def check_options(name, options):
 
 
 def with_options(style, options, artist):
-    """Our style of an artist, overruled by the user's options under any of their names.
+    """Default style of an artist, updated with the user's options, aliases included.
 
-    The artist, matplotlib's class of what is drawn, knows aliases such as lw for linewidth; the
-    style has full names.
+    ``artist`` is matplotlib's class, which knows aliases such as lw for linewidth; the style uses
+    full names.
     """
     from matplotlib.cbook import normalize_kwargs
 
@@ -167,32 +167,32 @@ def with_options(style, options, artist):
 
 
 def isolated(values):
-    """Indices of numbers between NaNs, which no line reaches; a list."""
+    """Indices of values between NaNs, which no line would show, as a list."""
     known = np.isfinite(values)
     beside = np.append(known[1:], False) | np.append(False, known[:-1])
     return np.flatnonzero(known & ~beside).tolist()
 
 
 def one_or_all(axes):
-    """The only one of some axes, or all of them as an array."""
+    """The axes itself if there is one, otherwise an array of them."""
     return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)
 
 
 def wrapped(text, length):
-    """Text in lines of at most so many characters; its own line breaks stay."""
+    """Wrap text to lines of at most ``length`` characters, keeping its line breaks."""
     return "\n".join(fill(line, length) for line in text.splitlines())
 
 
 def characters_in(inches):
-    """How many characters of an axis' label there is room for."""
+    """Number of characters of an axis label that fit into a length."""
     return max(1, int(_CHARACTERS_PER_INCH * inches))
 
 
 def lay_out(figure):
-    """Move the axes to the places where they will be drawn."""
+    """Run the layout, so that the axes get their final position and size."""
     layout = figure.get_layout_engine()
     if layout is not None:
-        layout.execute(figure.figure)  # the whole one, where this is a part of it
+        layout.execute(figure.figure)  # the whole figure, if this is a subfigure
 
 
 def _cycle():

@@ -1,4 +1,4 @@
-"""How fits went: series of their histories."""
+"""Display of the histories of fits."""
 
 from __future__ import annotations
 
@@ -43,53 +43,53 @@ ScaleName = Literal["auto", "linear", "log"]
 
 _POSITIVE = ("field_sq_norm", "mean_field_sq_norm")
 _INTEGERS = ("round", "n_active", "safeguarded")
-# Longer ones do not fit beside one of several panels.
+# Longer labels do not fit beside one of several panels.
 _LABEL_LENGTH = 32
 
 
 class ConvergenceDisplay:
-    """Series of the histories of one or several fits, against rounds, epochs or bits.
+    """Plot of the histories of one or several fits against rounds, epochs or bits.
 
-    Use ``from_estimator`` or ``from_estimators`` to make one. A series is drawn where it was
-    evaluated and nowhere else.
+    Use ``from_estimator`` or ``from_estimators`` to create a display. A series is only drawn at
+    rounds in which it was evaluated.
 
     Read more in :doc:`/plots`.
 
     Parameters
     ----------
     histories : dict of ndarray or DataFrame, or list of them
-        ``history_`` of each run.
+        ``history_`` of every run.
     x : {"round", "epoch", "bits"}, default="round"
-        The x axis: rounds; epochs, which are passes over all rows (or observed cells), in a stream
-        calls of ``partial_fit``; or the bits that all clients together have sent so far, one-off
-        messages included.
+        Quantity on the x axis: rounds; epochs, which are passes over all rows or observed cells
+        (for ``partial_fit``, calls); or the bits that all clients together have sent so far,
+        including one-off messages such as those of the start.
     y : str or list of str, default=None
-        Names of the series to draw, each on axes of its own: log-likelihoods, squared norms of the
-        field, weights of the components, ... None: the log-likelihood, or the imputer's objective,
-        and the mean field, as far as all runs have them.
+        Names of the series to draw, each on its own axes: log-likelihoods, squared norms of the
+        field, weights of the components, ... None: the log-likelihood (or the objective of an
+        imputer) and the mean field, if all runs have them.
     labels : list of str, default=None
-        A label for each run. Runs with the same label form a group, whose mean and band are drawn.
-        None: all runs are one group.
+        Label of each run. Runs with the same label form a group, for which the mean and a band are
+        drawn. None: all runs form one group.
 
     Attributes
     ----------
     figure_ : matplotlib Figure
     ax_ : matplotlib Axes, or ndarray of them
-        An array where ``y`` names several series.
+        An array if ``y`` names several series.
     lines_ : dict of list of Line2D
-        By name of the series: a line for each group, or for each component of each group.
+        Lines of each series, by its name: one per group, or one per component of each group.
     fill_between_ : dict of list of PolyCollection
-        Bands, likewise; a run on its own has none.
+        Bands of each series, likewise; a group of a single run has no band.
 
     Raises
     ------
     TypeError, ValueError
-        For what is no history, for an unknown ``x``, for an ``x`` or ``y`` whose column a history
-        does not have or has of another length, and unless there is one label for each run.
+        If ``histories`` are not histories, if ``x`` is unknown, if a history lacks the column of
+        ``x`` or ``y`` or their lengths differ, or if there is not one label per run.
 
     See Also
     --------
-    ImputationDisplay : What was fitted to a matrix.
+    ImputationDisplay : Plot of a fitted matrix.
 
     Examples
     --------
@@ -159,12 +159,12 @@ class ConvergenceDisplay:
         yscale: ScaleName | Iterable[ScaleName] = "auto",
         line_kw: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw series of the history of one fitted estimator.
+        """Plot the history of one fitted estimator.
 
         Parameters
         ----------
         estimator : FederatedGaussianMixture or FederatedMatrixImputer
-            Fitted; or a Pipeline that ends in one, or a search for one.
+            Fitted estimator; or a fitted Pipeline that ends in one, or a fitted search for one.
         x : {"round", "epoch", "bits"}, default="round"
             See the class.
         y : str or list of str, default=None
@@ -183,7 +183,7 @@ class ConvergenceDisplay:
         NotFittedError
             If the estimator is not fitted.
         TypeError, ValueError
-            If it has no history, or lacks the series asked for.
+            If the estimator has no history, or the history lacks a requested series.
         ImportError
             If matplotlib is not installed.
         """
@@ -211,25 +211,25 @@ class ConvergenceDisplay:
         line_kw: dict[str, Any] | None = None,
         fill_between_kw: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw the mean and a band of series over several fits, group by group.
+        """Plot the mean and a band of the histories of several fits, for each group.
 
-        The mean is arithmetic, even on a logarithmic axis, where one run far above the others can
-        take it out of the band. It covers the range that all runs of the group cover. If they were
-        evaluated at different positions, each is interpolated linearly, on the scale drawn. The
-        components of runs in a group are ordered by their last values, the largest first, since
-        component 0 of one run need not be that of another.
+        The mean is arithmetic, even on a logarithmic axis, where a single run far above the others
+        can move it out of the band. It is drawn over the range that is common to all runs of the
+        group. Runs that were evaluated at different positions are interpolated linearly, on the
+        scale of the axis. The components of runs in a group are matched by their final values, in
+        decreasing order, because the numbering of components differs between runs.
 
         Parameters
         ----------
         estimators : list of estimators
-            Fitted; as in ``from_estimator``.
+            Fitted estimators, as in ``from_estimator``.
         x : {"round", "epoch", "bits"}, default="round"
             See the class.
         y : str or list of str, default=None
             See the class.
         labels : list of str, default=None
-            A label for each estimator. Those with the same label, such as runs of one setting with
-            several seeds, form a group. None: all estimators form one group.
+            Label of each estimator. Estimators with the same label, such as runs of one setting
+            with several seeds, form a group. None: all estimators form one group.
         ax, xscale, yscale, quantiles, line_kw, fill_between_kw
             See ``plot``.
 
@@ -240,7 +240,7 @@ class ConvergenceDisplay:
         Raises
         ------
         NotFittedError, TypeError, ValueError, ImportError
-            As ``from_estimator``.
+            As in ``from_estimator``.
         """
         check_installed(f"{cls.__name__}.from_estimators", "matplotlib")
         if hasattr(estimators, "fit"):
@@ -278,18 +278,19 @@ class ConvergenceDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, or several, default=None
-            Axes for each series. None: a new figure, the series one below the other.
+            Axes to draw on, one for each series. None: a new figure, with one series below the
+            other.
         xscale : {"linear", "log"}, default="linear"
-            A logarithmic axis leaves out what is at 0, as round 0 is.
+            Scale of the x axis. A logarithmic axis omits points at 0, such as round 0.
         yscale : {"auto", "linear", "log"} or list of them, default="auto"
-            For all series, or for each. "auto" is logarithmic for squared norms. On a logarithmic
-            axis, what is not positive is left out.
+            Scale of the y axis, for all series or for each. "auto" is logarithmic for squared
+            norms. A logarithmic axis omits values that are not positive.
         quantiles : tuple of two float, or None, default=(0.1, 0.9)
-            Lower and upper edge of the band over the runs of a group; None for no band.
+            Quantiles of the runs of a group between which the band is drawn; None for no band.
         line_kw : dict, default=None
-            Options for matplotlib's ``plot``, for all lines.
+            Keyword arguments of matplotlib's ``plot``, for all lines.
         fill_between_kw : dict, default=None
-            Options for matplotlib's ``fill_between``, for all bands.
+            Keyword arguments of matplotlib's ``fill_between``, for all bands.
 
         Returns
         -------
@@ -298,7 +299,7 @@ class ConvergenceDisplay:
         Raises
         ------
         TypeError, ValueError
-            For options that are out of range, and if there is nothing to draw: the series was never
+            If an argument is out of range, or if there is nothing to draw: the series was never
             evaluated, or has no positive value for a logarithmic axis.
         ImportError
             If matplotlib is not installed.

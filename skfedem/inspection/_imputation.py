@@ -1,4 +1,4 @@
-"""What was fitted to a matrix with missing cells: its trend, and a map of its cells."""
+"""Display of a fitted matrix: its trend, or a heat map of its cells."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _ORDERS = ("total", "given")
 
 
 class ImputationDisplay:
-    """Trend or heat map of a matrix with missing cells, as an imputer fitted it.
+    """Trend or heat map of a matrix with missing cells that was fitted by an imputer.
 
-    Use ``from_estimator`` to make one. The *trend* is the sum of the fitted means over all rows
-    (sites), column by column (months): the national total, as if every site had been visited.
-    Underneath is the effort, the share of cells that somebody observed. The *heat map* has the
-    observed cells and the fitted means, in the same colours. Where rows are put together into
-    bands, the former are means over those rows of a band that were observed, the latter over all
-    its rows: however good the fit, the two differ because not all rows were observed.
+    Use ``from_estimator`` to create a display. The *trend* is the sum of the fitted means over all
+    rows (sites) for each column (month): the national total, as if every site had been visited. The
+    effort, which is the share of observed cells, is drawn below it. The *heat map* shows the
+    observed cells and the fitted means, in the same colours. If rows are grouped into bands,
+    observed values are means over the observed rows of a band, but fitted values are means over all
+    its rows: even if the fit is perfect, the two differ unless all rows were observed.
 
     Read more in :doc:`/plots`.
 
@@ -54,51 +54,51 @@ class ImputationDisplay:
     trend : ndarray of shape (n_columns,)
         Sum of the fitted means over all rows.
     fitted : ndarray of shape (n_bands, n_columns)
-        Fitted means; of neighbouring rows put together if there are fewer bands than rows.
+        Fitted means; averaged over bands of neighbouring rows if there are fewer bands than rows.
     n_rows : int
         Number of rows of the matrix.
     observed : ndarray of shape (n_bands, n_columns), default=None
-        Means of the observed cells, NaN where there are none. None: not known.
+        Means of the observed cells, NaN if there are none. None if unknown.
     band_observed_share : ndarray of shape (n_bands, n_columns), default=None
-        Share of the rows of a band that were observed, 0 to 1. None: all of them where ``observed``
-        has a value, as if bands were single rows.
+        Share of the rows of a band that were observed, 0 to 1. None: 1 wherever ``observed`` has a
+        value.
     observed_share : ndarray of shape (n_columns,), default=None
-        Share of the rows that were observed, 0 to 1.
+        Share of the rows that were observed in each column, 0 to 1.
     observed_total : ndarray of shape (n_columns,), default=None
-        Sum over the observed cells alone; NaN where there are none.
+        Sum over the observed cells of each column; NaN if there are none.
     unobserved_columns : ndarray of int, default=None
-        Columns in which nobody observed a cell.
+        Numbers of the columns without an observed cell.
     family : {"poisson", "bernoulli", "gaussian"}, default="poisson"
-        What a cell holds.
+        Distribution of a cell.
     column_labels : array-like of shape (n_columns,), default=None
-        Dates, numbers or names of the columns; None counts from 0.
+        Dates, numbers or names of the columns; None numbers them from 0.
     row_order : {"total", "given"}, default="total"
-        How the rows of ``fitted`` and ``observed`` are ordered, for the label of the axis.
+        Order of the rows of ``fitted`` and ``observed``, for the label of the axis.
 
     Attributes
     ----------
     figure_ : matplotlib Figure
     ax_ : matplotlib Axes, or ndarray of two
     lines_ : list of Line2D
-        For the trend: the fitted total, and its moving mean if there is one.
+        Lines of the trend: the fitted total, and its moving mean if requested.
     effort_ : PolyCollection or None
-        For the trend: the share of observed cells.
+        The share of observed cells, below the trend.
     images_ : list of QuadMesh
-        For the heat map: observed cells and fitted means; or, with ``mark_missing``, fitted means
-        of observed and of missing cells, where the opacity of the former is the share of their band
-        that was observed.
+        Maps of the observed cells and of the fitted means; with ``mark_missing``, maps of the
+        fitted means of observed and of missing cells. The opacity of the former is the share of
+        their band that was observed.
     colorbars_ : list of Colorbar
 
     Raises
     ------
     TypeError, ValueError
-        For arrays of other shapes, sums or means that are not finite, or a family or an order of
-        rows that there is not.
+        If arrays have wrong shapes, if sums or fitted means are not finite, or if ``family`` or
+        ``row_order`` is unknown.
 
     See Also
     --------
-    ConvergenceDisplay : How the fit went.
-    skfedem.FederatedMatrixImputer.fitted_mean : The numbers.
+    ConvergenceDisplay : Plot of the history of a fit.
+    skfedem.FederatedMatrixImputer.fitted_mean : The fitted means as an array.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class ImputationDisplay:
                     f"{means.size - np.isfinite(means).sum()} values that are not finite. Every "
                     "cell has a fitted mean; from_estimator makes these arrays."
                 )
-        if isinstance(n_rows, np.ndarray) and not n_rows.ndim:  # numpy.load makes arrays of numbers
+        if isinstance(n_rows, np.ndarray) and not n_rows.ndim:  # as returned by numpy.load
             n_rows = n_rows.item()
         check_number("n_rows", n_rows, kind=Integral, low=bands[0])
         self.n_rows = n_rows
@@ -193,27 +193,26 @@ class ImputationDisplay:
         ax: Axes | Iterable[Axes] | None = None,
         line_kw: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw what an imputer fitted.
+        """Plot the matrix that an imputer has fitted.
 
         Parameters
         ----------
         imputer : FederatedMatrixImputer
-            Fitted; or a Pipeline that ends in one, or a search for one.
+            Fitted imputer; or a fitted Pipeline that ends in one, or a fitted search for one.
         X : list of clients, or array-like of shape (n_rows, n_columns), default=None
-            The data that it was fitted to, for the observed cells. None: these are not drawn.
+            Data that the imputer was fitted to. None: observed cells are not drawn.
         kind : {"trend", "heatmap"}, default="trend"
-            See the class.
+            What to draw, see the class.
         row_order : {"total", "given"}, default="total"
-            Order of the rows in the heat map: by the sum of their fitted means, the largest on top,
-            or as they are.
+            Order of the rows in the heat map: by decreasing sum of their fitted means, or as given.
         max_rows : int, default=300
-            Largest number of lines in the heat map. If there are more rows, neighbours are put
-            together into bands, which show means; see the class.
+            Maximum number of lines in the heat map. If there are more rows, neighbouring rows are
+            averaged in bands; see the class.
         column_labels : array-like of shape (n_columns,), default=None
-            Dates, numbers or names. None: the names of the columns of X or, if it has none, those
-            of the fit. Text like 1995-01 is a date, and so are whole numbers if all look like
-            199501. In a Pipeline, the steps before the imputer lose the names of columns, unless
-            these are text and ``set_output(transform="pandas")`` was used.
+            Dates, numbers or names of the columns. None: the column names of X or, if it has none,
+            those of the fit. Text like 1995-01 is read as a date, and so are integers if all of
+            them look like 199501. In a Pipeline, the steps before the imputer lose column names,
+            unless these are strings and ``set_output(transform="pandas")`` was used.
         window, yscale, mark_missing, color_scale, row_name, column_name, ax, line_kw
             See ``plot``.
 
@@ -226,8 +225,8 @@ class ImputationDisplay:
         NotFittedError
             If the imputer is not fitted.
         TypeError, ValueError
-            If it is not an imputer, if X has another shape or other names than the data that it was
-            fitted to, and for options out of range.
+            If `imputer` is not an imputer, if X has another shape or other names than the data of
+            the fit, or if an argument is out of range.
         ImportError
             If matplotlib is not installed.
         """
@@ -279,29 +278,30 @@ class ImputationDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, or two of them, default=None
-            Where to draw. None: a new figure. The trend takes one, for itself alone, or two, the
-            second for the effort; the heat map one for each of its maps.
+            Axes to draw on; None for a new figure. The trend takes one, or two with the effort on
+            the second; the heat map takes one for each of its maps.
         kind : {"trend", "heatmap"}, default="trend"
-            See the class.
+            What to draw, see the class.
         window : int, default=None
             For the trend: number of columns in a moving mean that is drawn on top; with months, 12
-            removes the season. The moving mean stops half a window short of either end, and of a
-            gap in columns that are regular otherwise (months or years that are not there).
+            removes the season. The moving mean ends half a window before both ends, and before gaps
+            in otherwise regular columns, such as missing months or years.
         yscale : {"linear", "log"}, default="linear"
-            For the trend: scale of its y axis.
+            For the trend: scale of the y axis.
         mark_missing : bool, default=False
-            For the heat map: one map of the fitted means, with missing cells in paler colours,
-            instead of the observed cells beside the fitted means. The fewer rows of a band were
-            observed, the paler it is.
+            For the heat map: whether to draw one map of the fitted means, with missing cells in
+            paler colours, instead of two maps. The fewer rows of a band were observed, the paler it
+            is.
         color_scale : {"auto", "linear", "log"}, default="auto"
-            For the heat map: scale of its colours. "log" is log(1 + value), which can show zeros;
-            "auto" chooses it for counts.
+            For the heat map: scale of the colours. "log" is log(1 + value), which includes zeros;
+            "auto" is "log" for counts.
         row_name : str, default="rows"
-            What rows are, in the plural, for the labels; such as "sites".
+            What the rows are, in the plural and for the labels, such as "sites".
         column_name : str, default=None
-            What columns are, likewise; such as "months". None: "date" for dates, else "columns".
+            What the columns are, likewise, such as "months". None: "date" for dates, otherwise
+            "columns".
         line_kw : dict, default=None
-            Options for matplotlib's ``plot``, for the line of the trend.
+            Keyword arguments of matplotlib's ``plot``, for the line of the trend.
 
         Returns
         -------
@@ -310,8 +310,8 @@ class ImputationDisplay:
         Raises
         ------
         TypeError, ValueError
-            For options out of range, for ``mark_missing`` without observed cells, and for negative
-            values on a logarithmic scale.
+            If an argument is out of range, if observed cells are unknown with ``mark_missing``, or
+            if there are negative values on a logarithmic scale.
         ImportError
             If matplotlib is not installed.
         """
@@ -350,8 +350,8 @@ class ImputationDisplay:
         self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
         if column_name is None:
             column_name = "date" if columns.kind == "dates" else "columns"
-        for _ in range(2):  # names at the ticks can take room from the axes: fewer fit then
-            lay_out(self.figure_)  # how many ticks there is room for
+        for _ in range(2):  # tick labels may shrink the axes, which leaves room for fewer ticks
+            lay_out(self.figure_)  # the size of the axes limits the number of ticks
             for axis in axes:
                 furnish(axis, columns, column_name)
                 if ax is None:
@@ -360,12 +360,12 @@ class ImputationDisplay:
 
 
 def _numbers(name, values, shape):
-    """An array of a shape, in which None is any length; None stays None."""
+    """Convert to an array of a shape, in which None is any length; None stays None."""
     if values is None:
         return None
     try:
         array = as_numbers(values)
-    except (TypeError, ValueError):  # told below
+    except (TypeError, ValueError):  # reported below
         array = np.asarray(values)
     fits = array.ndim == len(shape) and all(
         length in (None, got) for length, got in zip(shape, array.shape, strict=True)

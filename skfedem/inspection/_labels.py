@@ -1,4 +1,4 @@
-"""Labels of axes, names, symbols and units of the notation table, and ticks of bits."""
+"""Axis labels, with names, symbols and units as in the notation table; ticks of bits."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SERIES = {
 
 
 def series_label(name):
-    """Label of an axis on which a series is drawn, or which ``x`` names."""
+    """Axis label of a series, or of the quantity ``x``."""
     return _SERIES.get(name, name.replace("_", " "))
 
 
 def mark_bits(line, scale):
-    """Ticks of an axis of bits, with SI prefixes."""
+    """Set the ticks of an axis of bits, with SI prefixes."""
     from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
 
     low, high = line.get_view_interval()
     if scale == "log" and high >= 10 * low:
-        return  # powers of ten are enough
-    # Labels are long, and few fit.
+        return  # the default ticks, powers of ten, are enough
+    # Few ticks, because their labels are long.
     line.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
     line.set_minor_locator(NullLocator())
-    alike = high - low <= 1e-3 * high  # to the six digits that follow
+    alike = high - low <= 1e-3 * high  # to the six digits that EngFormatter writes
     line.set_major_formatter(ScalarFormatter() if alike else EngFormatter())

@@ -7,13 +7,13 @@ from textwrap import fill
 from ._common import lay_out
 
 _MOST_COLUMNS = 4
-_HEIGHT = 0.3  # inches: one row, for which new figures have room
+_HEIGHT = 0.3  # inches: one row, for which new figures leave room
 
 
 def legend_above(axis, *, ours, **options):
     """Draw a legend above the axes, no wider than they are.
 
-    Our own figures grow by the rows of the legend after the first.
+    New figures (``ours``) grow by the height of the legend's rows after the first.
     """
     lay_out(axis.figure)
     n_labels = len(axis.get_legend_handles_labels()[1])
@@ -23,16 +23,16 @@ def legend_above(axis, *, ours, **options):
         figure = axis.figure
         height = legend.get_window_extent().height / figure.dpi
         figure.set_figheight(figure.get_figheight() + max(0.0, height - _HEIGHT))
-        lay_out(figure)  # higher axes have other ticks, which need more room
+        lay_out(figure)  # on higher axes, ticks differ and may need more room
 
 
 def fitting_legend(axis, share, handles, labels, *, ncols, thinned=False, **options):
-    """Draw a legend no wider than a share of its axes, which have been laid out.
+    """Draw a legend no wider than a share of its axes, whose layout must be done.
 
-    If it would be too wide, it has fewer columns than asked for, or else its labels are wrapped: a
-    layout that makes room for the legend would take it from the axes. Formulas are not wrapped, and
-    labels are not wrapped to less than the title. A ``thinned`` legend is no higher than its axes
-    either: it has only every second label, or fewer.
+    A legend that is too wide gets fewer columns, or else its labels are wrapped; otherwise the
+    layout would shrink the axes. Formulas are not wrapped, and labels are not wrapped to less than
+    the width of the title. A ``thinned`` legend is also no higher than its axes: it only has every
+    second label, or fewer.
     """
     axes = axis.get_window_extent()
     room = share * axes.width

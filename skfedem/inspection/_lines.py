@@ -10,17 +10,17 @@ import numpy as np
 from ._common import isolated, lay_out, with_options
 from ._legends import fitting_legend, legend_above
 
-# With no more points than this, each gets a marker, which shows where a series was evaluated.
+# Up to this number of points, markers show where a series was evaluated.
 _FEW_POINTS = 30
 _MOST_LEGEND_ROWS = 8
 _MOST_LEGEND_ENTRIES = 24
 _LEGEND_SHARE = 0.36  # of the width of the axes, for a legend beside them
-_INSIDE_SHARE = 0.9  # likewise, for one inside
+_INSIDE_SHARE = 0.9  # likewise, for a legend inside the axes
 _COMPONENTS = {"singular_values": "factor"}
 
 
 def draw_curves(axis, curves, line_kw, fill_between_kw):
-    """Lines and bands of all groups; if there are several, components of a group look alike."""
+    """Draw lines and bands; with several groups, all components of a group look alike."""
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
 
@@ -48,7 +48,7 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
 
 
 def _marks(values):
-    """Markers for all points if they are few, else for those that no line reaches."""
+    """Markers for all points if they are few, otherwise only for isolated points."""
     if np.isfinite(values).sum() <= _FEW_POINTS:
         return {"marker": "."}
     alone = isolated(values)
@@ -56,7 +56,7 @@ def _marks(values):
 
 
 def _component_labels(curve):
-    """Labels of the components of the only group."""
+    """Labels of the components, if there is one group."""
     if not curve.per_component:
         return [curve.label]
     name = "" if curve.label is None else f"{curve.label} "
@@ -64,16 +64,16 @@ def _component_labels(curve):
 
 
 def add_legends(axes, names, series, *, ours):
-    """Legends: beside the data on our own figure, where they hide least on the user's axes."""
+    """Draw legends: beside the axes of a new figure, or inside those given by the user."""
     if not ours:
         for figure in dict.fromkeys(axis.figure.figure for axis in axes):
-            lay_out(figure)  # once: legends on the data leave axes where they are
+            lay_out(figure)  # once: legends inside the axes do not move them
     for axis, name, curves in zip(axes, names, series, strict=True):
         handles, labels = axis.get_legend_handles_labels()
         if not labels:
             continue
         if curves[0].per_component and len(curves) == 1:
-            # Of many components a few, evenly: their colours repeat anyway.
+            # Only an even selection of many components: their colours repeat anyway.
             some = slice(None, None, ceil(len(labels) / _MOST_LEGEND_ENTRIES))
             handles, labels = handles[some], labels[some]
             options: dict[str, Any] = {
@@ -83,12 +83,12 @@ def add_legends(axes, names, series, *, ours):
             }
             if axis.figure.get_layout_engine() is None:
                 axis.legend(handles, labels, loc="best", **options)
-            else:  # it makes room beside the axes
+            else:  # the layout makes room beside the axes
                 lay_out(axis.figure)
                 options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
                 fitting_legend(axis, _LEGEND_SHARE, handles, labels, thinned=True, **options)
         elif not ours:
             legend = fitting_legend(axis, _INSIDE_SHARE, handles, labels, ncols=1, loc="best")
-            legend.set_in_layout(False)  # it lies on the data: no layout is to make room for it
-        elif axis is axes[0] or series[0][0].per_component:  # else groups look the same everywhere
+            legend.set_in_layout(False)  # it is inside the axes and needs no room beside them
+        elif axis is axes[0] or series[0][0].per_component:  # otherwise one legend serves all axes
             legend_above(axis, ours=True, bbox_to_anchor=(0, 1.04), frameon=False)

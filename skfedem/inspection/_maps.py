@@ -1,4 +1,4 @@
-"""Heat maps: observed cells beside fitted means, in the same colours."""
+"""Heat maps of observed cells and fitted means, in the same colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 
 def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
-    """Draw observed cells and fitted means of a display, or one map of the latter."""
+    """Draw maps of the observed cells and the fitted means, or one map of the latter."""
     if mark_missing and display.observed is None:
         raise ValueError(
             "Expected the observed cells with mark_missing=True, got none. Give X, what the "
@@ -25,7 +25,7 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     norm = _norm(display, color_scale)
     n_maps = 1 if mark_missing or display.observed is None else 2
     axes = _axes(ax, n_maps, display.fitted.shape)
-    # Row k of the matrix lies around k.
+    # Cells of row k are centred at k.
     rows = band_edges(display.n_rows, len(display.fitted)) - 0.5
     grid = positions, rows
     draw = _draw_marked if mark_missing else _draw_beside
@@ -35,18 +35,18 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     ]
     for axis in axes:
         _furnish_rows(axis, display.n_rows, rows)
-    lay_out(axes[0].figure)  # how high axes are, for what is written along them
+    lay_out(axes[0].figure)  # the height of the axes, to which labels are wrapped
     for axis in axes:
         axis.set_ylabel(_along(_row_label(display, row_name, np.diff(rows)), axis))
     for colorbar, label in zip(colorbars, _quantities(display, norm, mark_missing), strict=True):
         colorbar.set_label(_along(label, colorbar.ax))
-    if mark_missing:  # both have the same scale, written beside the first, which is farther out
+    if mark_missing:  # both have the same scale, which is written beside the first, outer one
         colorbars[1].set_ticks([])
     return axes, images, colorbars
 
 
 def _draw_beside(display, axes, grid, norm):
-    """Observed cells, where they are known, and fitted means, each on axes of their own."""
+    """Draw observed cells (if known) and fitted means on separate axes."""
     observed, fitted = "observed (grey: missing)", "fitted mean"
     if _has_bands(display):
         observed, fitted = "mean over observed (grey: none)", "fitted mean over all"
@@ -61,9 +61,9 @@ def _draw_beside(display, axes, grid, norm):
 
 
 def _draw_marked(display, axes, grid, norm):
-    """Fitted means of observed cells over the paler ones of missing cells.
+    """Draw fitted means of observed cells on top of the paler ones of missing cells.
 
-    The former are as opaque as the share of their band that was observed.
+    The opacity of the former is the share of their band that was observed.
     """
     share = display.band_observed_share
     if share is None:
@@ -76,7 +76,7 @@ def _draw_marked(display, axes, grid, norm):
 
 
 def _draw_map(axis, grid, values, norm, colors, alpha=None):
-    """Cells of a grid, the positions of columns and the edges of rows, but for NaNs."""
+    """Draw the cells of a grid (column positions, row edges), leaving NaN blank."""
     positions, rows = grid
     columns, values = in_cells(positions, values)
     if alpha is not None:
@@ -88,12 +88,12 @@ def _draw_map(axis, grid, values, norm, colors, alpha=None):
 
 
 def _has_bands(display):
-    """Whether rows are put together."""
+    """Whether rows are grouped into bands."""
     return len(display.fitted) < display.n_rows
 
 
 def _furnish_rows(axis, n_rows, rows):
-    """Ticks of the rows of a map, which end at these edges."""
+    """Set limits and ticks of the y axis of a map with these row edges."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_facecolor(_MISSING)
@@ -104,13 +104,13 @@ def _furnish_rows(axis, n_rows, rows):
 
 
 def _along(text, axis):
-    """Text in lines that are no longer than axes are high."""
+    """Wrap text to the height of the axes."""
     height = axis.get_window_extent().height / axis.figure.dpi  # inches
     return wrapped(text, characters_in(height))
 
 
 def _row_label(display, row_name, sizes):
-    """Label of the rows: what they are, how many are a band, and their order."""
+    """Label of the rows: their name, the size of bands, and their order."""
     label, order = row_name, "largest total on top"
     if _has_bands(display):
         label += f" in bands of {' or '.join(f'{size:,.0f}' for size in np.unique(sizes))}"
@@ -122,7 +122,7 @@ def _row_label(display, row_name, sizes):
 def _axes(ax, n_panels, shape):
     if ax is not None:
         return given_axes(ax, n_panels, "map")
-    # Many columns want the width of the page; many rows its height.
+    # Many columns need the full width, many rows the full height.
     beside = shape[0] > shape[1]
     height = 4.2 if beside or n_panels == 1 else 5.6
     return new_axes(n_panels, height=height, beside=beside, sharex=True, sharey=True)
@@ -139,7 +139,7 @@ def _norm(display, color_scale):
     if display.family == "bernoulli":
         low, high = 0.0, 1.0
     elif display.family == "poisson":
-        high = max(high, 1.0)  # means that differ from 0 only by rounding then look like 0
+        high = max(high, 1.0)  # means that are 0 up to rounding then look like 0
     if color_scale == "linear" or (color_scale == "auto" and display.family != "poisson"):
         largest = max(abs(low), abs(high))
         if high - low < _ROUNDING * largest:  # values that are equal up to rounding look equal
@@ -154,7 +154,7 @@ def _norm(display, color_scale):
 
 
 def _quantities(display, norm, mark_missing):
-    """What the colours of each scale stand for."""
+    """Label of each colour bar."""
     scale = ", log(1 + x) scale" if _is_logarithmic(norm) else ""
     quantity = _QUANTITIES[display.family] + scale
     if not mark_missing:
@@ -175,7 +175,7 @@ def _colorbar(image, axes, norm):
 
     bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
     if _is_logarithmic(norm):
-        # Powers of ten alone would be two or three ticks where counts are small.
+        # For small counts, powers of ten alone would give only two or three ticks.
         steps = (1, 2, 5) if norm.vmax < 100 else (1,)
         ticks = np.outer(10.0 ** np.arange(17), steps).ravel()
         bar.ax.yaxis.set_major_locator(FixedLocator([0, *ticks[ticks <= max(norm.vmax, 1)]]))
@@ -185,7 +185,7 @@ def _colorbar(image, axes, norm):
 
 
 def _pale(name):
-    """Colour map of this name, more than half way to white."""
+    """Paler version of a colour map, mixed with 60% of white."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 

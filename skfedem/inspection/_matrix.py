@@ -1,4 +1,4 @@
-"""What is drawn of a fitted matrix: sums over rows, and rows put together into bands."""
+"""Data for plots of a fitted matrix: sums over rows, and means over bands of rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .._input.matrices import holds_clients
 from .._input.table_labels import check_labels, fit_labels
 from ..models.families import FAMILIES
 
-# Cells whose fitted means are in memory at once.
+# Number of cells whose fitted means are computed at once.
 _BLOCK = 2**21
 
 
 class Observed(NamedTuple):
-    """Distinct observed cells of all clients together, in row-major order.
+    """Distinct observed cells of all clients, in row-major order.
 
-    ``values`` are means over all observations of a cell.
+    ``values`` are the means over all observations of each cell.
     """
 
     rows: np.ndarray
@@ -30,14 +30,14 @@ class Observed(NamedTuple):
 
 
 def observed_cells(imputer, X):
-    """Cells that somebody observed.
+    """Cells that at least one client observed.
 
     Parameters
     ----------
     imputer : FederatedMatrixImputer
         Fitted.
     X : list of clients, or array-like
-        What it was fitted to.
+        Data that the imputer was fitted to.
 
     Returns
     -------
@@ -46,8 +46,8 @@ def observed_cells(imputer, X):
     Raises
     ------
     TypeError, ValueError
-        For data that the imputer would not be fitted to, or that have other rows or columns than
-        those that it was fitted to.
+        If the imputer cannot be fitted to the data, or they have other rows or columns than the
+        data of the fit.
     """
     shape = imputer._shape
     if imputer._has_triplets and not (imputer._has_triplets_alone or holds_clients(X)):
@@ -74,14 +74,14 @@ def observed_cells(imputer, X):
 
 
 def _check_same_names(imputer, X, rows):
-    """Raise if named rows or columns are not those of the fit, in that order."""
+    """Raise if labels of rows or columns differ from those of the fit, or are reordered."""
     of_fit = imputer._row_labels, imputer._column_labels
     for axis, want, got in zip(("row", "column"), of_fit, fit_labels(X, rows), strict=True):
         check_labels(axis, want, got, "Give what fit was given")
 
 
 def totals(imputer):
-    """Sums of the fitted means over the rows, shape (n_columns,), and over the columns."""
+    """Sums of the fitted means over all rows (n_columns,) and over all columns (n_rows,)."""
     n_rows, n_columns = imputer._shape
     over_rows, over_columns = np.zeros(n_columns), np.empty(n_rows)
     step = max(1, _BLOCK // n_columns)
@@ -94,7 +94,7 @@ def totals(imputer):
 
 
 def band_edges(n_rows, most_bands):
-    """Edges of at most ``most_bands`` bands of neighbouring rows, as even as possible."""
+    """Edges of at most ``most_bands`` bands of neighbouring rows, of nearly equal sizes."""
     return np.linspace(0, n_rows, min(n_rows, most_bands) + 1).round().astype(np.intp)
 
 
@@ -113,12 +113,12 @@ def fitted_bands(imputer, order, edges):
 
 
 def observed_bands(observed, order, edges, n_columns):
-    """Observed cells of each band in each column.
+    """Means and shares of the observed cells of each band in each column.
 
     Returns
     -------
     means : ndarray of shape (n_bands, n_columns)
-        Means over the observed cells; NaN where there are none.
+        Means over the observed cells; NaN if there are none.
     share : ndarray of shape (n_bands, n_columns)
         Share of the band's rows that were observed, 0 to 1.
     """
@@ -135,7 +135,7 @@ def observed_bands(observed, order, edges, n_columns):
 
 
 def drawn(imputer, X, row_order, max_rows):
-    """Arrays that a display of this imputer holds, by name."""
+    """Arrays for the constructor of ``ImputationDisplay``, by name."""
     trend, sizes = totals(imputer)
     n_rows, n_columns = len(sizes), len(trend)
     order = np.argsort(-sizes, kind="stable") if row_order == "total" else np.arange(n_rows)
@@ -157,9 +157,9 @@ def drawn(imputer, X, row_order, max_rows):
 
 
 def moving_mean(values, window):
-    """Centred mean over ``window`` neighbours; NaN where some of them are missing.
+    """Centred moving mean over ``window`` values; NaN near both ends.
 
-    An even window gives half weight to the neighbours at both ends, so that it is centred.
+    If the window is even, the values at both of its ends have half weight, which centres it.
     """
     weights = np.ones(window)
     if window % 2 == 0:

@@ -1,4 +1,4 @@
-"""Series of the histories of several runs, and their mean and band."""
+"""Series from the histories of runs, and their mean and band."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .._input.table_labels import is_frame
 from ._common import as_list, last_step
 
 X_AXES = ("round", "epoch", "bits")
-# Series that only rounds have: the entry of the start, 0, means nothing.
+# Series that are only defined for rounds: the entry of the start, 0, is meaningless.
 _OF_ROUNDS = ("n_active", "safeguarded")
-# Series that describe a round, not what was reached after it.
+# Series that describe a round, not the state after it.
 _PER_ROUND = (*_OF_ROUNDS, "uplink_bits", "downlink_bits")
 # Largest number of points at which a mean over runs is drawn.
 _MOST_POINTS = 1000
 
 
 class Curve(NamedTuple):
-    """What is drawn for a group of runs.
+    """Curve of a group of runs.
 
     Attributes
     ----------
     label : str or None
     x : ndarray of shape (n_points,)
     middle : ndarray of shape (n_points, n_components)
-        The run's values, or the mean over the runs.
+        Values of the run, or means over the runs.
     low, high : ndarray of shape (n_points, n_components), or None
         The band; None for a single run.
     per_component : bool
@@ -44,9 +44,9 @@ class Curve(NamedTuple):
 
 
 def checked_histories(histories):
-    """One history, or several, as a list; raise for what is none.
+    """One or several histories as a list; raise if something else is given.
 
-    One in a DataFrame of polars, which has no keys, becomes a dictionary.
+    A polars DataFrame, which has no keys, is converted to a dictionary.
     """
     histories = [histories] if _is_history(histories) else as_list(histories)
     if not histories:
@@ -91,7 +91,7 @@ def history_of(estimator):
 
 
 def check_names(histories, x, y):
-    """Raise unless a history has the column of the x axis, and as long a series of each name."""
+    """Raise unless each history has the x column, and series y of the same length."""
     for number, history in enumerate(histories):
         whose = "the history" if len(histories) == 1 else f"the history of run {number}"
         if _column(x) not in history:
@@ -118,15 +118,15 @@ def _column(x):
 
 
 def positions(history, x):
-    """Where on the x axis the rows of a history are."""
+    """Positions of the rows of a history on the x axis."""
     column = np.asarray(history[_column(x)])
     return np.cumsum(column, dtype=np.float64) if x == "bits" else column
 
 
 def evaluated(history, x, y, *, log_x=False):
-    """Positions, not decreasing, at which a series was evaluated, and its values there.
+    """Nondecreasing positions at which a series was evaluated, and its values.
 
-    Values are of shape (n_points, n_components). A logarithmic x axis leaves position 0 out.
+    Values have shape (n_points, n_components). A logarithmic x axis omits position 0.
     """
     at, values = positions(history, x), np.asarray(history[y], dtype=np.float64)
     if values.ndim == 1:
@@ -155,7 +155,7 @@ def check_quantiles(quantiles):
 
 
 def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
-    """Curve of a group of runs with the same label, as far as the axes can show it."""
+    """Curve of a group of runs with the same label, restricted to what the axes can show."""
     runs = [evaluated(history, x, y, log_x=log_x) for history in histories]
     _check_runs(runs, histories, label, x, y, log_x=log_x)
     per_component = np.ndim(histories[0][y]) > 1
@@ -164,7 +164,7 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
         curve = Curve(label, at, values, None, None, per_component)
     else:
         grid = _common_grid(runs, label, x, y)
-        # Component 0 of one run need not be that of another: they are matched by size.
+        # The numbering of components differs between runs: they are matched by size.
         per_round = y in _PER_ROUND
         values = np.stack([_on_grid(grid, _by_final_size(*run), log_y, per_round) for run in runs])
         low, high = (None, None) if quantiles is None else np.quantile(values, quantiles, axis=0)
@@ -173,7 +173,7 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
 
 
 def _positive(curve):
-    """Curve without what a logarithmic axis cannot show."""
+    """Curve with NaN in place of values that a logarithmic axis cannot show."""
 
     def kept(values):
         return None if values is None else np.where(values > 0, values, np.nan)
@@ -182,7 +182,7 @@ def _positive(curve):
 
 
 def _check_runs(runs, histories, label, x, y, *, log_x):
-    """Raise unless every run was evaluated, with as many components as the others."""
+    """Raise unless every run was evaluated and has the same number of components."""
     whose = "" if label is None else f" of {label!r}"
     for (at, values), history in zip(runs, histories, strict=True):
         if not len(at):
@@ -205,7 +205,7 @@ def _by_final_size(at, values):
 
 
 def _common_grid(runs, label, x, y):
-    """Increasing positions, at most _MOST_POINTS, over which all runs extend."""
+    """Increasing positions, at most _MOST_POINTS, in the range common to all runs."""
     first = max(at[0] for at, _ in runs)
     last = min(at[-1] for at, _ in runs)
     if first > last:
@@ -222,10 +222,10 @@ def _common_grid(runs, label, x, y):
 
 
 def _on_grid(grid, run, log_y, per_round):
-    """Values at the points of a grid, interpolated linearly on the scale that they are drawn on."""
+    """Values at the points of a grid, interpolated linearly on the scale of the axis."""
     at, values = run
-    # Where several rounds are at one position (nobody sent anything), the last one has what was
-    # reached. For series that describe a round, their mean is taken.
+    # Several rounds may have one position, if no bits were sent. The last one then counts, or for
+    # series that describe rounds, their mean.
     first = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
     sizes = np.diff(first, append=len(at))
     if per_round:

@@ -1,4 +1,4 @@
-"""The trend: sums over the rows of a fitted matrix, and how much of it was observed."""
+"""Plot of the trend: sums over the rows of a fitted matrix, and the share observed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TOTALS = {
     "bernoulli": "expected number of {rows}\nwith presence",
     "gaussian": "sum of fitted means,\nall {rows}",
 }
-# With no more columns than this, each is marked.
+# Up to this number of columns, each has a marker.
 _FEW_COLUMNS = 36
-# Sums over observed cells are drawn if the largest is more than this share of the trend's: far
-# below it they would lie on the axis and say nothing.
+# Sums over observed cells are drawn if their maximum exceeds this share of the trend's maximum:
+# smaller ones would coincide with the axis.
 _VISIBLE = 0.05
-_LABEL_LENGTH = 32  # characters, as many as there is room for along the trend's y axis
+_LABEL_LENGTH = 32  # characters that fit along the trend's y axis
 _LEGEND: dict[str, Any] = {
     "bbox_to_anchor": (0, 1.04),
     "frameon": False,
@@ -34,7 +34,7 @@ _LEGEND: dict[str, Any] = {
 
 
 def check_window(window, positions):
-    """Raise unless a moving mean over this many columns has a value in one of them at least."""
+    """Raise unless a moving mean with this window has at least one value."""
     n_columns = max(run.stop - run.start for run in unbroken(positions))
     has_gaps = n_columns < len(positions)
     hint = "So many columns are without a gap." if has_gaps else ""
@@ -49,10 +49,10 @@ def check_window(window, positions):
 
 
 def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_kw):
-    """Draw the trend of a display, with the effort underneath where there is room for it.
+    """Draw the trend of a display, and the effort below it if there are axes for it.
 
-    ``positions`` are those of the columns, which are ``unit``, and ``window`` is how many of them a
-    moving mean is over. Returns axes and lines, as lists, and the effort, which may be None.
+    ``positions`` are those of the columns, ``unit`` is their name, and ``window`` the number of
+    columns in the moving mean. Returns lists of axes and lines, and the effort or None.
     """
     check_choice("yscale", yscale, ("linear", "log"))
     if yscale == "log" and not (display.trend > 0).all():
@@ -74,13 +74,13 @@ def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_k
     if len(axes) > 1:
         effort = _draw_effort(axes[1], positions, display.observed_share, row_name)
     if len(axes[0].get_legend_handles_labels()[1]) > 1:
-        # Above the data, which fill the axes.
+        # Above the axes, which are filled with data.
         legend_above(axes[0], ours=ax is None, **_LEGEND)
     return axes, lines, effort
 
 
 def _draw_total(axis, positions, trend, window, unit, line_kw):
-    """Sum of the fitted means, thin beneath its moving mean if there is one."""
+    """Draw the sum of the fitted means, as a thin line if there is a moving mean."""
     from matplotlib.lines import Line2D
 
     style: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
@@ -95,7 +95,7 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
     if window:
         style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
         runs = [moving_mean(trend[run], window) for run in unbroken(positions)]
-        # A mean over the columns beside a gap is of another time.
+        # No line across gaps: means on both sides belong to different times.
         at, smooth = _interrupted(positions, np.concatenate(runs))
         lines += axis.plot(
             at, smooth, label=f"mean over {window} {unit}", **style, **_marked(smooth)
@@ -104,22 +104,22 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
 
 
 def _interrupted(positions, values):
-    """Positions of columns and their values, with a NaN in each gap."""
+    """Positions and values of columns, with a NaN in each gap."""
     gaps = [run.start for run in unbroken(positions)[1:]]
     return np.insert(positions, gaps, positions[gaps]), np.insert(values, gaps, np.nan)
 
 
 def _marked(values):
-    """Style of a line that has a marker where no neighbour has a value."""
+    """Style with markers at values without a neighbour, which no line would show."""
     alone = isolated(values)
     return {"marker": "o", "markersize": 5, "markevery": alone} if alone else {}
 
 
 def _draw_points(axis, positions, display, row_name, yscale):
-    """Sums over observed cells alone, and columns that nobody observed."""
+    """Draw sums over observed cells, and mark columns without observed cells."""
     trend, total, unseen = display.trend, display.observed_total, display.unobserved_columns
     points: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 4}
-    # A sum of measurements far from 0 says how many there are, and leaves the trend no room.
+    # Not for measurements: if they are far from 0, their sum mainly reflects their number.
     has_total = total is not None and display.family != "gaussian"
     if has_total and np.nanmax(total) > _VISIBLE * trend.max():
         shown = np.where(total > 0, total, np.nan) if yscale == "log" else total
@@ -134,12 +134,13 @@ def _furnish(axis, display, yscale, row_name):
     axis.set_yscale(yscale)
     if yscale == "linear":
         if display.family != "gaussian":
-            # Zero counts as data, and as their edge, so that what is drawn later is in view too.
+            # Zero is added to the data limits instead of fixing them, so that later artists stay in
+            # view.
             axis.update_datalim([(0, 0)], updatex=False)
             axis.lines[-1].sticky_edges.y.append(0)
             axis.set_ylim(bottom=0, auto=None)
         low, high = axis.get_ylim()
-        # On a narrower axis ticks are not whole numbers, and matplotlib's offset serves them.
+        # On a narrower range, ticks are not integers, and matplotlib's offset is better.
         if high - low >= 10 and np.abs(display.trend).max() >= 1000:
             axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.set_ylabel(wrapped(_TOTALS[display.family].format(rows=row_name), _LABEL_LENGTH))
@@ -147,9 +148,9 @@ def _furnish(axis, display, yscale, row_name):
 
 
 def _draw_effort(axis, positions, share, row_name):
-    """Share of the rows that were observed, column by column."""
+    """Draw the share of rows that were observed in each column."""
     edges, heights = in_cells(positions, share)
-    heights = np.append(np.nan_to_num(heights), heights[-1])  # a NaN would end the step before it
+    heights = np.append(np.nan_to_num(heights), heights[-1])  # NaN hides the previous step
     effort = axis.fill_between(edges, heights, step="post", color="0.6", linewidth=0)
     axis.set_ylim(0, min(1.0, 1.15 * share.max()))
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
