@@ -66,15 +66,15 @@ def warn_of_fit(imputer, X, cells, problem, result):
 
 def _warn_of_end(imputer, problem, result):
     """Say how the run of a fit ended: above its start, interrupted, or not converged."""
-    begun, ended, rise = result.begun, imputer.objective_, 0.0
-    if ended > begun:
-        rise = problem.model.change(ended, begun)
+    initial, final, rise = result.initial_criterion, imputer.objective_, 0.0
+    if final > initial:
+        rise = problem.model.change(final, initial)
     is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
     if is_worse:
         ways = either(calmer(imputer, "a smaller step_size"))
         warn(
-            f"The fit ended with an objective of {ended:.3g}, above the {begun:.3g} of its start: "
-            f"do not use it. Use {ways}.",
+            f"The fit ended with an objective of {final:.3g}, above the {initial:.3g} of its "
+            f"start: do not use it. Use {ways}.",
             ConvergenceWarning,
         )
     wording = Wording(

@@ -45,7 +45,7 @@ def so_far_fitted(model, server, n_rounds, seen):
 
 def warn_of_fit(settings, problem, result):
     """Give the warnings that a fit with these parameters calls for."""
-    fall = 0.0 if problem.exact else result.begun - result.criteria[-1]
+    fall = 0.0 if problem.exact else result.initial_criterion - result.criteria[-1]
     otherwise = []
     if not took_few_steps(result):  # after a few, no tol would do, and nothing is odd about data
         if settings.tol > 0:
@@ -79,9 +79,9 @@ def warn_of_fit(settings, problem, result):
 
 def _warn_of_noise(ways, result, n_samples, fall):
     """Say what random rounds took from a fit, and in which ways they would be less random."""
-    begun, ended = n_samples * result.trace[[0, -1]]
+    initial, final = n_samples * result.trace[[0, -1]]
     # A component with a single row of its own has the weight 1, up to noise and ``tol``.
-    vanished = np.flatnonzero((begun >= 0.5) & (ended < 0.5))
+    vanished = np.flatnonzero((initial >= 0.5) & (final < 0.5))
     if len(vanished):
         warn(
             f"Components {vanished.tolist()} ended with less than half the weight of a row. The "

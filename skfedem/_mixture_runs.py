@@ -32,8 +32,8 @@ def new_runs(settings, federation, given):
     model, bits = standardise(settings, federation, given)
 
     def start(problem):
-        begun = start_run(model, federation, settings.init_params, given, problem.seed)
-        return begun.after(bits, bits)
+        first = start_run(model, federation, settings.init_params, given, problem.seed)
+        return first.after(bits, bits)
 
     return federated_problem(settings, model, federation, seed=0), start
 
@@ -46,9 +46,9 @@ def next_run(settings, ids, federation, given, memory):
     n_new = np.count_nonzero(find_labels(memory.ids, ids) < 0)
 
     def start(problem):
-        begun = start_again(model, federation, before, server, given)
-        begun = begun.after(bits, bits + bits_of_units(model, n_new))
-        return go_on(memory, SOLVERS[settings.solver], problem, begun, ids)
+        first = start_again(model, federation, before, server, given)
+        first = first.after(bits, bits + bits_of_units(model, n_new))
+        return go_on(memory, SOLVERS[settings.solver], problem, first, ids)
 
     return federated_problem(settings, model, federation, seed=0), start
 
@@ -66,8 +66,8 @@ def best_run(settings, problem, start, seeds, workers, resume_from, begin_start)
             print(f"Start {number}")
         seeded = problem._replace(seed=seed_of(settings, seed, resume_from))
         try:
-            begun, tasks = start(seeded), begin_start()
-            result = run_solver(settings, seeded, begun, workers, resume_from, tasks)
+            first, tasks = start(seeded), begin_start()
+            result = run_solver(settings, seeded, first, workers, resume_from, tasks)
         except KeyboardInterrupt:
             # Between the rounds of two starts: those that ended stand.
             if best is None:

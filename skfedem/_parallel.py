@@ -80,7 +80,7 @@ class Workers:
         waiting = deque(enumerate(groups))
         results = [None] * len(groups)
         ends, interrupts = [], []
-        begun: list[None] = []
+        started: list[None] = []
         bell: SimpleQueue = SimpleQueue()
 
         def work():
@@ -93,7 +93,7 @@ class Workers:
 
         def errand():
             error = None
-            begun.append(None)
+            started.append(None)
             try:
                 work()
             except BaseException as raised:
@@ -112,7 +112,7 @@ class Workers:
         finally:
             waiting.clear()  # after an error, or an interrupt, nobody begins another
             # One whose sending was interrupted is not counted, and may have begun all the same.
-            while len(ends) < max(n_sent, len(begun)):
+            while len(ends) < max(n_sent, len(started)):
                 try:
                     bell.get()
                 except KeyboardInterrupt as interrupt:

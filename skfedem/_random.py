@@ -104,31 +104,31 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     """
     if not len(clients):
         return np.empty((0, size))
-    here = int(clients[0]) * size
-    source = generator(seed, purpose, round_index, here, kind)
+    position = int(clients[0]) * size
+    source = generator(seed, purpose, round_index, position, kind)
     if clients[-1] - clients[0] < len(clients):
         return source.random((len(clients), size))
     uniforms = np.empty((len(clients), size))
     for start in range(0, len(clients), _GROUP):
-        group, own = clients[start : start + _GROUP], uniforms[start : start + _GROUP]
+        group, numbers = clients[start : start + _GROUP], uniforms[start : start + _GROUP]
         spread = int(group[-1] - group[0]) + 1
         if spread * size <= len(group) * (size + _PASSED):
             # Those of absent neighbours are drawn as well.
-            source.bit_generator.advance(int(group[0]) * size - here)
-            own[:] = source.random((spread, size))[group - group[0]]
-            here = (int(group[-1]) + 1) * size
+            source.bit_generator.advance(int(group[0]) * size - position)
+            numbers[:] = source.random((spread, size))[group - group[0]]
+            position = (int(group[-1]) + 1) * size
         else:
-            here = _draw_each(source, here, group, size, own)
+            position = _draw_each(source, position, group, size, numbers)
     return uniforms
 
 
-def _draw_each(source, here, clients, size, pieces):
+def _draw_each(source, position, clients, size, pieces):
     """Fill each client's piece of an array, one by one; return the position after the last."""
     for client, piece in zip(clients.tolist(), pieces, strict=True):
-        source.bit_generator.advance(client * size - here)
+        source.bit_generator.advance(client * size - position)
         source.random(out=piece)
-        here = client * size + len(piece)
-    return here
+        position = client * size + len(piece)
+    return position
 
 
 def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):

@@ -1,16 +1,16 @@
-"""What solvers share: the problem, the states, the messages, and the server's half of a round.
+"""Common parts of the solvers: problem, states, messages, and the server's half of a round.
 
 A solver is a module with two functions::
 
     init(problem, controls) -> client states
     client_half(problem, broadcast, clients, states) -> (Message, client states)
 
-Both work on many clients at once. States are NamedTuples of arrays: client vectors, laid out as
-the model's ``vectors`` says, or one number (or one row of numbers) per client for the fields named
-in the solver's ``PER_CLIENT``. ``client_half`` is pure: it gets the states of some clients and
-returns the new ones, so that a message that never arrives leaves no trace. The solver's
-``VARIANCE_REDUCED`` says whether its minibatches leave no noise in the limit. In which groups and
-on how many workers clients run is the round loop's business.
+Both work on many clients at once. States are NamedTuples of arrays: client vectors in the layout of
+the model's ``vectors``, or one number (or row of numbers) per client for the fields named in the
+solver's ``PER_CLIENT``. ``client_half`` is pure: it gets the states of some clients and returns new
+ones, so that a message that never arrives has no effect. The solver's ``VARIANCE_REDUCED`` says
+whether the noise of its minibatches vanishes in the limit. The round loop decides how clients are
+grouped, and on how many workers they run.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ..compression import Compressor
 from ..compression._base import check_sent
 from ..models._base import Model, Parameters, Step
 
-# The limit of automatic steps shrinks by this factor after a step that had to be shortened, ...
+# Factor for the limit of automatic steps after a step that had to be shortened, ...
 _CAUTION = 0.7
-# ... and by this one after a step that was too random to be followed by many of its size.
+# ... and after a step that was too noisy to be repeated many times.
 _PATIENCE = 0.95
-# After a shortened step Ŝ rests for this many times (1 + ω) / p rounds, in which control variates
-# learn. With 1 in place of 3, up to eight shortened steps followed each other; 6 was like 3.
+# After a shortened step, Ŝ is fixed for this many times (1 + ω) / p rounds, in which control
+# variates adapt. With 1, up to eight steps in a row were shortened; 6 was no better than 3.
 _REST = 3.0
-# Larger innovations come of control variates that diverge, not of data.
+# Larger innovations are due to diverging control variates, not to data.
 _DIVERGED = 1e200
 
 
 class Problem(NamedTuple):
-    """What does not change during a run.
+    """Everything that is constant during a run.
 
     Attributes
     ----------
@@ -48,26 +48,26 @@ class Problem(NamedTuple):
     federation : Federation
     compressor : Compressor
     omega : float
-        ω of the compressor for messages of this length (the largest, if lengths differ).
+        ω of the compressor for messages of this length (the largest ω, if lengths differ).
     participation : float
         Probability p that a client takes part in a round.
     control_step : float
-        Step α of the control variates.
+        Step size α of the control variates.
     batch_size : int or None
-        Rows per client and round, b; None for all rows.
+        Minibatch size b, in rows per client and round; None for all rows.
     replacement : bool
-        Whether a minibatch may hold a row twice.
+        Whether minibatches are drawn with replacement.
     n_inner : int
-        Rounds between two passes over all rows, k_in; 1 where there are no rounds in between, or no
+        Number k_in of inner rounds between two passes over all rows; 1 without such rounds or
         passes.
     seed : int
-        Of all random streams.
+        Seed of all random streams.
     presence : float
-        Σ w_i over the federation; below 1 in a stream, where other clients have no rows for the
-        time being, or take no part, and only V speaks for them.
+        Σ w_i over the federation. Below 1 in a stream, if other clients have no rows at the moment
+        or do not take part; they then contribute only through V.
     lasting_noise : bool
-        Whether messages stay random at the optimum: minibatches without variance reduction, and
-        streams.
+        Whether messages are noisy even at the optimum, with minibatches without variance reduction
+        and in streams.
     """
 
     model: Model
@@ -85,25 +85,25 @@ class Problem(NamedTuple):
 
     @property
     def vectors(self) -> ClientVectors:
-        """How the clients' vectors lie in memory."""
+        """Memory layout of the clients' vectors."""
         return self.model.vectors(self.federation)
 
     @property
     def exact(self) -> bool:
-        """Whether the server's field is the mean field itself: nothing random in a round."""
+        """Whether the server's field is the exact mean field, without randomness."""
         everybody = self.participation == 1 and self.presence == 1
         all_rows = self.batch_size is None and not self.model.is_random
         return self.omega == 0 and everybody and all_rows
 
 
 class Broadcast(NamedTuple):
-    """What the server tells the active clients at the start of round ``round_index``.
+    """Message of the server to the active clients at the start of round ``round_index``.
 
     ``outer_loop`` numbers the outer loops of VR-FedEM. ``natural`` is φ(T(Ŝ)), which a client can
-    compute from Ŝ; ``reference`` is what clients subtract from s̄_i to get their field: Ŝ, or 0.
-    ``message_units``, which follow from T(Ŝ), map client vectors to the units that they are
-    compressed in (``to_components``) and back (``to_standard``); None where they are sent as they
-    are, as where nothing is compressed.
+    compute from Ŝ; ``reference``, Ŝ or 0, is subtracted from s̄_i to get the client's field.
+    ``message_units``, determined by T(Ŝ), convert client vectors to the units in which they are
+    compressed (``to_components``) and back (``to_standard``); None without conversion or
+    compression.
     """
 
     round_index: int
@@ -114,21 +114,21 @@ class Broadcast(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What a group of clients sends back.
+    """Messages of a group of clients to the server.
 
     Attributes
     ----------
     quantized : ndarray
-        Quant(Δ_i), as the server reads it; client vectors.
+        Quant(Δ_i) as decoded by the server; client vectors.
     sent : ndarray
-        The same in the ``message_units`` of the broadcast, if it has any: as they travel, and what
-        the compressor encodes. The simulation does not read it.
+        The same in the ``message_units`` of the broadcast, if any, as the compressor would encode
+        it. Not used by the simulation.
     n_bytes : int
-        Length of the encoded messages.
+        Total length of the encoded messages.
     n_expectations : int
-        Conditional expectations that were computed for it.
+        Number of conditional expectations that were computed.
     log_likelihood : ndarray of shape (n_clients,) or None
-        Mean log-likelihood of each client's rows, where it read them all; nats.
+        Mean log-likelihood of each client's rows in nats, if all rows were read.
     """
 
     quantized: FloatArray
@@ -139,11 +139,11 @@ class Message(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What the server adds up over the messages of the active clients, in client order.
+    """Sums over the messages of the active clients, in the order of clients.
 
-    ``message_sum`` is Σ w_i Quant(Δ_i) and ``log_likelihood`` Σ w_i times the clients' means, where
-    they read all rows, else 0; the others are plain sums. For a group of clients, the group's part,
-    without ``n_active``.
+    ``message_sum`` is Σ w_i Quant(Δ_i). ``log_likelihood`` is the weighted sum of the clients'
+    means if they read all rows, otherwise 0. The others are plain sums. For a group of clients,
+    partial sums without ``n_active``.
     """
 
     message_sum: FloatArray
@@ -154,14 +154,14 @@ class Received(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """All that the server needs for the next round: Ŝ, T(Ŝ), V, and what it learnt of steps.
+    """State of the server: Ŝ, T(Ŝ), V, and what limits its automatic steps.
 
-    Automatic steps are at most ``step_limit``; it shrinks when the safeguard acts, and where
-    lasting noise is too much for the step. ``has_field`` says whether h(Ŝ) says anything: not where
-    Ŝ_0 is s̄ of parameters that no statistic gives. ``n_restarts`` counts the outer loops that were
-    begun before k_in rounds were over: after a step that the safeguard shortened, and to see
-    whether a run that seems to have converged has. Before the round ``rest_until``, automatic steps
-    are 0, so that control variates can learn the fields where Ŝ is.
+    Automatic steps are at most ``step_limit``, which shrinks when the safeguard acts, or when
+    lasting noise is too large for the step. ``has_field`` is False if h(Ŝ) is meaningless, because
+    Ŝ_0 is s̄ at parameters that are not T of any statistic. ``n_restarts`` counts the outer loops
+    that started before k_in rounds were over: after a step that the safeguard shortened, and to
+    confirm convergence. Before round ``rest_until``, automatic steps are 0, so that control
+    variates can adapt to the fields at Ŝ.
     """
 
     round_index: int
@@ -175,7 +175,7 @@ class ServerState(NamedTuple):
 
 
 class RoundInfo(NamedTuple):
-    """What the server saw of a round: H, how often its step was halved, and the step taken."""
+    """Summary of a round: H, how often the step was halved, and the step that was taken."""
 
     field: FloatArray
     field_sq_norm: float
@@ -184,7 +184,7 @@ class RoundInfo(NamedTuple):
 
 
 def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any:
-    """Draw a minibatch of each client; return what the E-step reads of it."""
+    """Draw a minibatch of each client; return the E-step's input."""
     federation, size = problem.federation, problem.batch_size
     uniforms = _random.client_uniforms(problem.seed, _random.MINIBATCH, round_index, clients, size)
     if federation.sample_weight is None:
@@ -198,7 +198,7 @@ def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any
 def compress(
     problem: Problem, broadcast: Broadcast, clients: IntArray, innovations: FloatArray
 ) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Quant(Δ_i) with each client's own random numbers, the same as sent, and bytes of each."""
+    """Quant(Δ_i) with each client's random numbers; the same in message units; lengths in bytes."""
     vectors, units = problem.vectors, broadcast.message_units
     lengths = vectors.lengths(clients)
     if problem.omega == 0:
@@ -220,9 +220,9 @@ def compress(
 def _raise_if_diverged(
     compressor: Compressor, innovations: FloatArray, round_index: int, error: ValueError
 ) -> None:
-    """Say what made innovations too large for the compressor, which cannot know."""
+    """Raise an error that explains innovations too large for the compressor."""
     largest = np.abs(innovations).max()
-    if largest >= _DIVERGED:  # NaN is another matter
+    if largest >= _DIVERGED:  # False for NaN, which has other causes
         raise ValueError(
             f"Expected messages of moderate size in round {round_index + 1}, got {largest:.3g}: "
             f"control variates have diverged. Is {compressor!r} unbiased, and its variance within "
@@ -231,17 +231,17 @@ def _raise_if_diverged(
 
 
 def outer_loop_of(problem: Problem, server: ServerState) -> int:
-    """Number of the outer loop that the next round is in."""
+    """Number of the outer loop of the next round."""
     return server.round_index // problem.n_inner + server.n_restarts
 
 
 def message_units_of(problem: Problem, parameters: Parameters) -> Any:
-    """Units that messages are compressed in; None for those of the statistics."""
+    """Units in which messages are compressed; None for those of the statistics."""
     return problem.model.message_units(parameters) if problem.omega else None
 
 
 def mean_control(problem: Problem, controls: FloatArray) -> FloatArray:
-    """V = Σ_i w_i V_i, as a server's vector."""
+    """V = Σ_i w_i V_i, as a server vector."""
     return weighted_sum(problem.vectors, problem.federation.weights, controls)
 
 
@@ -251,11 +251,10 @@ def mean_field(problem: Problem, server: ServerState, received: Received) -> Flo
 
 
 def after_short_step(problem: Problem, server: ServerState) -> ServerState:
-    """What follows an automatic step that had to be shortened: a new outer loop, and a rest.
+    """State after a shortened automatic step: a new outer loop, and rounds with step 0.
 
-    Estimates that add up what happened on the way here would carry its error on. So would V where
-    messages are compressed or clients away: the next steps would fail as well, and each of them
-    shorten all later ones.
+    SPIDER's running estimates would keep the errors accumulated so far. So would V, if messages are
+    compressed or clients absent: the next steps would fail as well, each shortening all later ones.
     """
     server = server._replace(n_restarts=server.n_restarts + 1)
     uses_control = problem.control_step > 0 and (problem.omega > 0 or problem.participation < 1)
@@ -293,7 +292,7 @@ def server_half(
     model = problem.model
     if field is None:
         field = mean_field(problem, server, received)
-    if step_size == 0:  # Ŝ rests, and V learns
+    if step_size == 0:  # Ŝ is fixed while V adapts
         step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
     else:
         step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
@@ -310,7 +309,7 @@ def server_half(
 
 
 def _limit_after(problem: Problem, limit: float, step_size: float, step: Step) -> float:
-    """Limit of the automatic steps after one of γ that was shortened, or too random, or neither."""
+    """Limit of automatic steps after a step γ, smaller if that was shortened or too noisy."""
     if step.step_taken < step_size:
         return min(limit, _CAUTION * step_size)
     if step.noisy and problem.lasting_noise:

@@ -1,4 +1,4 @@
-"""Evaluations of a run over all rows of all clients: when they are due, and what they give."""
+"""Evaluations over all rows of all clients, and when they are due."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .._federation import client_groups
 def evaluate(problem, server, workers, controls=None):
     """Criterion and mean field h(Ŝ) over all rows of all clients.
 
-    ``controls``, if given, holds client vectors and is overwritten with the fields h_i(Ŝ).
+    ``controls``, if given, is an array of client vectors that is overwritten by the fields h_i(Ŝ).
     """
     model, federation, vectors = problem.model, problem.federation, problem.vectors
     every = np.arange(federation.n_clients)
@@ -39,19 +39,19 @@ def evaluated_columns(problem, server, workers):
 
 
 def columns_at(model, server, criterion, mean_field):
-    """Columns of the history at Ŝ, from what ``evaluate`` gives."""
+    """Columns of the history at Ŝ, from the results of ``evaluate``."""
     if not server.has_field:
         return evaluation_columns(model, criterion)
     return evaluation_columns(model, criterion, model.field_sq_norm(server.statistics, mean_field))
 
 
 def evaluation_columns(model, criterion=np.nan, mean_field_sq_norm=np.nan):
-    """Columns of the history that an evaluation fills; NaN where there was none."""
+    """Columns of the history that an evaluation fills; NaN without one."""
     return {model.criterion: criterion, "mean_field_sq_norm": mean_field_sq_norm}
 
 
 def evaluation_due(problem, last_epoch, progress, options):
-    """Whether this row of the history wants an evaluation of its own."""
+    """Whether a row of the history has to be evaluated separately."""
     if problem.exact:
         return False
     if options.eval_every == "auto":

@@ -1,4 +1,4 @@
-"""The one round loop: draws who takes part, runs both halves of a round, traces, stops."""
+"""The round loop: draws active clients, runs both halves of a round, records it, and stops."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from ._stopping import Gains, next_gains, next_sweep, of_these_rows
 
 
 class Options(NamedTuple):
-    """How to step, when to stop, and what to look at on the way.
+    """Options of a run: steps, stopping and evaluations.
 
-    ``step_size`` maps a round, counted from 1, to γ; ``cautious`` steps keep to the server's limit.
-    ``eval_every`` is a number of rounds, "auto" for once an epoch, or None.
+    ``step_size`` maps the round number, counted from 1, to γ; ``cautious`` steps respect the
+    server's limit. ``eval_every`` is a number of rounds, "auto" for once per epoch, or None.
     """
 
     step_size: Callable[[int], float]
@@ -46,12 +46,12 @@ class Options(NamedTuple):
 class Run(NamedTuple):
     """Outcome of a run.
 
-    ``criteria`` are values of the model's criterion (log-likelihood, objective): with exact rounds
-    those that convergence was judged by, else those that were evaluated (at least the last).
-    ``begun`` is that of the start, NaN where none was computed.
-    ``trace`` has ``model.trace(parameters)`` for each row of the history. ``gains``, by which a run
-    that goes on from here can judge its first round, is None unless rounds are exact and the last
-    was evaluated. ``stopped_by`` is "keyboard" or "callback" if either stopped the run, else None.
+    ``criteria`` are values of the model's criterion (log-likelihood or objective): with exact
+    rounds, those by which convergence was judged; otherwise those that were evaluated, at least the
+    last. ``initial_criterion`` is the value at the start, NaN if it was not computed. ``trace`` has
+    ``model.trace(parameters)`` for each row of the history. ``gains``, with which a continued run
+    judges its first round, is None unless rounds are exact and the last one was evaluated.
+    ``stopped_by`` is "keyboard" or "callback" if either stopped the run, else None.
     """
 
     server: ServerState
@@ -59,30 +59,30 @@ class Run(NamedTuple):
     history: dict
     trace: np.ndarray
     criteria: list
-    begun: float
+    initial_criterion: float
     converged: bool
     gains: Gains | None
     stopped_by: str | None = None
 
 
 def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
-    """Run a solver until it converges or its rounds or epochs are used up.
+    """Run a solver until it converges, or reaches the maximum number of rounds or epochs.
 
     Parameters
     ----------
     solver : module
-        ``fedem``, ``vr_fedem``, or another with their two functions.
+        ``fedem``, ``vr_fedem``, or another module with their two functions.
     problem : Problem
     start : Start
     options : Options
     workers : Workers
     report : callable
-        Called after each round with the history's last row; where rounds are exact, it has the
-        ``criterion_before``, of the row before, which they yield.
+        Called after each round with the last row of the history. If rounds are exact, it also
+        contains ``criterion_before``, the criterion of the previous row, which the round yields.
     checkpoint : Checkpoint, default=None
-        Where the run goes on from, and where it is saved from time to time.
+        Where to resume from, and where to save the run regularly.
     tasks : FitTask, default=None
-        Is told when rounds begin and end, and may stop the run.
+        Notified when rounds begin and end; may stop the run.
 
     Returns
     -------
@@ -119,17 +119,17 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
 
 
 def _after_whole_rounds(problem, run_state):
-    """Where a run stands that was interrupted, as the last round that the server ended left it."""
+    """State of an interrupted run after the last round that the server has completed."""
     n_rows, server = run_state.progress.n_rounds + 1, run_state.progress.server
     run_state.history.keep(n_rows)
     del run_state.trace[n_rows:]
-    # Some clients may have finished a round that the server has not.
+    # Some clients may have updated V_i in a round that the server has not completed.
     server = server._replace(control=mean_control(problem, run_state.states.controls))
     return run_state._replace(progress=run_state.progress._replace(server=server))
 
 
 def _outcome(problem, run_state, options, workers, tasks, stopped_by):
-    """Outcome of a run whose last round is done; evaluates that where it was not yet."""
+    """Outcome of a run after its last round, which is evaluated unless it was already."""
     progress, history = run_state.progress, run_state.history
     try:
         if tasks:
@@ -141,10 +141,10 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
             raise
         criteria = _known_criteria(problem, run_state)
         if not problem.exact and np.isnan(history.row(-1)[problem.model.criterion]):
-            criteria.append(np.nan)  # that of the last round is not known
+            criteria.append(np.nan)  # the criterion of the last round is unknown
     gains, ahead = None, history.row(-1)[problem.model.criterion]
     if problem.exact and not np.isnan(ahead):
-        # If no round was completed, the rows may not be those of the gains.
+        # If no round was completed, the gains may be those of other rows.
         gains = of_these_rows(run_state.stopping, ahead, problem.model)._replace(ahead=ahead)
     return Run(
         server=progress.server,
@@ -152,7 +152,9 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
         history=history.as_dict(),
         trace=np.array(run_state.trace),
         criteria=criteria,
-        begun=run_state.criteria[0] if run_state.criteria else run_state.begun,
+        initial_criterion=(
+            run_state.criteria[0] if run_state.criteria else run_state.initial_criterion
+        ),
         converged=progress.converged,
         gains=gains,
         stopped_by=stopped_by,
@@ -160,23 +162,23 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
 
 
 def _final_criteria(problem, run_state, options, workers):
-    """Criteria for ``Run``; the history gets an evaluation of the last row if that has none."""
+    """Criteria for ``Run``; also evaluates the last row of the history if necessary."""
     server, history = run_state.progress.server, run_state.history
-    # It has none yet if the run was stopped, or if rounds are exact and none was done.
+    # The last row is not evaluated if the run was stopped, or if there were no exact rounds.
     if options.eval_every is not None and np.isnan(history.row(-1)[problem.model.criterion]):
         history.update(-1, **evaluated_columns(problem, server, workers))
     return _known_criteria(problem, run_state) or [evaluate(problem, server, workers)[0]]
 
 
 def _known_criteria(problem, run_state):
-    """Criteria that exact rounds have yielded, or else those that were evaluated so far."""
+    """Criteria from exact rounds, or otherwise those that were evaluated so far."""
     if problem.exact:
         return list(run_state.criteria)
     return [value for value in run_state.history.column(problem.model.criterion) if value == value]
 
 
 def one_round(solver, problem, run_state, options, workers):
-    """Run both halves of a round and note it in the history; return where the run then stands."""
+    """Run both halves of a round and record it in the history; return the new state."""
     progress, states, history, trace, *_ = run_state
     model, before = problem.model, progress.server
     step_size = _step_to_ask(problem, before, options)
@@ -213,7 +215,7 @@ def one_round(solver, problem, run_state, options, workers):
 
 
 def _step_to_ask(problem, server, options):
-    """γ of the next round: that of the schedule, within what automatic steps have learnt."""
+    """γ of the next round: that of the schedule, with the server's limit if it is automatic."""
     step_size = options.step_size(server.round_index + 1)
     if problem.exact or not options.cautious:
         return step_size
@@ -223,7 +225,7 @@ def _step_to_ask(problem, server, options):
 def _judged_exactly(problem, run_state, received, server, info, options):
     """Server's state, gains, and whether the run has converged, after an exact round.
 
-    The E-steps of the round yield the criterion of the row before, which still lacks it.
+    The E-steps of the round yield the criterion of the previous row, which is filled in here.
     """
     model, history = problem.model, run_state.history
     criterion = model.criterion_value(received.log_likelihood, run_state.progress.server.parameters)
@@ -235,7 +237,7 @@ def _judged_exactly(problem, run_state, received, server, info, options):
 
 
 def _judged_by_sweep(problem, run_state, received, server, info, options):
-    """Server's state, sweep, and whether the run has converged, after any other round."""
+    """Server's state, sweep, and whether the run has converged, after a random round."""
     sweep = next_sweep(
         run_state.stopping, problem, server, info.step_taken, received.n_active, options.tol
     )
@@ -246,7 +248,7 @@ def _judged_by_sweep(problem, run_state, received, server, info, options):
 
 
 def active_clients(problem, round_index):
-    """Indices of the clients that take part in a round, increasing."""
+    """Indices of the clients that take part in a round, in increasing order."""
     if problem.participation == 1:
         return np.arange(problem.federation.n_clients)
     generator = _random.generator(problem.seed, _random.PARTICIPATION, round_index)
@@ -254,7 +256,7 @@ def active_clients(problem, round_index):
 
 
 def broadcast_of(problem, server):
-    """What the server tells the clients of a round, and what follows from that."""
+    """Message of the server to the clients at the start of a round."""
     model, parameters = problem.model, server.parameters
     reference = model.reference(server.statistics)
     units = message_units_of(problem, parameters)
@@ -263,9 +265,9 @@ def broadcast_of(problem, server):
 
 
 def client_round(solver, problem, server, states, active, workers):
-    """Run the clients' half of a round, group by group, and add their messages up.
+    """Run the clients' half of a round in groups, and sum their messages.
 
-    What ``states`` hold of active clients is overwritten.
+    The active clients' entries in ``states`` are overwritten.
     """
     broadcast = broadcast_of(problem, server)
 
@@ -294,13 +296,13 @@ def client_round(solver, problem, server, states, active, workers):
 
 
 def _places(solver, vectors, states, clients):
-    """Where in each field of the states of all clients those of some are."""
+    """Indices of some clients' entries in each field of the states."""
     numbers, own = as_slice(clients), vectors.places(clients)
     return [numbers if name in solver.PER_CLIENT else own for name in states._fields]
 
 
 def _summed(solver, problem, clients, message):
-    """What a group of clients adds to what the server receives."""
+    """Sums of a group's messages, its contribution to ``Received``."""
     weights, log_likelihood = problem.federation.weights[clients], 0.0
     if message.log_likelihood is not None:
         log_likelihood = weights @ message.log_likelihood
@@ -318,7 +320,7 @@ def _summed(solver, problem, clients, message):
 
 
 def _is_over(progress, options):
-    """Whether a run has converged, or the rounds or the epochs allowed are used up."""
+    """Whether a run has converged, or reached the maximum number of rounds or epochs."""
     return (
         progress.converged
         or (options.max_iter is not None and progress.n_rounds >= options.max_iter)

@@ -1,4 +1,4 @@
-"""From an estimator's parameters to a problem, a step schedule and a run.
+"""Translation of an estimator's parameters to a problem, a step schedule and a run.
 
 The parameters of the federated algorithms have the same names in every estimator.
 """
@@ -29,7 +29,7 @@ from ._resume import checkpoint_of
 from .step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
 
 SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
-# An operator may exceed the omega asked for by as much as the warning of it rounds.
+# No warning below this relative excess over omega, as the rounded numbers would be equal.
 _ROUNDING = 0.005
 _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK}
 
@@ -102,12 +102,12 @@ def _check_compressor(compressor, omega):
 
 
 def federated_problem(estimator, model, federation, seed):
-    """What the solvers need to know, from an estimator's parameters.
+    """Problem for the solvers, from an estimator's parameters.
 
     Warns
     -----
     UserWarning
-        For a ``Compressor`` whose own level is coarser than the parameter ``omega``.
+        If a ``Compressor`` is coarser than the parameter ``omega``.
     """
     compressor = Identity()
     if estimator.omega > 0:
@@ -151,7 +151,7 @@ def federated_problem(estimator, model, federation, seed):
 
 
 def _worst_omega(compressor, lengths):
-    """Largest ω of a compressor for messages of these lengths, and the length that has it."""
+    """Largest ω of a compressor for messages of these lengths, and the corresponding length."""
     omegas = np.asarray(compressor.omega_for(lengths), dtype=np.float64)
     omegas = np.broadcast_to(omegas, lengths.shape)
     for omega, length in zip(omegas.tolist(), lengths.tolist(), strict=True):
@@ -165,7 +165,7 @@ def _worst_omega(compressor, lengths):
 
 
 def step_schedule(estimator, problem):
-    """Function from the round, counted from 1, to γ in (0, 1]."""
+    """Function that maps the round number, counted from 1, to γ in (0, 1]."""
     step_size = estimator.step_size
     if is_auto(step_size):
         return automatic_step_size(problem)
@@ -182,7 +182,7 @@ def step_schedule(estimator, problem):
 
 
 def run_solver(estimator, problem, start, workers, resume_from, tasks):
-    """Run the estimator's solver on a problem until the estimator's parameters say stop."""
+    """Run the estimator's solver on a problem, with the options of the estimator."""
     options = Options(
         step_size=step_schedule(estimator, problem),
         cautious=is_auto(estimator.step_size),

@@ -1,4 +1,4 @@
-"""What a fit prints on the way, and warns of at the end."""
+"""Progress messages of a fit, and its warnings at the end."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from sklearn.exceptions import ConvergenceWarning
 from .._messages import either, plural, warn
 from .._parameters import is_auto
 
-# If steps add up to less than this many whole steps, that is a likely reason for no convergence ...
+# If the sum of the steps is less than this, it is a likely reason for no convergence ...
 _FEW_STEPS = 10
-# ... and this many are mostly enough, up to rounding: for 42 of 44 fits on all rows, compressed or
-# with absent clients.
+# ... and this sum is usually enough (up to rounding): it was for 42 of 44 fits on all rows, with
+# compression or absent clients.
 _ENOUGH_STEPS = 75 * (1 - 1e-9)
-# Nobody waits for more rounds.
+# Never advise more rounds than this.
 _MOST_ROUNDS = 10**6
-# Automatic steps cut to less than this share of the schedule, which may decrease itself, are worth
-# a word.
+# Warn if automatic steps were cut to less than this share of the schedule.
 _SMALL_SHARE = 0.1
 
 
 def printer(verbose, criterion):
-    """Function that prints a row of the history as often as ``verbose`` says.
+    """Function that prints rows of the history, as often as ``verbose`` requires.
 
-    ``criterion`` is the name of the model's criterion, and of its column.
+    ``criterion`` is the name of the model's criterion and of its column.
     """
 
     def print_row(row):
@@ -45,7 +44,7 @@ def printer(verbose, criterion):
 
 
 def print_outcome(result, criterion):
-    """Print how a run ended, what it reached and what the clients sent."""
+    """Print how a run ended, its final criterion, and the bytes that clients sent."""
     n_rounds = len(result.history["round"]) - 1
     ended = "Converged" if result.converged else "Not converged"
     n_bytes = int(result.history["uplink_bits"].sum()) // 8
@@ -58,18 +57,18 @@ def print_outcome(result, criterion):
 
 
 class Wording(NamedTuple):
-    """What warnings of a fit say of its model.
+    """Parts of a fit's warnings that depend on the model.
 
     Attributes
     ----------
     iteration : str
         Name of a step of size 1.
     left : str
-        What a step did that had to be shortened.
+        What was wrong with a step that had to be shortened.
     remedy : str
-        What else to do about shortened steps.
+        Further advice about shortened steps.
     otherwise : list of str
-        What else to do where ``tol`` was not reached.
+        Further advice if ``tol`` was not reached.
     """
 
     iteration: str
@@ -79,10 +78,10 @@ class Wording(NamedTuple):
 
 
 def warn_outcome(estimator, result, schedule, wording, *, is_worse):
-    """Warn of interruption, of steps still shortened at the end or cut by much, of no convergence.
+    """Warn of interruption, of steps that were shortened, and of lack of convergence.
 
-    ``schedule`` is the step size of a round. ``is_worse`` is a fit that ended worse than it began:
-    more rounds would not help.
+    ``schedule`` maps a round to its step size. ``is_worse`` says that a fit ended worse than it
+    started, so that more rounds would not help.
     """
     n_rounds = len(result.history["round"]) - 1
     if result.stopped_by == "callback":
@@ -110,12 +109,12 @@ def warn_outcome(estimator, result, schedule, wording, *, is_worse):
 
 
 def _warn_of_steps(estimator, result, schedule, wording):
-    """Warn of steps that were still shortened at the end, or cut by much."""
+    """Warn if steps were still shortened at the end, or if noise has cut them drastically."""
     safeguarded = result.history["safeguarded"]
     last_tenth = safeguarded[-max(1, (len(safeguarded) - 1) // 10) :]
     limit = result.server.step_limit
     if last_tenth.any():
-        # Automatic steps that were shortened have a limit from then on.
+        # A limit below the schedule shows that automatic steps were shortened.
         shortened = not is_auto(estimator.step_size) or limit < schedule(1)
         last = _last_step(estimator, result, schedule)
         warn(
@@ -138,9 +137,9 @@ def _warn_of_steps(estimator, result, schedule, wording):
 
 
 def calmer(estimator, *steps):
-    """What makes rounds less random, for what is random in those of this estimator.
+    """Advice, as a list, that makes this estimator's rounds less noisy.
 
-    Advice for ``steps`` comes after that for control variates: where these diverge, no step helps.
+    Advice on control variates precedes ``steps``: if they diverge, no step size helps.
     """
     ways = []
     if (estimator.omega > 0 or estimator.participation < 1) and _control_step_is_ill(estimator):
@@ -162,14 +161,14 @@ def calmer(estimator, *steps):
 
 
 def ways_to_less_noise(estimator):
-    """What makes the noise of FedEM's minibatches die out, or smaller; nothing without any."""
+    """Advice, as a list, that reduces the noise of FedEM's minibatches; empty without them."""
     if estimator.batch_size is None or estimator.solver == "vr_fedem":
         return []
     return ["solver='vr_fedem'", "a larger batch_size"]
 
 
 def _control_step_is_ill(estimator):
-    """Whether control variates learn nothing, or α is too large for them to settle."""
+    """Whether α is 0, or so large that control variates may not converge."""
     step = estimator.control_step
     return not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
 
@@ -188,18 +187,18 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
 
 
 def took_few_steps(result):
-    """Whether the steps of a run add up to so little that this is why it has not converged."""
+    """Whether the sum of a run's steps is so small that this explains lack of convergence."""
     steps = result.history["step_size"][1:]
     return bool(steps.sum() < min(_FEW_STEPS, len(steps)))
 
 
 def _reason(estimator, result, schedule, iteration):
-    """Likely reason of no convergence, "" where none stands out, and what to do about it."""
+    """Likely reason for lack of convergence ("" if unclear), and advice."""
     steps = result.history["step_size"]
     n_rounds, travelled = len(steps) - 1, steps[1:].sum()
     less_noise = ways_to_less_noise(estimator)
     if took_few_steps(result):
-        if less_noise:  # it has to die out as well, after nobody knows how many rounds
+        if less_noise:  # it is unknown how many rounds the noise needs to vanish
             longer = [] if is_auto(estimator.step_size) else ["a larger step_size"]
             advice = f"Use {either([*longer, *less_noise])}"
         else:
@@ -220,7 +219,7 @@ def _reason(estimator, result, schedule, iteration):
 
 
 def _how_to_travel_on(estimator, result, schedule, travelled):
-    """What lets steps add up to enough: larger bounds of the fit, or a larger step."""
+    """Advice that makes the sum of steps large enough: more rounds, or larger steps."""
     first, last = result.history["epoch"][[0, -1]]
     n_rounds = len(result.history["epoch"]) - 1
     missing, last_step = _ENOUGH_STEPS - travelled, _last_step(estimator, result, schedule)
@@ -242,7 +241,7 @@ def _how_to_travel_on(estimator, result, schedule, travelled):
 
 
 def _last_step(estimator, result, schedule):
-    """γ that the last round asked for; if an automatic step was cut, what the next one would be."""
+    """Requested γ of the last round; if an automatic step was cut, that of the next round."""
     taken, server = result.history["step_size"][-1], result.server
     if taken > 0 and not result.history["safeguarded"][-1]:
         return taken

@@ -1,4 +1,4 @@
-"""Saving a run on the way, and going on from where it was saved."""
+"""Saving of a run in checkpoints, and resuming from them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .._parameters import check_number, parameters_of
 from ._base import ServerState
 from ._run_state import RunState, initialise
 
-# What may differ between a run and its continuation: how long it lasts, how it is computed, and
-# where the seed comes from, but not the seed itself.
+# Parameters that may differ between a run and its continuation: they determine its length, how it
+# is computed, and where the seed comes from, but not the seed itself.
 _FREE = frozenset(
     (
         "checkpoint",
@@ -36,27 +36,27 @@ _FREE = frozenset(
         "warm_start",
     )
 )
-# Differences of steps, relative to their size, that may be rounding.
+# Relative differences of steps that may be due to rounding.
 _ROUNDING = 1e-9
-# An address, which differs between two processes that run the same script.
+# Memory address in a repr, which differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Checkpoint(NamedTuple):
-    """Where a run is saved, and where it goes on from.
+    """Where to save a run, and where to resume from.
 
     Attributes
     ----------
     identity : dict
         Description of the run: estimator, parameters, seed and data.
     path : path-like or None
-        Where to save; None for nowhere.
+        Where to save; None to save nothing.
     every : int
-        Rounds between two savings; the last round is saved as well.
+        Number of rounds between saves; the last round is always saved.
     resume_from : path-like or None
-        Where to go on from; None for the beginning.
+        Where to resume from; None for a new run.
     step_function : callable or None
-        The user's function from the round to γ, if ``step_size`` is one.
+        The user's ``step_size``, if it is a function of the round.
     """
 
     identity: dict
@@ -66,14 +66,14 @@ class Checkpoint(NamedTuple):
     step_function: Callable | None
 
     def after_round(self, run_state, over):
-        """Save what stands after a round, if it is time; warn where that cannot be done now."""
+        """Save the state after a round if this is due; warn if it is not possible."""
         if self.path is None or not (
             over or run_state.progress.server.round_index % self.every == 0
         ):
             return
         try:
             _checkpoint.save(self.path, self.identity, _as_state(run_state))
-        except OSError as error:  # what hours have reached is not lost for a disk that is full
+        except OSError as error:  # a full disk must not end a fit of many hours
             warn(
                 f"Round {run_state.progress.n_rounds} could not be saved at {self.path} ({error}). "
                 "The fit goes on, and the file is as it was before. Make room for it, or see "
@@ -82,19 +82,21 @@ class Checkpoint(NamedTuple):
             )
 
     def resumed(self, solver, problem, start):
-        """What was saved, as ``RunState``; None if the run begins here."""
+        """Saved state, as ``RunState``; None for a new run."""
         if self.resume_from is None:
             return None
-        # The types are those of a run that begins: without fields or a watcher, it reads no rows.
-        begun = initialise(solver, problem, start._replace(kept=None), None, control_init="zeros")
-        state = _checkpoint.load(self.resume_from, self.identity, _as_state(begun))
+        # Template of the types: the state of a new run, made without reading any rows.
+        template = initialise(
+            solver, problem, start._replace(kept=None), None, control_init="zeros"
+        )
+        state = _checkpoint.load(self.resume_from, self.identity, _as_state(template))
         parameters = problem.model.maximization(state["server"]["statistics"])
         server = ServerState(parameters=parameters, **state["server"])
         first_round = server.round_index - (len(state["history"]["round"]) - 1)
         if self.step_function:
             _check_steps(self.resume_from, self.step_function, state["history"], first_round)
         return RunState(
-            progress=begun.progress._replace(
+            progress=template.progress._replace(
                 server=server,
                 n_expectations=state["n_expectations"],
                 converged=state["converged"],
@@ -105,7 +107,7 @@ class Checkpoint(NamedTuple):
             trace=list(state["trace"]),
             stopping=state["stopping"],
             criteria=state["criteria"].tolist(),
-            begun=state["begun"],
+            initial_criterion=state["begun"],
         )
 
 
@@ -121,7 +123,8 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
     }
     identity = {
         "estimator": type(estimator).__name__,
-        # Before the data, whose digests some of them change: the first difference is the one named.
+        # Parameters precede the data, whose digest may depend on them: errors name the first
+        # difference.
         **parameters,
         "seed": problem.seed,
         "n_clients": federation.n_clients,
@@ -133,13 +136,13 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
         "data": fingerprint(federation),
         "model": type(problem.model).__name__,
         "constants of the model": _digest(problem.model.constants()),
-        # Tells apart operators of which only the class is known.
+        # Distinguishes operators that are only described by their class.
         "omega of the compressor": problem.omega,
     }
     path = estimator.checkpoint
     return Checkpoint(
         identity,
-        None if path is None else Path(path).absolute(),  # wherever the process goes later
+        None if path is None else Path(path).absolute(),  # in case the working directory changes
         estimator.checkpoint_every,
         resume_from,
         schedule if callable(estimator.step_size) else None,
@@ -147,7 +150,7 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
 
 
 def seed_of(estimator, seed, resume_from):
-    """Seed of the run to resume where the estimator names none, else the given one."""
+    """Seed of the run to resume if ``random_state`` is None, otherwise ``seed``."""
     if resume_from is None or estimator.random_state is not None:
         return seed
     return _checkpoint.identity_of(resume_from).get("seed", seed)
@@ -164,7 +167,7 @@ def check_checkpoint_parameters(estimator):
 def _check_path(path):
     if not (isinstance(path, str) or hasattr(path, "__fspath__")):
         raise TypeError(f"Expected checkpoint to be a path or None, got {short(path)}.")
-    # These functions of os.path return False where those of Path may raise.
+    # Unlike the methods of Path, these functions of os.path never raise.
     if not os.path.isdir(Path(path).parent):
         raise ValueError(
             f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
@@ -184,7 +187,7 @@ def _check_path(path):
 
 
 def _as_state(run_state):
-    """What is written of a run. The parameters follow from the statistics."""
+    """State of a run as it is saved, without the parameters, which follow from the statistics."""
     server = run_state.progress.server._asdict()
     del server["parameters"]
     return {
@@ -196,38 +199,38 @@ def _as_state(run_state):
         "trace": np.array(run_state.trace),
         "stopping": run_state.stopping,
         "criteria": np.array(run_state.criteria),
-        "begun": run_state.begun,
+        "begun": run_state.initial_criterion,
     }
 
 
 def _check_steps(path, step_function, history, first_round):
-    """Raise if a function of the round is not the one that gave the saved steps."""
+    """Raise if a step function does not reproduce the saved steps."""
     found, given, steps = {}, {}, history["step_size"].tolist()
-    # Rounds in which the safeguard cut the step are skipped: the history has what was left of it.
+    # Rounds in which the safeguard cut the step are skipped: the history has the shortened step.
     for row in (np.flatnonzero(history["safeguarded"][1:] == 0) + 1).tolist():
         name, step = f"step_size({first_round + row})", step_function(first_round + row)
-        # Exponentials and the like differ in the last digit from one release of NumPy to the next.
+        # The last digit of exp and similar functions differs between releases of NumPy.
         is_same = isclose(step, steps[row], rel_tol=_ROUNDING)
         found[name], given[name] = steps[row], steps[row] if is_same else step
     _checkpoint.check_identity(path, found, given)
 
 
 def _described(value):
-    """A parameter as JSON has it: arrays by their digests, objects by names without addresses."""
+    """Parameter as JSON: arrays as digests, objects as names without memory addresses."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value != value:
-        return "nan"  # which is not equal to itself
+        return "nan"  # because NaN is not equal to itself
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple) or hasattr(value, "__array__"):
-        with suppress(TypeError, ValueError):  # a subclass may have a list of names
+        with suppress(TypeError, ValueError):  # not numbers, such as a list of names in a subclass
             return _digest(np.asarray(value, dtype=np.float64))
     return _named(value)
 
 
 def _named(value):
-    """Name of a function; of an object its repr, or its class where that is all a repr tells."""
+    """Name of a function; repr of an object, or its class if it has the default repr."""
     if hasattr(value, "__qualname__"):
         return value.__qualname__
     if repr(value) == object.__repr__(value):

@@ -1,4 +1,4 @@
-"""Where a run stands, all of which a checkpoint holds, and where it begins."""
+"""State of a run, which is what a checkpoint saves, and its initialisation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ._stopping import Gains, Sweep, first_sweep, no_gains
 
 
 class Progress(NamedTuple):
-    """Where a run stands after a round; ``first_round`` is where its rounds began.
+    """Progress of a run after a round; ``first_round`` is the index of its first round.
 
-    ``n_expectations`` counts the conditional expectations that were computed so far.
+    ``n_expectations`` is the number of conditional expectations computed so far.
     """
 
     server: ServerState
@@ -27,21 +27,21 @@ class Progress(NamedTuple):
 
     @property
     def epoch(self):
-        """Passes over all rows so far: of counts, as shares would not add up to whole ones."""
+        """Number of passes over all rows so far, from counts, which add up without rounding."""
         return self.n_expectations / self.n_samples
 
     @property
     def n_rounds(self):
-        """Rounds of this run."""
+        """Number of rounds of this run."""
         return self.server.round_index - self.first_round
 
 
 class RunState(NamedTuple):
-    """All that a run needs to go on after a round, and all that a checkpoint holds.
+    """Complete state of a run after a round, as saved in a checkpoint.
 
-    ``stopping`` is what the stopping rule goes by. ``criteria`` are those that exact rounds have
-    yielded; ``begun`` is that of the start, NaN where it is not known or comes with the first
-    round. A round changes ``states``, ``history``, ``trace`` and ``criteria`` in place.
+    ``stopping`` is the state of the stopping rule. ``criteria`` are those from exact rounds;
+    ``initial_criterion`` is that of the start, NaN if it is unknown or the first round will yield
+    it. A round modifies ``states``, ``history``, ``trace`` and ``criteria`` in place.
     """
 
     progress: Progress
@@ -50,17 +50,17 @@ class RunState(NamedTuple):
     trace: list
     stopping: Gains | Sweep
     criteria: list
-    begun: float
+    initial_criterion: float
 
 
 def initialise(solver, problem, start, workers, *, control_init, watched=False):
-    """State that a run begins in; row 0 of the history has what was sent and read before.
+    """Initial state of a run; row 0 of the history has the costs before the first round.
 
-    ``watched`` rows have an evaluation where rounds will not give it. The criterion of the start is
-    NaN where nothing needs it.
+    If ``watched``, the start is evaluated unless rounds will do so. The criterion of the start is
+    NaN if it is not needed.
     """
-    # In exact rounds the field does not depend on V, and α = 1 sets V_i to h_i(Ŝ) in the first one.
-    # With another α, later rounds that are not exact would start from what was left of V_i = 0.
+    # In exact rounds, the field does not depend on V, and the first one sets V_i to h_i(Ŝ) if α =
+    # 1. With a smaller α, V_i would still be biased towards 0 when later rounds are random.
     needs_controls = not problem.exact or problem.control_step < 1
     sends_fields = needs_controls and start.kept is None and control_init == "field"
     server, states, evaluation = _first_states(solver, problem, start, workers, sends_fields)
@@ -86,14 +86,14 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
         trace=[problem.model.trace(server.parameters)],
         stopping=stopping,
         criteria=[],
-        begun=np.nan if evaluation is None else evaluation[0],
+        initial_criterion=np.nan if evaluation is None else evaluation[0],
     )
 
 
 def _first_history(problem, start, progress, evaluation, n_up):
-    """History with row 0: what was sent and read before the first round, and what is seen there.
+    """History with row 0: costs before the first round, and the evaluation of the start.
 
-    ``n_up`` counts the numbers in the fields that clients have sent.
+    ``n_up`` is the total number of values in the fields that clients have sent.
     """
     model, server, n_down = problem.model, progress.server, 0
     if n_up:
@@ -118,7 +118,7 @@ def _first_history(problem, start, progress, evaluation, n_up):
 
 
 def _first_states(solver, problem, start, workers, sends_fields):
-    """States of server and clients before the first round, and the evaluation that fields gave."""
+    """Initial states of server and clients, and the evaluation that the fields yield."""
     if start.kept is not None:
         return start.kept.server, start.kept.states, None
     controls, evaluation = problem.vectors.zeros(), None

@@ -1,4 +1,4 @@
-"""When a run has converged, from what the server legitimately sees."""
+"""Stopping rules, which only use information that the server has."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import numpy as np
 
 from ._base import outer_loop_of
 
-# A stochastic run converges after this many sweeps in a row that gain less than tol ...
+# Random rounds have converged after this many consecutive sweeps that gain less than tol ...
 _QUIET_SWEEPS = 3
-# ... and a sweep is never shorter than this many rounds.
+# ... and a sweep has at least this many rounds.
 _SHORTEST_SWEEP = 10
 
 
 class Gains(NamedTuple):
-    """What the latest exact rounds have gained, see ``next_gains``.
+    """Gains of the latest exact rounds, see ``next_gains``.
 
     Attributes
     ----------
     latest : ndarray of shape (n_quiet,)
-        Gains of the latest steps between iterates whose criteria are known; inf for want of them.
+        Gains of the latest steps between iterates with known criteria; inf before there are any.
     criterion : float
-        Of the last of these iterates.
+        Criterion of the last of these iterates.
     step_size : float
-        Step that was taken from it.
+        Step that was taken from this iterate.
     ahead : float
-        Criterion of the iterate that it led to, if a run has ended there; NaN on the way.
+        Criterion of the next iterate, to which this step led, if the run ended there; NaN during a
+        run.
     """
 
     latest: np.ndarray
@@ -36,29 +37,29 @@ class Gains(NamedTuple):
     ahead: float = nan
 
     def settled(self, tol):
-        """Whether they are enough to stop."""
+        """Whether the gains are small enough to stop."""
         return bool(self.latest[-1] <= self.latest[0] and self.latest.max() < tol)
 
 
 class Sweep(NamedTuple):
-    """A sweep, see ``next_sweep``, and what is known of those before it.
+    """A sweep, see ``next_sweep``, and the number of quiet ones before it.
 
     Attributes
     ----------
     parameters : NamedTuple
-        Where it began.
+        Parameters at its start.
     outer_loop : int
-        In which outer loop.
+        Outer loop in which it started.
     travelled : float
         Sum of the steps taken so far.
     n_rounds, n_messages : int
-        So far.
+        Numbers of rounds and messages so far.
     n_quiet : int
-        How many sweeps before it, in a row, gained less than tol.
+        Number of consecutive sweeps directly before it that gained less than tol.
     quiet_since : int
-        In which outer loop the first of these began.
+        Outer loop in which the first of these started.
     converged : bool
-        Whether they are enough to stop.
+        Whether the run has converged.
     """
 
     parameters: NamedTuple
@@ -72,13 +73,13 @@ class Sweep(NamedTuple):
 
     @property
     def unconfirmed(self):
-        """Whether nothing is lacking but a pass over all rows, and it is still to come."""
+        """Whether convergence only lacks the confirmation by a pass over all rows."""
         enough = self.n_quiet >= _QUIET_SWEEPS and not self.converged
         return enough and self.outer_loop == self.quiet_since
 
 
 def first_sweep(problem, server):
-    """Sweep that begins here, with none before it that was quiet."""
+    """Sweep that starts here, without quiet ones before it."""
     outer_loop = outer_loop_of(problem, server)
     return Sweep(server.parameters, outer_loop, quiet_since=outer_loop)
 
@@ -89,23 +90,23 @@ def no_gains(model):
 
 
 def of_these_rows(gains, criterion, model):
-    """Gains of earlier rounds, unless the criterion ahead has become another: so have the rows."""
+    """Gains of earlier rounds; reset if the next criterion shows that the rows have changed."""
     return gains if isnan(gains.ahead) or criterion == gains.ahead else no_gains(model)
 
 
 def next_gains(gains, criterion, step_size, model):
-    """Gains once the criterion of the next iterate is known, from which this step was taken.
+    """Update the gains with the criterion of the next iterate, and the step taken from it.
 
     This is scikit-learn's rule, for exact rounds, in which the clients' E-steps yield the criterion
-    of the iterate that they begin from: a run has settled when the criterion of two iterates in a
-    row differs by less than tol times γ. The model defines the difference: in nats per row for a
-    log-likelihood, relative for an objective. A step of γ gains a share γ of what a whole step
-    gains, so that each difference is judged by the step that led from one iterate to the other; a
-    step of 0 says nothing about what is left to gain. The model also says how many differences in a
-    row have to be small; the last one must be no larger than the first: steps with momentum may
-    gain little once, or while they gather pace, and much thereafter.
+    of the current iterate: a run has converged when the criterion of two consecutive iterates
+    differs by less than tol times γ. The model defines the difference: in nats per row for a
+    log-likelihood, relative for an objective. A step γ gains about a share γ of what a whole step
+    gains, so that each difference is divided by the step between the two iterates; a step of 0 says
+    nothing about the remaining gain. The model also sets the number of consecutive differences that
+    have to be small, and the last one must not exceed the first: steps with momentum may gain
+    little once, or while they accelerate, and much thereafter.
 
-    Where a run goes on from another, whose gains count as well, ``of_these_rows`` does.
+    If a run continues another one, ``of_these_rows`` decides whether its gains count.
     """
     gains = of_these_rows(gains, criterion, model)
     gain = inf
@@ -117,23 +118,24 @@ def next_gains(gains, criterion, step_size, model):
 def next_sweep(sweep, problem, server, step_size, n_messages, tol):
     """Sweep after one more round, from the server's state, step and number of messages.
 
-    A sweep leads from a statistic s' to s. A run has converged when each of three in a row has ::
+    A sweep leads from a statistic s' to s. A run has converged when three consecutive sweeps
+    satisfy ::
 
         2 |Q(s; T(s)) - Q(s; T(s'))| < tol,    Q(s; θ) = <s, φ(θ)> - ψ(θ).
 
-    The steps of a sweep add up to 1, and as many messages arrive as there are clients: enough for Ŝ
-    to move as far as one EM iteration moves it. It has 10 rounds or more.
+    A sweep ends when its steps add up to 1, it has as many messages as there are clients, and it
+    has at least 10 rounds: Ŝ could then move as far as in one EM iteration.
 
-    Q is the model's ``surrogate``, and ``change`` measures its difference. This counts twice, as Q
-    bends away from the criterion: along a plateau the criterion gains ``dᵀ I d``, where d is the
-    way and I the information of complete data, and Q half of it. (Where Q is the criterion, as for
-    low rank, this is a margin for rounds that have no momentum.) Noise in Ŝ adds to it, so that a
-    run whose noise is above tol goes on.
+    Q is the model's ``surrogate``, and ``change`` measures its difference. The factor 2 accounts
+    for the curvature of Q: along a plateau, the criterion gains ``dᵀ I d``, where d is the
+    displacement and I the complete-data information, but Q only half of it. (If Q is the criterion,
+    as for low rank, the factor is a margin for rounds without momentum.) Noise in Ŝ increases the
+    difference, so that a run whose noise is above tol continues.
 
-    The errors of SPIDER add up on the way and rest when Ŝ does, so that sweeps are quiet at a wrong
-    place, too. The last sweep has to be in a later outer loop than the first of them: a pass over
-    all rows, which ends these errors, has found nothing to gain. Where that alone is lacking, the
-    sweep is ``unconfirmed``, and a new outer loop should begin.
+    The errors of SPIDER accumulate but do not change while Ŝ is fixed, so that sweeps may also be
+    quiet at a wrong point. The last sweep therefore has to be in a later outer loop than the first
+    one, after a pass over all rows has removed these errors. If only this is missing, the sweep is
+    ``unconfirmed``, and a new outer loop should start.
     """
     sweep = sweep._replace(
         travelled=sweep.travelled + step_size,

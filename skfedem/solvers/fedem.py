@@ -11,14 +11,14 @@ from .._typing import FloatArray, IntArray
 from ..models._base import Estimate
 from ._base import Broadcast, Message, Problem, compress, draw_minibatch
 
-# Fields of the states that hold one number a client, or a row of them, and not a vector.
+# Fields of the states with one number (or row of numbers) per client instead of a vector.
 PER_CLIENT: tuple[str, ...] = ()
-# Whether the clients' estimates have no noise in the limit although they read minibatches.
+# Whether the noise of minibatches in the clients' estimates vanishes in the limit.
 VARIANCE_REDUCED = False
 
 
 class ClientStates(NamedTuple):
-    """What clients keep between rounds: the control variates V_i."""
+    """State of the clients between rounds: the control variates V_i."""
 
     controls: FloatArray
 
@@ -31,7 +31,7 @@ def init(problem: Problem, controls: FloatArray) -> ClientStates:
 def client_half(
     problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates
 ) -> tuple[Message, ClientStates]:
-    """Half of a round that happens at the active clients (lines 5-9 of Algorithm 1).
+    """The active clients' half of a round (lines 5-9 of Algorithm 1).
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def client_half(
     broadcast : Broadcast
         Ŝ_k and φ(T(Ŝ_k)).
     clients : ndarray of int, shape (n,)
-        Indices of a group of active clients, increasing.
+        Indices of a group of active clients, in increasing order.
     states : ClientStates
         States of these clients.
 

@@ -1,9 +1,9 @@
 """Automatic step sizes and loop lengths.
 
-The theorems of the paper say how the step may depend on the number of clients n, ω, p and b; the
-constants in front depend on the problem and are unknown. The constants here, and those for
-minibatches in the models, were found by measurement (step_size_constants.py and step_size_grid.py
-in examples/benchmarks; tables in doc/step_sizes.rst).
+The theorems of the paper say how the step may depend on the number of clients n, ω, p and b, up to
+unknown constants that depend on the problem. The constants here, and those for minibatches in the
+models, were measured (step_size_constants.py and step_size_grid.py in examples/benchmarks; tables
+in doc/step_sizes.rst).
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from math import ceil, sqrt
 from ..theory import participation_omega
 from ._base import Problem
 
-# Share of p α, with α = 1 / (1 + ω), the rate at which a control variate learns, and of Theorem 4's
-# p √n / ((1 + ω) √ω_p), whose L is unknown: control variates must follow the fields while Ŝ moves.
+# Largest step as a share of p α, the learning rate of control variates with α = 1 / (1 + ω), and of
+# p √n / ((1 + ω) √ω_p), Theorem 4's bound without the unknown L: control variates must be able to
+# follow the fields while Ŝ moves.
 _FOLLOWED = 1.0
-# Where the errors of many clients cancel, steps may be larger than control variates can follow, but
-# no larger than this: 1 failed with 100 clients.
+# Largest step if the errors of so many clients cancel that control variates need not follow: 1
+# failed with 100 clients.
 _LARGEST_AVERAGED = 0.5
-# A step of FedEM with minibatches is held until its sum is this, and decreases from then on, as
-# (rounds)^-0.7: the noise floor goes to 0 and the sum of the steps still diverges. Held for twice
-# as long, mixtures took up to twice the rounds to meet ``tol``, and imputers were as often nearer.
+# With minibatches, FedEM's step is constant until the steps add up to this, and then decreases as
+# (rounds)^-0.7, so that the noise vanishes while the sum of the steps diverges. With 10, mixtures
+# needed up to twice the rounds to reach ``tol``, and imputers ended closer to the optimum no more
+# often than not.
 _HELD = 5.0
 _DECAY = 0.7
-# A stream's step falls as the share of a round's rows in all rows, to this power: MNIST ended 0.01
-# to 0.02 nats lower with 0.6 (examples/benchmarks/streams.py).
+# In a stream, the step is a round's share of all rows so far, to this power: MNIST ended 0.01 to
+# 0.02 nats lower with 0.6 (examples/benchmarks/streams.py).
 _STREAM_DECAY = 0.5
-# Factor by which a stream may be noisier than the minibatches of a fit, as its rows are read once
-# and Ŝ is averaged: MNIST ended 0.06 nats lower with 5, at ω = 1.
+# Steps of a stream may be this many times noisier than with minibatches in a fit, because rows are
+# read once and Ŝ is averaged: MNIST ended 0.06 nats lower with 5, at ω = 1.
 _STREAM_NOISE = 10.0
-# Ŝ of a stream is averaged with weights that grow as the rows so far, to this power less 1: with 3,
-# a poor start was forgotten too slowly, with 6 there was too little to average where rounds are
-# few.
+# In a stream, Ŝ is averaged with weights that grow as the number of rows so far, to this power
+# minus 1: with 3, a poor start was forgotten too slowly; with 6, few rounds averaged too little.
 _AVERAGING = 4.0
-# Rows of a minibatch, or rounds of an inner loop: a double holds it, and its products.
+# Largest minibatch, or inner loop: larger numbers would not be exact in double precision.
 MOST_AT_ONCE = 2**52
 
 
@@ -49,7 +50,7 @@ def automatic_step_size(problem: Problem) -> Callable[[int], float]:
     Returns
     -------
     schedule : callable
-        From the round, counted from 1, to γ in (0, 1].
+        Maps the round number, counted from 1, to γ in (0, 1].
     """
     first = first_step_size(problem)
     if not problem.lasting_noise:
@@ -58,10 +59,10 @@ def automatic_step_size(problem: Problem) -> Callable[[int], float]:
 
 
 def first_step_size(problem: Problem) -> float:
-    """γ before any decrease: the smallest of what clients, noise and SPIDER allow, at most 1.
+    """γ before any decrease: the smallest of the bounds by clients, noise and SPIDER, and 1.
 
-    Clients allow what their control variates can follow, or more where there are so many of them
-    that their errors cancel.
+    The bound by clients is the step that their control variates can follow, or a larger one if
+    there are so many clients that their errors cancel.
     """
     omega, p = problem.omega, problem.participation
     omega_p = participation_omega(omega, p)
@@ -84,16 +85,17 @@ def first_step_size(problem: Problem) -> float:
 def stream_step_size(problem: Problem, n_before: float) -> float:
     """γ of a round of a stream.
 
-    This is the share of its rows in all that were read so far, to a power: a share would make all
-    rows count alike, and with the power those of the beginning, with their start, are forgotten. It
-    is less if messages are compressed or if the round has few rows for so many statistics.
+    This is the round's share of all rows read so far, to the power ``_STREAM_DECAY``. The share
+    itself would weight all rows equally; with the power, early rows are forgotten, and with them
+    the start. It is smaller if messages are compressed, or if the round has few rows for the number
+    of statistics.
 
     Parameters
     ----------
     problem : Problem
-        Of those who take part, whose rows of the batch are all read.
+        Problem of the clients that take part, which read all rows of the batch.
     n_before : float
-        Number of rows that were read before the batch.
+        Number of rows read before the batch.
 
     Returns
     -------
@@ -112,26 +114,26 @@ def stream_step_size(problem: Problem, n_before: float) -> float:
 
 
 def averaging_rate(n_rows: int, n_before: float) -> float:
-    """By how much of their distance a stream's average moves towards Ŝ in a round.
+    """Share of its distance to Ŝ by which a stream's average moves in a round.
 
     Parameters
     ----------
     n_rows : int
-        That are read in the round.
+        Number of rows read in the round.
     n_before : float
-        That were read before.
+        Number of rows read before.
     """
     return min(1.0, _AVERAGING * n_rows / (n_before + n_rows))
 
 
 def automatic_n_inner(n_clients: int, n_samples: int, omega: float, participation: float) -> int:
-    """Rounds between two passes over all rows, k_in.
+    """Number k_in of inner rounds between two passes over all rows.
 
     With m rows per client, ``(1 + omega) * sqrt(m / 2)`` makes the passes cost as much as the
     minibatches if these have ``sqrt(m / 2) / (1 + omega)`` rows, the batch size of Theorem 3
-    (Appendix E.2). The batch size in use is not considered: for b rows, k_in would be
-    ``m / (2 * b)``. This is divided by ``participation``, the share of rounds in which a client
-    takes part.
+    (Appendix E.2). The actual batch size is not considered: for b rows, k_in would be ``m / (2 *
+    b)``. The result is divided by ``participation``, the share of rounds in which a client takes
+    part.
     """
     n_inner = (1 + omega) * sqrt(n_samples / n_clients / 2) / participation
     return ceil(min(n_inner, MOST_AT_ONCE))

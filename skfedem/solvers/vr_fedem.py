@@ -1,8 +1,8 @@
 """VR-FedEM: Algorithm 2 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021).
 
-This is FedEM whose clients estimate s̄_i(T(Ŝ)) by SPIDER. With partial participation, a client that
-is away computes nothing; when it is back, it takes the difference to the iterate that it last saw.
-It passes over all its rows in its first active round of each outer loop.
+This is FedEM with SPIDER estimates of s̄_i(T(Ŝ)) at the clients. With partial participation, an
+absent client computes nothing; on its return, it computes the difference to the last iterate that
+it received. It reads all its rows in its first active round of each outer loop.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..models._base import Estimate
 from ._base import Broadcast, Message, Problem, draw_minibatch
 from .fedem import send_innovation
 
-# Fields of the states that hold one number a client, or a row of them, and not a vector.
+# Fields of the states with one number (or row of numbers) per client instead of a vector.
 PER_CLIENT = ("outer_loop",)
-# Whether the clients' estimates have no noise in the limit although they read minibatches.
+# Whether the noise of minibatches in the clients' estimates vanishes in the limit.
 VARIANCE_REDUCED = True
 
 
@@ -32,7 +32,7 @@ class ClientStates(NamedTuple):
     estimates : ndarray, client vectors
         S_i, the running estimate of s̄_i(T(Ŝ)).
     natural : ndarray, client vectors
-        φ(T(Ŝ)) of the iterate that the client last took part with.
+        φ(T(Ŝ)) at the iterate of the client's last active round.
     outer_loop : ndarray of int, shape (n_clients,)
         Outer loop t in which the client last read all its rows; -1 before the first.
     """
@@ -48,7 +48,7 @@ def init(problem: Problem, controls: FloatArray) -> ClientStates:
     n_clients = problem.federation.n_clients
     return ClientStates(
         controls=controls,
-        # Not zeros_like, which writes to memory: states that others replace take none.
+        # zeros_like would allocate memory at once, although these arrays may be replaced unused.
         estimates=np.zeros(controls.shape),
         natural=np.zeros(controls.shape),
         outer_loop=np.full(n_clients, -1),
@@ -58,7 +58,7 @@ def init(problem: Problem, controls: FloatArray) -> ClientStates:
 def client_half(
     problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates
 ) -> tuple[Message, ClientStates]:
-    """Half of a round that happens at the active clients (lines 7-11 of Algorithm 2).
+    """The active clients' half of a round (lines 7-11 of Algorithm 2).
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def client_half(
     broadcast : Broadcast
         Ŝ_{t,k} and φ(T(Ŝ_{t,k})).
     clients : ndarray of int, shape (n,)
-        Indices of a group of active clients, increasing.
+        Indices of a group of active clients, in increasing order.
     states : ClientStates
         States of these clients.
 
@@ -90,9 +90,9 @@ def spider(
 ) -> Estimate:
     """S_{t,k+1,i} (lines 3, 8 and 20 of Algorithm 2).
 
-    In a client's first active round of an outer loop, the mean over all its rows. Afterwards, the
-    mean of ``s̄_ij(T(Ŝ)) - s̄_ij(T(last iterate))`` over a minibatch is added; the minibatch is the
-    same for both iterates.
+    In a client's first active round of an outer loop, this is the mean over all its rows. In later
+    rounds, the mean of ``s̄_ij(T(Ŝ)) - s̄_ij(T(last iterate))`` over a minibatch is added, with the
+    same minibatch for both iterates.
     """
     model, federation = problem.model, problem.federation
     if problem.batch_size is None:
