@@ -1,4 +1,4 @@
-"""Rows of several clients, one client after the other: products and sums for each of them."""
+"""Products and sums by client, for rows that are stored client after client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def multiplied_by_client(matrices, columns, lengths):
-    """Each client's columns (m, n_rows) times its own matrix (n, m), or all times the only one.
+    """Products of each client's matrix (n, m), or of a single one, and its columns (m, n_rows).
 
     Columns are client after client, and so are the products, shape (n, n_rows).
     """
@@ -23,7 +23,7 @@ def multiplied_by_client(matrices, columns, lengths):
 def segment_products(left, right, lengths):
     """``left @ right.T`` of each client's run of columns, flattened: shape (n_clients, n * m)."""
     if len(lengths) == 1:
-        # Not matmul, which keeps other threads from running if the result is small.
+        # Unlike matmul, dot releases the GIL if the result is small.
         return np.dot(left, right.T).reshape(1, -1)
     sums = np.empty((len(lengths), len(left), len(right)))
     for clients, rows in _equally_long(lengths):
@@ -44,10 +44,10 @@ def segment_sums(values, lengths):
 
 
 def _equally_long(lengths):
-    """Clients with equally many rows and the positions of these rows, group by group.
+    """Yield groups of clients with equally many rows, and the positions of these rows.
 
-    Matrix products are batched over such a group. Where all clients have as many, or a group is one
-    client, positions are slices, which copy nothing.
+    Matrix products are batched over such a group. If all clients have equally many rows, or a group
+    is a single client, positions are slices, which avoid copies.
     """
     if (lengths == lengths[0]).all():
         yield slice(None), slice(None)

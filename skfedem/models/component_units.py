@@ -1,18 +1,18 @@
 """Statistics of a mixture in the units of its components, in which messages are compressed.
 
-Compression makes noise that is alike in all directions of a vector. In standard units, those of all
-rows together, this noise is large compared with the moments of a narrow or rare component. In the
-units of a component, its rows ``z`` have mean 0 and covariance I, and 1, ``z_j``, ``z_j z_l`` and
-``(z_j² - 1) / √2`` are uncorrelated with mean square 1. Divided by the root of the component's
-weight, they are so in the mean over all rows. In these units, the noise of compression is in
-proportion to that of the rows: no component and no direction loses more than another.
+The noise of compression is isotropic. In standard units, which are those of all rows together, it
+is large compared with the moments of a narrow or rare component. In the units of a component, its
+rows ``z`` have mean 0 and covariance I, and 1, ``z_j``, ``z_j z_l`` and ``(z_j² - 1) / √2`` are
+uncorrelated with mean square 1; divided by the root of the component's weight, this holds for the
+mean over all rows. In these units, the noise of compression is proportional to that of the rows: it
+affects all components and directions equally.
 
-A "tied" covariance may be what the means leave of a known moment. Then it is moved by the noise of
-all components, and moved far by the noise of those far from the centre. There the units are finer
-in directions in which noise costs more.
+A "tied" covariance may be computed as a known moment minus that of the means. It is then affected
+by the noise of all components, and most by that of components far from the centre. In this case,
+the units are finer in directions in which noise costs more.
 
-The maps are linear: what is compressed without bias stays unbiased. They follow from the broadcast
-parameters, which server and clients know.
+The maps are linear, so that unbiased compression stays unbiased. They are determined by the
+broadcast parameters, which server and clients know.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import numpy as np
 
 from .covariances import MATRICES, packed, upper
 
-# Weights below this count as this: the rare rows of such a component would make messages so large
-# that the other components would suffer.
+# Lower bound for weights: otherwise, rows of a rare component would make messages so large that the
+# other components suffer.
 RAREST = 1e-3
 
 
@@ -41,9 +41,9 @@ class MatrixUnits(NamedTuple):
     expected : ndarray
         ... and their means.
     deviation : ndarray of shape (n_components, n_functions)
-        Root of the mean square of what a row adds to a statistic.
+        Root mean square of a row's contribution to a statistic.
     is_zero : ndarray of bool, shape (n_functions,)
-        Which statistics are 0 for all rows, and stay 0.
+        Statistics that are 0 for all rows, and stay 0.
     """
 
     forward: np.ndarray
@@ -54,7 +54,7 @@ class MatrixUnits(NamedTuple):
     is_zero: np.ndarray
 
     def to_components(self, statistics):
-        """Statistics (n, q) in standard units, in the units of the components."""
+        """Convert statistics (n, q) from standard units to the units of the components."""
         table = statistics.reshape(len(statistics), *self.deviation.shape)
         table = _congruent(self.forward, table, np.empty_like(table))
         table[:, :, self.squares] -= table[:, :, :1] * self.expected
@@ -62,7 +62,7 @@ class MatrixUnits(NamedTuple):
         return table.reshape(statistics.shape)
 
     def to_standard(self, statistics):
-        """Statistics (n, q) in the units of the components, in standard units."""
+        """Convert statistics (n, q) from the units of the components to standard units."""
         table = statistics.reshape(len(statistics), *self.deviation.shape) * self.deviation
         table[:, :, self.squares] += table[:, :, :1] * self.expected
         table = _congruent(self.backward, table, table)
@@ -71,13 +71,13 @@ class MatrixUnits(NamedTuple):
 
 
 def _congruent(matrices, table, mapped):
-    """Fill in ``M U Mᵀ``, where U is the moment of (1, y), whose upper triangle the table has.
+    """Fill in ``M U Mᵀ``, where U is the moment of (1, y), given by its upper triangle.
 
     ``mapped`` may be the table (n, n_components, n_functions) itself.
     """
     size = matrices.shape[1]
     rows, columns = upper(size)
-    # One component at a time fits the cache; with clients last, products are few and large.
+    # One component fits into the cache; with clients on the last axis, products are few and large.
     for component, matrix in enumerate(matrices):
         moments = np.ascontiguousarray(table[:, component].T)[packed(size)]
         moments = (matrix @ moments.reshape(size, -1)).reshape(moments.shape)
@@ -95,8 +95,8 @@ class LinearUnits(NamedTuple):
     mapped : callable
         ``mapped(statistics, by)``: ``_of_first_moments`` for "tied", else ``_of_squares``.
     forward, backward : ndarray or Coefficients
-        ``by``, on the way there and on the way back; for "tied", matrices of shape (n_components,
-        1 + n_features, 1 + n_features).
+        The argument ``by`` for the map and its inverse; for "tied", matrices of shape
+        (n_components, 1 + n_features, 1 + n_features).
     """
 
     mapped: Callable
@@ -104,28 +104,28 @@ class LinearUnits(NamedTuple):
     backward: Any
 
     def to_components(self, statistics):
-        """Statistics (n, q) in standard units, in the units of the components."""
+        """Convert statistics (n, q) from standard units to the units of the components."""
         return self.mapped(statistics, self.forward)
 
     def to_standard(self, statistics):
-        """Statistics (n, q) in the units of the components, in standard units."""
+        """Convert statistics (n, q) from the units of the components to standard units."""
         return self.mapped(statistics, self.backward)
 
 
 def _of_first_moments(statistics, matrices):
     table = statistics.reshape(len(statistics), *matrices.shape[:2])
     mapped = np.empty_like(table)
-    # Products with a transposed second factor are slow.
+    # matmul with a transposed second factor is slow.
     transposed = np.swapaxes(matrices, 1, 2).copy()
     np.matmul(np.swapaxes(table, 0, 1), transposed, out=np.swapaxes(mapped, 0, 1))
     return mapped.reshape(statistics.shape)
 
 
 class Coefficients(NamedTuple):
-    """What mass, first and second moments along each axis are multiplied by.
+    """Coefficients of a linear map of mass, first and second moments along each axis.
 
-    ``mass_to_first`` times the mass is added to the first moments, and so on. All are of shape
-    (n_components, n_features), or (n_components, 1) where one number serves all axes.
+    ``mass_to_first`` times the mass is added to the first moments, and so on. All have shape
+    (n_components, n_features), or (n_components, 1) if they are the same for all axes.
     """
 
     mass: np.ndarray
@@ -157,7 +157,7 @@ def _of_squares(statistics, by):
 def component_units(covariance_type, weights, means, roots, inverses, is_zero, *, is_rest):
     """Units of components with these weights, means and roots of covariances, in standard units.
 
-    ``is_rest`` says that a "tied" covariance is what the means leave of a known second moment.
+    ``is_rest`` says that a "tied" covariance is a known second moment minus that of the means.
     """
     n_components, d = means.shape
     root_weight = np.sqrt(np.maximum(weights, RAREST))[:, None]
@@ -170,12 +170,12 @@ def component_units(covariance_type, weights, means, roots, inverses, is_zero, *
     if covariance_type == "full":
         return _of_matrices(root_weight, means, centers, roots, inverses, is_zero)
     if is_rest:
-        there, back = _of_a_rest(root_weight, means, centers, roots[0], inverses[0])
+        forward, backward = _of_a_rest(root_weight, means, centers, roots[0], inverses[0])
     else:
-        there = _homogeneous(-centers, inverses) / root_weight[:, :, None]
-        back = _homogeneous(means, roots) * root_weight[:, :, None]
-    # Along axes on which no row varies, what is 0 for all rows stays 0.
-    return LinearUnits(_of_first_moments, forward=there, backward=back * ~is_zero[:, None])
+        forward = _homogeneous(-centers, inverses) / root_weight[:, :, None]
+        backward = _homogeneous(means, roots) * root_weight[:, :, None]
+    # Statistics that are 0 for all rows, along axes without variance, stay 0.
+    return LinearUnits(_of_first_moments, forward=forward, backward=backward * ~is_zero[:, None])
 
 
 def _of_matrices(root_weight, means, centers, roots, inverses, is_zero):
@@ -196,7 +196,7 @@ def _of_matrices(root_weight, means, centers, roots, inverses, is_zero):
 
 
 def _of_variances(root_weight, means, roots, inverses, is_zero, n_squares):
-    """Units of "diag" and "spherical" components, whose moments are sums of so many squares."""
+    """Units of "diag" and "spherical" components; moments are sums of ``n_squares`` squares."""
     varies, d = ~is_zero, means.shape[1]
     # A sum of n squares has mean n and variance 2 n.
     expected, deviation = n_squares * varies[1 + d :], np.sqrt(2 * n_squares)
@@ -209,10 +209,10 @@ def _of_variances(root_weight, means, roots, inverses, is_zero, n_squares):
 
 
 def within_rows(covariances, regularization, weights, covariance_type):
-    """Covariances with no more variance along an axis than the rows of a component can have.
+    """Limit variances along the axes to those that the rows of a component can have.
 
-    Regularisation, which does not depend on the rows, may be many times larger. All rows together
-    have the second moment 1.
+    Covariances may be much larger due to regularisation, which does not depend on the rows. The
+    second moment of all rows is 1.
     """
     variances, added = covariances, regularization
     if covariance_type in MATRICES:
@@ -222,8 +222,8 @@ def within_rows(covariances, regularization, weights, covariance_type):
     most = np.ones(1)
     if covariance_type != "tied":
         most = (1 / np.maximum(weights, RAREST)).reshape(-1, *[1] * (variances.ndim - 1))
-    # Axes along which rows vary less than they may stay as they are; ``variances - added`` is more
-    # than they may where T is given covariances that no rows have.
+    # Variances within the limit are unchanged; ``variances - added`` exceeds it for initial
+    # covariances that no rows can have.
     shares = np.minimum(np.maximum(variances - added, most) / variances, 1.0)
     if covariance_type in MATRICES:
         roots = np.sqrt(shares)
@@ -237,19 +237,19 @@ def _homogeneous(shift, scale):
 
 
 def _of_a_rest(root_weight, means, centers, root, inverse):
-    """Maps of (1, y) to units that suit a covariance that is the rest of a moment, and back.
+    """Maps of (1, y) to units for a covariance that is the rest of a moment, and inverses.
 
-    In units of a component, noise m in its mass and v in its first moment moves the covariance
-    ``M - Σ_g π_g μ_g μ_gᵀ`` by ``√π (v tᵀ + t vᵀ + m t tᵀ)``, where t is the component's mean,
-    counted from the centre of all rows. The cost of this and of m and v themselves, in nats to
+    In units of a component, noise m in its mass and v in its first moment changes the covariance
+    ``M - Σ_g π_g μ_g μ_gᵀ`` by ``√π (v tᵀ + t vᵀ + m t tᵀ)``, where t is the component's mean
+    relative to the centre of all rows. The cost of this and of m and v themselves, in nats to
     second order, is
 
         ½ m² + ½ |v|² + ¼ π ||v tᵀ + t vᵀ + m t tᵀ||² = ½ (m, v) A (m, v)ᵀ
 
-    less ½ π m², since weights are divided by their sum; these units leave that term out.
-    With c = π |t|², A is 1 + c across t, and ``[[1 + c |t|² / 2, c |t|], [c |t|, 1 + 2 c]]`` for m
-    and v along t. If x is alike in all directions, the noise of an operator that acts on R x, which
-    grows with R x, costs least for ``RᵀR = √A``: R is the fourth root of A.
+    minus ½ π m², because weights are divided by their sum; this term is neglected here. With c = π
+    |t|², A is 1 + c across t, and ``[[1 + c |t|² / 2, c |t|], [c |t|, 1 + 2 c]]`` for m and v along
+    t. If x is isotropic, the noise of an operator applied to R x, which is proportional to R x,
+    costs least if ``RᵀR = √A``: R is the fourth root of A.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def _of_a_rest(root_weight, means, centers, root, inverse):
 
     Returns
     -------
-    there, back : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
+    forward, backward : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
         ``R [[1, 0], [-t, L⁻¹]] / √π`` and its inverse.
     """
     squared = (centers**2).sum(axis=1, keepdims=True)
@@ -276,23 +276,23 @@ def _of_a_rest(root_weight, means, centers, root, inverse):
         mass, mixed, along = (mass + det) / scale, mixed / scale, (along + det) / scale
     nonzero = np.maximum(squared, np.finfo(float).tiny)
     rows, beyond = centers @ inverse, (along - across) / nonzero
-    there = _blocks(
+    forward = _blocks(
         (mass - mixed * squared) / root_weight,
         mixed / root_weight * rows,
         (mixed - along) / root_weight * centers,
         (across / root_weight)[:, :, None] * inverse,
     )
-    there[:, 1:, 1:] += _outer(beyond / root_weight * centers, rows)
+    forward[:, 1:, 1:] += _outer(beyond / root_weight * centers, rows)
     mass, mixed, along, across = along / det, -mixed / det, mass / det, 1 / across
     beyond = (along - across) / nonzero
-    back = _blocks(
+    backward = _blocks(
         mass * root_weight,
         mixed * root_weight * centers,
         (mass + mixed) * root_weight * means,
         (across * root_weight)[:, :, None] * root,
     )
-    back[:, 1:, 1:] += _outer((mixed + beyond) * root_weight * means, centers)
-    return there, back
+    backward[:, 1:, 1:] += _outer((mixed + beyond) * root_weight * means, centers)
+    return forward, backward
 
 
 def _outer(left, right):
@@ -300,7 +300,7 @@ def _outer(left, right):
 
 
 def _blocks(corner, row, column, rest):
-    """Matrices of these blocks."""
+    """Block matrices from their four blocks."""
     n_components, d = row.shape
     matrices = np.empty((n_components, 1 + d, 1 + d))
     matrices[:, :1, 0], matrices[:, 0, 1:], matrices[:, 1:, 0] = corner, row, column
@@ -309,7 +309,7 @@ def _blocks(corner, row, column, rest):
 
 
 def _normalised(shift, scale, root_weight, expected, deviation):
-    """``z = shift + scale y`` and ``(z² - expected) / deviation``, all over ``root_weight``."""
+    """``z = shift + scale y`` and ``(z² - expected) / deviation``, divided by ``root_weight``."""
     return Coefficients(
         mass=1 / root_weight,
         mass_to_first=shift / root_weight,
@@ -321,7 +321,7 @@ def _normalised(shift, scale, root_weight, expected, deviation):
 
 
 def _denormalised(shift, scale, root_weight, expected, deviation, varies):
-    """``y = shift + scale z`` and y², from what ``_normalised`` made of z."""
+    """``y = shift + scale z`` and y², from the results of ``_normalised``."""
     d = shift.shape[1]
     first, second = varies[1 : 1 + d], varies[1 + d :]
     return Coefficients(
@@ -335,6 +335,6 @@ def _denormalised(shift, scale, root_weight, expected, deviation, varies):
 
 
 def _squared(shift, expected):
-    """``shift²``, or its sum where the second moment is a sum."""
+    """``shift²``, or its sum if the second moment is a sum."""
     squared = shift**2
     return squared if len(expected) == shift.shape[1] else squared.sum(axis=1, keepdims=True)

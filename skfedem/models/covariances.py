@@ -1,4 +1,4 @@
-"""Covariance matrices, one or several: their roots and their packed form."""
+"""Roots and packed form of one or several covariance matrices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.linalg import lapack
 
-# Covariance types whose covariances are matrices; those of others are variances along the axes.
+# Covariance types with full matrices; the others have variances along the axes.
 MATRICES = ("full", "tied")
 COLLAPSED = (
     "Expected positive definite covariances, got one that is not: a feature is constant or a sum "
@@ -18,9 +18,9 @@ COLLAPSED = (
 
 
 def roots_and_inverses(covariance_type, covariances):
-    """Lower-triangular L with L Lᵀ = Σ, and their inverses; of variances, standard deviations.
+    """Lower-triangular L with L Lᵀ = Σ, and inverses; standard deviations if Σ is diagonal.
 
-    Each has the covariances' shape.
+    Both have the shape of the covariances.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def roots_and_inverses(covariance_type, covariances):
 
 
 def cholesky(matrices):
-    """Lower-triangular Cholesky factors of matrices (..., d, d); None if one has none."""
+    """Lower-triangular Cholesky factors of matrices (..., d, d); None if one is not definite."""
     try:
         return np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
@@ -52,7 +52,7 @@ def inverses_of_triangles(triangles, *, lower):
 
 
 def without_negative_variance(matrices):
-    """Nearest positive semi-definite matrices, to symmetric ones of shape (n, d, d)."""
+    """Nearest positive semi-definite matrices to symmetric matrices (n, d, d)."""
     variances, axes = np.linalg.eigh(matrices)
     if (variances >= 0).all():
         return matrices

@@ -1,8 +1,8 @@
 """Exponential families of a single cell: ``log p(y; θ) = y θ - ψ(θ) + log ρ(y)``, in nats.
 
-θ is the natural parameter; the mean of y is ψ'(θ) and its variance ψ''(θ). Likelihoods are full: no
-constant is dropped. All functions work elementwise on arrays and take any float without a warning:
-what overflows is inf, and NaN stays NaN.
+θ is the natural parameter; the mean of y is ψ'(θ) and its variance ψ''(θ). Likelihoods include all
+constants. All functions work elementwise on arrays and accept any float without a warning: overflow
+gives inf, and NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from scipy.special import expit, gammaln, log_expit, logit
 
 MAX_LOG_MEAN = 30.0
-"""Poisson's guard. A mean of exp(30), 1e13, is more than anybody counts: beyond it, ψ is continued
-along its tangent, so that no step of a solver overflows. Solvers report when they get there."""
+"""Limit of Poisson log-means. Beyond a mean of exp(30), about 1e13, ψ is continued by its tangent,
+so that no step of a solver overflows. Solvers report when they reach it."""
 
 LARGEST_COUNT = 1e13
-"""Largest Poisson observation: the mean that explains it best is short of the guard."""
+"""Largest Poisson observation, whose most likely mean is below the limit."""
 
 # e^x - x - 1 < x² up to 1.79.
 _SMALL_CHANGE = 1.5
@@ -31,27 +31,27 @@ class Family(NamedTuple):
     ----------
     name : str
     domain : str
-        What an observation may be, for messages.
+        Valid observations, in words for error messages.
     log_partition : callable
         ψ(θ): convex, with a continuous derivative.
     mean : callable
         ψ'(θ).
     variance : callable
-        ψ''(θ). Beyond Poisson's guard, where ψ is straight, it stays at its value on the guard: the
-        curvature that a Newton step can divide by.
+        ψ''(θ). Beyond the limit of Poisson log-means, where ψ is linear, its value at the limit, so
+        that Newton steps can divide by it.
     log_base_measure : callable
         log ρ(y) of observations in the domain.
     log_normalizer : float
-        The part of log ρ(y) that is the same for all y, and in all units of y.
+        Part of log ρ(y) that does not depend on y or its unit.
     link : callable
-        The θ of a mean: the inverse of ψ'. Infinite on the boundary of the means.
+        Maps a mean to θ: the inverse of ψ'. Infinite at the boundary of the means.
     is_valid : callable
-        Whether observations lie in the domain.
+        Whether observations are in the domain.
     max_variance : float or None
-        Largest ψ''; None where it is unbounded.
+        Largest ψ''; None if it is unbounded.
     log_variance_slope : float
-        Largest ``|ψ'''| / ψ''``: how fast the curvature can change along θ. 0 for
-        a parabola.
+        Largest ``|ψ'''| / ψ''``, which bounds the relative change of curvature; 0 if ψ is
+        quadratic.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Family(NamedTuple):
 _GAUSSIAN_LOG_NORMALIZER = -0.5 * float(np.log(2 * np.pi))
 
 
-# Named functions, no lambdas: families are pickled for worker processes, by name.
+# Named functions instead of lambdas, because families are pickled for worker processes.
 
 
 @np.errstate(over="ignore")
@@ -191,13 +191,13 @@ FAMILIES = {family.name: family for family in (GAUSSIAN, BERNOULLI, POISSON)}
 
 
 def safe_share(family, change):
-    """Share of Newton's step for which a convex objective in θ is certain to decrease.
+    """Share of Newton's step that is guaranteed to decrease a convex objective of θ.
 
-    The curvature describes the objective only near by: a whole step from far down the logistic
-    curve ends far up, from where nothing leads back. Where log ψ'' has slopes of at most R and no θ
-    would change by more than s, a step that changes θ by ``log(1 + R s) / R`` does decrease the
-    objective [1]_. So does a whole step where ``e^x - x - 1 < x²`` with x = R s; near the optimum,
-    whole steps are fast.
+    The curvature only describes the objective locally: a whole step from far down the logistic
+    curve may end so far up that there is no way back. If the slopes of log ψ'' are at most R and no
+    θ would change by more than s, a step that changes θ by ``log(1 + R s) / R`` decreases the
+    objective [1]_. So does a whole step if ``e^x - x - 1 < x²`` with x = R s; near the optimum,
+    whole steps converge fast.
 
     Parameters
     ----------

@@ -15,8 +15,8 @@ diag              1, y, y_j²
 spherical         1, y, ||y||²
 ================  ==========================================  ============================
 
-Everything here is in *standard units*, see ``models.units``: ``y`` is a row, mapped such that all
-rows together have unit second moments.
+All quantities are in *standard units*, see ``models.units``: ``y`` is a row after a map that gives
+the rows of all clients unit second moments.
 """
 
 from __future__ import annotations
@@ -46,27 +46,28 @@ from .mixture_stream import field_with_moment, with_vanishing_ones_frozen
 from .units import ROUNDING, Units
 
 COVARIANCE_TYPES = get_args(CovarianceType)
-# Doubles that an E-step may touch at once: about 4 MB. Larger blocks leave the caches; in smaller
-# ones threads wait for each other's calls to begin and end.
+# Doubles in a block of an E-step, about 4 MB. Larger blocks exceed the cache; with smaller ones,
+# threads spend their time waiting for each other.
 _CACHE_SIZE = 2**19
-# Doubles that the statistics of a block's clients may take.
+# Maximum number of doubles in the statistics of a block's clients.
 _MOST_STATISTICS = 2**23
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
-# Below this weight, the rounding of Ŝ in a component's moments may exceed ROUNDING.
+# Below this weight, rounding errors of a component's moments may exceed ROUNDING.
 _RARE = 0.01
-# Least log-odds against the likeliest component: exp is ten times slower where it underflows.
+# Lower bound of log-odds against the likeliest component: exp is ten times slower if it underflows.
 _LEAST_LOG_ODDS = -500.0
-# Shares of n / ω_p and N / (q ω_p): up to these steps, averages over so many clients and rows hold
-# although control variates lag behind. Twice as much made gaps after 200 rounds 1.6 times as large,
-# in the mean of 180 random mixtures, half of which had narrow components.
+# Shares of n / ω_p and N / (q ω_p): up to these steps, errors average out over clients and rows
+# although control variates lag behind. With twice these shares, gaps after 200 rounds were 1.6
+# times as large, on average over 180 random mixtures, half of them with narrow components.
 _CLIENTS = 0.03
 _ROWS = 0.15
 # Share of n b / (q (1 + ω_p)), or of Theorem 4's n b / (q (1 + 5 ω_p)), for the first steps of
 # FedEM: the noise of minibatches and messages must not carry Ŝ out of the domain of the M-step.
 _NOISE = 0.1
-# Share of √(n b p / (k_in (1 + ω_p))): SPIDER's error adds up over an inner loop. n, b and k_in are
-# as in Proposition 25, p and ω_p are ours. 0.2 failed with batches of one row and 660 statistics.
+# Share of √(n b p / (k_in (1 + ω_p))): SPIDER's errors accumulate over an inner loop. n, b and k_in
+# are as in Proposition 25; p and ω_p are added here. 0.2 failed with batches of one row and 660
+# statistics.
 _SPIDER = 0.1
 
 
@@ -79,19 +80,19 @@ class GaussianMixtureModel(RowModel):
     n_components : int
     covariance_type : {"full", "tied", "diag", "spherical"}
     units : Units
-        The standard units, which fit the covariance type.
+        Standard units for the covariance type.
     reg_covar : float
-        Added to every variance, in the rows' units squared.
+        Constant added to every variance, in the rows' units squared.
     second_moment : ndarray of shape (n_features, n_features), default=None
         Σ_i w_i mean of y yᵀ over client i's rows, in standard units; for ``"tied"``, except in a
         stream.
     fixed_covariance : ndarray of shape (n_features, n_features), default=None
         A known shared covariance in standard units; with ``"tied"`` only.
     in_stream : bool, default=False
-        Whether rounds are those of a stream. In each of them clients of a "tied" mixture tell their
-        second moment anew, unless the covariance is known; it follows the components in Ŝ.
+        Whether rounds belong to a stream. With "tied", the second moment of the rows is then
+        appended to Ŝ, and clients send theirs in every round, unless the covariance is known.
     is_wide : bool, default=False
-        Whether products of features are summed without being written out, see ``wide_rows``.
+        Whether products of features are summed without being stored, see ``wide_rows``.
     """
 
     n_components: int
@@ -121,35 +122,35 @@ class GaussianMixtureModel(RowModel):
         return self.n_components * self.n_functions
 
     def table(self, statistics):
-        """View of a statistic with a row for each component: its mass first, then its sums."""
+        """View of a statistic with one row per component: its mass, then its sums."""
         return statistics[: self.n_statistics].reshape(self.n_components, self.n_functions)
 
     def moment(self, statistics):
-        """Second moment of all rows, for "tied": as told once, or in a stream as kept with Ŝ."""
+        """Second moment of all rows, for "tied": sent once, or in a stream appended to Ŝ."""
         if not self.in_stream:
             return self.second_moment
         return statistics[self.n_statistics :].reshape(self.n_features, self.n_features)
 
     @property
     def block_rows(self):
-        """Number of rows whose E-step fits a processor's cache."""
+        """Number of rows whose E-step fits into the cache of a processor."""
         if self.is_wide:
             n_rows = _CACHE_SIZE // (2 * (1 + self.n_features + self.n_components))
         else:
             n_rows = _CACHE_SIZE // (self.n_functions + 2 * self.n_components)
-        # Each row may be a client of its own.
+        # Every row may belong to a different client.
         return max(64, min(n_rows, _MOST_STATISTICS // self.n_statistics))
 
     @property
     def _products(self):
-        """Products of functions of rows: a module."""
+        """Module with products of the functions of rows."""
         return wide_rows if self.is_wide else client_rows
 
     def regularization(self, means):
-        """What is added to the covariances in standard units.
+        """Regularisation added to the covariances, in standard units.
 
-        This is ``reg_covar``, with the rounding of the second moments that a variance is computed
-        from where that may be larger.
+        This is ``reg_covar``, or the rounding error of the second moments from which a variance is
+        computed, if this may be larger.
         """
         if self.reg_covar == 0:
             return 0.0
@@ -157,7 +158,7 @@ class GaussianMixtureModel(RowModel):
             return self._shared_regularization
         rounding = ROUNDING * (1 + means**2)
         if self.covariance_type == "full":
-            # On top: the least eigenvalue of reg_covar may be far below its diagonal here.
+            # The sum: the smallest eigenvalue of reg_covar may be far below its diagonal here.
             return self.given_regularization + rounding[:, :, None] * np.eye(self.n_features)
         if self.covariance_type == "spherical":
             rounding = rounding.mean(axis=1)
@@ -170,14 +171,14 @@ class GaussianMixtureModel(RowModel):
 
     @cached_property
     def _regularization_exceeds_rows(self):
-        """Whether ``reg_covar`` is more than all the variance of rows along some axis."""
+        """Whether ``reg_covar`` exceeds the variance of the rows along some axis."""
         if self.covariance_type in MATRICES:
             return bool((np.diagonal(self.given_regularization) > 1).any())
         return bool((self.reg_covar / np.square(self.units.scale) > 1).any())
 
     @cached_property
     def _shared_regularization(self):
-        """What is added to a covariance that all components share."""
+        """Regularisation of a covariance that is shared by all components."""
         return self.given_regularization + ROUNDING * np.eye(self.n_features)
 
     @property
@@ -197,7 +198,7 @@ class GaussianMixtureModel(RowModel):
         Returns
         -------
         features : ndarray of shape (n_functions, n_rows)
-            Only the functions 1 and y where the model is wide.
+            Only the functions 1 and y if the model is wide.
         """
         d = self.n_features
         features = np.empty((1 + d if self.is_wide else self.n_functions, len(rows)))
@@ -228,20 +229,20 @@ class GaussianMixtureModel(RowModel):
         )
 
     def expected_statistics(self, natural, features, lengths):
-        """Statistics of ``expectation`` alone."""
+        """Only the statistics of ``expectation``."""
         posterior, _, _ = self._posterior(natural, features, lengths)
         return self._products.segment_products(posterior, features, lengths)
 
     def _posterior(self, natural, features, lengths, sample_weight=None):
         """Posterior probabilities r, and ``total * exp(highest)``, the density of each row.
 
-        r is multiplied by the rows' weights, if there are any.
+        r is multiplied by the row weights, if given.
         """
         coefficients = natural.reshape(-1, self.n_components, self.n_functions)
         log_joint = self._products.multiplied_by_client(coefficients, features, lengths)
         highest = log_joint.max(axis=0)
         log_joint -= highest
-        # With two arrays, maximum is three times as fast as with a number.
+        # maximum of two arrays is three times as fast as with a scalar.
         np.maximum(log_joint, np.full_like(highest, _LEAST_LOG_ODDS), out=log_joint)
         posterior = np.exp(log_joint, out=log_joint)
         total = posterior.sum(axis=0)
@@ -269,7 +270,7 @@ class GaussianMixtureModel(RowModel):
         if self.reg_covar == 0:
             self._check_scatter(scatter, means)
         if self.covariance_type == "full" and mass.min() < _RARE:
-            # Rounding of a moment, divided by a small mass, may be more than is added below.
+            # Rounding errors of a moment, divided by a small mass, may exceed the regularisation.
             rare = mass < _RARE
             scatter[rare] = without_negative_variance(scatter[rare])
         return self.parameters(weights, means, self._regularize(scatter, means))
@@ -283,9 +284,9 @@ class GaussianMixtureModel(RowModel):
         )
 
     def statistics_of(self, parameters):
-        """Inverse of T: the statistic that these parameters expect (the mean parameters).
+        """Inverse of T: the expected statistic under these parameters (the mean parameters).
 
-        Along axes on which rows do not vary it is 0, as it is for the rows.
+        Along axes on which rows do not vary, it is 0, as for the rows.
         """
         weights, means, covariances = parameters[:3]
         d = self.n_features
@@ -324,7 +325,7 @@ class GaussianMixtureModel(RowModel):
         return mass, moments[:, :d], self.moment(statistics) if is_tied else moments[:, d:]
 
     def scatter(self, mass, means, second):
-        """Covariances without regularisation, of scikit-learn's shape."""
+        """Covariances without regularisation, in scikit-learn's shape."""
         d = self.n_features
         if self.covariance_type == "full":
             return unpack(second, d) - means[:, :, None] * means[:, None, :]
@@ -335,7 +336,7 @@ class GaussianMixtureModel(RowModel):
         return (second[:, 0] - (means**2).sum(axis=1)) / d
 
     def _check_scatter(self, scatter, means):
-        """Raise where a variance is no more than what rounding leaves."""
+        """Raise if a variance is no larger than rounding errors."""
         if self.covariance_type in MATRICES:
             scatter = np.linalg.eigvalsh(scatter)
         if scatter.min() <= ROUNDING * (1 + (means**2).max()):
@@ -352,7 +353,7 @@ class GaussianMixtureModel(RowModel):
 
     def server_step(self, statistics, field, step_size, *, exact):
         """``statistics + step_size * field``, kept in the domain of T."""
-        if exact:  # a mixture of statistics that data have: always in the domain of T
+        if exact:  # an average of statistics of data, and thus in the domain of T
             field_sq_norm = self.field_sq_norm(statistics, field)
             step = Step(statistics + step_size * field, field_sq_norm, 0, step_size)
         else:
@@ -360,14 +361,15 @@ class GaussianMixtureModel(RowModel):
         return with_vanishing_ones_frozen(self, step, statistics) if self.in_stream else step
 
     def averaging_bound(self, federation):
-        """Clients, or rows over q: what few rows say about a client changes by leaps."""
+        """Bound by the number of clients, or of rows over q, as few rows make fields erratic."""
         of_rows = _ROWS * federation.n_samples / self.n_statistics
         return min(_CLIENTS * federation.effective_n_clients, of_rows)
 
     def minibatch_bounds(self, federation, batch_size, omega_p):
-        """From the rows read in a round; over q where their noise moves Ŝ."""
+        """Bounds by the number of rows read in a round; divided by q if their noise moves Ŝ."""
         n_rows = federation.effective_n_clients * batch_size
-        # There, the noise of the means grows with their distance from the centre of all rows.
+        # In this case, noise of the means has an effect that grows with their distance from the
+        # centre.
         factor = 5 if self.covariance_is_rest else 1
         noise = _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
         return noise, _SPIDER * np.sqrt(n_rows / (1 + omega_p))
@@ -377,11 +379,11 @@ class GaussianMixtureModel(RowModel):
         return float(statistics @ parameters.natural) - parameters.log_partition
 
     def criterion_value(self, mean_log_likelihood, parameters):
-        """Mean log-likelihood per row in the rows' own units; nats."""
+        """Mean log-likelihood per row in the rows' units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
     def stream_field(self, federation, parameters, statistics, field, step_size):
-        """H, followed by the field of the rows' second moment where covariances are "tied"."""
+        """H, followed by the field of the second moment of the rows if covariances are "tied"."""
         if self.covariance_type != "tied":
             return field, parameters, 0
         return field_with_moment(self, federation, parameters, statistics, field, step_size)
@@ -394,19 +396,19 @@ class GaussianMixtureModel(RowModel):
             covariances = within_rows(covariances, regularization, weights, self.covariance_type)
             roots, inverses = roots_and_inverses(self.covariance_type, covariances)
         is_zero = self._functions_of_ones == 0
-        # In a stream, what clients tell takes the noise of the means out of the covariance.
+        # In a stream, the clients' messages remove the noise of the means from the covariance.
         is_rest = self.covariance_is_rest and not self.in_stream
         return component_units(
             self.covariance_type, weights, means, roots, inverses, is_zero, is_rest=is_rest
         )
 
     def constants(self):
-        """Centre and scale to six digits: rounding differs from one machine to the next.
+        """Centre and scale to six digits, because rounding differs between machines.
 
-        The axes, which follow from the rows, may be known to fewer.
+        The axes, which follow from the rows, may be less accurate and are left out.
         """
         center, scale, _, _ = self.units
-        # arcsinh is a logarithm of what is large, of either sign.
+        # arcsinh behaves like a logarithm for large numbers of either sign.
         return np.concatenate([np.arcsinh(center / scale), np.log(scale)]).round(6) + 0.0
 
     def trace(self, parameters):

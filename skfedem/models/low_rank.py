@@ -1,13 +1,13 @@
-"""FedMissEM: low-rank natural parameters of a matrix of which clients observe some cells.
+"""FedMissEM: low-rank natural parameters of a matrix with cells observed by clients.
 
 Appendix F.2 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021), without large dense matrices.
-The statistic of client ``i`` minus what everybody knows is the residual ``y - ψ'(θ)`` in its
-observed cells and 0 elsewhere: that is what it sends. The server's M-step is a proximal step
+Client ``i`` sends its statistic minus the part known to the server: the residual ``y - ψ'(θ)`` in
+its observed cells and 0 elsewhere. The server's M-step is a proximal step
 
     Θ⁺ = SVT_{γηλ}(Θ + γη W),
 
-W being the sum of the residuals over the clients, λ the penalty on the nuclear norm, η the natural
-step and SVT the soft-thresholding of singular values. Main effects are solved for on the way.
+where W is the sum of the residuals over the clients, λ the nuclear-norm penalty, η the natural
+step, and SVT soft-thresholds the singular values. After each step, the main effects are solved for.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .proximal import (
     proximal_step,
 )
 
-# An adaptive natural step grows by this factor a round, until the curvature forbids it.
+# Growth factor of an adaptive natural step per round, until the curvature limits it.
 _GROWTH = 1.3
-# An objective below this share of its value at θ = 0 counts as nothing: all cells are fitted.
+# An objective below this share of its value at θ = 0 counts as 0: all cells are fitted.
 _NOTHING = 1e-6
-# Without its constants, an objective has digits left down to this share of the whole.
+# Without constants, an objective is accurate down to this share of its value with constants.
 _FEW_DIGITS = 1e-9
 # Shares of the bounds of minibatch_bounds. With 2 for both, SPIDER diverged on presences with
-# "rand_k" at ω = 1, and FedEM was at the edge: a cell that is drawn with probability π, and then
-# counts 1 / π, wants γ < 2 π.
+# "rand_k" at ω = 1, and FedEM was at its limit: a cell that is drawn with probability π, and then
+# weighted by 1 / π, requires γ < 2 π.
 _NOISE = 1.0
 _SPIDER = 1.4
 
@@ -51,21 +51,21 @@ class Parameters(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What the server goes on from; its statistics Ŝ are θ itself.
+    """State of the server; its statistics Ŝ are θ itself.
 
     Attributes
     ----------
     iterate : Iterate
     previous : Iterate
-        One round before, for the momentum.
+        Iterate of the previous round, for the momentum.
     momentum : float
-        FISTA's t; 1 is no momentum.
+        FISTA's t; 1 means no momentum.
     natural_step : float
         η.
     sums : ndarray of shape (n_observed,)
-        Sums of all observations of these cells, as the last field told them.
+        Sums of all observations of the observed cells, according to the last field.
     block : ndarray or None
-        Approximate right singular vectors; of shape (0, m) where m of them have yet to be found.
+        Approximate right singular vectors; of shape (0, m) if m of them are still to be found.
     """
 
     iterate: Iterate
@@ -77,7 +77,7 @@ class Point(NamedTuple):
 
 
 class Minibatch(NamedTuple):
-    """Drawn cells, and where they are in the clients' vectors."""
+    """Drawn cells, and their positions in the clients' vectors."""
 
     cells: Cells
     places: np.ndarray
@@ -86,25 +86,25 @@ class Minibatch(NamedTuple):
 
 
 class LowRankModel(Model):
-    """Cells of an exponential family whose natural parameters are low rank beside main effects.
+    """Cells of an exponential family, with main effects plus low-rank natural parameters.
 
     ``F(θ) = Σ -log p(y; θ) + penalty * ||low-rank part||_* + ridge(effects)``; the sum is over all
-    observations of all clients (weighted, if clients do not count by their observations).
+    observations of all clients (weighted, unless ``client_weights="n_samples"``).
 
     Parameters
     ----------
     pooled : Pooled
     positions : ndarray of int, shape (n_cells,)
-        For each cell of each client, which of the observed cells it is.
+        Index among the distinct observed cells of each cell of each client.
     scale : float
         Factor from a weighted mean over clients' cells to the sum over all observations: the number
-        of cells, where clients count by their observations.
+        of cells, if clients are weighted by their observations.
     log_base_measure : float
         Weighted sum of ``log ρ(y)`` over all observations; nats.
     adaptive : bool
         Whether η follows the curvature, with momentum in exact rounds, and singular vectors are
-        carried over from round to round. Otherwise η is ``1 / max(N ψ'')``, steps have no momentum,
-        and singular value decompositions are iterated to convergence.
+        updated from round to round. Otherwise, η is ``1 / max(N ψ'')``, steps have no momentum, and
+        singular value decompositions are computed to convergence.
     """
 
     block_rows = 2**17
@@ -129,11 +129,11 @@ class LowRankModel(Model):
         return OnOwnRows(federation.offsets, self.positions, len(self.pooled.support.counts))
 
     def reference(self, statistics):
-        """0: residuals are fields already."""
+        """0, because residuals are fields already."""
         return 0.0
 
     def all_rows(self, federation, natural, clients):
-        """Residuals ``counts * (y - ψ'(θ))`` over the number of cells, in all cells of a client."""
+        """Residuals ``counts * (y - ψ'(θ))`` in all cells of a client, divided by their number."""
         lengths = federation.lengths_of(clients)
         cells = self._cells(federation, clients)
         theta = at(natural, cells.rows, cells.columns)
@@ -153,7 +153,7 @@ class LowRankModel(Model):
         return Minibatch(cells, places.ravel(), int(lengths.sum()), batches.shape[1])
 
     def minibatch_mean(self, natural, minibatch):
-        """Residuals in the drawn cells, over the number drawn; 0 in the client's other cells."""
+        """Residuals in the drawn cells, divided by their number; 0 in other cells of the client."""
         cells, places, n_numbers, batch_size = minibatch
         if isinstance(natural, Theta):
             theta = at(natural, cells.rows, cells.columns)
@@ -174,14 +174,14 @@ class LowRankModel(Model):
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
 
     def averaging_bound(self, federation):
-        """0: a cell is seen by one client or a few, so that nothing is averaged."""
+        """0, because few clients observe the same cell, so that errors do not average out."""
         return 0.0
 
     def minibatch_bounds(self, federation, batch_size, omega_p):
-        """From the share of its cells that a client reads, as nothing is averaged over clients.
+        """Bounds by the share of cells that a client reads, as errors do not average out.
 
-        The share is that of a mean client, or of the one whose cells are noisiest, where they weigh
-        as much as those of others: the one with the most cells, if all weigh the same.
+        It is the share of a mean client, or that of the client with the noisiest cells if this is
+        smaller: the one with the most cells, if all cells have the same weight.
         """
         weights, lengths = federation.weights, federation.lengths
         longest = float(weights.max() / (weights / lengths).max())
@@ -189,7 +189,7 @@ class LowRankModel(Model):
         return _NOISE * share / (1 + 5 * omega_p), _SPIDER * np.sqrt(share / (1 + omega_p))
 
     def downlink_numbers(self, federation, clients, parameters):
-        """θ in the client's cells, or all factors and effects where these are fewer numbers."""
+        """Number of values of θ in the clients' cells, or of all factors and effects if fewer."""
         n_factors = len(parameters.natural.low_rank.singular_values)
         all_numbers = (n_factors + 1) * (1 + sum(self.pooled.support.shape))
         return int(np.minimum(federation.lengths_of(clients), all_numbers).sum())
@@ -201,15 +201,15 @@ class LowRankModel(Model):
     # ---- server
 
     def maximization(self, statistics):
-        """θ: the server's step has the M-step in it."""
+        """θ, as the server's step already includes the M-step."""
         return Parameters(Theta(statistics.iterate.effects, statistics.iterate.low_rank))
 
     def server_step(self, statistics, field, step_size, *, exact):
-        """Proximal step along W, with FISTA's momentum where nothing is random.
+        """Proximal step along W, with FISTA's momentum if rounds are exact.
 
-        Momentum begins with the second step, one earlier than FISTA's (Beck and Teboulle 2009): a
-        step starts from ``Θ + β (Θ - Θ_before)``. One that would raise the objective is taken again
-        without, and momentum starts anew.
+        With momentum, a step starts from ``Θ + β (Θ - Θ_before)``, from the second step on, one
+        earlier than in FISTA (Beck and Teboulle 2009). If it would increase the objective, it is
+        repeated without momentum, which then restarts.
         """
         here, step = statistics.iterate, None
         with np.errstate(over="ignore"):
@@ -230,7 +230,7 @@ class LowRankModel(Model):
         return Step(point, move.sq_norm, halvings, step_size * 0.5**halvings)
 
     def _leap(self, statistics, sums, step_size):
-        """Step from ``Θ + β (Θ - Θ_before)``; None if none is short enough, or it leads uphill."""
+        """Step from ``Θ + β (Θ - Θ_before)``; None if it fails or increases the objective."""
         pooled, here = self.pooled, statistics.iterate
         beta = (statistics.momentum - 1) / _next_momentum(statistics.momentum)
         origin = extrapolate(here, statistics.previous, beta)
@@ -242,14 +242,14 @@ class LowRankModel(Model):
         return step if rise <= 0 else None
 
     def _step_from(self, origin, statistics, sums, step_size, momentum=1.0):
-        """Proximal step from an iterate, and the point that it leads to; None if none works."""
+        """Proximal step from an iterate, and the resulting point; None if it fails."""
         pooled = self.pooled
         move = proximal_step(
             pooled, origin, sums, step_size, statistics.natural_step, statistics.block
         )
         if move is None:
             return None
-        # A step that moved nothing says nothing of the curvature.
+        # A step of length 0 provides no information on the curvature.
         growth = _GROWTH if move.sq_norm > 0 else 1.0
         return move, Point(
             iterate=moved(pooled, origin, move),
@@ -261,11 +261,11 @@ class LowRankModel(Model):
         )
 
     def _safe_step(self, iterate):
-        """Natural step that the curvature allows: everywhere, or near here if it has no bound."""
+        """Natural step allowed by the curvature: everywhere, or at θ if it is unbounded."""
         return 1 / largest_curvature(self.pooled, iterate.theta)
 
     def field_sq_norm(self, statistics, field):
-        """Squared norm of ``(Θ⁺ - Θ) / η`` for the step that the field W asks for."""
+        """Squared norm of ``(Θ⁺ - Θ) / η`` for the step along the field W."""
         here = statistics.iterate
         move = proximal_step(
             self.pooled,
@@ -283,7 +283,7 @@ class LowRankModel(Model):
         return self.scale * field + pull
 
     def surrogate(self, statistics, parameters):
-        """Minus the objective, at θ, for the observations as the server knows them; nats."""
+        """Negative objective at θ, with the server's estimate of the observations; nats."""
         iterate = statistics.iterate
         theta = parameters.natural
         if theta.low_rank is not iterate.low_rank:
@@ -301,12 +301,12 @@ class LowRankModel(Model):
         return penalty - float(log_likelihood)
 
     def change(self, now, before):
-        """Relative size of the change of the objective without constants, which has no unit."""
+        """Relative change of the objective without its constants."""
         size = max(abs(now) - self._constant, self._nothing, _FEW_DIGITS * abs(now))
         return abs(now - before) / max(size, np.finfo(float).tiny)
 
     def trace(self, parameters):
-        """Singular values, with zeros up to the largest rank."""
+        """Singular values, padded with zeros to the maximum rank."""
         singular_values = parameters.natural.low_rank.singular_values
         return np.pad(singular_values, (0, self.pooled.rank - len(singular_values)))
 

@@ -1,6 +1,6 @@
-"""Where a low-rank fit starts: what clients tell the server once, before the first round.
+"""Start of a low-rank fit: the one-off messages before the first round.
 
-It counts as bits, like all that is sent.
+They count as bits, like all messages.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .main_effects import Effects, Margins, Pooled, Support
 from .proximal import largest_curvature, with_effects
 from .thresholding import block_to_find
 
-# Poisson cells have no largest curvature; an adaptive step starts from this many times the
-# largest one at the start, as halving it is cheap.
+# The curvature of Poisson cells is unbounded; an adaptive step first is this many times what the
+# curvature at the start allows, because halving it is cheap.
 _FIRST_STEP = 4.0
 
 
 def cell_federation(data, client_weights):
-    """Stack the cells of the clients who have some, with the weights of the means over their cells.
+    """Stack the cells of clients that have any, with the weights of the means over cells.
 
-    Values are counted from the origin of the data. A cell that was observed several times counts
-    several times in the mean over a client's cells, so that clients count alike ("uniform") if
-    these means weigh less.
+    Values are relative to the origin of the data. In the mean over a client's cells, a cell counts
+    as often as it was observed; for "uniform" client weights, the weights of these means are
+    reduced accordingly.
     """
     lengths = np.diff(data.offsets)[data.observers]
     offsets = offsets_of(lengths)
@@ -42,10 +42,10 @@ def cell_federation(data, client_weights):
 
 
 def low_rank_model(estimator, federation, shape, log_base_measures):
-    """Model of some clients' cells, from what they tell the server before the first round.
+    """Model of the clients' cells, from their messages before the first round.
 
-    They tell it which cells they observed and how often, and the sums over rows and over columns of
-    their observations.
+    These contain which cells they observed and how often, and the row sums and column sums of their
+    observations.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def low_rank_model(estimator, federation, shape, log_base_measures):
     model : LowRankModel
     """
     cells, lengths = federation.rows, federation.lengths
-    # What a client's observation weighs in the pooled objective: 1 on average.
+    # Weight of a client's observation in the pooled objective, which is 1 on average.
     shares = federation.weights / lengths
     scale = cells.counts.sum() / float(np.repeat(shares, lengths) @ cells.counts)
     shares = scale * shares
@@ -85,7 +85,7 @@ def low_rank_model(estimator, federation, shape, log_base_measures):
 
 
 def _support(cells, counts, shape):
-    """The distinct cells, each with the sum of its counts, and which of them each cell is."""
+    """Distinct cells with the sums of their counts, and the index of each given cell in them."""
     n_rows, n_columns = shape
     rows, columns, positions = distinct_cells(cells.rows, cells.columns, n_columns)
     rows, columns = rows.astype(np.int32), columns.astype(np.int32)
@@ -105,7 +105,7 @@ def _support(cells, counts, shape):
 
 
 def start_run(model, federation, theta=None):
-    """θ from which a run begins: the given one, or the effects alone, which margins determine."""
+    """Start of a run: at a given θ, or with effects only, which the margins determine."""
     pooled = model.pooled
     support, family = pooled.support, pooled.family
     effects, low_rank = theta or _mean_alone(pooled)
@@ -130,9 +130,9 @@ def start_run(model, federation, theta=None):
 
 
 def _mean_alone(pooled):
-    """θ of the mean of all observations, without row or column effects or low-rank part."""
+    """θ with the mean of all observations as intercept, and everything else 0."""
     family, n_observations = pooled.family, pooled.support.counts.sum()
-    # Half an observation is added only where the link of all-zero counts is infinite; elsewhere it
+    # Half an observation is only added if the link is infinite for all-zero counts; otherwise, it
     # would make the start depend on the unit of the cells.
     half = 0.0 if np.isfinite(family.link(0.0)) else 0.5
     mean = (pooled.margins.rows.sum() + half) / (n_observations + 2 * half)
@@ -143,10 +143,10 @@ def _mean_alone(pooled):
 
 
 def start_again(model, federation, before, server, theta):
-    """Start from all that an earlier fit of the same cells left, or from its θ.
+    """Start from the complete state of an earlier fit of the same cells, or from its θ.
 
-    θ is without what the model no longer has. The server, which is where the earlier fit ended,
-    already knows the cells, so that nothing is sent.
+    θ lacks the parts that the model no longer has. ``server`` is the final state of the earlier
+    fit; it already knows the cells, so that nothing is sent.
     """
     if _same_steps(model, before):
         return Start(server.statistics, server.parameters)
@@ -164,7 +164,7 @@ def _same_steps(one, other):
 
 
 def _start_bits(federation, shape, effects):
-    """Bits of the first messages: cell numbers, counts in bytes of 7 bits, margins as doubles."""
+    """Bits of the first messages: indices of cells, counts in 7-bit bytes, margins as doubles."""
     n_rows, n_columns = shape
     cells = federation.rows
     bits = federation.n_samples * (n_rows * n_columns - 1).bit_length()
@@ -178,5 +178,5 @@ def _start_bits(federation, shape, effects):
 
 
 def _n_distinct(numbers):
-    """How many different numbers there are, of one or more; numpy.unique takes far longer."""
+    """Number of distinct values in a non-empty array, much faster than with numpy.unique."""
     return 1 + np.count_nonzero(np.diff(np.sort(numbers)))

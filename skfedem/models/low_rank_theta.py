@@ -8,11 +8,11 @@ import numpy as np
 
 from .main_effects import Effects
 
-# Numbers of each factor that are gathered at once. They stay in the cache, and take less than
-# 128 KiB: for more, the C library may ask for new pages each time, which takes far longer.
+# Numbers of each factor that are gathered at once. They fit into the cache and take less than 128
+# KiB; for more, the C library may request new pages each time, which is much slower.
 _GATHERED = 15_000
-# Where so large a share of a matrix's entries is wanted, all of them take less time than gathering,
-# as long as there are no more than this.
+# If this share of a matrix's entries is needed, computing all of them is faster than gathering, up
+# to this number of entries.
 _LARGE_SHARE, _MOST_ENTRIES = 0.1, 2**20
 # Cells of a dense matrix that are computed at once.
 _COMPUTED_TOGETHER = 2**18
@@ -25,7 +25,7 @@ class Cells(NamedTuple):
     ----------
     rows, columns : ndarray of int, shape (n_cells,)
     values : ndarray of shape (n_cells,)
-        Mean of the observations of a cell; of those by one client, if clients are kept apart.
+        Mean of the observations of a cell, by one client or by all.
     counts : ndarray of shape (n_cells,)
         Number of these observations.
     """
@@ -39,14 +39,14 @@ class Cells(NamedTuple):
 class LowRank(NamedTuple):
     """``left @ diag(singular_values) @ right.T``.
 
-    That of a fit, or of a proximal step, has orthonormal columns in both factors. An extrapolated
-    one, or that of rows solved for later, need not.
+    The factors of a fit, or of a proximal step, have orthonormal columns. Those of an extrapolated
+    matrix, or of rows solved for later, need not.
 
     Attributes
     ----------
     left : ndarray of shape (n_rows, rank)
     singular_values : ndarray of shape (rank,)
-        Positive and decreasing where the factors are orthonormal.
+        Positive and decreasing if the factors are orthonormal.
     right : ndarray of shape (n_columns, rank)
     """
 
@@ -114,8 +114,9 @@ def in_parts(matrix):
 def squared_distance(one, other):
     """Squared Frobenius norm of the difference of two low-rank matrices.
 
-    The difference is split into its part within the row space of ``one``, whose right factor has
-    orthonormal columns, and the rest: with nearly equal matrices, the expanded square would cancel.
+    The difference is split into its part in the row space of ``one``, whose right factor has
+    orthonormal columns, and the rest; for nearly equal matrices, expanding the square would lose
+    all digits to cancellation.
     """
     turn = other.right.T @ one.right
     within = one.left * one.singular_values - other.left @ (other.singular_values[:, None] * turn)

@@ -1,8 +1,8 @@
-"""Main effects beside a fixed low-rank part, from margins that the server was told once.
+"""Main effects for a fixed low-rank part, from the margins sent before the first round.
 
-The margins ``Σ_l Σ y_jl`` and ``Σ_j Σ y_jl`` over observed cells are sufficient for the effects:
-their likelihood equations hold no other function of the observations. The server therefore solves
-for the effects by itself, whatever the clients send in a round.
+The margins ``Σ_l Σ y_jl`` and ``Σ_j Σ y_jl`` over observed cells are sufficient statistics for the
+effects: their likelihood equations contain no other function of the observations. The server can
+therefore solve for the effects without any further messages.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from .families import Family, safe_share
 
 EFFECTS = get_args(EffectsName)
 
-# Least ridge on the effects: without it, a site where only zeros were seen would have the effect
-# -inf.
+# Smallest ridge on the effects: without it, the effect of a site with only zeros would be -inf.
 LEAST_PENALTY = 1e-7
-# Newton's method ends when a step promises less than this share of the objective and less than this
-# many nats: without the observations' constants, an objective can be 1e13 at its minimum.
+# Newton's method stops when a step promises to gain less than this share of the objective and less
+# than this many nats. (Without constants, an objective may be 1e13 at its minimum.)
 _TOLERANCE = 1e-12
 _FEW_NATS = 1e-9
 # Relative rounding of the objective's terms.
 _ROUNDING = 1e-15
-# Newton's decrements are squared from step to step: after one of so few nats, the next is
+# Newton's method converges quadratically: after a decrement of this many nats, the next one is
 # negligible.
 _LAST_DECREASE = 1e-5
 _MAX_NEWTON_STEPS = 50
 _MAX_HALVINGS = 30
 _SUFFICIENT_DECREASE = 1e-4
-# Once a full Newton step has failed, no effect may change by more than this: further away, the
-# quadratic model says nothing.
+# After a full Newton step has failed, no effect may change by more than this: beyond, the quadratic
+# model is invalid.
 _LONGEST = 4.0
-# Entries of a matrix that is not worth being sparse: SciPy's checks of a sparse one take as long as
-# products with so many numbers.
+# Up to this number of entries, matrices are dense: SciPy's checks of a sparse matrix take as long
+# as products with so many numbers.
 _MOST_ENTRIES = 2**17
-# Of up to so many cells, they take longer than all of NumPy's bincount.
+# Up to this number of cells, these checks take longer than NumPy's bincount.
 _FEW_CELLS = 2**12
-# Normal equations of up to so many columns, whose matrix is not sparse, are solved by a Cholesky
-# factor each time. Up to _MOST_DENSE, an earlier factor speeds up the conjugate gradients; it is
-# renewed when these take more than _SLOW steps.
+# With up to _MOST_DIRECT columns and a dense matrix, normal equations are solved by Cholesky
+# factorization. With up to _MOST_DENSE, an earlier Cholesky factor preconditions conjugate
+# gradients; it is recomputed if these take more than _SLOW steps.
 _MOST_DIRECT = 64
 _MOST_DENSE = 2000
 _SLOW = 8
-# Rows up and columns down alike move no θ, so that the ridge alone determines how far they go. In a
-# direction it is at least this share of the curvature, beside whose rounding it would be nothing.
+# Adding a constant to all rows and subtracting it from all columns does not change θ, so that only
+# the ridge determines it. The ridge in the Newton equations is at least this share of the
+# curvature, in whose rounding errors it would otherwise be lost.
 _LEAST_SHARE = 1e-12
 
 
@@ -62,17 +62,17 @@ class Margins(NamedTuple):
 
 
 class Support(NamedTuple):
-    """The cells that anyone observed, row by row, and how often each was observed.
+    """Cells observed by any client, in row-major order, and how often each was observed.
 
     Attributes
     ----------
     rows, columns : ndarray of int32, shape (n_cells,)
     counts : ndarray of shape (n_cells,)
-        N_jl: weight of all observations of a cell, their number when all count alike.
+        N_jl: total weight of the observations of a cell; their number if weights are equal.
     row_starts : ndarray of int32 or int64, shape (n_rows + 1,)
         Row ``j`` has the cells ``row_starts[j]:row_starts[j + 1]``.
     is_observed : Margins
-        Which rows and which columns have an observed cell.
+        Whether rows and columns have observed cells.
     shape : tuple of two int
     """
 
@@ -84,7 +84,7 @@ class Support(NamedTuple):
     shape: tuple
 
     def matrix(self, values):
-        """Matrix with these values in the observed cells: sparse if it is large, else an array."""
+        """Matrix with these values in the observed cells; sparse if it is large."""
         n_rows, n_columns = self.shape
         if n_rows * n_columns > _MOST_ENTRIES:
             return self._sparse(values)
@@ -93,12 +93,12 @@ class Support(NamedTuple):
         return array
 
     def margins(self, values):
-        """Sums of such values over each row and over each column."""
+        """Sums of values in the observed cells over each row and each column."""
         n_rows, n_columns = self.shape
         if len(values) <= _FEW_CELLS:
             by_row = np.bincount(self.rows, values, n_rows)
             return Margins(by_row, np.bincount(self.columns, values, n_columns))
-        matrix = self._sparse(values)  # then up to five times as fast
+        matrix = self._sparse(values)  # up to five times as fast here
         return Margins(matrix @ np.ones(n_columns), matrix.T @ np.ones(n_rows))
 
     def _sparse(self, values):
@@ -106,7 +106,7 @@ class Support(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """Intercept, row effects and column effects, each sum of effects being 0."""
+    """Intercept, row effects and column effects; the effects sum to 0."""
 
     intercept: float
     rows: np.ndarray
@@ -118,7 +118,7 @@ class Effects(NamedTuple):
 
 
 class _Evaluation(NamedTuple):
-    """θ in the observed cells under some effects, ``Σ N ψ(θ)`` and the objective there."""
+    """θ in the observed cells for some effects, ``Σ N ψ(θ)`` and the objective."""
 
     theta: np.ndarray
     loss: float
@@ -126,7 +126,7 @@ class _Evaluation(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """What the server was told once, and what it is to fit.
+    """Data that the server received before the first round, and parameters of the model.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ class Pooled(NamedTuple):
         Sums of the observations over rows and over columns.
     family : Family
     rank : int
-        Largest rank of the low-rank part.
+        Maximum rank of the low-rank part.
     penalty : float
         λ.
     effects : {"both", "rows", "columns", "none"}
@@ -153,12 +153,12 @@ class Pooled(NamedTuple):
 
     @property
     def ridge_penalty(self):
-        """Ridge on the effects as it is used: never 0."""
+        """Ridge on the effects that is used, which is never 0."""
         return max(self.effects_penalty, LEAST_PENALTY)
 
 
 def ridge(pooled, effects):
-    """The effects' share of the objective; nats."""
+    """Ridge penalty of the effects; nats."""
     squares = effects.rows @ effects.rows + effects.columns @ effects.columns
     return 0.5 * pooled.ridge_penalty * float(squares)
 
@@ -173,7 +173,7 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
         Low-rank part in the observed cells.
     start : Effects
     factor : ndarray or None
-        From the last call, for speed.
+        Cholesky factor from the last call, for speed.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
     theta : ndarray of shape (n_cells,)
         θ in the observed cells.
     factor : ndarray or None
-        For the next call.
+        Cholesky factor for the next call.
     """
     support, family = pooled.support, pooled.family
     cells = support.rows, support.columns
@@ -197,10 +197,10 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
     for _ in range(_MAX_NEWTON_STEPS):
         slopes, weights = _derivatives(pooled, effects, here.theta)
         direction, factor = _newton_direction(pooled, slopes, weights, factor)
-        # A safe share for each effect by itself: with a common one, a row far down the logistic
-        # curve would hold all others back, or go as far up while these gain. If the intercept is
-        # held back more than the effects that were to correct it, the safe direction may lead
-        # uphill.
+        # A safe share for each effect separately: with a common share, a row far down the logistic
+        # curve would shorten all other steps, or overshoot while these gain. If the intercept is
+        # shortened more than the effects that compensate it, the safe direction may increase the
+        # objective.
         safe = Effects(*(safe_share(family, np.abs(move)) * move for move in direction))
         if _decrease(slopes, safe) > 0:
             direction = safe
@@ -219,7 +219,7 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
 
 
 def _decrease(slopes, direction):
-    """What the slope along a direction promises; for Newton's direction, Newton's decrement."""
+    """Decrease predicted by the slope along a direction; Newton's decrement for Newton's."""
     return sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
 
 
@@ -229,21 +229,21 @@ def _line_search(evaluated, support, effects, direction, value, decrease):
     Parameters
     ----------
     evaluated : callable
-        From effects to their ``_Evaluation``.
+        Maps effects to their ``_Evaluation``.
     support : Support
     effects, direction : Effects
     value : float
         Objective of these effects.
     decrease : float
-        Newton's decrement, twice what a whole step promises.
+        Newton's decrement, twice the predicted gain of a whole step.
 
     Returns
     -------
     effects : Effects
-        After the step; None in place of all three if no share was short enough.
+        Effects after the step. None is returned instead of all three if no step was short enough.
     evaluation : _Evaluation
     length : float
-        Which share of the direction it was.
+        Share of the direction that was taken.
     """
     length = 1.0
     for halvings in range(_MAX_HALVINGS):
@@ -278,12 +278,12 @@ def _derivatives(pooled, effects, theta):
 
 
 def _newton_direction(pooled, slopes, weights, factor):
-    """Newton's direction in the intercept, then in the effects given that (Gauss-Seidel).
+    """Newton's direction for the intercept, then for the effects (Gauss-Seidel).
 
-    The effects alone could move the intercept, by centring, but a large ridge would hold them back.
+    The effects could also change the intercept, by centring, but not if the ridge is large.
     """
     matrix = pooled.support.matrix(weights)
-    transposed = matrix.T  # made once: of a sparse matrix, it is another
+    transposed = matrix.T  # computed once: for a sparse matrix, it is a copy
     n_rows, n_columns = matrix.shape
     curvature = Margins(matrix @ np.ones(n_columns), transposed @ np.ones(n_rows))
     intercept = slopes.intercept / (curvature.rows.sum() + LEAST_PENALTY)
@@ -324,7 +324,7 @@ def _solve_for_columns(matrix, transposed, by_row, by_column, right, factor):
 def _column_factor(matrix, by_row, by_column):
     """Upper Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite.
 
-    None if rounding has made it indefinite, where all curvature is as small as the ridge.
+    None if it is indefinite due to rounding, because all curvature is as small as the ridge.
     """
     scaled = matrix / np.sqrt(by_row)[:, None]
     factor, info = lapack.dpotrf(np.diag(by_column) - scaled.T @ scaled)
@@ -332,15 +332,15 @@ def _column_factor(matrix, by_row, by_column):
 
 
 def _solve(factor, right):
-    """Solution of the equations that have this Cholesky factor.
+    """Solve equations, given their Cholesky factor.
 
-    SciPy's function of LAPACK's takes several times as long where there are few.
+    SciPy's cho_solve takes several times as long for few equations.
     """
     return lapack.dpotrs(factor, right)[0]
 
 
 def _conjugate_gradients(times, right, precondition):
-    """Solution of ``times(c) = right``, and how many steps it took."""
+    """Solution of ``times(c) = right``, and the number of steps."""
     size, n_steps = len(right), 0
 
     def count(_):
@@ -359,7 +359,7 @@ def _conjugate_gradients(times, right, precondition):
 
 
 def _centred(support, effects, direction, length):
-    """Effects after a step, and the same θ with means of 0 over what was observed."""
+    """Effects after a step, centred over observed rows and columns without changing θ."""
     rows = effects.rows + length * direction.rows
     columns = effects.columns + length * direction.columns
     seen_rows, seen_columns = support.is_observed

@@ -1,4 +1,4 @@
-"""First assignments of a mixture's rows to components, and what they cost in bits."""
+"""Initial assignments of rows to components, and their cost in bits."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from .._rows import take_rows
 from .mixture_domain import in_domain
 from .units import ROUNDING
 
-# Clients that cluster their rows for init_params="kmeans"; more of like size would add little.
+# Number of clients that cluster their rows for init_params="kmeans"; more would add little.
 _LARGEST_COHORT = 128
-# Rows that k-means, or k-means++, looks at; if there are more, a random sample says as much.
+# Number of rows for k-means or k-means++; of more rows, a random sample is as informative.
 _LARGEST_SAMPLE = 2**17
-# k-means centroids of fewer different rows than this are not sent: they would be rows.
+# Centroids of fewer distinct rows than this are not sent, as they would reveal a row.
 _FEWEST_ROWS = 2
-# A value that fills this share of a client's mean cluster, and weighs so many times what the
-# lightest row does, is nobody's own.
+# A row that is repeated so often that it has this share of the weight of a client's mean cluster,
+# and this many times the weight of the lightest row, identifies nobody.
 _COMMON = 0.5
 _MANY = 5
 # scikit-learn's default.
 _KMEANS_TOL = 1e-4
-# How its warning of clusters without rows begins.
+# Start of scikit-learn's warning about empty clusters.
 _FEWER_CLUSTERS = "Number of distinct clusters"
-# Share of every component given to the others where a component starts with no rows.
+# Share of every component that is spread over all, if some component starts without rows.
 _BLEND = 0.01
 
 
 def assign(model, federation, init_params, means, seed):
-    """First assignment of rows to components.
+    """Initial assignment of rows to components.
 
     Parameters
     ----------
     model : GaussianMixtureModel
     federation : Federation
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}
-        How centres are found; each row then goes to the nearest one. Or "random", for random
-        posterior probabilities.
+        Method that finds centres, to the nearest of which rows are assigned; or "random", for
+        random posterior probabilities.
     means : ndarray of shape (n_components, n_features) or None
-        The centres themselves, in the rows' units, where they are known.
+        The centres in the rows' units, if they are given.
     seed : int
 
     Returns
     -------
     statistics : ndarray of shape (n_statistics,)
     uplink_bits, downlink_bits : int
-        What it cost.
+        Bits sent and received by all clients.
     """
     uplink, downlink = FLOAT_BITS * federation.n_clients * model.n_statistics, 0
     if means is None and init_params == "random":
@@ -84,14 +84,14 @@ def pooled_statistics(model, federation, sums):
 def sums_of_nearest(model, centers, rows, lengths, sample_weight=None):
     """Sums over each client's rows of the statistics of a hard assignment.
 
-    A row goes to the nearest of ``centers`` (n_components, n_features), as k-means has it.
+    Each row is assigned to the nearest of ``centers`` (n_components, n_features).
     """
-    # Counted from the centres' median: beside an outlier, what rows and centres have in common
-    # would take the digits of their differences.
+    # Relative to the median of the centres: otherwise, a large common offset would cost digits of
+    # the differences.
     middle = np.median(centers, axis=0)
     apart, offsets = rows - middle, centers - middle
     likeness = apart @ offsets.T - 0.5 * np.square(offsets).sum(axis=1)
-    # Of centres that are equally near up to rounding, the first.
+    # The first of the centres that are equally near up to rounding.
     rounding = ROUNDING * (np.abs(apart) @ np.abs(offsets).T + np.square(offsets).sum(axis=1))
     closest = (likeness + rounding >= (likeness - rounding).max(axis=1, keepdims=True)).argmax(1)
     posterior = np.equal(closest, np.arange(model.n_components)[:, None]).astype(float)
@@ -99,7 +99,7 @@ def sums_of_nearest(model, centers, rows, lengths, sample_weight=None):
 
 
 def _without_empty(model, statistics):
-    """Blend the components a little where one has no rows, as posterior probabilities would."""
+    """Blend the components slightly if one has no rows, as posterior probabilities would."""
     if in_domain(model, statistics):
         return statistics
     table = model.table(statistics)
@@ -111,15 +111,15 @@ def _random_statistics(model, federation, seed):
     statistics = np.zeros(model.n_statistics)
     row_weights = federation.row_weights
     size, every = model.n_components, np.arange(federation.n_clients)
-    source, here = _random.generator(seed, _random.INITIALISATION), 0
+    source, current = _random.generator(seed, _random.INITIALISATION), 0
     for group, rows, lengths, weights in read(federation, every, model.block_rows):
         posterior, first = np.empty((size, len(rows))), 0
         for client, length in enumerate(lengths.tolist(), group.start):
-            # The rows of a large client come in several blocks: the next one goes on.
-            position = max(here, client << 32)
-            source.bit_generator.advance(position - here)
+            # Rows of a large client come in several blocks, which continue its stream.
+            position = max(current, client << 32)
+            source.bit_generator.advance(position - current)
             posterior[:, first : first + length] = source.random((size, length))
-            here, first = position + size * length, first + length
+            current, first = position + size * length, first + length
         posterior /= posterior.sum(axis=0)
         statistics += row_weights[group] @ model.assigned(
             posterior, model.features(rows), lengths, weights
@@ -128,10 +128,10 @@ def _random_statistics(model, federation, seed):
 
 
 def _kmeans_centers(model, federation, seed):
-    """One-shot federated k-means: clients send centroids and counts, the server clusters those.
+    """One-shot federated k-means: clients send centroids and counts, which the server clusters.
 
-    The only row of a client is its mean, which the server has been told. Returns the centres, and
-    how many numbers the clients have sent and got.
+    A client with a single row sends nothing, since the server already knows its mean. Returns the
+    centres, and the numbers of values that clients have sent and received.
     """
     rng = np.random.RandomState(seed)
     parts, n_sent = [], 0
@@ -148,12 +148,12 @@ def _kmeans_centers(model, federation, seed):
 
 
 def _centroids_of(model, federation, client, rng, seed):
-    """Centroids that the server knows of a client, their shares of its rows, how many are sent."""
+    """Centroids of a client, their shares of its rows, and the number that is sent."""
     weighted = federation.sample_weight
     sample = _sample(rng, *federation.offsets[client : client + 2])
     weights = np.ones(len(sample)) if weighted is None else weighted.values[sample]
     rows, weights = _distinct(take_rows(federation.rows, sample), weights)
-    if len(rows) == 1:  # its mean, unless others were not drawn
+    if len(rows) == 1:  # the client's mean, if no rows were left out of the sample
         n_known = int(len(sample) == federation.lengths_of(client))
         return rows[:n_known], np.ones(n_known), 0
     n_clusters = min(model.n_components, len(rows) // _FEWEST_ROWS)
@@ -162,18 +162,18 @@ def _centroids_of(model, federation, client, rng, seed):
 
 
 def _cohort(rng, weights):
-    """Clients that cluster their rows, drawn by their weights, and the weight each stands for."""
+    """Clients that cluster their rows, drawn by weight, and the weight that each represents."""
     if len(weights) <= _LARGEST_COHORT:
         return np.arange(len(weights)), weights
-    size = min(_LARGEST_COHORT, np.count_nonzero(weights))  # some may have underflowed
+    size = min(_LARGEST_COHORT, np.count_nonzero(weights))  # weights may underflow to 0
     cohort = np.sort(rng.choice(len(weights), size, replace=False, p=weights))
     return cohort, _represented(weights[cohort])
 
 
 def _represented(own):
-    """Weights that clients stand for who were drawn by their weights, which add up to 1.
+    """Weights, with sum 1, represented by clients that were drawn in proportion to weight.
 
-    One with more than an equal share of what is left stands for itself; the others share the rest.
+    A client with more than an equal share represents its own weight; the others share the rest.
     """
     left, n_left = 1.0, len(own)
     for weight in np.sort(own)[:0:-1]:
@@ -186,8 +186,8 @@ def _represented(own):
 def _distinct(rows, weights):
     """Distinct rows, as float64, in the order of their values, and the weight of each.
 
-    What is drawn of them does not depend on the order of the rows, nor on whether a row has a
-    weight or is repeated.
+    Draws from them then depend neither on the order of the rows, nor on whether a row is weighted
+    or repeated.
     """
     rows = np.add(rows, 0.0, dtype=np.float64, order="C")  # turns -0.0 into 0.0
     order = np.argsort(rows[:, 0], kind="stable")
@@ -199,12 +199,12 @@ def _distinct(rows, weights):
 
 
 def _centroids_to_send(rows, n_clusters, seed, sample_weight):
-    """Centroids of a client's clusters of two or more rows, and the share of its rows in each.
+    """Centroids of a client's clusters with at least two rows, and their shares of the rows.
 
-    No two rows are equal, and a cluster of one is held back, unless its weight is that of many: the
-    nearest row of a larger cluster then joins it. The mean of the client's rows is known to the
-    server, so that the sum of what is held back follows from what is sent. If only a single row
-    would be held back, the smallest of the other clusters is held back with it.
+    Rows are distinct, and clusters of one row are withheld; if that row has the weight of many, it
+    is instead joined by the nearest row of a larger cluster. As the server knows the mean of the
+    client's rows, it can compute the sum of the withheld ones. If this would be a single row, the
+    smallest of the other clusters is withheld as well.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def _centroids_to_send(rows, n_clusters, seed, sample_weight):
 
 
 def _means_of_clusters(rows, labels, centroids, weights):
-    """Means of the clusters' members; a centroid without any, by rounding, stays as it was."""
+    """Means of the clusters; the centroid of an empty cluster is unchanged."""
     size = len(centroids)
     sums = [np.bincount(labels, weights * column, minlength=size) for column in rows.T]
     mass = np.bincount(labels, weights, minlength=size)[:, None]
@@ -247,7 +247,7 @@ def _means_of_clusters(rows, labels, centroids, weights):
 
 
 def _sample(rng, start, stop):
-    """Increasing numbers of the rows from ``start`` to ``stop``, or of a sample if too many."""
+    """Indices of the rows from ``start`` to ``stop``, or of a sample if there are too many."""
     if stop - start <= _LARGEST_SAMPLE:
         return np.arange(start, stop)
     return np.unique(rng.randint(start, stop, size=_LARGEST_SAMPLE))
@@ -256,10 +256,10 @@ def _sample(rng, start, stop):
 def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight, tol=_KMEANS_TOL):
     kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed, tol=tol)
     with warnings.catch_warnings():
-        # Rows that are alike up to rounding have fewer clusters, which is all there is. No other
-        # message: filters are those of all threads, whose fits may warn meanwhile.
+        # Rows that are equal up to rounding have fewer clusters, which is fine. Only this message
+        # is ignored, because warning filters are shared by all threads.
         warnings.filterwarnings("ignore", _FEWER_CLUSTERS, ConvergenceWarning)
-        # Constant features become 0: in scikit-learn's mean of them there is rounding.
+        # Constant features become exactly 0; scikit-learn's own centring has rounding errors.
         middle = np.median(rows, axis=0)
         kmeans.fit(rows - middle, sample_weight=sample_weight)
     kmeans.cluster_centers_ += middle
@@ -267,7 +267,7 @@ def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight, tol=_KMEANS_TOL):
 
 
 def _weighted_tol(rows, weights):
-    """Share of the rows' unweighted variance that is a given one of their weighted variance."""
+    """Tolerance for KMeans, which scales it by the unweighted instead of the weighted variance."""
     plain = rows.var(axis=0).mean()
     if plain == 0 or (weights == weights[0]).all():
         return _KMEANS_TOL
@@ -276,16 +276,17 @@ def _weighted_tol(rows, weights):
 
 
 def _filled_up(model, centers, rng):
-    """Centres and, for those that are missing, normal numbers with the rows' mean and variances."""
+    """Centres, and normal draws with the rows' mean and variances in place of missing ones."""
     drawn = rng.normal(size=(model.n_components - len(centers), model.n_features))
     return np.concatenate([centers, drawn * model.units.spread + model.units.center])
 
 
 def _plusplus_centers(model, federation, seed):
-    """k-means++ over the clients' rows: reveals the rows that it tries to the server.
+    """k-means++ over the clients' rows, which reveals the candidate rows to the server.
 
-    For each centre after the first, it tries a few rows, and takes the one that leaves the smallest
-    sum of squared distances. Each client is told these rows and sends its part of the sums.
+    For each centre after the first, a few candidate rows are tried, and the one with the smallest
+    sum of squared distances is chosen. Each client receives the candidates and sends its part of
+    the sums.
     """
     rng = np.random.RandomState(seed)
     sample = _sample(rng, 0, federation.n_samples)
@@ -297,7 +298,7 @@ def _plusplus_centers(model, federation, seed):
     n_found = min(model.n_components, len(rows))
     n_trials = 2 + int(np.log(n_found))  # scikit-learn's default
     _, chosen = kmeans_plusplus(
-        rows - np.median(rows, axis=0),  # no sum, which would round by the order of the rows
+        rows - np.median(rows, axis=0),  # unlike a mean, independent of the order of the rows
         n_found,
         sample_weight=row_weights,
         random_state=rng,
@@ -309,13 +310,13 @@ def _plusplus_centers(model, federation, seed):
 
 
 def _rows_as_centers(model, federation, seed):
-    """Rows drawn at random: reveals ``n_components`` rows to the server."""
+    """Randomly drawn rows, which are revealed to the server."""
     rng = np.random.RandomState(seed)
     n, size = federation.n_samples, model.n_components
     if federation.sample_weight is None:
         drawn = sample_without_replacement(n, size, random_state=rng)
     else:
-        # As repeated rows would be drawn, except that none is drawn twice.
+        # As with repeated rows, except that no row is drawn twice.
         weights = federation.sample_weight.values
         shares = np.maximum(weights / weights.sum(), np.finfo(float).tiny)  # some may underflow
         drawn = rng.choice(n, size, replace=False, p=shares)

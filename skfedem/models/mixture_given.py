@@ -1,4 +1,4 @@
-"""What the user gives of a mixture's start: checked, and in the rows' units."""
+"""Validation of the user's initial values for a mixture, in the rows' units."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from .._parameters import check_shape, check_shares
 from .covariances import MATRICES, roots_and_inverses
 from .mixture_parameters import covariances_to_standard, squared_scale
 
-# Advice in messages when a fit or a stream cannot go on.
+# Advice in error messages if a fit or a stream cannot continue.
 _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
 
-# How far away, wide or narrow a start may be, in standard deviations of the rows. Densities and the
-# units of messages have fourth powers of a distance over a width: larger ones would overflow.
+# Largest distance or width of a start in standard deviations of the rows, and inverse of the
+# smallest width. Densities and message units contain fourth powers of distance / width, which would
+# overflow.
 _FARTHEST = 1e37
-# Of reg_covar over a variance of the rows. Anything wide is far from nothing, and has no powers.
+# Largest ratio of reg_covar to a variance of the rows; here, no powers can overflow.
 _LARGEST_SHARE = 1e300
 
 
 class Given(NamedTuple):
-    """What the user gave of a start, validated, in the rows' units; None where not given."""
+    """Validated initial values of the user, in the rows' units; None for those not given."""
 
     weights: np.ndarray | None = None
     means: np.ndarray | None = None
@@ -34,7 +35,7 @@ class Given(NamedTuple):
 def check_start(estimator, n_features, *, warm):
     """Validate ``weights_init``, ``means_init``, ``precisions_init`` and ``fixed_covariance``.
 
-    With ``warm``, the estimator's fitted parameters are what is given.
+    With ``warm``, the fitted parameters take the place of the initial values.
     """
     if warm:
         _check_kind_of_fit(estimator, n_features)
@@ -68,7 +69,7 @@ def _known_covariance(estimator, d):
 
 
 def _check_kind_of_fit(estimator, n_features):
-    """Raise for another covariance type, or numbers of components or features, than were fitted."""
+    """Raise if covariance type or number of components or features differ from the last fit."""
     n_components, n_features_before = estimator.means_.shape
     for name, before, now in (
         ("covariance_type", estimator._fitted_type, estimator.covariance_type),
@@ -83,7 +84,7 @@ def _check_kind_of_fit(estimator, n_features):
 
 
 def _inverses_of_precisions(estimator, d):
-    """Covariances that the validated ``precisions_init`` give, or None."""
+    """Covariances from the validated ``precisions_init``, or None."""
     if estimator.precisions_init is None:
         return None
     size = estimator.n_components
@@ -92,7 +93,7 @@ def _inverses_of_precisions(estimator, d):
     precisions = check_shape("precisions_init", estimator.precisions_init, shape)
     if estimator.covariance_type in MATRICES:
         _check_positive_definite("precisions_init", precisions)
-        with np.errstate(over="ignore", invalid="ignore"):  # ``check_spread`` says it
+        with np.errstate(over="ignore", invalid="ignore"):  # ``check_spread`` reports it
             _, whitening = roots_and_inverses(estimator.covariance_type, precisions)
             return np.swapaxes(whitening, -1, -2) @ whitening
     if (precisions <= 0).any():
@@ -105,7 +106,7 @@ def _inverses_of_precisions(estimator, d):
 
 
 def check_distance(model, means):
-    """Raise for ``means_init`` so far away that doubles cannot tell the rows apart."""
+    """Raise if ``means_init`` are so far away that computations would overflow."""
     if means is None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -119,9 +120,10 @@ def check_distance(model, means):
 
 
 def check_distance_of_rows(model, given, federation, ids):
-    """Raise for rows, of clients with these labels, that lie too far from those that gave units.
+    """Raise if rows are too far from those that the units were computed from.
 
-    A feature that has been constant so far has no unit yet, unless the covariance is known.
+    ``ids`` are the labels of the clients. A feature that has been constant so far has no unit yet,
+    unless the covariance is known.
     """
     center, scale = model.units.center, model.units.scale
     has_unit = (model.units.spread > 0) | (given.fixed_covariance is not None)
@@ -140,7 +142,7 @@ def check_distance_of_rows(model, given, federation, ids):
 
 
 def check_spread(model, name, covariances):
-    """Raise for covariances, in the rows' units, out of the range of doubles in standard units."""
+    """Raise if covariances, given in the rows' units, are too large or small in standard units."""
     if covariances is None:
         return
     has_matrices = model.covariance_type in MATRICES
@@ -159,7 +161,7 @@ def check_spread(model, name, covariances):
 
 
 def check_regularization(model):
-    """Raise for a ``reg_covar`` out of the range of doubles in standard units."""
+    """Raise if ``reg_covar`` is too large in standard units."""
     with np.errstate(over="ignore", invalid="ignore"):
         if model.covariance_type in MATRICES:
             variances = np.diagonal(model.given_regularization)
@@ -180,7 +182,7 @@ def _check_positive_definite(name, matrices):
         raise ValueError(
             f"{expected}, got {variances.min():.3g} on a diagonal. Give positive numbers there."
         )
-    # With a unit diagonal, so that entries are judged on the scale of their own features.
+    # Scaled to a unit diagonal, so that tolerances do not depend on the units of features.
     scale = np.sqrt(np.where(variances > 0, variances, 1.0))
     scaled = matrices / scale[..., :, None] / scale[..., None, :]
     if not np.allclose(scaled, np.swapaxes(scaled, -1, -2)):

@@ -24,7 +24,7 @@ def natural_parameter(model, weights, means, inverses):
 
 
 def _of_matrices(model, means, whitening):
-    """What the log-densities of the components are made of.
+    """Coefficients of the components' log-densities.
 
     Returns
     -------
@@ -51,16 +51,16 @@ def _of_matrices(model, means, whitening):
         precisions = precisions * (0.5 * np.eye(d) - 1.0)
         squares = precisions[:, *upper(d)]
         return linear, squares, quadratic, log_height, 0.0
-    # The height is in ψ: in φ, it would be multiplied by the sum of the masses, which noise moves.
+    # The height is in ψ: in φ, it would be multiplied by the sum of the masses, which is noisy.
     log_partition = -float(log_height)
-    if model.second_moment is not None:  # a stream knows that of each batch
+    if model.second_moment is not None:  # in a stream it changes
         log_partition += 0.5 * float((precisions * model.second_moment).sum())
     no_squares = np.empty((model.n_components, 0))
     return linear, no_squares, quadratic, 0.0, log_partition
 
 
 def _of_variances(model, means, inverses):
-    """Parts of the log-densities for "diag" and "spherical", as of ``_of_matrices``."""
+    """Coefficients as in ``_of_matrices``, for "diag" and "spherical"."""
     precisions = inverses**2
     if model.covariance_type == "spherical":
         precisions = precisions[:, None]

@@ -1,4 +1,4 @@
-"""Parameters of a mixture in standard units and in the rows' own."""
+"""Parameters of a mixture in standard units and in the rows' units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from .covariances import MATRICES, inverses_of_triangles
 from .units import ROUNDING
 
-# Variances below this many roundings of a second moment have lost their digits.
+# Variances below this many rounding errors of a second moment are inaccurate.
 _FAITHFUL = 10
 
 
@@ -25,7 +25,7 @@ class Parameters(NamedTuple):
     natural : ndarray of shape (n_statistics,)
         φ(θ), one coefficient for each coordinate of the statistic.
     log_partition : float
-        ψ(θ), nats; 0 where φ holds all of it.
+        ψ(θ) in nats; 0 if it is part of φ.
     roots, inverses : ndarray
         Lower-triangular L with L Lᵀ = Σ, and L⁻¹, for each covariance matrix; standard deviations
         and their inverses for "diag" and "spherical". Of the covariances' shape.
@@ -41,47 +41,47 @@ class Parameters(NamedTuple):
 
 
 def in_row_units(model, parameters):
-    """Weights, means, covariances and square roots of precisions in the rows' own units.
+    """Weights, means, covariances and square roots of precisions in the rows' units.
 
-    All are arrays of their own. The roots are those of ``_precisions_cholesky``.
+    All are new arrays. The roots are those of ``_precisions_cholesky``.
     """
     weights, means = parameters.weights.copy(), model.units.means_to_rows(parameters.means)
     precisions_cholesky = _precisions_cholesky(model, parameters)
     if model.covariance_type not in MATRICES:
         covariances = parameters.covariances * squared_scale(model)
         return weights, means, covariances, precisions_cholesky
-    # By the roots of the precisions, a covariance is their inverse and symmetric however unlike the
-    # features' units are.
+    # Computed from the roots of the precisions, covariances are their exact inverses, and symmetric
+    # even if the features have very different units.
     roots = inverses_of_triangles(precisions_cholesky, lower=False)
     return weights, means, np.swapaxes(roots, -1, -2) @ roots, precisions_cholesky
 
 
 def _precisions_cholesky(model, parameters):
-    """Square roots of the precisions in the rows' own units, of scikit-learn's shape.
+    """Square roots of the precisions in the rows' units, in scikit-learn's shape.
 
-    Upper-triangular P with P Pᵀ = Σ⁻¹ for "full" and "tied", else inverse standard deviations.
-    They are computed in standard units, where no feature is large or small: in the rows' own units,
-    a covariance may be singular up to rounding.
+    Upper-triangular P with P Pᵀ = Σ⁻¹ for "full" and "tied", else inverse standard deviations. They
+    are computed in standard units, because in the rows' units a covariance may be singular up to
+    rounding.
     """
     if model.covariance_type not in MATRICES:
         return 1 / np.sqrt(parameters.covariances * squared_scale(model))
     roots = model.units.unmixing @ np.swapaxes(parameters.inverses, -1, -2)
-    # roots = P Q with Q orthogonal: the QR decomposition of the transpose, read backwards.
+    # roots = P Q with Q orthogonal, from the QR decomposition of the reversed transpose.
     triangles = np.linalg.qr(np.swapaxes(roots[..., ::-1, :], -1, -2), mode="r")
     upper = np.swapaxes(triangles, -1, -2)[..., ::-1, ::-1]
     signs = np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
-    # A pickle keeps no other layout, and BLAS rounds by it.
+    # Pickling does not preserve other layouts, on which the rounding of BLAS depends.
     return np.ascontiguousarray(upper * signs)
 
 
 def lost_in_rounding(model, parameters):
-    """Indices of components with a variance that is little more than what rounding leaves.
+    """Indices of components with a variance of about the size of rounding errors.
 
-    In units of this variance, rows are so far apart that their second moments do not determine it;
-    and ``reg_covar`` is less than the rounding.
+    Rows are so far apart that their second moments do not determine the variance, and ``reg_covar``
+    is smaller than the rounding errors.
     """
     if model.reg_covar == 0 or model.fixed_covariance is not None:
-        return np.empty(0, dtype=np.intp)  # no M-step, or one that refuses such variances
+        return np.empty(0, dtype=np.intp)  # not estimated, or refused by the M-step
     _, means, covariances = parameters[:3]
     varies = model.units.varies
     rounding = ROUNDING * (1 + means[:, varies] ** 2)
@@ -89,7 +89,7 @@ def lost_in_rounding(model, parameters):
         given = (model.reg_covar / squared_scale(model))[varies]
         cases = [(covariances[:, varies], rounding, given)]
     elif model.covariance_type == "spherical":
-        # The mean over all features, as there may be none that varies.
+        # The sum over n_features, because no feature may vary.
         rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
         cases = [(covariances[:, None], rounding, model.reg_covar / squared_scale(model))]
     else:
@@ -97,8 +97,8 @@ def lost_in_rounding(model, parameters):
         matrix = model.given_regularization[varies, :][:, varies]
         given = (axes * (matrix @ axes)).sum(axis=-2)
         along_axes = variances, rounding.max(axis=1, keepdims=True, initial=0), given
-        # Where axes mix unlike units, reg_covar may be much in them and yet little beside the
-        # rounding of the features in large units.
+        # If axes mix features in different units, reg_covar may be large along axes but smaller
+        # than the rounding errors of features in large units.
         mixing = model.units.mixing
         variances = np.square(mixing.T @ parameters.roots).sum(axis=-1)
         of_features = variances, rounding @ np.square(mixing[varies]), model.reg_covar
@@ -111,7 +111,7 @@ def lost_in_rounding(model, parameters):
 
 
 def in_standard_units(model, weights, means, covariances):
-    """Weights, means and covariances in standard units, in arrays of their own.
+    """Weights, means and covariances in standard units, as new arrays.
 
     None stays None.
     """
@@ -125,13 +125,13 @@ def in_standard_units(model, weights, means, covariances):
 
 
 def covariances_to_standard(model, covariances):
-    """Covariances in standard units, from those in the rows' own."""
+    """Covariances in standard units, from those in the rows' units."""
     if model.covariance_type in MATRICES:
         return model.units.matrices_to_standard(covariances)
     return covariances / squared_scale(model)
 
 
 def squared_scale(model):
-    """Variances in the rows' own units over those in standard units: of each feature, or of all."""
+    """Ratio of variances in the rows' units to standard units: of each feature, or of all."""
     squares = model.units.scale**2
     return squares if model.covariance_type == "diag" else squares[0]

@@ -1,8 +1,8 @@
-"""Where a federated mixture starts: the one-off messages before the first round.
+"""Start of a federated mixture: the one-off messages before the first round.
 
-These are means and second moments of the clients (for the standard units of the model), and
-statistics of a first assignment of rows to components, which ``mixture_assignment.py`` finds, or of
-what the user gave, which ``mixture_given.py`` checks. They count as bits, like all that is sent.
+These are means and second moments of the clients, for the standard units of the model, and
+statistics of an initial assignment of rows to components (see ``mixture_assignment.py``) or of
+user-given initial values (see ``mixture_given.py``). They count as bits, like all messages.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from .units import (
 )
 from .wide_rows import are_worth_it
 
-# In standard units, rows have moments of about 1. If a start had larger statistics than this, as
-# wide or as far as a hundred standard deviations of all rows, rounding would leave fewer than
-# twelve digits of the rows' difference from it.
+# Largest statistics of a start. In standard units, moments of rows are about 1; a start with larger
+# statistics, more than a hundred standard deviations wide or away, would cost the differences
+# between rows more than four digits.
 _FAR = 1e4
 
 
 def bits_of_units(model, n_clients):
-    """Bits to tell ``n_clients`` clients the model's units: the moments that these follow from."""
+    """Bits to send ``n_clients`` clients the moments that determine the model's units."""
     d = model.n_features
     return FLOAT_BITS * n_clients * (d + n_moments(d, model.covariance_type in MATRICES))
 
 
 def standardise(estimator, federation, given):
-    """Model in standard units, and the bits that clients send and get back for it.
+    """Model in standard units, and the bits that clients send and receive for it.
 
-    Each client sends two messages: the mean of its rows and, once it knows the mean of all, their
-    second moment about that. So the second moment keeps its digits wherever the rows lie.
+    Each client sends two messages: the mean of its rows and, after it has received the mean of all
+    rows, its second moment about that. The second moment then keeps its digits wherever the rows
+    lie.
     """
     covariance_type, size = estimator.covariance_type, estimator.n_components
     center = mean_of_rows(federation)
@@ -66,10 +67,10 @@ def standardise(estimator, federation, given):
 
 
 def standardised_again(estimator, model, federation, given):
-    """Model of an earlier fit, in its units, for the current parameters and rows, and bits for it.
+    """Model of an earlier fit with the current parameters and rows, and the bits for it.
 
-    All that has to be sent anew is the second moment that "tied" covariances, or the domain of a
-    known one, are computed from, and what ``with_axes_of`` asks for.
+    The units are unchanged. Only two things have to be sent again: the second moment from which a
+    "tied" covariance, or the domain of a known one, is computed; and moments for ``with_axes_of``.
     """
     model, bits = with_axes_of(model, federation)
     second = None
@@ -82,15 +83,15 @@ def standardised_again(estimator, model, federation, given):
 
 
 def with_axes_of(model, federation):
-    """Model in whose units the axes along which these rows are the first to vary count as well.
+    """Model whose units include the axes along which only these rows vary.
 
-    So far, statistics are 0 along such an axis, like those of rows that lie in the centre.
+    Along such an axis, all previous statistics are 0, as if rows were at the centre.
 
     Returns
     -------
     model : GaussianMixtureModel
     bits : int
-        Of the second moments along axes that did not count, which clients send and get back.
+        Bits of the second moments along the new axes, which clients send and receive.
     """
     units = model.units
     if units.varies.all():
@@ -114,26 +115,27 @@ def with_parameters(model, reg_covar, fixed_covariance):
 
 
 def start_again(model, federation, before, server, given):
-    """Start from the statistics of an earlier fit if they fit the rows, else from its parameters.
+    """Start from the statistics of an earlier fit if possible, otherwise from its parameters.
 
-    Both models are in the same units. The server is where the earlier fit ended; ``given`` are its
-    parameters in the rows' units.
+    Both models have the same units. ``server`` is the final state of the earlier fit, and ``given``
+    its parameters in the rows' units.
     """
-    # Else Ŝ does not go with the second moment of these rows.
+    # Otherwise, Ŝ is inconsistent with the second moment of these rows.
     if _same(model.second_moment, before.second_moment):
         statistics = server.statistics
         if model.units is before.units and has_same_domain(model, before):
             return Start(statistics, server.parameters, has_field=server.has_field)
         if model.units is not before.units:
             statistics = with_variance_along_new_axes(model, statistics, before.units, 1.0)
-        # Else it was in that of the earlier T, with a known covariance or more regularisation.
+        # Ŝ may only be in the domain of the earlier T, with a known covariance or more
+        # regularisation.
         if in_domain(model, statistics):
             return Start(statistics, model.maximization(statistics))
     return _start_at(model, federation, _given_in_standard_units(model, given))
 
 
 def has_same_domain(model, before):
-    """Whether T of both has the same parameters."""
+    """Whether T has the same domain for both models."""
     return model.reg_covar == before.reg_covar and _same(
         model.fixed_covariance, before.fixed_covariance
     )
@@ -144,7 +146,7 @@ def _same(one, other):
 
 
 def start_run(model, federation, init_params, given, seed):
-    """Start of a run: Ŝ_0, the parameters of the first broadcast, and what was sent."""
+    """Start of a run: Ŝ_0, the parameters of the first broadcast, and the bits that were sent."""
     weights, means, covariances = _given_in_standard_units(model, given)
     uplink = downlink = 0
     if weights is None or means is None or covariances is None:
@@ -161,7 +163,7 @@ def start_run(model, federation, init_params, given, seed):
 
 
 def _given_in_standard_units(model, given):
-    """Weights, means and covariances that were given, each None where it was not."""
+    """Given weights, means and covariances in standard units; None for those not given."""
     weights, means, covariances = in_standard_units(
         model, given.weights, given.means, given.covariances
     )
@@ -171,10 +173,10 @@ def _given_in_standard_units(model, given):
 
 
 def _covariances_about(model, parameters, means):
-    """Covariances of ``parameters``, counted from other means.
+    """Second moments about other means, from the covariances of ``parameters``.
 
-    About its own mean, rows of a narrow component may be hundreds of standard deviations away from
-    the mean that was given, and other components would take them.
+    With covariances about the component's own mean, rows of a narrow component could be hundreds of
+    standard deviations away from the given mean, and would be assigned to other components.
     """
     shift = parameters.means - means
     if model.covariance_type in MATRICES:
@@ -189,16 +191,16 @@ def _covariances_about(model, parameters, means):
 
 
 def _start_at(model, federation, theta):
-    """Start at weights, means and covariances in standard units, which clients are told."""
+    """Start at weights, means and covariances in standard units, which are sent to clients."""
     parameters = model.parameters(*theta)
-    # For θ, which does not follow from Ŝ_0.
+    # θ has to be sent as well, because it does not follow from Ŝ_0.
     bits = FLOAT_BITS * federation.n_clients * model.n_statistics
     statistics = model.statistics_of(parameters)
     if np.abs(statistics).max() <= _FAR and in_domain(model, statistics):
         return Start(statistics, parameters, downlink_bits=bits)
 
-    # No data have these means with this covariance, or the rows' moments would be lost in the
-    # rounding of Ŝ_0. Then Ŝ_0 is what the clients' data have.
+    # No data have such statistics, or they are so large that the rows' moments would be lost in
+    # rounding. Ŝ_0 is then computed from the clients' rows.
     def sums(rows, *lengths_and_weights):
         features = model.features(rows)
         return model.expectation(parameters.natural, features, *lengths_and_weights).statistics

@@ -1,8 +1,8 @@
-"""The server's step for low-rank parameters: a proximal step that never sees a client's cells.
+"""Proximal step of the server for low-rank parameters, without access to clients' cells.
 
 The server knows which cells were observed and how often (N), the margins of the observations, and
-θ. Of the observations, it learns the residuals ``W = Σ y - N ψ'(θ)`` in the observed cells, summed
-over the clients; they are exact if the round is.
+θ. In each round, it receives the residuals ``W = Σ y - N ψ'(θ)`` in the observed cells, summed over
+the clients; they are exact if the round is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .main_effects import Effects, fit_effects, ridge
 from .thresholding import threshold_singular_values
 
 MAX_HALVINGS = 60
-# For changes of θ below this, ψ is a parabola up to rounding.
+# For smaller changes of θ, ψ is quadratic up to rounding.
 _SMALL_CHANGE = 1e-4
-# Largest η: where means go to 0, as of zeros without a penalty, no curvature keeps it in the range
-# of doubles, and its square.
+# Largest η, so that η and its square do not overflow: if means tend to 0, as for zeros without a
+# penalty, the curvature does not bound it.
 _LONGEST = 1e100
 
 
@@ -30,12 +30,12 @@ class Iterate(NamedTuple):
     ----------
     low_rank : LowRank
     low_rank_values : ndarray of shape (n_observed,), or None
-        None where only the objective is wanted.
+        None if only the objective is needed.
     effects : Effects
     theta : ndarray of shape (n_observed,)
-        Effects and low-rank part together.
+        Sum of effects and low-rank part.
     factor : ndarray or None
-        What speeds the next search for effects up.
+        Cholesky factor that speeds up the next search for effects.
     """
 
     low_rank: LowRank
@@ -46,7 +46,7 @@ class Iterate(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Outcome of a proximal step, before the effects follow.
+    """Result of a proximal step, before the effects are updated.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Move(NamedTuple):
         Θ⁺.
     low_rank_values : ndarray of shape (n_observed,)
     natural_step : float
-        η that the curvature allowed.
+        The η that the curvature allowed.
     block : ndarray
         Approximate right singular vectors, for the next step.
     sq_norm : float
@@ -71,16 +71,16 @@ class Move(NamedTuple):
 
 
 def with_effects(pooled, low_rank, low_rank_values, effects, factor=None):
-    """Iterate of a low-rank part and the effects that are best beside it.
+    """Iterate of a low-rank part and the corresponding optimal effects.
 
-    ``effects`` is where the search for them begins, ``factor`` that of an earlier one.
+    ``effects`` are the starting point of the search, ``factor`` is from an earlier search.
     """
     effects, theta, factor = fit_effects(pooled, low_rank_values, effects, factor)
     return Iterate(low_rank, low_rank_values, effects, theta, factor)
 
 
 def objective(pooled, iterate, sums):
-    """``F = Σ N ψ(θ) - sums θ + λ ||Θ||_* + ridge``, in nats, without terms that lack θ."""
+    """``F = Σ N ψ(θ) - sums θ + λ ||Θ||_* + ridge``, in nats, without constants."""
     loss = pooled.support.counts @ pooled.family.log_partition(iterate.theta)
     linear = sums @ iterate.theta
     penalty = pooled.penalty * iterate.low_rank.singular_values.sum()
@@ -90,7 +90,7 @@ def objective(pooled, iterate, sums):
 def extrapolate(iterate, previous, momentum):
     """``Θ + momentum (Θ - previous)``, and the effects likewise.
 
-    To solve for them here would save no rounds: the best ones follow after the step.
+    Solving for the effects here would not save rounds: this is done after the step.
     """
     now, last = iterate.low_rank, previous.low_rank
     beyond = LowRank(
@@ -114,15 +114,16 @@ def extrapolate(iterate, previous, momentum):
 def proximal_step(pooled, origin, sums, step_size, natural_step, block):
     """``Θ⁺ = SVT_{γηλ}(Θ + γη W)``; η is halved until the curvature allows it.
 
-    η is allowed where the loss lies below its tangent plus ``||Θ⁺ - Θ||² / (2η)`` at Θ⁺. How far a
-    loss lies above its tangent depends on ψ and N alone, so that noise in W cannot mislead it.
+    η is allowed if the loss at Θ⁺ is below its tangent plus ``||Θ⁺ - Θ||² / (2η)``. The height of
+    the loss above its tangent only depends on ψ and N, so that noise in W does not affect this
+    test.
 
     Parameters
     ----------
     pooled : Pooled
     origin : Iterate
     sums : ndarray of shape (n_observed,)
-        Sums of the observations, as the server knows them.
+        Sums of the observations, as estimated by the server.
     step_size : float
         γ.
     natural_step : float
@@ -153,7 +154,7 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
         change = values - origin.low_rank_values
         above = _above_tangent(pooled, origin.theta, mean, log_partition, change)
         if 2 * natural_step * above <= distance * (1 + 1e-9):
-            # A user's step function may give steps so short that their square is 0.
+            # A user's step function may return steps whose square underflows.
             sq_norm = distance / length**2 if length**2 else np.nan
             return Move(low_rank, values, natural_step, after, sq_norm, halvings)
         natural_step = natural_step / 2
@@ -161,14 +162,14 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
 
 
 def moved(pooled, origin, move):
-    """Iterate where a step from ``origin`` leads, effects and all."""
+    """Iterate after a step from ``origin``, with updated effects."""
     return with_effects(pooled, move.low_rank, move.low_rank_values, origin.effects, origin.factor)
 
 
 def _above_tangent(pooled, theta, mean, log_partition, change):
     """``Σ N (ψ(θ + change) - ψ(θ) - ψ'(θ) change)``: how far the loss lies above its tangent."""
     family = pooled.family
-    # Of squares, the difference of numbers far from 0 would be rounding.
+    # The difference of squares of large numbers would be dominated by rounding errors.
     is_parabola = family.log_variance_slope == 0
     if is_parabola or np.abs(change).max(initial=0) < _SMALL_CHANGE:
         distance = 0.5 * family.variance(theta) * change**2

@@ -1,8 +1,8 @@
-"""Effect and factor of each row of a matrix, given the columns' side: one regression per row.
+"""Effect and factor of each row of a matrix, given the columns: one regression per row.
 
-Once the column side is fixed, the rows have nothing in common. All of them go through the same
-vectorised Newton's method, each with steps of its own and for as long as it needs, so that the
-result for a row does not depend on the other rows.
+With fixed column effects and factors, the rows are independent. All of them are solved by one
+vectorised Newton's method, each with its own steps and number of iterations, so that the result for
+a row does not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ from .._messages import warn
 from .families import Family, safe_share
 from .low_rank_theta import products
 
-# Number of cells whose regressions are solved together. A Hessian counts as many cells as it has
-# entries.
+# Number of cells whose regressions are solved together; every entry of a Hessian counts as a cell.
 _BLOCK = 2**18
-# Share of the curvature that is added to it: without a penalty, fewer cells than coefficients
-# leave directions without curvature. This affects only the steps, not the objective.
+# Relative increase of the curvature: without a penalty, there are directions without curvature if a
+# row has fewer cells than coefficients. This only affects the steps, not the objective.
 _FLOOR = 1e-12
-# A row is done when each derivative of its objective is at most this share of
-# Σ_l counts_l (1 + |values_l|) |x_l|, where x is the column's factor, or 1 for the effect.
+# A row has converged when each derivative of its objective is at most this share of Σ_l counts_l (1
+# + |values_l|) |x_l|, where x is the column's factor, or 1 for the effect.
 _TOLERANCE = 1e-10
 _SUFFICIENT_DECREASE = 1e-4
 _MAX_TRIALS = 30
-# Where the objective is a parabola, Newton's step gains half of what the slope at its start
-# promises. If a step gains more than this share, a longer one is worth trying.
+# For a quadratic objective, Newton's step gains half of the decrease predicted by the initial
+# slope. If a step gains more than this share, a longer one is tried.
 _STRAIGHT = 0.6
 # Relative rounding of a row's objective.
 _ROUNDING = 1e-14
 
 
 class _Regressions(NamedTuple):
-    """Rows with at least one cell each, cells of a row side by side, and the current θ.
+    """Rows with at least one cell each, their cells in row-major order, and the current θ.
 
     Attributes
     ----------
     design : ndarray of shape (n_columns, n_coefficients)
-        What the coefficients of a row are multiplied by in each column.
+        Regressors of each column: 1 for the effect, and the column's factor.
     penalties : ndarray of shape (n_coefficients,)
         Penalties on the squares of the coefficients.
     family : Family
@@ -66,7 +65,7 @@ class _Regressions(NamedTuple):
         return len(self.starts) - 1
 
     def to_cells(self, of_rows):
-        """Values of rows, repeated at each of their cells."""
+        """Values of rows, repeated for each of their cells."""
         return np.repeat(of_rows, np.diff(self.starts), axis=0)
 
     def sums(self, of_cells):
@@ -102,37 +101,36 @@ def fit_rows(
     ridge,
     max_iter=200,
 ):
-    """Effect e and factor f of each row, with the column side fixed.
+    """Effect e and factor f of each row, for fixed column effects and factors.
 
     For each row the convex objective, in nats,
 
     ``Σ_l counts_l (ψ(θ_l) - values_l θ_l) + penalty/2 ‖f‖² + ridge/2 e²`` with
     ``θ_l = offset_columns_l + e + <f, column_factors_l>``
 
-    is minimised over e and f; the sum runs over the observed cells of the row. If nothing but the
-    observations determines them (no penalty, fewer cells than coefficients), there are many minima,
-    and the one found is small. If the minimum is at infinity (presences only), θ stops where the
-    gradient is negligible.
+    is minimised over e and f; the sum runs over the observed cells of the row. If the minimum is
+    not unique (no penalty, and fewer cells than coefficients), a small solution is returned. If it
+    is at infinity (only presences), θ stops where the gradient is negligible.
 
     Parameters
     ----------
     cells : Cells
-        Or anything with these attributes.
+        Or any object with these attributes.
     n_rows : int
     offset_columns : ndarray of shape (n_columns,)
-        θ of a row whose effect and factor are 0.
+        θ of a row with effect and factor 0.
     column_factors : ndarray of shape (n_columns, rank)
     penalty : float
         Penalty on the squared norm of the factor.
     family : Family
     row_effects : bool
-        Whether there are effects; they are 0 otherwise.
+        Whether to fit row effects; otherwise, they are 0.
     ridge : float
         Penalty on the squared effect.
     max_iter : int, default=200
-        Largest number of Newton steps. Rows need some twenty at most, except with counts near the
-        largest. A row that is not done by then is left where it is; each step has decreased its
-        objective.
+        Maximum number of Newton steps. Rows need about twenty at most, except with extremely large
+        counts. A row that has not converged by then keeps its current values; each step has
+        decreased its objective.
 
     Returns
     -------
@@ -143,7 +141,7 @@ def fit_rows(
     Warns
     -----
     ConvergenceWarning
-        When rows were not done after ``max_iter`` steps.
+        If rows have not converged after ``max_iter`` steps.
     """
     design, penalties = _design(column_factors, penalty, row_effects, ridge)
     coefficients = np.zeros((n_rows, len(penalties)))
@@ -166,7 +164,7 @@ def fit_rows(
 
 
 def _design(column_factors, penalty, row_effects, ridge):
-    """What the coefficients of a row are multiplied by in each column, and their penalties."""
+    """Regressors of each column, and penalties of their coefficients."""
     n_columns, rank = column_factors.shape
     penalties = np.full(rank, float(penalty))
     if not row_effects:
@@ -175,7 +173,7 @@ def _design(column_factors, penalty, row_effects, ridge):
 
 
 def _blocks(cells, n_rows, offset_columns, design, penalties, family):
-    """Yield the observed rows, some at a time, with their regressions at coefficients 0."""
+    """Yield blocks of observed rows, with their regressions at coefficients 0."""
     order = np.argsort(cells.rows, kind="stable")
     sizes = np.bincount(cells.rows, minlength=n_rows)
     observed = np.flatnonzero(sizes)
@@ -205,9 +203,9 @@ def _blocks(cells, n_rows, offset_columns, design, penalties, family):
 
 
 def _minimise(regressions, max_iter):
-    """Coefficients of the rows, by Newton's method, and how many rows were not done.
+    """Coefficients of the rows by Newton's method, and the number of rows not converged.
 
-    Rows that are done drop out.
+    Rows that have converged are dropped from the iteration.
     """
     coefficients = np.zeros((regressions.n_rows, len(regressions.penalties)))
     active = np.arange(regressions.n_rows)
@@ -224,7 +222,7 @@ def _minimise(regressions, max_iter):
         coefficients[active] += lengths[:, None] * direction
         regressions = regressions._replace(theta=theta)
         gradient = _gradient(regressions, coefficients[active])
-        # After a step that promised no more than rounding, none makes sense.
+        # Stop if the predicted decrease is no larger than rounding errors.
         going_on = (np.abs(gradient) > tolerance).any(axis=1) & (decrease > rounding)
         if not going_on.any():
             return coefficients, 0
@@ -243,9 +241,9 @@ def _gradient(regressions, coefficients):
 
 
 def _hessian(regressions):
-    """Hessian of each row's objective, its diagonal raised to make it positive definite.
+    """Hessian of each row's objective, with a diagonal that makes it positive definite.
 
-    It is linear in the columns' outer products ``x_l x_lᵀ``, which the rows share.
+    It is linear in the outer products ``x_l x_lᵀ`` of the columns, which all rows share.
     """
     design, n_coefficients = regressions.design, len(regressions.penalties)
     first, second = np.triu_indices(n_coefficients)
@@ -255,7 +253,7 @@ def _hessian(regressions):
     hessian = np.empty((regressions.n_rows, n_coefficients, n_coefficients))
     hessian[:, first, second] = hessian[:, second, first] = triangles
 
-    # The curvature can vanish (far-off presences): the squares of the design then set the scale.
+    # If the curvature vanishes, as for extreme θ of presences, the squared design sets the scale.
     squares = regressions.column_sums(regressions.counts, design**2)
     squares = np.where(squares > 0, squares, 1.0)
     diagonal = np.arange(n_coefficients)
@@ -265,7 +263,7 @@ def _hessian(regressions):
 
 
 def _rounding(regressions):
-    """Rounding of each row's objective: a share of the sum of its terms' sizes."""
+    """Rounding error of each row's objective, relative to the sum of its absolute terms."""
     theta = regressions.theta
     terms = np.abs(regressions.family.log_partition(theta)) + np.abs(regressions.values * theta)
     return _ROUNDING * regressions.sums(regressions.counts * terms)
@@ -279,15 +277,15 @@ def _penalty_along(coefficients, direction, penalties):
 
 
 def _line_search(regressions, direction, penalty_along, decrease, rounding):
-    """Share of Newton's step that each row takes.
+    """Share of Newton's step to take for each row.
 
-    Each row begins with a safe share, see `safe_share`. A step is doubled while that helps, and one
-    that does not decrease the objective, because of rounding, is halved.
+    Each row starts with a safe share, see `safe_share`. A step is doubled while this helps; one
+    that does not decrease the objective, due to rounding, is halved.
 
     Returns
     -------
     lengths : ndarray of shape (n_rows,)
-        Share of the direction that is taken; 0 where no share decreases the objective.
+        Share of the direction to take; 0 if no share decreases the objective.
     theta : ndarray of shape (n_cells,)
         θ afterwards.
     """

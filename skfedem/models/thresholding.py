@@ -1,4 +1,4 @@
-"""Soft-thresholding of the singular values of a low-rank matrix plus another."""
+"""Soft-thresholding of the singular values of a low-rank matrix plus another matrix."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from scipy.sparse.linalg import ArpackError, LinearOperator
 from .._compat import dominant_eigenvectors
 from .low_rank_theta import LowRank, zero_low_rank
 
-# Columns beyond the wanted rank: they catch directions that may enter next.
+# Spare columns beyond the rank, for directions that may enter next.
 _SPARE = 5
-# Of a larger rank, so many directions are followed, or some more than were kept, if that is more:
-# where a rank has no bound, few directions are above the threshold in the end. With room for a
-# quarter more, one pass a round is enough for those near the threshold. But while all that were
-# followed are kept, as after a penalty is lowered, most are noise, which leaves only slowly: then
-# there is room for a twentieth more.
+# If the rank is larger, only this many directions are tracked, or slightly more than exceeded the
+# threshold if that is more: without a bound on the rank, few directions exceed it in the end. With
+# a quarter more, one pass per round suffices for directions near the threshold. But while all
+# tracked directions exceed it, as after the penalty was lowered, most of them are noise, which
+# vanishes only slowly: then a twentieth more are tracked.
 _ROOM = 32
 _QUARTER, _TWENTIETH = 4, 20
-# Share of all other directions that is added to these columns.
+# Share of random directions that is mixed into the spare columns.
 _STIRRED = 0.01
 _ROUNDING = 1e-12
 _POWER_ITERATIONS = 30
@@ -27,21 +27,21 @@ _POWER_ITERATIONS = 30
 def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     """``SVT(low_rank + matrix)``: singular values shrunk by the threshold, cut to a rank.
 
-    Given the dominant right singular vectors of a matrix that was nearly the same, one pass of
-    block power iteration is enough to follow it. Without them, ARPACK iterates to convergence. From
-    one call to the next, the number of these vectors follows that of the values that are kept.
+    Given the dominant right singular vectors of a nearly equal matrix, one pass of block power
+    iteration suffices. Without them, ARPACK iterates to convergence. Between calls, the number of
+    these vectors is adapted to the number of singular values above the threshold.
 
     Parameters
     ----------
     low_rank : LowRank
-        Its factors need not be orthonormal here, nor its values positive.
+        Its factors need not be orthonormal, nor its singular values positive.
     matrix : sparse array or ndarray of shape (n_rows, n_columns)
     threshold : float
     rank : int
         Largest rank of the result.
     block : ndarray of shape (n_columns, m), default=None
-        Approximate right singular vectors. None finds as many as the rank asks for, an array of
-        shape (0, m) finds m.
+        Approximate right singular vectors. None computes as many as ``rank`` requires, an array of
+        shape (0, m) computes m of them.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     if not (np.any(matrix.data) or low_rank.singular_values.any()):
         return zero_low_rank(matrix.shape), block
     scaled = low_rank.left * low_rank.singular_values
-    transposed = matrix.T  # made once: ARPACK asks for hundreds of products
+    transposed = matrix.T  # computed once, for hundreds of products in ARPACK
 
     def times(vectors):
         return matrix @ vectors + scaled @ (low_rank.right.T @ vectors)
@@ -69,7 +69,7 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     shrunk = singular_values[:rank] - threshold
     kept = np.flatnonzero(shrunk > _ROUNDING * singular_values[0])
     thresholded = LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept])
-    # LAPACK makes up the vectors of singular values that are 0: noise takes their place.
+    # The vectors of zero singular values are arbitrary: they are replaced by noise.
     found = singular_values > _ROUNDING * singular_values[0]
     are_all_kept = len(kept) == len(singular_values)
     followed = _n_followed(rank, len(kept), _TWENTIETH if are_all_kept else _QUARTER)
@@ -80,10 +80,11 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
 
 
 def block_to_find(low_rank, rank):
-    """Array of shape (0, m) for ``threshold_singular_values``: m directions, and none known yet.
+    """Array of shape (0, m), with which ``threshold_singular_values`` computes m directions.
 
-    Random directions would not do. Of many alike singular values, one pass shows those just above
-    the threshold below it: a fit in which no factor enters for some rounds has converged.
+    Random directions would not suffice. With many similar singular values, a single pass
+    underestimates those just above the threshold, and a fit without any factors for some rounds
+    would be taken for converged.
     """
     size = _n_followed(rank, len(low_rank.singular_values), _TWENTIETH) + _SPARE
     return np.empty((0, min(size, len(low_rank.left), len(low_rank.right))))
@@ -94,15 +95,15 @@ def _n_followed(rank, n_kept, part):
 
 
 def _with_spares_stirred(block, rank):
-    """Singular vectors, with a little of every direction added to the spare columns.
+    """Singular vectors, with some noise added to the spare columns.
 
-    Power iteration stays in the parts of a matrix where its vectors are: if parts share neither
-    rows nor columns, it would never find what has become dominant in another part.
+    Power iteration stays within the blocks of a block-diagonal matrix that its vectors cover:
+    without noise, it would never find directions that have become dominant in another block.
     """
     spare = block[:, rank:]
     noise = np.random.default_rng(0).standard_normal(spare.shape)
-    # LAPACK chooses signs, and axes among alike ones, which must not decide what is spanned: turned
-    # towards the noise, they are definite. SciPy's ``orthogonal_procrustes`` is slow for so few.
+    # LAPACK's choice of signs, and of axes for equal singular values, must not affect the span: the
+    # vectors are rotated towards the noise. SciPy's ``orthogonal_procrustes`` is slow for so few.
     left, _, right = np.linalg.svd(spare.T @ noise)
     turned = spare @ left @ right
     return np.hstack([block[:, :rank], turned + _STIRRED / np.sqrt(len(block)) * noise])
@@ -112,17 +113,17 @@ def _dominant_directions(matrix, size):
     """Right singular vectors of the largest singular values, shape (n_columns, size)."""
     generator = np.random.default_rng(0)
     if size == min(matrix.shape):
-        # Any directions in general position span all there is.
+        # Any directions in general position span the whole space.
         return generator.standard_normal((matrix.shape[1], size))
     wide = matrix.shape[0] < matrix.shape[1]
     gram = matrix @ matrix.T if wide else matrix.T @ matrix
     v0 = generator.standard_normal(gram.shape[0])
     try:
-        # Not svds: if a matrix has a smaller rank than asked for, svds draws without a seed.
+        # Not svds, which draws without a seed if the matrix has a smaller rank than requested.
         vectors = dominant_eigenvectors(gram, size, v0=v0, generator=generator)
     except ArpackError:
-        # Either many singular values are alike, and any of their directions will do, or squares
-        # underflow.
+        # Either many singular values are similar, so that any of their directions will do, or
+        # squares underflow.
         block = generator.standard_normal((matrix.shape[1], size))
         for _ in range(_POWER_ITERATIONS):
             block = orthonormal(matrix.T @ orthonormal(matrix @ block))
@@ -131,11 +132,11 @@ def _dominant_directions(matrix, size):
 
 
 def orthonormal(vectors):
-    """Orthonormal basis of the span of some long vectors, shape (n, m).
+    """Orthonormal basis of the span of a few long vectors, shape (n, m).
 
-    Cholesky QR, twice where once leaves rounding (Yamamoto and others 2015). Of a million rows it
-    takes a quarter of the time of Householder QR, which steps in if the vectors are nearly
-    dependent.
+    Cholesky QR, repeated if the first pass leaves rounding errors (Yamamoto et al. 2015). For a
+    million rows, it takes a quarter of the time of Householder QR, which is used if the vectors are
+    nearly dependent.
     """
     norms = np.linalg.norm(vectors, axis=0)
     basis = vectors / np.where(norms > 0, norms, 1.0)

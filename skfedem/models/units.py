@@ -1,9 +1,9 @@
 """Standard units: the affine map under which the rows of all clients have unit second moments.
 
-EM does not change under an affine map of the rows, but statistics do. Without centring,
-``E[yyᵀ] - E[y]E[y]ᵀ`` would lose its digits on rows far from the origin. And as the error of a
+EM is invariant under affine maps of the rows, but its statistics are not. Without centring,
+``E[yyᵀ] - E[y]E[y]ᵀ`` would lose digits for rows far from the origin. And because the error of a
 compressed message is relative to its norm, features in large units, or the sum of correlated
-features, would drown what the message says about the others.
+features, would bury the information about other features.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from scipy.linalg import orthogonal_procrustes
 from .._federation import read
 from .covariances import MATRICES
 
-# Rounding of a moment in standard units; neither a mass nor a variance is known better than this.
+# Rounding error of a moment in standard units, and thus the accuracy of masses and variances.
 ROUNDING = 64 * np.finfo(np.float64).eps
-# Share of the correlations' variance below which a direction counts as one without any. Rounding
-# leaves a few parts in 1e15 of it.
+# Relative variance of the correlations below which a direction is regarded as constant; rounding
+# leaves a few parts in 1e15.
 _NO_VARIANCE = ROUNDING
-# Nor does a smaller variance than this count as one: reg_covar over it would overflow.
+# Absolute variance below which it is regarded as constant: reg_covar over it would overflow.
 _LEAST_VARIANCE = 1e-290
-# Shares of variance that differ less than this count as equal: rounding turns axes that are further
-# apart by parts in 1e13 at most, where their shares are not small themselves.
+# Variances with a smaller relative difference are regarded as equal: rounding rotates other axes by
+# at most parts in 1e13, unless their variances are small themselves.
 _ALIKE = 1e-3
-# Share of the largest squared length at which another counts as long; no simple fraction, as the
-# lengths of alike features may be.
+# A squared length is long if it exceeds this share of the largest. Not a simple fraction, because
+# the lengths of similar features may have such ratios.
 _LONG = 1 / np.pi
 
 
@@ -38,13 +38,11 @@ class Units(NamedTuple):
     ----------
     center, scale : ndarray of shape (n_features,)
     rotation : ndarray of shape (n_features, n_features) or None
-        Principal axes of the scaled rows, those of alike variances turned to the features' own,
-        over the standard deviations along them; None where covariances keep to the axes of the
-        rows.
+        Principal axes of the scaled rows, divided by the standard deviations along them; axes of
+        equal variance are rotated towards the features' axes. None if covariances are diagonal.
     varies : ndarray of bool, shape (n_features,)
-        Along which axes rows vary at all. What is left along the others is rounding, set to 0:
-        precisions are largest there and would amplify it, and statistics that are exactly 0 have
-        no compression noise.
+        Axes along which rows vary. Values along other axes are set to 0: they are rounding errors,
+        which the large precisions there would amplify, and exact zeros have no compression noise.
     """
 
     center: np.ndarray
@@ -54,7 +52,7 @@ class Units(NamedTuple):
 
     def standardize(self, rows, out=None):
         """Rows (n_rows, n_features) in standard units, as columns (n_features, n_rows)."""
-        # Transposed first: what follows then runs along long axes.
+        # Transposed first, so that the following operations run along the long axis.
         y = np.array(rows.T, dtype=np.float64, order="C")
         y -= self.center[:, None]
         if self.rotation is None:
@@ -99,9 +97,9 @@ class Units(NamedTuple):
 
     @property
     def spread(self):
-        """Standard deviation of each feature of the rows, 0 of constant ones.
+        """Standard deviation of each feature of the rows; 0 for constant ones.
 
-        Where one scale is that of all features, it is their root mean square deviation.
+        With one scale for all features, it is their root mean square deviation.
         """
         return np.sqrt(np.square(self.mixing[self.varies]).sum(axis=0))
 
@@ -113,20 +111,21 @@ class Units(NamedTuple):
 
 
 def mean_of_rows(federation):
-    """Mean of clients' rows, Σ_i w_i mean of client i's, shape (n_features,)."""
-    # Counted from the first row, a constant feature has no rounding in its mean.
+    """Weighted mean of the clients' means, Σ_i w_i mean_i, shape (n_features,)."""
+    # Relative to the first row, so that the mean of a constant feature has no rounding error.
     first = federation.rows[:1].astype(np.float64)
     mean = first[0]
     shares = federation.row_weights
     every = np.arange(federation.n_clients)
     for reading in read(federation, every, _rows_at_once(len(mean))):
-        # In one memory layout, so that sums do not depend on that of the rows.
+        # In a fixed memory layout, so that the rounding of sums does not depend on that of the
+        # rows.
         mean = mean + _row_weights(shares, reading) @ np.subtract(reading.rows, first, order="C")
     return mean
 
 
 def second_moment(federation, center, *, matrix):
-    """Second moment of clients' rows about a centre, Σ_i w_i mean of client i's.
+    """Weighted mean of the clients' second moments about a centre.
 
     As a ``matrix`` of shape (n_features, n_features), or its diagonal.
     """
@@ -147,26 +146,26 @@ def _row_weights(shares, reading):
 
 
 def n_moments(n_features, matrix):
-    """How many numbers second moments consist of."""
+    """Number of distinct second moments."""
     return n_features * (n_features + 1) // 2 if matrix else n_features
 
 
 def _rows_at_once(n_features):
-    """Rows that a processor's cache holds."""
+    """Number of rows that fit into the cache of a processor."""
     return max(64, 2**16 // n_features)
 
 
 def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
-    """Units in which covariances of a type stay of that type.
+    """Standard units that preserve the type of covariances.
 
     Parameters
     ----------
     center : ndarray of shape (n_features,)
     second_moment : ndarray of shape (n_features, n_features) or (n_features,)
-        About the centre; its diagonal is enough but for "full" and "tied".
+        Second moment about the centre; the diagonal suffices unless "full" or "tied".
     covariance_type : {"full", "tied", "diag", "spherical"}
     reg_covar : float, default=0.0
-        What will be added to every variance. Features that vary less keep axes of their own.
+        Constant added to every variance. Features with a smaller variance keep their own axes.
 
     Returns
     -------
@@ -181,8 +180,8 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
     if not rotates:
         return Units(center, scale, None, variances > 0)
     correlations = second_moment / np.outer(scale, scale)
-    # On axes common to all features, those that vary less than reg_covar would be lost in its
-    # rounding. Constant ones would take rounding from those that vary.
+    # Features that vary less than reg_covar would be lost in its rounding on axes in common with
+    # others, and constant features would inherit rounding errors of the others.
     common = np.flatnonzero((variances > 0) & (variances >= reg_covar))
     rotation, varies = np.eye(len(center)), variances > 0
     if len(common):
@@ -193,25 +192,24 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
 
 
 def _whitening(second_moment, least):
-    """Whitening map along principal axes that rounding has no say in.
+    """Whitening map along principal axes that do not depend on rounding.
 
-    Axes with equal shares of the variance, as a PCA leaves them in units of the features' standard
-    deviations, are any axes of the space that they span: which ones LAPACK gives is a matter of
-    rounding, and would change the run of a seed from one machine to the next. These are the nearest
-    to the features' own.
+    Principal axes with equal variances, as of scaled features after a PCA, are only determined up
+    to a rotation. Which ones LAPACK returns depends on rounding, and would change a seeded run from
+    one machine to the next. The ones here are the nearest to the features' axes.
 
     Parameters
     ----------
     second_moment : ndarray of shape (n_features, n_features)
     least : float
-        Variance that is rounding; so is a small share of the largest along an axis.
+        Variances up to this are rounding errors, as are small shares of the largest variance.
 
     Returns
     -------
     rotation : ndarray of shape (n_features, n_features)
-        Axes over the standard deviations along them.
+        Axes divided by the standard deviations along them.
     varies : ndarray of bool, shape (n_features,)
-        Along which axes rows vary; the others are of length 1.
+        Axes along which rows vary; the other axes have length 1.
     """
     shares, axes = np.linalg.eigh(second_moment)
     varies = shares > max(least, _NO_VARIANCE * shares.max(), _LEAST_VARIANCE)
@@ -226,10 +224,10 @@ def _whitening(second_moment, least):
 
 
 def _spanning(axes):
-    """Features whose projections on the span of orthonormal axes are a basis of it, increasing.
+    """Features, in order, whose projections on the span of orthonormal axes are a basis of it.
 
-    The next one is the first whose projection is long beside the longest, without its parts along
-    those before it. The axes are columns, and there are as many features as axes.
+    Each is the first feature with a long projection, compared with the longest, after the parts
+    along the previous ones are removed. The axes are columns; as many features are returned.
     """
     chosen, left = [], axes.copy()
     for _ in range(axes.shape[1]):
@@ -242,11 +240,11 @@ def _spanning(axes):
 
 
 def with_new_axes(units, second_moment, covariance_type):
-    """Units in which the axes along which other rows vary count as well.
+    """Units that include the axes along which only these rows vary.
 
-    Statistics are 0 along axes that did not count before, whatever the directions and the scale of
-    these axes; so both can now be taken from the second moment of the rows, which is about the
-    units' centre, as for ``standard_units``. Where no axis is new, the units are the same.
+    Previous statistics are 0 along such axes, for any direction and scale, which can therefore be
+    chosen from the second moment of the new rows about the units' centre, as in ``standard_units``.
+    Without new axes, the units are returned unchanged.
     """
     center, scale, rotation, varies = units
     fixed = ~varies
@@ -266,5 +264,5 @@ def with_new_axes(units, second_moment, covariance_type):
 
 
 def _seeming_variance(center):
-    """Largest variance that a constant feature may seem to have, as its mean is rounded."""
+    """Largest variance that a constant feature may seem to have due to rounding of its mean."""
     return np.maximum((ROUNDING * center) ** 2, _LEAST_VARIANCE)

@@ -1,11 +1,11 @@
-"""Rows with many features: their products y_j y_l are summed, but never written out.
+"""Rows with many features: products y_j y_l are summed without being stored.
 
-There are d (d + 1) / 2 of these a row, where y has d numbers: with few components, reading and
-writing them takes longer than all the arithmetic. So log-densities are quadratic forms of ``y``,
-and second moments are products of ``y`` and ``r_g y``, one component after the other.
+Each row has d (d + 1) / 2 of them: with few components, reading and writing them takes longer than
+all the arithmetic. Instead, log-densities are computed as quadratic forms of ``y``, and second
+moments as products of ``y`` and ``r_g y``, one component after the other.
 
-The functions stand for those of ``client_rows``. ``rows`` are the functions 1 and y of rows, shape
-(1 + n_features, n_rows), client after client.
+The functions replace those of ``client_rows``. ``rows`` are the functions 1 and y of the rows,
+shape (1 + n_features, n_rows), client after client.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from . import client_rows
 from .covariances import unpack, upper, upper_places
 
-# Least features, and least rows of a client at once, with which this is faster: a client's sums are
-# matrices, as large for one row as for many.
+# Minimum numbers of features, and of rows of a client at once, for which this is faster: a client's
+# sums are matrices, whose size does not depend on the number of rows.
 _FEATURES, _ROWS = 20, 20
-# Most components with which it is; more of them from so many features on.
+# Maximum number of components for which it is faster; larger with many features.
 _COMPONENTS, _MORE_COMPONENTS, _MORE_FEATURES = 5, 10, 100
 
 
 def are_worth_it(covariance_type, n_components, n_features, n_rows):
-    """Whether rows are multiplied faster in this way, ``n_rows`` of each client at once."""
+    """Whether this module is faster, with ``n_rows`` of each client at once."""
     most = _MORE_COMPONENTS if n_features >= _MORE_FEATURES else _COMPONENTS
     has_products = covariance_type == "full" and n_components <= most
     return has_products and n_features >= _FEATURES and n_rows >= _ROWS
