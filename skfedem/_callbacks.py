@@ -12,18 +12,18 @@ try:
 except ImportError:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Stands in for scikit-learn's class in versions without it."""
+        """Empty replacement for scikit-learn's class in versions without it."""
 
     def _with_callbacks(method):
         return method
 
 
-# Given as targets, because scikit-learn's ScoringMonitor scores only if targets are not None.
+# Passed as targets, because scikit-learn's ScoringMonitor only scores if these are not None.
 _NO_TARGETS = ()
 
 
 def with_callbacks(method: Method) -> Method:
-    """scikit-learn's decorator, under which a method keeps its type."""
+    """scikit-learn's decorator, with the type of the method preserved."""
     return _with_callbacks(method)
 
 
@@ -35,13 +35,13 @@ class FitTask:
     estimator : estimator
         The estimator that is being fitted.
     X, y : object
-        What it is fitted to, as the user gave it.
+        Data that it is fitted to, as passed by the user.
     max_rounds : int or None
-        Largest number of rounds of a start.
+        Maximum number of rounds of a start.
     sample_weight : object, default=None
-        Weights of rows, as the user gave them.
+        Row weights, as passed by the user.
     n_starts : int, default=1
-        Runs of which the best is kept; with several, each is a task of its own.
+        Number of starts; if there are several, each is a subtask.
     """
 
     def __init__(self, estimator, X, y, max_rounds, sample_weight=None, n_starts=1):
@@ -69,7 +69,7 @@ class FitTask:
         Parameters
         ----------
         fitted : callable
-            From the ``Progress`` of the run to the attributes of the estimator as fitted so far.
+            Maps the ``Progress`` of the run to the current fitted attributes.
         """
         if not getattr(self._estimator, "_skl_callbacks", None):
             return None
@@ -80,27 +80,28 @@ class FitTask:
         return self
 
     def begin_round(self, run_state):
-        """Begin a round from where the run stands, a ``RunState``."""
+        """Begin a round, from the current ``RunState``."""
         self._round = (self._start or self._root).subcontext(task_name="round")
         self._round.call_on_fit_task_begin(
             **self._data, reconstruction_attributes=lambda: self._so_far(run_state)
         )
 
     def end_round(self, run_state):
-        """End a round; return whether a callback wants it to be the last."""
+        """End a round; return whether a callback stops the fit."""
         return self._round.call_on_fit_task_end(
             **self._data, reconstruction_attributes=lambda: self._so_far(run_state)
         )
 
     def _so_far(self, run_state):
-        """Attributes of the estimator; the trace, a list, would take too long in every round."""
-        # scikit-learn sets them on a copy of the estimator, which may have those of an earlier fit.
+        """Current attributes of the estimator, without the trace, which is slow to convert."""
+        # scikit-learn sets them on a copy of the estimator, which may have attributes of an earlier
+        # fit.
         given = {k: value for k, value in vars(self._estimator).items() if not k.endswith("_")}
         history = run_state.history.as_dict()
         return {"__dict__": {**given, **self._fitted(run_state.progress), "history_": history}}
 
     def end_start(self, run_state=None):
-        """End the start, where it is a task that has not ended yet."""
+        """End the task of the start, if there is one."""
         if self._start is not None:
             start, self._start = self._start, None
             attributes = {} if run_state is None else self._so_far(run_state)

@@ -1,7 +1,8 @@
-"""Files that a fit goes on from: the state of a run, bit for bit, without pickle.
+"""Checkpoint files: the exact state of a run, without pickle.
 
-A checkpoint is an npz file. Its arrays are the leaves of nested NamedTuples and dictionaries, by
-dotted names; beside them stand the schema, whose run it is, and a digest of all arrays.
+A checkpoint is an npz file. Its arrays are the leaves of nested NamedTuples and dictionaries, with
+dotted names; it also contains the version of the format, the identity of the run, and a digest of
+all arrays.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ _FORMAT = "skfedem checkpoint"
 _VERSION = 6
 _HEADER, _DIGEST = "header", "digest"
 _PREVIOUS = ".previous"
-# Seconds after which a file that is still being written is not.
+# Seconds after which a temporary file is regarded as abandoned.
 _LEFT_BEHIND = 3600
 # Seconds to wait before each attempt to rename a file that is in use.
 _WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
-# Errors in reading that say nothing of the file.
+# Errors in reading that do not mean that the file is damaged.
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-# How an npz file begins.
+# First bytes of an npz file.
 _ZIP = b"PK\x03\x04"
 
 
 def save(path, identity, state):
     """Write a checkpoint; at any moment, the file is either the previous one or this one.
 
-    The previous one is kept as ``path`` with ``.previous`` appended. Who may read it may read this
-    one.
+    The previous one is kept as ``path`` with ``.previous`` appended. The new file has its
+    permissions.
 
     Parameters
     ----------
     path : path-like
     identity : dict
-        Which run it is; JSON.
+        Description of the run, as JSON.
     state : NamedTuple or dict
         Nested; its leaves are arrays, numbers, booleans and None.
     """
@@ -55,30 +56,30 @@ def save(path, identity, state):
     header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
     arrays[_HEADER] = np.array(json.dumps(header))
     arrays[_DIGEST] = np.array(_digest(arrays))
-    # In this order, for the file may be damaged, and the previous one the last that is whole.
+    # In this order, because the file may be damaged, and the previous one the last intact one.
     with _temporary(path) as new, _temporary(path) as old:
         _write(new, arrays, like=path)
         if path.exists():
             _link(path, old)
         _rename(new, path)
         if old.exists():
-            # If these are two names of one file, both stay: another process has kept it.
+            # If both names belong to one file, which another process has kept, both remain.
             _rename(old, path.with_name(path.name + _PREVIOUS))
     _sync_directory(path.parent)
 
 
 def try_out(path):
-    """Raise OSError or ValueError where ``save`` could not begin a file; none is left there.
+    """Raise OSError or ValueError if ``save`` could not create a file; leave no file behind.
 
-    Nor are those that saves left when they were killed, long enough ago that none can be at work.
+    Also remove temporary files of killed processes, if they are old enough.
     """
     path = _real(path)
     with _temporary(path) as temporary:
         temporary.open("xb").close()
         now = temporary.stat().st_mtime  # by the clock of the file system
     for left in path.parent.glob(f"{escape(path.name)}{'[0-9a-f]' * 8}.tmp"):
-        with suppress(OSError):  # another process was faster
-            # A link to a checkpoint has the time at which that was written, but a new status.
+        with suppress(OSError):  # removed by another process meanwhile
+            # A hard link to a checkpoint has an old modification time, but a new status change.
             if now - max(left.stat().st_mtime, left.stat().st_ctime) > _LEFT_BEHIND:
                 left.unlink()
 
@@ -90,9 +91,9 @@ def load(path, identity, template):
     ----------
     path : path-like
     identity : dict
-        Which run it has to be.
+        Expected description of the run.
     template : NamedTuple or dict
-        A state of the same types, whose leaves are replaced by those of the checkpoint.
+        State of the same types; its leaves are replaced by those of the checkpoint.
 
     Returns
     -------
@@ -103,9 +104,9 @@ def load(path, identity, template):
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged, no checkpoint, of another version, or of another run.
+        If the file is damaged, not a checkpoint, or of another version or run.
     MemoryError, OSError
-        If a whole file does not fit into memory, or cannot be read now.
+        If an intact file does not fit into memory, or cannot be read at the moment.
     """
     found, arrays = _read(path)
     check_identity(path, found, json.loads(json.dumps(identity)))
@@ -113,12 +114,12 @@ def load(path, identity, template):
 
 
 def identity_of(path):
-    """Which run a checkpoint is of; errors as in ``load``."""
+    """Description of the run of a checkpoint; errors as in ``load``."""
     return _read(path)[0]
 
 
 def check_identity(path, found, expected):
-    """Raise ValueError if a checkpoint is of another run, naming the first thing that differs."""
+    """Raise ValueError if a checkpoint is of another run, naming the first difference."""
     for name in [*expected, *(found.keys() - expected.keys())]:
         if found.get(name) != expected.get(name):
             if name == "seed":
@@ -134,7 +135,7 @@ def check_identity(path, found, expected):
 
 
 def _read(path):
-    """Identity and arrays of a file, after its digest was compared."""
+    """Identity and arrays of a file, after verifying its digest."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"Expected resume_from to be a path or None, got {short(path)}.")
     path = Path(path)
@@ -154,7 +155,7 @@ def _read(path):
             f"Expected a checkpoint of version {_VERSION} at {path}, got version "
             f"{header['version']}. Resume with the version of skfedem that wrote it."
         )
-    # Those of a machine of another byte order are brought into that of this one.
+    # Convert arrays from machines with another byte order.
     native = {
         name: array.astype(array.dtype.newbyteorder("="), copy=False)
         for name, array in arrays.items()
@@ -164,7 +165,7 @@ def _read(path):
 
 def _arrays_of(path):
     """Arrays of an npz file by name."""
-    if not os.path.exists(path):  # that of Path raises for names that are too long
+    if not os.path.exists(path):  # Path.exists raises for names that are too long
         raise FileNotFoundError(
             f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
             "resume_from to begin anew."
@@ -181,7 +182,7 @@ def _arrays_of(path):
     if start != _ZIP:
         raise _damaged(path, f"it ends after {len(start)} bytes")
     try:
-        # If np.load opened the file itself, it would leave a damaged one open.
+        # np.load would not close a damaged file that it opened itself.
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:
@@ -189,13 +190,14 @@ def _arrays_of(path):
             isinstance(error, MemoryError) and _is_whole_archive(path)
         ):
             raise
-        # Errors of many types: zipfile takes damage for encryption, NumPy's header parser gives up.
+        # Damage raises errors of many types: zipfile reports encryption, NumPy's header parser
+        # fails.
         raise _damaged(path, error) from error
     return arrays
 
 
 def _is_whole_archive(path):
-    """Whether the members of a zip file have their checksums; what is damaged may look huge."""
+    """Whether a zip file is intact; a damaged one may seem too large for memory."""
     with suppress(Exception), zipfile.ZipFile(path) as archive:
         return archive.testzip() is None
     return False
@@ -210,7 +212,7 @@ def _damaged(path, why):
 
 
 def _leaves(name, node):
-    """Named arrays of a nested state; what is None is left out."""
+    """Yield named arrays of a nested state, leaving out None."""
     if hasattr(node, "_asdict"):
         node = node._asdict()
     if isinstance(node, dict):
@@ -221,7 +223,7 @@ def _leaves(name, node):
 
 
 def _rebuilt(name, template, arrays):
-    """State of a template's type from named arrays."""
+    """State of the template's type from named arrays."""
     if hasattr(template, "_asdict"):
         fields = template._asdict().items()
         return type(template)(*(_rebuilt(f"{name}.{key}", child, arrays) for key, child in fields))
@@ -244,37 +246,37 @@ def _digest(arrays):
 
 @contextmanager
 def _temporary(path):
-    """Name beside a path that no other process uses; no file of that name is left.
+    """Context with a unique temporary name beside a path; the file is removed at the end.
 
-    It is longer than the other names that are used.
+    It is longer than any other name that is used, so that a too long name is noticed early.
     """
-    # Not by tempfile, whose files nobody else may ever read, whatever the umask allows.
+    # Not by tempfile, whose files are private regardless of the umask.
     temporary = path.with_name(f"{path.name}{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
     finally:
-        with suppress(OSError):  # renamed, or never made
+        with suppress(OSError):  # renamed, or never created
             os.unlink(temporary)
 
 
 def _write(path, arrays, like):
-    """Write a new npz file, as private as another, that is on the disk when this returns."""
+    """Write and sync a new npz file, with the permissions of another file."""
     try:
         with path.open("xb") as file:
-            with suppress(OSError):  # there is no other
+            with suppress(OSError):  # there is no other file
                 shutil.copymode(like, path)
             np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
     except ValueError as error:
-        # If writing is interrupted inside a member, zipfile complains that it is not closed.
+        # zipfile raises ValueError if writing is interrupted inside a member.
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from error
         raise
 
 
 def _link(path, name):
-    """Give a file a second name; its first one exists at any moment."""
+    """Give a file a second name, without removing the first one at any moment."""
     try:
         os.link(path, name)
     except OSError:  # a file system without hard links
@@ -282,12 +284,12 @@ def _link(path, name):
 
 
 def _real(path):
-    """The file that a path leads to: a link is kept, and what it points to replaced."""
+    """Resolve a path: if it is a link, its target is replaced, not the link."""
     return Path(os.path.realpath(Path(path)))
 
 
 def _rename(path, name):
-    """Give a file a name; Windows refuses while anybody has the file of that name open."""
+    """Rename a file, repeatedly if necessary: on Windows, this fails while the target is open."""
     for seconds in _WAITS:
         try:
             os.replace(path, name)
@@ -299,7 +301,7 @@ def _rename(path, name):
 
 
 def _sync_directory(directory):
-    """Make renames durable; not all systems can."""
+    """Make renames durable, if the system supports this."""
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

@@ -1,9 +1,8 @@
-"""How the vectors of many clients lie in memory: statistics, control variates, messages.
+"""Memory layout of clients' vectors: statistics, control variates, messages.
 
-Either all vectors, the clients' and the server's, have the same length; or a client has one number
-for each of its own rows, and the server one for each distinct position that rows can have. In both
-cases, the first axis of an array belongs to the clients in increasing order, and nothing is an
-object per client.
+Either all vectors of clients and server have the same length; or a client has one number for each
+of its rows, and the server one for each distinct position of rows. In both cases, the first axis of
+an array follows the clients in increasing order, and there are no objects per client.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ class Rectangular(NamedTuple):
         return np.zeros(self.length)
 
     def places(self, clients: IntArray) -> slice | IntArray:
-        """Where some clients' vectors are in an array of all; a slice where they are neighbours."""
+        """Indices of some clients' vectors in an array of all; a slice if they are adjacent."""
         return as_slice(clients)
 
     def within(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
-        """Where the chosen ones' vectors are in an array of some clients' vectors."""
+        """Indices of the chosen clients' vectors in an array of some clients' vectors."""
         return slice(None) if chosen.all() else chosen
 
     def lengths(self, clients: IntArray) -> None:
-        """Lengths as compressors take them."""
+        """Lengths for compressors."""
         return None
 
     @property
     def distinct_lengths(self) -> IntArray:
-        """The lengths that there are, increasing."""
+        """Distinct lengths, in increasing order."""
         return np.array([self.length])
 
     def uniforms(self, seed: int, purpose: int, round_index: int, clients: IntArray) -> FloatArray:
@@ -58,11 +57,11 @@ class Rectangular(NamedTuple):
         return _random.client_uniforms(seed, purpose, round_index, clients, self.length)
 
     def weighted(self, weights: FloatArray, clients: IntArray, vectors: FloatArray) -> FloatArray:
-        """What a group of clients adds to a weighted sum."""
+        """Contribution of a group of clients to a weighted sum."""
         return weights @ vectors
 
     def total(self, clients: IntArray, parts: list[FloatArray]) -> FloatArray:
-        """Server's vector: the sum of what groups of these clients, in order, add to it."""
+        """Server vector: the sum of the contributions of consecutive groups of these clients."""
         return sum(parts, start=self.server_zeros())
 
     def norms(self, vectors: FloatArray) -> FloatArray:
@@ -135,12 +134,12 @@ ClientVectors = Rectangular | OnOwnRows
 
 
 def weighted_sum(vectors: ClientVectors, weights: FloatArray, values: FloatArray) -> FloatArray:
-    """Server's vector: the weighted sum of all clients' vectors, an array laid out as these."""
+    """Server vector: the weighted sum of all clients' vectors, given in this layout."""
     every = np.arange(len(weights))
     return vectors.total(every, [vectors.weighted(weights, every, values)])
 
 
 def as_slice(clients: IntArray) -> slice | IntArray:
-    """Neighbouring clients as a slice, so that what is theirs is read without a copy."""
+    """Slice of adjacent clients, which avoids copies; other clients are returned unchanged."""
     first, last = int(clients[0]), int(clients[-1])
     return slice(first, last + 1) if last - first + 1 == len(clients) else clients

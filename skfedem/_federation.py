@@ -1,8 +1,8 @@
-"""The clients' rows, stacked, and the ways of reading them.
+"""Stacked rows of the clients, and functions that read them.
 
-One array holds all rows, client after client; nothing here is an object per client. A deployed
-node is a federation of one client. Rows that would not fit into memory once, or twice, stay where
-they are, and a class of ``_rows`` stands for the array.
+One array holds all rows, client after client; there are no objects per client. A deployed node is a
+federation of one client. Rows that would not fit into memory (once or twice) are not copied: a
+class of ``_rows`` takes the place of the array.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIGESTED = 2**14
 
 
 class SampleWeight(NamedTuple):
-    """Weights of rows, all positive.
+    """Positive weights of rows.
 
     Attributes
     ----------
@@ -46,16 +46,16 @@ class Federation(NamedTuple):
     Attributes
     ----------
     rows : ndarray of shape (n_samples, n_features), JoinedRows or ReorderedRows
-        The rows of client 0, then those of client 1, and so on. Of observed cells, a NamedTuple of
-        their columns, arrays of shape (n_samples,).
+        The rows of client 0, then those of client 1, and so on. For observed cells, a NamedTuple of
+        arrays of shape (n_samples,).
     offsets : ndarray of int, shape (n_clients + 1,)
-        Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has a row, except at a
-        real client, where the others have none.
+        Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has at least one row,
+        except that at a deployed client the others have none.
     weights : ndarray of shape (n_clients,)
-        Client weights w_i. They sum to 1; in a batch of a stream, to the share of all weight that
-        its clients have.
+        Client weights w_i. They sum to 1; in a batch of a stream, to the share of the total weight
+        that its clients have.
     sample_weight : SampleWeight, default=None
-        Weights of rows: a client's mean over its rows is a weighted one. None is plain means.
+        Weights of rows in a client's mean over its rows; None for equal weights.
     """
 
     rows: Any
@@ -70,7 +70,7 @@ class Federation(NamedTuple):
 
     @property
     def effective_n_clients(self):
-        """Number of equally weighted clients whose mean would be as noisy: 1 / Σ w_i²."""
+        """Number of equally weighted clients whose mean is equally noisy: 1 / Σ w_i²."""
         return 1 / float((self.weights**2).sum())
 
     @property
@@ -85,16 +85,16 @@ class Federation(NamedTuple):
 
     @property
     def totals(self):
-        """What each client's sums over its rows are divided by: their weights, or their number."""
+        """Divisor of each client's sums over its rows: total weight, or number of rows."""
         return self.lengths if self.sample_weight is None else self.sample_weight.totals
 
     @property
     def row_weights(self):
-        """What a row of each client weighs, times its own weight: w_i over the client's total."""
+        """Factor for the weight of a row of each client: w_i divided by the client's total."""
         return self.weights / self.totals
 
     def lengths_of(self, clients):
-        """``lengths[clients]``, without those of the others, of whom there may be a million."""
+        """``lengths[clients]``, without computing those of possibly a million others."""
         return self.offsets[clients + 1] - self.offsets[clients]
 
     def totals_of(self, clients):
@@ -104,20 +104,20 @@ class Federation(NamedTuple):
 
 
 def offsets_of(lengths):
-    """Where the items of each begin, and where those of the last end, from how many each has.
+    """Start of each run of items, and end of the last one, from the lengths of the runs.
 
-    Of the platform's own size, like all lengths: ``repeat`` and ``reduceat`` take no wider ones.
+    As intp, like all lengths: ``repeat`` and ``reduceat`` do not accept wider integers.
     """
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.intp)])
 
 
 def owners_of(offsets, positions):
-    """Who owns each position, where ``k`` owns ``offsets[k]`` to ``offsets[k + 1] - 1``."""
+    """Owner of each position, if ``k`` owns ``offsets[k]`` to ``offsets[k + 1] - 1``."""
     return np.searchsorted(offsets, positions, side="right") - 1
 
 
 def positions_of(starts, lengths):
-    """Positions of several runs, one after the other, from where each begins and how long it is."""
+    """Concatenated positions of several runs, from their starts and lengths."""
     skipped = starts - (np.cumsum(lengths) - lengths)
     return np.repeat(skipped, lengths) + np.arange(lengths.sum())
 
@@ -128,7 +128,7 @@ def weights_of_clients(totals, client_weights):
     Parameters
     ----------
     totals : ndarray of shape (n_clients,)
-        Rows of each client, or the sum of their weights.
+        Number of rows of each client, or their total weight.
     client_weights : {"n_samples", "uniform"}
         m_i / N, the pooled likelihood, or 1 / n.
     """
@@ -138,7 +138,7 @@ def weights_of_clients(totals, client_weights):
 
 
 def sample_weight_of(values, offsets):
-    """Weights of the clients' rows, summed up.
+    """Weights of rows with their totals and running sums.
 
     Parameters
     ----------
@@ -153,8 +153,8 @@ def sample_weight_of(values, offsets):
     """
     lengths = np.diff(offsets)
     totals = np.add.reduceat(values, offsets[:-1])
-    # One running sum over all clients, scaled so that none is large or small beside the others.
-    # Powers of two change no digit.
+    # One running sum over all clients, scaled by powers of two, which are exact, so that all
+    # clients have totals of similar size.
     exponents = np.repeat(np.frexp(totals)[1], lengths)
     running = np.ldexp(values, -exponents)
     np.cumsum(running, out=running)
@@ -164,7 +164,7 @@ def sample_weight_of(values, offsets):
 
 
 def fingerprint(federation):
-    """Digest of all rows and their weights, which tells other data of the same sizes apart."""
+    """Digest of all rows and their weights, to recognise other data of the same sizes."""
     rows, digest = federation.rows, hashlib.sha256()
     for piece in rows if isinstance(rows, tuple) else _pieces(federation):
         digest.update(little_endian(piece).data)
@@ -172,12 +172,12 @@ def fingerprint(federation):
 
 
 def little_endian(array):
-    """The array, contiguous, in the byte order of most machines, so that digests are theirs."""
+    """The array, contiguous and little-endian, so that digests do not depend on the machine."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
 
 def _pieces(federation):
-    """All rows and their weights, some at a time."""
+    """Yield all rows and their weights in blocks."""
     for reading in read(federation, np.arange(federation.n_clients), _DIGESTED):
         yield reading.rows
         if reading.sample_weight is not None:
@@ -185,10 +185,10 @@ def _pieces(federation):
 
 
 def client_groups(offsets, n_rows, n_clients=MOST_CLIENTS):
-    """Cut a sequence of clients into groups with at most so many rows and clients.
+    """Cut a sequence of clients into groups with bounded numbers of rows and clients.
 
-    A client with more than ``n_rows`` rows is a group by itself. The cut depends on their numbers
-    of rows alone, so that sums are the same for any number of workers.
+    A client with more than ``n_rows`` rows is a group by itself. The groups only depend on the
+    numbers of rows, so that sums do not depend on the number of workers.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def client_groups(offsets, n_rows, n_clients=MOST_CLIENTS):
     Returns
     -------
     groups : list of slice
-        Positions in the sequence; together they cover it.
+        Slices that partition the sequence.
     """
     n = len(offsets) - 1
     cuts = [0]
@@ -212,9 +212,9 @@ def client_groups(offsets, n_rows, n_clients=MOST_CLIENTS):
 
 
 class Reading(NamedTuple):
-    """Some rows of some clients: ``lengths[j]`` of the client at position ``group.start + j``.
+    """A block of rows: ``lengths[j]`` rows of the client at position ``group.start + j``.
 
-    ``sample_weight`` has the rows' weights, where they have some.
+    ``sample_weight`` has the weights of the rows, or is None.
     """
 
     group: slice
@@ -224,7 +224,7 @@ class Reading(NamedTuple):
 
 
 def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Reading]:
-    """Read all rows of some clients, in blocks that a processor's cache can hold.
+    """Read all rows of some clients in blocks, which may fit into a cache.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Rea
 
 
 def _reading(federation, group, chosen, lengths):
-    """Rows by a slice, which copies nothing, or by their numbers, and their weights."""
+    """Rows by a slice, without a copy, or by their positions, and their weights."""
     rows, weights = federation.rows, federation.sample_weight
     rows = rows[chosen] if isinstance(chosen, slice) else take_rows(rows, chosen)
     return Reading(group, rows, lengths, None if weights is None else weights.values[chosen])
@@ -267,7 +267,7 @@ def draw_minibatches(uniforms, lengths, *, replacement):
     Parameters
     ----------
     uniforms : ndarray of shape (n_clients, batch_size)
-        Numbers in [0, 1), one for each row to draw.
+        Uniform numbers in [0, 1), one for each row to draw.
     lengths : ndarray of int, shape (n_clients,)
         Number of rows of each client, m_i; at least ``batch_size`` without replacement.
     replacement : bool
@@ -294,13 +294,13 @@ def draw_minibatches(uniforms, lengths, *, replacement):
 def draw_weighted_minibatches(uniforms, federation, clients):
     """Minibatch of each client with replacement, rows being drawn in proportion to their weights.
 
-    With integer weights and the same uniform numbers these are the rows that ``draw_minibatches``
-    draws where each row is repeated as often as its weight says.
+    With integer weights, these are the rows that ``draw_minibatches`` draws with the same uniform
+    numbers if each row is repeated according to its weight.
 
     Parameters
     ----------
     uniforms : ndarray of shape (n_clients, batch_size)
-        Numbers in [0, 1), one for each row to draw.
+        Uniform numbers in [0, 1), one for each row to draw.
     federation : Federation
         With weights of rows.
     clients : ndarray of int, shape (n_clients,)
@@ -308,13 +308,13 @@ def draw_weighted_minibatches(uniforms, federation, clients):
     Returns
     -------
     batches : ndarray of int, shape (n_clients, batch_size)
-        Row numbers within each client: the first whose running sum is more than the share
-        ``uniforms`` of the client's total.
+        Row numbers within each client: the first row whose running sum exceeds ``uniforms`` times
+        the client's total.
     """
     _, totals, cumulative = federation.sample_weight
     starts = federation.offsets[clients][:, None]
     wanted = uniforms * totals[clients][:, None]
-    # Bisection for all at once: the row is among low, ..., high.
+    # Vectorised bisection: the row is among low, ..., high.
     low = np.broadcast_to(starts, wanted.shape)
     high = np.broadcast_to(federation.offsets[clients + 1][:, None] - 1, wanted.shape)
     for _ in range(int(np.max(high - low, initial=0)).bit_length()):

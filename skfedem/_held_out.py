@@ -1,4 +1,4 @@
-"""Cells that clients hold out: which ones, and the observations without them or of them alone."""
+"""Held-out cells of clients: their choice, and the training and test observations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ._random import VALIDATION, generator
 
 
 def deal_cells(cells, n_splits, seed):
-    """Fold of every cell: distinct ones are dealt at random, and as evenly as can be.
+    """Fold of every cell: distinct cells are split at random into nearly equal folds.
 
-    All clients hold a cell out for the same fold, whoever saw it: what one of them saw would tell a
-    fit what others hold out. Only the cells are needed, which the server knows, and no value.
+    A cell is in the same fold for all clients, because its observations by one client are
+    informative about those of others. Only the cells are needed, which the server knows, and no
+    values.
     """
     distinct, _, which = distinct_cells(cells.rows, cells.columns, cells.shape[1])
     if len(distinct) < n_splits:
@@ -47,7 +48,7 @@ class Triplets(NamedTuple):
 
 
 def split_cells(cells, held_out):
-    """Observations, as triplets, without the cells of a mask, and of these cells alone."""
+    """Observations, as triplets, outside and inside a mask of held-out cells."""
     return _triplets(cells, ~held_out), _triplets(cells, held_out)
 
 

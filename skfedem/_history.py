@@ -1,4 +1,4 @@
-"""What happened in each round, as a dictionary of arrays."""
+"""History of the rounds, as a dictionary of arrays."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _INTEGERS = ("round", "n_active", "uplink_bits", "downlink_bits", "safeguarded")
 class History:
     """Rows of a table whose columns are fixed by the first row.
 
-    Row 0 is the start; row ``r`` is the state after round ``r``. A value that is learnt later is
-    written into its row when it comes. Negative numbers of rows count from the last.
+    Row 0 is the start; row ``r`` is the state after round ``r``. Values that become known later are
+    written into their row. Negative row numbers count from the end.
     """
 
     def __init__(self):
-        # Not lists: a save copies the columns, and would read what was saved before row by row.
+        # Arrays instead of lists, because every save copies the columns.
         self._columns: dict[str, array] = {}
 
     def append(self, **values):
@@ -42,13 +42,13 @@ class History:
         return self._columns[name].tolist()
 
     def keep(self, n_rows):
-        """Keep only the first ``n_rows`` rows, all whole."""
+        """Keep only the first ``n_rows`` rows."""
         for column in self._columns.values():
             del column[n_rows:]
 
     @classmethod
     def of_dict(cls, columns):
-        """History whose ``as_dict`` these arrays are."""
+        """History from the arrays of ``as_dict``."""
         history = cls()
         history._columns = {
             name: array(_type_code(name), column.tolist()) for name, column in columns.items()

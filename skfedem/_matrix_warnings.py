@@ -1,4 +1,4 @@
-"""Warnings of fitted matrices: how a run ended, means too large, cells that hold others back."""
+"""Warnings of imputers: how a run ended, too large means, cells that slow others down."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ from .models.families import MAX_LOG_MEAN
 from .solvers._options import step_schedule
 from .solvers._report import Wording, calmer, warn_outcome
 
-# If the curvature of a cell is this many times that of the others, it leaves them behind. One flock
-# among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the optimum
-# at a spread of 3,400, but 1 to 33 nats at 30,000. Rounds without momentum came within 0.001 nats
-# at 340, and were up to 70 nats above after 500 rounds at 1,000. One cell of 40 x 24 that was
-# observed N times, normal or binary: with automatic steps 0.04 nats or less above at N = 10,000,
-# and up to 0.7, as if converged, at 100,000; with a fixed step 0.1 at 100, and 65 or more at 1,000.
+# If the curvature of a cell is this many times the median, other cells converge too slowly. One
+# flock among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the
+# optimum at a spread of 3,400, but 1 to 33 nats at 30,000. Rounds without momentum came within
+# 0.001 nats at 340, and were up to 70 nats above after 500 rounds at 1,000. One cell of 40 x 24
+# that was observed N times, normal or binary: with automatic steps 0.04 nats or less above at N =
+# 10,000, and up to 0.7, as if converged, at 100,000; with a fixed step 0.1 at 100, and 65 or more
+# at 1,000.
 _LARGEST_SPREAD = 1e4
 _LARGEST_SPREAD_OF_SLOW_ROUNDS = 500
-# Gaussian cells whose mean is more than this many times their deviation: its square, times ``tol``,
-# is the square of that. Up to 1e3 fits without effects were right, at 1e4 they said that they had
-# not converged, at 1e6 they stopped as if converged, and missing cells were off by the whole mean.
+# Largest mean of Gaussian cells, in standard deviations: the squared mean times ``tol`` is then the
+# variance. Up to 1e3 fits without effects were right, at 1e4 they said that they had not converged,
+# at 1e6 they stopped as if converged, and missing cells were off by the whole mean.
 _LARGEST_OFFSET = 1e3
-# An objective that ends this much of it above that of the start is worth a word.
+# Warn if the objective ends this much, relatively, above its value at the start.
 _LARGE_RISE = 0.1
-# A mean this many times the largest of an observed cell is extrapolated. With the default penalty,
-# counts of wading birds in the hundreds gave means of missing cells of 1e10; with the penalty that
-# cross-validation chose, the largest was that of an observed cell.
+# Means this many times larger than those of all observed cells are extrapolated. With the default
+# penalty, counts of wading birds in the hundreds gave means of missing cells of 1e10; with the
+# penalty that cross-validation chose, the largest was that of an observed cell.
 _EXTRAPOLATED = 100
-# The other way round it may harm: in three tables of 40 x 30 with penalty=1, effects_penalty=10 or
-# 1000 in place of 0.1 made the largest mean 15 to 1,800 times as large, as the low-rank part took
-# over. In four of 200 x 150, with 0.8 % of the cells observed, no larger penalty helped.
+# Advised second, because a larger effects_penalty alone may harm: in three tables of 40 x 30 with
+# penalty=1, effects_penalty=10 or 1000 in place of 0.1 made the largest mean 15 to
+# 1,800 times as large, as the low-rank part took over. In four of 200 x 150, with 0.8 % of the
+# cells observed, no larger penalty helped.
 _OR_RIDGE = ", or if that changes little a larger effects_penalty"
 
 
 def instead_of_more_rounds(estimator):
-    """What else may let a fit of cells converge, as a list."""
+    """Further advice, as a list, if a fit of cells does not converge."""
     return [] if is_auto(estimator.step_size) else ["use step_size='auto'"]
 
 
 def warn_of_fit(imputer, X, cells, problem, result):
-    """Say what is odd about a fit: its data, what it reached, and how its run ended.
+    """Warn of unusual data, extreme results, and how the run ended.
 
-    X is what the user gave, and ``cells`` what it was checked to be.
+    X is the user's data, and ``cells`` are the validated cells.
     """
     _warn_of_silent(cells)
     _warn_of_lines(imputer, X, cells)
@@ -65,7 +67,7 @@ def warn_of_fit(imputer, X, cells, problem, result):
 
 
 def _warn_of_end(imputer, problem, result):
-    """Say how the run of a fit ended: above its start, interrupted, or not converged."""
+    """Warn if a run ended above its start, was interrupted, or has not converged."""
     initial, final, rise = result.initial_criterion, imputer.objective_, 0.0
     if final > initial:
         rise = problem.model.change(final, initial)
@@ -81,7 +83,7 @@ def _warn_of_end(imputer, problem, result):
         iteration="natural steps",
         left="were too long for the curvature",
         remedy="",
-        # Not a larger tol, which would end fits of counts short of the optimum, see its docstring.
+        # Not a larger tol, with which fits of counts would stop far from the optimum.
         otherwise=instead_of_more_rounds(imputer),
     )
     schedule = step_schedule(in_python_numbers(imputer), problem)
@@ -101,11 +103,11 @@ def _warn_of_silent(cells):
 
 
 def _warn_of_repeated_labels(imputer, X):
-    """Warn of rows with one label, which are sites of their own all the same."""
+    """Warn of rows with the same label, which are nevertheless treated as different sites."""
     labels = imputer._row_labels
     if labels is None or labels.is_unique or imputer.rows == "disjoint":
         return
-    # Where clients are told by labels, rows are sites of their own, whatever their names.
+    # With labels of clients, rows are different sites, regardless of their names.
     if len(imputer.client_ids_) > 1 and not holds_clients(X):
         return
     label, times = max(Counter(labels).items(), key=itemgetter(1))
@@ -118,10 +120,10 @@ def _warn_of_repeated_labels(imputer, X):
 
 
 def _warn_of_offset(cells):
-    """Warn of cells so far from 0 that fits without an intercept stop before they differ."""
+    """Warn of cells so far from 0 that fits without an intercept stop too early."""
     mean = np.average(cells.values, weights=cells.counts)
     deviation = np.sqrt(np.average((cells.values - mean) ** 2, weights=cells.counts))
-    # Equal cells differ by the rounding of their mean.
+    # Equal cells differ from their mean by rounding.
     if 1e-12 * abs(mean) < deviation < abs(mean) / _LARGEST_OFFSET:
         warn(
             f"Cells lie around {mean:.3g} and differ by {deviation:.3g}. With effects='none' the "
@@ -134,8 +136,8 @@ def _warn_of_offset(cells):
 def _warn_of_lines(imputer, X, cells):
     """Warn if tables look like lines (site, month, value) whose ``shape`` was not given.
 
-    Lines are rows of dense tables. They have no gaps and no names, and their first two columns
-    number sites and months. A matrix without gaps has nothing to impute.
+    Lines are complete rows of dense tables without names, and their first two columns are numbers
+    of sites and months. A complete matrix would have nothing to impute.
     """
     tables = X if is_cell_list(X) else [X]
     if cells.shape[1] != 3 or _has_names(imputer._row_labels) or any(map(issparse, tables)):
@@ -143,7 +145,7 @@ def _warn_of_lines(imputer, X, cells):
     are_complete = len(cells.columns) == 3 * sum(map(row_count, tables))
     numbers = cells.values[cells.columns < 2]
     are_numbers = (numbers >= 0).all() and (numbers == np.floor(numbers)).all()
-    # Presences are 0 and 1, which would be two sites at most.
+    # Presences are 0 or 1, which would be at most two sites.
     if are_complete and are_numbers and numbers.max() > 1:
         warn(
             "The three columns were taken for three months without a missing cell. If these are "
@@ -154,7 +156,7 @@ def _warn_of_lines(imputer, X, cells):
 
 
 def _has_names(labels):
-    """Whether rows are called anything but the numbers with gaps that filtered lines keep."""
+    """Whether rows have names, other than the row numbers with gaps that filtering leaves."""
     if labels is None:
         return False
     kind = getattr(getattr(labels, "dtype", None), "kind", "O")
@@ -175,13 +177,13 @@ def warn_of_guard(theta):
 
 
 def warn_of_means(theta, largest):
-    """Warn if Poisson means are capped, or far above all that was observed.
+    """Warn if Poisson means are capped, or far above those of all observed cells.
 
-    ``largest`` is the largest θ of a cell that was observed, in each row or in the fit.
+    ``largest`` is the largest θ of an observed cell, in each row or in the fit.
     """
     largest = np.clip(largest, 0.0, MAX_LOG_MEAN)
     bound = largest + np.log(_EXTRAPOLATED)
-    bound[bound >= MAX_LOG_MEAN] = np.inf  # means are told up to there
+    bound[bound >= MAX_LOG_MEAN] = np.inf  # larger means are reported by warn_of_guard
     is_far = theta > bound[:, None]
     if ((theta > MAX_LOG_MEAN) & ~is_far).any():
         warn_of_guard(theta)
@@ -200,9 +202,9 @@ def warn_of_means(theta, largest):
 
 
 def _warn_of_spread(imputer, problem, result):
-    """Warn if a cell weighs so much that its steps are too short for the others.
+    """Warn if one cell requires steps that are too short for the others.
 
-    Counts do so where they are large, and any cell that was observed very often.
+    This may be a large count, or a cell that was observed very often.
     """
     model, theta = problem.model, result.server.statistics.iterate.theta
     support, family = model.pooled.support, model.pooled.family
@@ -244,7 +246,7 @@ def _warn_of_spread(imputer, problem, result):
 
 
 def _where(imputer, row, column):
-    """A cell as the user finds it in the data."""
+    """Description of a cell in terms of the user's data."""
     offsets, own_row, whose = imputer.row_offsets_, row, ""
     if offsets is not None:
         client = int(owners_of(offsets, row))
@@ -259,7 +261,7 @@ def _name(labels, place):
 
 
 def _danger(has_momentum, converged):
-    """What a fit may be that a cell held back, and what to do about it."""
+    """Possible state of a fit that one cell slowed down, and advice."""
     if not has_momentum:
         return (
             "far from the optimum, converged or not",

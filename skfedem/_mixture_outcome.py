@@ -1,4 +1,4 @@
-"""What a run of a mixture leaves: fitted attributes and warnings."""
+"""Fitted attributes and warnings after a run of a mixture."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .models.mixture_parameters import in_row_units, lost_in_rounding
 from .solvers._options import step_schedule
 from .solvers._report import Wording, calmer, took_few_steps, warn_outcome
 
-# Nats per row. The lasting noise of minibatches takes less from a fit that began at the optimum.
+# Nats per row. Starting at the optimum, the noise of minibatches costs less than this.
 _LARGE_FALL = 0.1
 
 
 def so_far_fitted(model, server, n_rounds, seen):
-    """Fitted attributes that the server's state gives after ``n_rounds`` rounds.
+    """Fitted attributes from the server's state after ``n_rounds`` rounds.
 
     The estimator ``seen`` has the parameters and knows the features of the data.
     """
     weights, means, covariances, roots = in_row_units(model, server.parameters)
     if model.fixed_covariance is not None:
         given = np.asarray(seen.fixed_covariance, dtype=np.float64)
-        covariances = (given + given.T) / 2  # to the last digit
+        covariances = (given + given.T) / 2  # exact in all digits
     of_matrices = model.covariance_type in MATRICES
     return {
         "weights_": weights,
@@ -34,8 +34,8 @@ def so_far_fitted(model, server, n_rounds, seen):
         "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
         "n_iter_": n_rounds,
         "converged_": False,
-        "_memory": None,  # that of an earlier fit is of other parameters
-        # What the fit was made with, whatever set_params makes of the parameters later.
+        "_memory": None,  # the memory of an earlier fit belongs to other parameters
+        # Parameters of this fit, which set_params may change later.
         "_fitted_type": model.covariance_type,
         "_covariance_is_known": model.fixed_covariance is not None,
         "_n_features_out": len(weights),
@@ -44,10 +44,10 @@ def so_far_fitted(model, server, n_rounds, seen):
 
 
 def warn_of_fit(settings, problem, result):
-    """Give the warnings that a fit with these parameters calls for."""
+    """Give the warnings that apply to a fit with these parameters."""
     fall = 0.0 if problem.exact else result.initial_criterion - result.criteria[-1]
     otherwise = []
-    if not took_few_steps(result):  # after a few, no tol would do, and nothing is odd about data
+    if not took_few_steps(result):  # otherwise, neither tol nor data are to blame
         if settings.tol > 0:
             otherwise.append("increase tol")
         if not problem.lasting_noise:
@@ -78,9 +78,9 @@ def warn_of_fit(settings, problem, result):
 
 
 def _warn_of_noise(ways, result, n_samples, fall):
-    """Say what random rounds took from a fit, and in which ways they would be less random."""
+    """Warn of components or likelihood lost to noise, with advice that reduces noise."""
     initial, final = n_samples * result.trace[[0, -1]]
-    # A component with a single row of its own has the weight 1, up to noise and ``tol``.
+    # In units of rows: a component of a single row has the weight 1, up to noise and ``tol``.
     vanished = np.flatnonzero((initial >= 0.5) & (final < 0.5))
     if len(vanished):
         warn(

@@ -1,4 +1,4 @@
-"""Runs of a mixture's ``fit``: where they begin, anew or from an earlier fit, and the best of them.
+"""Runs of a mixture's ``fit``: new ones, continued ones, and the best of several.
 
 Streams, which have one run that never ends, are in ``_mixture_stream.py``.
 """
@@ -20,14 +20,14 @@ from .solvers._memory import go_on
 from .solvers._options import SOLVERS, federated_problem, run_solver
 from .solvers._resume import seed_of
 
-# Differences of likelihoods, relative to their size, that may be rounding.
+# Relative differences of likelihoods that may be due to rounding.
 _ROUNDING = 1e-9
 
 
 def new_runs(settings, federation, given):
-    """Problem of runs that begin anew, in the units of these rows, and where they begin.
+    """Problem of new runs, in the units of these rows, and a function for their starts.
 
-    The latter is a function that makes a ``Start`` of the problem, once that has a run's seed.
+    The function returns a ``Start`` for the problem with the seed of a run.
     """
     model, bits = standardise(settings, federation, given)
 
@@ -39,7 +39,7 @@ def new_runs(settings, federation, given):
 
 
 def next_run(settings, ids, federation, given, memory):
-    """As ``new_runs``, of a run that goes on where an earlier fit ended, in that fit's units."""
+    """As ``new_runs``, for a run that continues an earlier fit, in the units of that fit."""
     before, server = memory.model, memory.server
     check_distance_of_rows(before, given, federation, ids)
     model, bits = standardised_again(settings, before, federation, given)
@@ -56,12 +56,12 @@ def next_run(settings, ids, federation, given, memory):
 def best_run(settings, problem, start, seeds, workers, resume_from, begin_start):
     """Run from a start for each seed, and return the run with the largest likelihood.
 
-    ``begin_start`` tells callbacks that the next start begins, and gives the task of its rounds, or
+    ``begin_start`` notifies callbacks of the next start, and returns the task of its rounds or
     None.
     """
     best = None
     for number, seed in enumerate(seeds):
-        result = None  # as large as the best, and no longer needed
+        result = None  # frees the memory of the last result
         if settings.verbose:
             print(f"Start {number}")
         seeded = problem._replace(seed=seed_of(settings, seed, resume_from))
@@ -69,7 +69,7 @@ def best_run(settings, problem, start, seeds, workers, resume_from, begin_start)
             first, tasks = start(seeded), begin_start()
             result = run_solver(settings, seeded, first, workers, resume_from, tasks)
         except KeyboardInterrupt:
-            # Between the rounds of two starts: those that ended stand.
+            # Interrupted between starts: keep the best of those that ended.
             if best is None:
                 raise
             return best._replace(stopped_by="keyboard")
@@ -81,5 +81,5 @@ def best_run(settings, problem, start, seeds, workers, resume_from, begin_start)
 
 
 def is_better(likelihood, best):
-    """Whether it is larger by more than rounding, which must not choose among like optima."""
+    """Whether a likelihood is larger by more than rounding, which must not choose an optimum."""
     return likelihood > best + _ROUNDING * max(1.0, abs(best))

@@ -1,4 +1,4 @@
-"""Simulated workers: groups of clients, one after the other or in threads."""
+"""Workers that process groups of clients, sequentially or in threads."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from joblib import Parallel, cpu_count, delayed
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
 
-# Seconds. In shorter calls, threads lose more by waiting for each other's Python than they gain.
+# Seconds. In shorter calls, threads lose more time to the GIL than they gain.
 _WORTH_SHARING = 0.005
 
 
 class Workers:
     """Runs a function over groups of clients; a context manager around a whole fit.
 
-    Results come in the order of the groups, and a group is computed the same way whoever does it,
-    so that no result depends on ``n_jobs``. The first call is timed on one worker; later calls use
-    threads if they are long enough for that to pay. If a call in threads did not pay, because it
-    was short after all or the processors are busy, the next call is timed again on one worker.
-    Libraries are limited to one thread throughout: several workers share the processors, and the
+    Results are in the order of the groups and do not depend on ``n_jobs``. The first call is timed
+    on one worker; later calls use threads if this is worth it. If a call in threads was not faster,
+    because it was short or the processors are busy, the next call is timed on one worker again.
+    Libraries are limited to one thread throughout: the workers share the processors, and the
     rounding of linear algebra depends on its number of threads.
 
-    The workers are this thread and joblib's, which help it from the first call in threads to the
-    end of the fit: joblib looks only every 10 ms whether a task has ended.
+    The workers are this thread and joblib's threads, which wait for tasks from the first call in
+    threads to the end of the fit: starting them in each call would be slow, because joblib only
+    checks every 10 ms whether a task has ended.
 
     Parameters
     ----------
     n_jobs : int or None
-        As in joblib, within what ``n_workers`` allows.
+        As in joblib, limited by ``n_workers``.
     """
 
     def __init__(self, n_jobs=None):
@@ -58,7 +58,7 @@ class Workers:
         function : callable
         groups : list
         kind : hashable
-            What the call does: calls of one kind are alike in their cost per group.
+            Kind of call; calls of one kind have a similar cost per group.
         """
         if self._n_workers == 1 or len(groups) < 2:
             return [function(group) for group in groups]
@@ -75,7 +75,7 @@ class Workers:
         return results
 
     def _share(self, function, groups):
-        """As ``map``, in threads: every worker takes the next group when it is done with one."""
+        """As ``map``, in threads: every worker takes the next group when it has finished one."""
         self._errands = self._errands or self._call_helpers()
         waiting = deque(enumerate(groups))
         results = [None] * len(groups)
@@ -105,13 +105,13 @@ class Workers:
         n_sent = 0
         try:
             while n_sent < self._n_workers - 1:
-                # In the context of the fit, which has the user's settings, such as numpy.errstate.
+                # In the context of the fit, for the user's settings such as numpy.errstate.
                 self._errands.put(partial(copy_context().run, errand))
                 n_sent += 1
             work()
         finally:
-            waiting.clear()  # after an error, or an interrupt, nobody begins another
-            # One whose sending was interrupted is not counted, and may have begun all the same.
+            waiting.clear()  # after an error or interrupt, no further groups are started
+            # A task whose sending was interrupted is not in n_sent, but may have started.
             while len(ends) < max(n_sent, len(started)):
                 try:
                     bell.get()
@@ -123,7 +123,7 @@ class Workers:
         return results
 
     def _call_helpers(self):
-        """Let joblib's threads run what comes through the queue, until the end of the fit."""
+        """Let joblib's threads run the tasks in a queue until the end of the fit."""
         errands: SimpleQueue = SimpleQueue()
         n_helpers = self._n_workers - 1
         threads = {"prefer": "threads", "require": "sharedmem", "return_as": "generator"}
@@ -140,35 +140,36 @@ class Workers:
 
 
 def single_threaded_libraries():
-    """Context in which libraries have one thread, on which the rounding of linear algebra depends.
+    """Context with single-threaded libraries, as rounding depends on the number of threads.
 
-    Where contexts overlap in threads, one has to be around them all: the end of each restores what
-    was at its beginning.
+    If contexts overlap in threads, one of them has to enclose all others, because each restores the
+    state at its beginning.
     """
     return _libraries().limit(limits=1)
 
 
 @cache
 def _libraries():
-    """Libraries with threads of their own, which takes milliseconds to find."""
+    """Libraries that use threads; finding them takes milliseconds."""
     return ThreadpoolController()
 
 
 def _run(errands):
-    """Run what comes until None comes."""
-    single_threaded_libraries()  # OpenMP's number of threads is each thread's own
+    """Run tasks from a queue until None arrives."""
+    single_threaded_libraries()  # OpenMP has a separate limit in each thread
     for errand in iter(errands.get, None):
         errand()
 
 
 def n_workers(n_jobs, prefer="threads"):
-    """Number of workers that a fit, in threads, or a search, in processes, may use here.
+    """Number of workers for a fit (in threads) or a search (in processes).
 
-    As many as joblib makes of ``n_jobs``, but no more than there are processors. One inside a
-    worker of another ``Parallel``, such as a grid search's, as the processors are taken then.
+    Joblib's number of workers for ``n_jobs``, but at most the number of processors. 1 inside a
+    worker of another ``Parallel``, such as that of a grid search, which already uses the
+    processors.
     """
     _, from_context = get_active_backend()
-    # Processes cannot be had everywhere, as inside of multiprocessing's.
+    # Processes are not available everywhere, for example not inside those of multiprocessing.
     backend, _ = get_active_backend(prefer=prefer)
     if backend.nesting_level or n_jobs == 1:
         return 1

@@ -1,4 +1,4 @@
-"""Ranks and penalties that a search tries, from what its user asks for."""
+"""Grid of ranks and penalties of a search, from its parameters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ._messages import short
 from ._parameters import check_choice, check_number, is_auto, python_number
 from .models.main_effects import EFFECTS
 
-# Penalties on the effects. Counts of flocks, whose variance was 4 to 2,000 times their mean, were
-# predicted best with 10 to 10,000: about in proportion.
+# Penalties on the effects. Counts of flocks, with variances of 4 to 2,000 times the mean, were
+# predicted best with 10 to 10,000, roughly in proportion.
 _FIRST_RIDGES = (0.1, 1.0)
 _LARGEST_RIDGE = 1e5
 
@@ -24,15 +24,15 @@ class Grid(NamedTuple):
     Attributes
     ----------
     ranks : list of (int or None)
-        Each once.
+        Distinct bounds on the rank.
     penalties : int or ndarray
         Number of penalties on a path, or the path itself.
     eps : float
-        Ratio of the last penalty of a path to its first, where ``penalties`` is their number.
+        Ratio of the last to the first penalty of a path, if ``penalties`` is a number.
     ridges : list of float
-        To begin with, each once.
+        Distinct initial penalties on the effects.
     is_open : bool
-        Whether larger ridges may follow.
+        Whether larger ridges may be added.
     """
 
     ranks: list
@@ -50,7 +50,7 @@ class Grid(NamedTuple):
         return np.geomspace(largest, self.eps * largest, self.penalties)
 
     def larger_ridges(self, largest, best):
-        """Ridges to go on with: ten times the largest tried, if the best trial has that."""
+        """Further ridges to try: ten times the largest one, if that is the best."""
         goes_on = self.is_open and largest < _LARGEST_RIDGE and best.effects_penalty == largest
         return [10 * largest] if goes_on else []
 
@@ -84,7 +84,7 @@ def checked_grid(ranks, penalties, eps, effects_penalties, effects):
 
 
 def _checked_ranks(ranks):
-    """Bounds of the rank as a list, each once."""
+    """Distinct bounds on the rank, as a list."""
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
     if isinstance(ranks, str) or not np.iterable(ranks):
         raise TypeError(
@@ -102,7 +102,7 @@ def _checked_ranks(ranks):
 
 
 def _checked_penalties(name, penalties, what):
-    """Penalties as an array; ``what`` is expected, for the message."""
+    """Penalties as an array; ``what`` describes them in error messages."""
     expected = f"Expected {name} to be {what} of finite numbers >= 0"
     try:
         array = np.asarray(penalties, dtype=np.float64)

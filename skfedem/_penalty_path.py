@@ -1,4 +1,4 @@
-"""Fits down a path of penalties, from the smallest one whose low-rank part is 0."""
+"""Fits along a decreasing path of penalties, whose first one makes the low-rank part 0."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from .models.low_rank_start import cell_federation, low_rank_model, start_run
 from .models.low_rank_theta import zero_low_rank
 from .models.thresholding import threshold_singular_values
 
-# Shares that may be rounding: of what the scores of trials differ in, and of the scores themselves.
+# Relative rounding errors: of differences between the scores of trials, and of the scores
+# themselves.
 _ROUNDING = 1e-9
 _EPS = 64 * np.finfo(np.float64).eps
-# Patience, if "auto": a share of a path, as a dip of the scores is many penalties wide where they
-# lie close together, and a number.
+# Patience, if "auto": a share of the path, because a dip of the scores spans many penalties if
+# these are close together, and a minimum.
 _PATIENCE, _LEAST_PATIENCE = 0.3, 3
 
 
 def largest_penalty(imputer, cells):
     """Smallest penalty whose low-rank part is 0: the largest singular value of the residuals.
 
-    The residuals are those of the effects alone, summed over the clients, who each send theirs once
-    and uncompressed.
+    The residuals are those of a fit with effects only, summed over the clients, which send them
+    once and uncompressed.
     """
     federation = cell_federation(cells, imputer.client_weights)
     base_measures = cells.log_base_measure[cells.observers]
@@ -46,7 +47,7 @@ def largest_penalty(imputer, cells):
 
 
 class Trial(NamedTuple):
-    """A rank and two penalties; the arrays have one entry for each fold.
+    """Results for a rank and two penalties; arrays have one entry per fold.
 
     Attributes
     ----------
@@ -55,7 +56,7 @@ class Trial(NamedTuple):
     scores : ndarray
         Mean log-likelihood per held-out observation; nats.
     n_iter, n_factors, converged, uplink_bits : ndarray
-        Of the fits.
+        Results of the fits.
     """
 
     rank: int | None
@@ -69,16 +70,16 @@ class Trial(NamedTuple):
 
     @property
     def score(self):
-        """Mean over the folds."""
+        """Mean score over the folds."""
         return float(self.scores.mean())
 
 
 def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
-    """Trials of paths, in their order.
+    """Trials of several paths, in order.
 
-    A path goes down until ``patience`` penalties in a row were no better than the best before.
-    Each process follows a path while there are enough for all of them; of those left over, the fits
-    to the folds are made side by side.
+    A path ends when ``patience`` consecutive penalties have not improved on its best score. Each
+    process follows one path while there are enough paths for all processes; for the remaining
+    paths, the folds are fitted in parallel.
 
     Parameters
     ----------
@@ -98,8 +99,8 @@ def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
     """
     n_jobs = n_workers(n_jobs, prefer="processes")
     n_whole = len(plans) // n_jobs * n_jobs if n_jobs > 1 else 0
-    # Limits of threads go around all fits: in threads, the end of one would free the libraries of
-    # the others. Arrays travel as they are, for a fit goes on in those of the fit before.
+    # The thread limit encloses all fits: in threads, the end of one would lift the limit for
+    # others. Arrays are not memory-mapped, because the next fit modifies those of the previous one.
     with single_threaded_libraries(), Parallel(n_jobs, batch_size=1, max_nbytes=None) as parallel:
         found = parallel(
             delayed(_trials_in_worker)(plan, cells, folds, patience) for plan in plans[:n_whole]
@@ -110,7 +111,7 @@ def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
         left = plans[n_whole:]
         if left:
             splits = _splits(cells, folds)
-            # Alone, one after the other: less is kept at a time.
+            # Sequentially if there is one process, which needs less memory.
             for group in [left] if n_jobs > 1 else [[plan] for plan in left]:
                 trials += trials_together(group, splits, patience, parallel, verbose)
     return trials
@@ -122,13 +123,13 @@ def _splits(cells, folds):
 
 
 def _trials_in_worker(plan, cells, folds, patience):
-    """Trials of a path, in a process of its own."""
-    # Split here: cells are sent once, where the splits have each of them once a fold.
+    """Trials of a path, in a worker process."""
+    # Split in the worker: splits contain every cell once per fold, and are larger to send.
     return trials_together([plan], _splits(cells, folds), patience, Parallel(n_jobs=1), verbose=0)
 
 
 def trials_together(plans, splits, patience, parallel, verbose):
-    """Trials of paths, as ``follow_paths`` gives them, all of which go down step by step.
+    """Trials of paths, as from ``follow_paths``, which advance together step by step.
 
     ``splits`` are pairs (training, held_out) of triplets.
     """
@@ -161,16 +162,16 @@ def _print_trials(trials):
 
 
 def _fit_fold(imputer, penalty, fold, split):
-    """Fit the next step of a path without a fold's cells; the imputer, and how it predicts them."""
+    """Fit the next step of a path without a fold; return the imputer and its score on the fold."""
     (table, clients, shape), held_out = split
-    # In a process of its own, which keeps no advice back and may have more threads.
+    # Worker processes do not inherit the suppressed warnings and the limit of threads.
     with kept_back(), single_threaded_libraries(), naming(f"Without the cells of fold {fold}"):
         _fit_step(imputer, float(penalty), table, clients=clients, shape=shape)
         return imputer, imputer.score(held_out.table)
 
 
 def _trial(fits, scores):
-    """Trial of the fits that were made without each of the folds."""
+    """Trial from the fits without each of the folds."""
     return Trial(
         rank=fits[0].rank,
         effects_penalty=fits[0].effects_penalty,
@@ -184,10 +185,10 @@ def _trial(fits, scores):
 
 
 def _goes_on(trials, n_penalties, patience):
-    """Whether a path of so many penalties goes on after these trials.
+    """Whether a path of ``n_penalties`` continues after these trials.
 
-    Those with which all fits are the effects alone do not count: they are all alike, and above the
-    largest penalty of the folds there may be many.
+    Trials with a low-rank part of 0 in all fits do not count: they are equal, and there may be many
+    of them.
     """
     if is_auto(patience):
         patience = max(_LEAST_PATIENCE, ceil(_PATIENCE * n_penalties))
@@ -200,14 +201,14 @@ def _goes_on(trials, n_penalties, patience):
 
 
 def refit(imputer, best, path, X, **data):
-    """Fit the best trial to all cells, down its path; return the advice of the last fit.
+    """Fit the best trial to all cells along its path; return the warnings of the last fit.
 
-    Stopped from the keyboard, it ends with what it has reached, for the search was complete.
+    If interrupted from the keyboard, keep what was reached, because the search was complete.
     """
     imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
     last = {**imputer.get_params(), "penalty": best.penalty}
     imputer.set_params(eval_every=None, verbose=0)
-    # Where warnings are errors, they must not cost the search.
+    # If warnings are errors, they must not discard the search.
     with kept_back() as advice:
         try:
             with kept_back():
@@ -219,24 +220,24 @@ def refit(imputer, best, path, X, **data):
             imputer.set_params(**last)
             imputer._stopped_by = "keyboard"
     imputer.set_params(warm_start=False)
-    imputer._memory = None  # nobody goes on from it
+    imputer._memory = None  # not needed any more
     return advice
 
 
 def _fit_step(imputer, penalty, X, **data):
-    """Fit a step of a path. A fit that was stopped from the keyboard stops the search."""
+    """Fit a step of a path; raise KeyboardInterrupt if the fit was interrupted."""
     imputer.set_params(penalty=penalty).fit(X, **data)
     if imputer._stopped_by == "keyboard":
         raise KeyboardInterrupt
 
 
 def index_of_best(trials):
-    """Position of the best trial; of those that only rounding tells apart, of the first."""
+    """Index of the best trial; the first of those that tie up to rounding."""
     return int(np.argmin(_places(np.array([trial.score for trial in trials]))))
 
 
 def tabulated(trials):
-    """``cv_results_``, by the names that scikit-learn's GridSearchCV has for them."""
+    """``cv_results_``, with names as in scikit-learn's GridSearchCV."""
     scores = np.array([trial.scores for trial in trials])
     mean_scores = scores.mean(axis=1)
     names = "rank", "effects_penalty", "penalty"
@@ -257,9 +258,9 @@ def tabulated(trials):
 
 
 def _places(scores):
-    """1 for the best scores, and so on; those that only rounding tells apart share a place."""
+    """Ranks, 1 for the best score; scores that tie up to rounding share a rank."""
     sizes = np.abs(scores)
-    # Of small cells a score is mostly the constant of the density, which is that of all trials.
+    # For small cells, scores mainly consist of the constant of the density, equal in all trials.
     differing = np.minimum(sizes, scores.max() - scores.min())
     rounding = np.maximum(_ROUNDING * differing, _EPS * sizes)
     is_better = scores - scores[:, None] > rounding[:, None]
@@ -267,6 +268,6 @@ def _places(scores):
 
 
 def _deviations(scores):
-    """Standard deviation of each row, of numbers whose squares may overflow."""
+    """Standard deviation of each row, without overflow of squares."""
     sizes = np.maximum(np.abs(scores).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
     return sizes[:, 0] * (scores / sizes).std(axis=1)

@@ -1,16 +1,15 @@
 """Random streams addressed by (seed, purpose, round, client).
 
-A client's numbers depend on nothing else: not on who else takes part, not on how clients are
-grouped for the computation, not on the number of workers. A lone client can draw what it would
-have drawn in the simulation. (In a stream, clients count by their positions among those who take
-part in the round.)
+A client's numbers depend on nothing else: neither on which other clients take part, nor on how
+clients are grouped for the computation, nor on the number of workers. A deployed client can draw
+the same numbers as in the simulation. (In ``partial_fit``, clients are numbered among those that
+take part in the round.)
 
-Seed, purpose and round give a stream of PCG-64 DXSM, hashed together by NumPy's ``SeedSequence``;
-client ``i`` owns the numbers ``i * size`` to ``(i + 1) * size - 1`` of it, where ``size`` is how
-many each client needs. The generator jumps to any of them, and neighbouring clients are neighbours
-in the stream, so that the numbers of a whole cohort come out of one call. Where some clients need
-more than others, each power of two has a stream, which is hashed with them, for those whose size is
-that or just less.
+Seed, purpose and round are hashed by NumPy's ``SeedSequence`` to a stream of PCG-64 DXSM; client
+``i`` owns its numbers ``i * size`` to ``(i + 1) * size - 1``, where ``size`` is the number that
+each client needs. The generator can jump to any of them, and adjacent clients are adjacent in the
+stream, so that the numbers of many clients are drawn in one call. If clients need different
+amounts, these are rounded up to powers of two, each of which has its own stream.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from sklearn.utils import check_random_state
 
 from ._messages import short
 
-# What a stream is for. Two purposes never share numbers.
+# Purposes of streams, which never share numbers.
 PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
 
-# Numbers of absent neighbours, for each client, that are drawn rather than jumped over. A jump
-# takes as long as 500; with fewer, a round takes about as long whatever the number of clients.
+# Numbers of absent clients, per active client, that are drawn rather than skipped. A jump takes as
+# long as 500 draws; with fewer, the time of a round hardly depends on the number of clients.
 _PASSED = 150
-# Clients whose numbers are drawn at once, or jumped to one by one.
+# Number of clients in a group, for which numbers are drawn at once or by separate jumps.
 _GROUP = 1024
-# Of clients who need unlike amounts, those who need more than this are jumped to one by one.
+# If clients need different amounts, separate jumps are used for more than this.
 _LARGE = 512
 
 
 def random_numbers(random_state):
-    """What ``check_random_state`` of scikit-learn gives; its errors name no parameter.
+    """``check_random_state`` of scikit-learn, with error messages that name the parameter.
 
     Raises
     ------
@@ -68,16 +67,16 @@ def generator(seed, purpose, round_index=0, position=0, kind=0):
         One of the constants of this module.
     round_index : int, default=0
     position : int, default=0
-        How many 64-bit numbers of the stream to skip.
+        Number of 64-bit numbers of the stream to skip.
     kind : int, default=0
-        Tells apart several streams of one address.
+        Distinguishes several streams of one address.
 
     Returns
     -------
     generator : numpy.random.Generator
     """
     address = [seed, purpose, round_index, kind]
-    # An array of its words is the same address, and is hashed in half the time.
+    # An equivalent array of words, which is hashed in half the time.
     words = np.array(address, dtype=np.uint32) if max(address) < 2**32 else address
     bits = np.random.PCG64DXSM(np.random.SeedSequence(words))
     return np.random.Generator(bits.advance(int(position)))
@@ -93,7 +92,7 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     clients : ndarray of int, shape (n,)
         Increasing client indices.
     size : int
-        How many numbers each client needs.
+        Number of values that each client needs.
     kind : int, default=0
         As in ``generator``.
 
@@ -113,7 +112,7 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
         group, numbers = clients[start : start + _GROUP], uniforms[start : start + _GROUP]
         spread = int(group[-1] - group[0]) + 1
         if spread * size <= len(group) * (size + _PASSED):
-            # Those of absent neighbours are drawn as well.
+            # Numbers of absent clients in between are drawn as well.
             source.bit_generator.advance(int(group[0]) * size - position)
             numbers[:] = source.random((spread, size))[group - group[0]]
             position = (int(group[-1]) + 1) * size
@@ -123,7 +122,7 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
 
 
 def _draw_each(source, position, clients, size, pieces):
-    """Fill each client's piece of an array, one by one; return the position after the last."""
+    """Fill the clients' pieces of an array one by one; return the position after the last."""
     for client, piece in zip(clients.tolist(), pieces, strict=True):
         source.bit_generator.advance(client * size - position)
         source.random(out=piece)
@@ -132,7 +131,7 @@ def _draw_each(source, position, clients, size, pieces):
 
 
 def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
-    """Uniform numbers in [0, 1) for clients of which some need more than others.
+    """Uniform numbers in [0, 1) for clients that need different amounts.
 
     Parameters
     ----------
@@ -141,13 +140,12 @@ def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
     clients : ndarray of int, shape (n,)
         Increasing client indices.
     lengths : ndarray of int, shape (n,)
-        How many numbers each client needs.
+        Number of values that each client needs.
 
     Returns
     -------
     uniforms : ndarray of shape (sum(lengths),)
-        Client after client. A client's numbers depend only on the address, the client and how many
-        it needs.
+        Numbers client after client; they only depend on the address, the client and its length.
     """
     uniforms = np.empty(int(lengths.sum()))
     starts = np.cumsum(lengths) - lengths

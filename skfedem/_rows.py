@@ -1,4 +1,4 @@
-"""Rows that stay where they are, and stand for the array of a federation's rows; rows in blocks."""
+"""Rows that are not copied, in place of an array of a federation's rows; rows in blocks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 
 
 class JoinedRows:
-    """Rows of several tables, one table after the other, read where they lie.
+    """Concatenated rows of several tables, without copying them.
 
-    Has the part of an array's interface that the rows of a federation need: a length, a shape,
-    slices, and ``take``.
+    Implements the part of an array's interface that federations use: length, shape, slices and
+    ``take``.
 
     Parameters
     ----------
     tables : list of ndarray of shape (n_i, n_features)
-        Usually memory-mapped, so that rows come from the disk when they are read.
+        Usually memory-mapped, so that rows are loaded from disk when they are read.
     """
 
     def __init__(self, tables):
@@ -33,7 +33,7 @@ class JoinedRows:
         return len(self), self.tables[0].shape[1]
 
     def __getitem__(self, rows):
-        """Neighbouring rows, by a slice; they are copied only if they are of several tables."""
+        """Rows of a slice; they are only copied if they belong to several tables."""
         start, stop, _ = rows.indices(len(self))
         first = int(np.searchsorted(self.offsets, start, side="right")) - 1
         last = int(np.searchsorted(self.offsets, stop, side="left"))
@@ -44,7 +44,7 @@ class JoinedRows:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def take(self, positions, axis=0):
-        """Copy of rows by their numbers; cheap where neighbours in ``positions`` share a table."""
+        """Copy of rows by position; fast if consecutive ``positions`` are in the same table."""
         owners = np.searchsorted(self.offsets, positions, side="right") - 1
         taken = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
         within = positions - self.offsets[owners]
@@ -57,10 +57,10 @@ class JoinedRows:
 
 
 class ReorderedRows:
-    """Rows of one table in another order, read where they lie.
+    """Rows of one table in another order, without copying them.
 
-    Has the part of an array's interface that the rows of a federation need: a length, a shape,
-    slices, and ``take``.
+    Implements the part of an array's interface that federations use: length, shape, slices and
+    ``take``.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class ReorderedRows:
         return len(self), self.table.shape[1]
 
     def __getitem__(self, rows):
-        """Copy of neighbouring rows, by a slice."""
+        """Copy of the rows of a slice."""
         return take_rows(self.table, self.order[rows])
 
     def take(self, positions, axis=0):
@@ -92,14 +92,14 @@ class ReorderedRows:
 
 
 def in_blocks(rows, n_rows, answer):
-    """Answer to rows, some at a time: a function that gives a row, or a number, for each row.
+    """Apply ``answer``, which returns a row or a number for each row, to blocks of rows.
 
-    The answers to all blocks have one type.
+    The results for all blocks have the same type.
     """
     first = answer(rows[:n_rows])
     if len(rows) <= n_rows:
         return first
-    # Not of all blocks joined: answers would be held twice.
+    # Preallocated: concatenating blocks would need twice the memory.
     answers = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
     answers[:n_rows] = first
     for start in range(n_rows, len(rows), n_rows):
@@ -108,12 +108,12 @@ def in_blocks(rows, n_rows, answer):
 
 
 def precision_of(rows):
-    """Type of what is computed of checked rows: float32 of such rows, else float64."""
+    """Type of results computed from rows: float32 for float32 rows, otherwise float64."""
     return rows.dtype if rows.dtype == np.float32 else np.dtype(np.float64)
 
 
 def take_rows(rows, positions):
-    """Copy of rows by their numbers, and of nothing else."""
+    """Copy of rows by position, without copying the rest of the table."""
     if isinstance(rows, np.ndarray) and not rows.flags.c_contiguous:
         return rows[positions]  # `take` would copy the whole table first
     return rows.take(positions, axis=0)

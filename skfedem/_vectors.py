@@ -1,4 +1,4 @@
-"""Many vectors at once, back to back: checks of what is given, and the blocks of vectors."""
+"""Concatenated vectors: checks of arguments, and blocks of vectors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _MAX_NORM = 2.0**1022
 
 
 class Blocks(NamedTuple):
-    """How vectors, back to back, are cut into blocks.
+    """Blocks of concatenated vectors.
 
     Attributes
     ----------
     of_vectors : ndarray of intp, shape (n,)
         Lengths of the vectors, >= 0.
     per_vector : ndarray of intp, shape (n,)
-        How many blocks each of them has: none if it is empty.
+        Number of blocks of each vector; 0 if it is empty.
     lengths : ndarray of intp, shape (n_blocks,)
         Lengths of the blocks, >= 1.
     starts : ndarray of intp, shape (n_blocks,)
-        Where they begin.
+        Starts of the blocks.
     """
 
     of_vectors: np.ndarray
@@ -35,16 +35,16 @@ class Blocks(NamedTuple):
         return ufunc.reduceat(values, self.starts)
 
     def spread(self, numbers):
-        """Numbers of blocks, repeated for each of their values."""
+        """Repeat the number of each block for all of its values."""
         return np.repeat(numbers, self.lengths)
 
     def within(self, chosen):
-        """Blocks that a boolean array marks, each as a vector."""
+        """Blocks selected by a boolean array, each as a vector."""
         return cut(self.lengths[chosen])
 
 
 def as_vectors(values, lengths=None):
-    """Values as float64 and the checked lengths of the vectors that they are."""
+    """Values as float64, and the checked lengths of the vectors."""
     values = _real_array("values", values)
     if lengths is None:
         if values.ndim not in (1, 2):
@@ -65,7 +65,7 @@ def as_vectors(values, lengths=None):
 
 
 def as_uniforms(uniforms, values):
-    """Uniforms in [0, 1), as many as there are values."""
+    """Checked uniforms in [0, 1), in the shape of the values."""
     uniforms = _real_array("uniforms", uniforms)
     if uniforms.shape != values.shape:
         raise ValueError(
@@ -105,7 +105,7 @@ def _real_array(name, array):
 
 
 def for_each_length(function, lengths):
-    """``function(q)``, a number, for one length or for each of an array of them."""
+    """``function(q)``, a number, for one length or elementwise for an array of lengths."""
     array = _as_lengths("length", lengths)
     if array.ndim == 0:
         return function(array.item())
@@ -116,7 +116,7 @@ def for_each_length(function, lengths):
 
 
 def for_rows(function, values, uniforms, lengths):
-    """``function(rows, their uniforms)``, of the shape of the rows, for all vectors of a length."""
+    """Apply ``function(rows, uniforms)`` to all vectors of each length at once."""
     if len(lengths) and (lengths == lengths[0]).all():
         shape = len(lengths), lengths[0]
         return function(values.reshape(shape), uniforms.reshape(shape)).ravel()
@@ -129,7 +129,7 @@ def for_rows(function, values, uniforms, lengths):
 
 
 def cut(lengths, block_length=None):
-    """Blocks of vectors, each of so many values but for a vector's last one, or one a vector."""
+    """Cut vectors into blocks of a length (the last one may be shorter); None: one per vector."""
     if block_length is None:
         per_vector, blocks = np.minimum(lengths, 1), lengths[lengths > 0]
     else:
@@ -142,7 +142,7 @@ def cut(lengths, block_length=None):
 
 
 def reduce_each(ufunc, values, lengths):
-    """Reduce runs of values, back to back, to one each; 0 where a run is empty."""
+    """Reduce consecutive runs of values to one each; 0 if a run is empty."""
     dtype = np.int64 if values.dtype == bool else values.dtype
     starts, some = np.cumsum(lengths) - lengths, lengths > 0
     if some.all():
@@ -161,7 +161,7 @@ def norms(magnitudes, blocks, p):
             return np.sqrt(squares)
     results = peaks = blocks.reduce(np.maximum, magnitudes)
     if p == 2:
-        # Squares would underflow or overflow. Powers of two change only a norm's exponent.
+        # Squares would underflow or overflow. Scaling by powers of two is exact.
         scales = np.ldexp(1.0, np.minimum(-np.frexp(peaks)[1], 1000))
         with np.errstate(over="ignore"):
             squares = blocks.reduce(np.add, np.square(magnitudes * blocks.spread(scales)))
@@ -175,7 +175,7 @@ def norms(magnitudes, blocks, p):
 
 
 def smallest(uniforms, k):
-    """Where the k smallest numbers of each row are, the first ones in a tie."""
+    """Mask of the k smallest numbers of each row, the first ones in a tie."""
     n, q = uniforms.shape
     if k == q:
         return np.ones((n, q), dtype=bool)
@@ -186,7 +186,7 @@ def smallest(uniforms, k):
 
 
 def check_finite(values, name="values", hint="Look for overflow and divisions by 0."):
-    """Refuse NaN and infinite numbers."""
+    """Raise for NaN and infinite numbers."""
     if not np.isfinite(values).all():
         bad = values[~np.isfinite(values)]
         raise ValueError(
