@@ -1,4 +1,4 @@
-"""What messages are made of: numbers as bits, floats and a checksum.
+"""Building blocks of messages: numbers as bits, floats and a checksum.
 
 A message is one byte, `form`, which says whose it is; a stream of bits, where the first bit of a
 byte is its highest and zeros follow the last bit; little-endian floats; and the CRC-16 of all this,
@@ -22,9 +22,9 @@ import numpy as np
 
 from ._vectors import MAX_LENGTH, check_finite, reduce_each
 
-# Bits of a number that is sent uncompressed, as a double.
+# Number of bits of an uncompressed number, a double.
 FLOAT_BITS = 64
-# So N items take at least N / 2**12 bits, and damaged bytes cannot ask for a huge vector.
+# N items then take at least N / 2**12 bits, so that damaged bytes cannot request a huge vector.
 _MOST_LOW_BITS = 12
 _SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."
 
@@ -32,7 +32,7 @@ _SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."
 
 
 def widths(numbers):
-    """How many bits the whole parts of positive numbers have, 0 for 0."""
+    """Number of bits of the integer parts of positive numbers, 0 for 0."""
     return np.frexp(numbers)[1]
 
 
@@ -42,17 +42,17 @@ def size_of_count(count):
 
 
 def _low_bits(n_items, n_rare):
-    """How many low bits, k, a subset takes that has ``n_rare`` of ``n_items`` items."""
-    # For counts below 2**52, quotients round to a power of two only where they are one.
+    """Number k of low bits in the code of a subset with ``n_rare`` of ``n_items`` items."""
+    # For counts below 2**52, quotients only round to a power of two if they are one.
     ratio = n_items / np.maximum(n_rare, 2.0**-_MOST_LOW_BITS)
     return np.minimum(widths(ratio) - 1, _MOST_LOW_BITS)
 
 
 def n_reaching(heights, lengths):
-    """How many items of each run are at least 1, at least 2, and so on to the highest."""
+    """Numbers of items of each run that are at least 1, at least 2, and so on."""
     n = len(lengths)
     reached = [reduce_each(np.add, heights >= 1, lengths)]
-    # Few are higher: only these are looked at again.
+    # Only the few higher ones are counted again.
     places = np.flatnonzero(heights > 1)
     runs, higher = np.repeat(np.arange(n), lengths)[places], heights[places]
     while len(runs):
@@ -63,21 +63,21 @@ def n_reaching(heights, lengths):
 
 
 def size_of_subset(n_items, n_chosen):
-    """Bits to say which n_chosen of n_items items are meant."""
+    """Number of bits of a subset with n_chosen of n_items items."""
     n_rare = np.minimum(n_chosen, n_items - n_chosen)
     k = _low_bits(n_items, n_rare)
     return widths(n_items) + np.where(k < 2, n_items, n_rare * (1 + k) - (-n_items >> k))
 
 
 def size_of_heights(n_items, reached):
-    """Bits for the heights of runs of n_items each: reached[h - 1] of a run are >= h."""
+    """Number of bits of the heights of runs of n_items; reached[h - 1] of each are >= h."""
     counts = np.zeros((len(reached) + 2, len(reached[0])), dtype=np.int64)
     counts[0], counts[1:-1] = n_items, reached
     return size_of_subset(counts[:-1], counts[1:]).sum(axis=0)
 
 
 def size_of_message(n_bits, n_float_bytes):
-    """Bytes of a message with so many bits and bytes of floats."""
+    """Number of bytes of a message, from its numbers of bits and of bytes of floats."""
     return 3 - (-n_bits // 8) + n_float_bytes
 
 
@@ -164,7 +164,7 @@ class Reader:
         start, self._start = self._start, self._start + n_bits
         if self._start > 8 * len(self._body):
             raise damaged(f"at least {self._start} bits", 8 * len(self._body))
-        # Only the bytes that hold these bits: most of a message may be floats.
+        # Only the bytes with these bits, because most of a message may be floats.
         own = np.frombuffer(self._body, np.uint8)[start // 8 : -(-self._start // 8)]
         return np.unpackbits(own)[start % 8 :][:n_bits]
 
@@ -182,9 +182,9 @@ class Reader:
         return count
 
     def heights(self, n_items, highest):
-        """Read where heights exceed 0, and these; zeros, of which many may be forged, cost nothing.
+        """Read the positions and values of heights above 0; zeros, possibly forged, cost nothing.
 
-        Without a bound, forged heights would take a minute a megabyte.
+        Without the bound, forged heights would take a minute per megabyte.
         """
         places = np.flatnonzero(self.subset(n_items))
         heights, high = np.ones(len(places), dtype=np.int64), np.arange(len(places))
@@ -219,7 +219,7 @@ class Reader:
         return rare
 
     def floats(self, n_floats, dtype):
-        """Read floats, which begin with a whole byte."""
+        """Read floats, which start at a whole byte."""
         if self._take(-self._start % 8).any():
             raise damaged("zeros after the last bit", "a one")
         start, size = self._start // 8, n_floats * np.dtype(dtype).itemsize

@@ -1,4 +1,4 @@
-"""Vectors as bytes: three codes, which know nothing of the operators that use them.
+"""Encoding of vectors as bytes: three codes, independent of the operators that use them.
 
 `Plain` takes 8 bytes per coordinate; `Sparse` takes 8 bytes per non-zero, and the bits that say
 where these are; `Scaled`, for whole multiples of one step per block, takes about log2(mean) + 2
@@ -36,7 +36,7 @@ from ._bits import (
 )
 from ._vectors import MAX_LENGTH, check_finite, cut, reduce_each
 
-# All but the highest bits of integers are written as they are: at most 2**4 heights.
+# All but the highest bits of integers are written verbatim: at most 2**4 heights.
 _HEIGHT_BITS = 4
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # Advice in messages to the user.
@@ -127,7 +127,7 @@ class Scaled(NamedTuple):
         return self._sizes(integers, steps, blocks)
 
     def sizes_of(self, integers, steps, blocks):
-        """`sizes` of the vectors whose magnitudes are integers times the steps of blocks.
+        """`sizes` of vectors whose magnitudes are integers times the steps of their blocks.
 
         Steps have at most 24 bits, or any number of bits if all integers of a block are 0 or 1.
         """
@@ -196,7 +196,7 @@ class Scaled(NamedTuple):
     def _factors(self, values, blocks):
         """Magnitudes as integers, and a step for each block, 0 for a zero block."""
         magnitudes = np.abs(values)
-        steps = _least_nonzero(magnitudes, blocks)  # right wherever some integer is 1
+        steps = _least_nonzero(magnitudes, blocks)  # correct for blocks in which some integer is 1
         integers, wrong = _divide(magnitudes, steps, blocks)
         if wrong.any():
             odd = blocks.reduce(np.logical_or, wrong)
@@ -212,9 +212,9 @@ class Scaled(NamedTuple):
 
 
 def _least_nonzero(magnitudes, blocks):
-    """Least number above 0 of each block; 0 where there is none."""
-    # The bits of floats >= 0, read as integers, are in the order of the floats, and 0 - 1 wraps to
-    # the largest one.
+    """Smallest positive number of each block; 0 if there is none."""
+    # Floats >= 0 have the same order as their bits read as integers, and 0 - 1 wraps to the largest
+    # integer.
     least = blocks.reduce(np.minimum, magnitudes.view(np.uint64) - 1)
     return (least + 1).view(np.float64)
 
@@ -234,9 +234,9 @@ def _lowest_terms(integers, steps, blocks):
 
 
 def _divide(magnitudes, steps, blocks):
-    """Nearest integers of steps, and where they are not exact."""
+    """Nearest integers of magnitudes / steps, and a mask of those that are not exact."""
     spread = blocks.spread(np.where(steps > 0, steps, 1.0))
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses what comes of it
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller raises for the results
         integers = magnitudes / spread
         np.rint(integers, out=integers)
         spread *= integers
@@ -244,19 +244,19 @@ def _divide(magnitudes, steps, blocks):
 
 
 def _common_divisors(magnitudes, blocks):
-    """Largest number that all numbers of a block are multiples of."""
-    # Steps of 24 bits times integers of 22 are whole when the largest is scaled to 62 bits.
+    """Largest common divisor of the numbers of each block."""
+    # Products of 24-bit steps and 22-bit integers are integers if the largest is scaled to 62 bits.
     shifts = 62 - np.frexp(blocks.reduce(np.maximum, magnitudes))[1]
-    with np.errstate(invalid="ignore"):  # NaN and inf: the caller refuses them
+    with np.errstate(invalid="ignore"):  # the caller raises for NaN and inf
         whole = np.ldexp(magnitudes, blocks.spread(shifts)).astype(np.int64)
     return np.ldexp(blocks.reduce(np.gcd, whole).astype(np.float64), -shifts)
 
 
 def _is_wide(steps):
-    """Which steps a float32 does not hold."""
+    """Mask of steps that a float32 cannot represent."""
     return np.minimum(steps, _LARGEST_FLOAT32).astype(np.float32) != steps
 
 
 def _low_widths(largest):
-    """How many low bits, m, are written as they are, from the largest integer."""
+    """Number m of low bits that are written verbatim, from the largest integer."""
     return np.maximum(widths(largest - 1) - _HEIGHT_BITS, 0)

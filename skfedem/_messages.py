@@ -1,4 +1,4 @@
-"""Parts of messages to the user, and warnings that point to the user's line."""
+"""Helpers for messages, and warnings that point to the user's line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextvars import ContextVar
 
 import numpy as np
 
-# Where this thread's advice is kept instead of being given, if it is.
+# List that collects this context's warnings, if they are held back.
 _KEPT: ContextVar[list | None] = ContextVar("kept", default=None)
-# Characters of a wrong value that a message shows.
+# Maximum number of characters of a wrong value in a message.
 _LONGEST = 100
 
 
@@ -20,12 +20,12 @@ def plural(count, noun):
 
 
 def either(ways):
-    """Ways to choose from: "a", "a or b", "a, b or c"."""
+    """Join alternatives: "a", "a or b", "a, b or c"."""
     return " or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)
 
 
 def shown(label):
-    """A client's label as a person writes it."""
+    """Client label, without NumPy's type name."""
     if not isinstance(label, np.generic):
         return repr(label)
     if label.dtype.kind in "mM":
@@ -34,34 +34,34 @@ def shown(label):
 
 
 def short(value):
-    """A value as a person writes it, without the end of a long one, as of a table."""
-    with np.printoptions(legacy="1.21"):  # without the names of NumPy's scalars
+    """A value as by ``repr``, without NumPy's type names, shortened if it is long."""
+    with np.printoptions(legacy="1.21"):  # without type names of NumPy's scalars
         return cut(repr(value))
 
 
 def cut(text):
-    """A text on one line, without the end of a long one."""
+    """Text on one line, shortened if it is long."""
     text = " ".join(str(text).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 @contextmanager
 def naming(where):
-    """Errors begin with whose data they are about; those that users raise have it as a note."""
+    """Context in which errors start with ``where``; errors of other types get it as a note."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
-        # Not the error's own type: that of a user's transformer may take other arguments.
+        # Not type(error), whose constructor may take other arguments.
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{where}: {error}") from error
     except Exception as error:
-        if where not in getattr(error, "__notes__", ()):  # it may be raised again and again
+        if where not in getattr(error, "__notes__", ()):  # the same error may pass several times
             error.add_note(where)
         raise
 
 
 def warn(message, category):
-    """Warn at the user's line: that of the nearest caller outside this package and scikit-learn."""
+    """Warn at the line of the nearest caller outside this package, scikit-learn and joblib."""
     kept = _KEPT.get()
     if kept is not None:
         kept.append((message, category))
@@ -75,11 +75,11 @@ def warn(message, category):
 
 @contextmanager
 def kept_back():
-    """Keep the package's advice back, in a list of messages and their categories.
+    """Context that collects this package's warnings in a list of (message, category).
 
-    That of steps on the way to a result is not for the user. Other threads give theirs: this is not
-    ``warnings.catch_warnings``, whose filters are those of all threads, and stay for good if it
-    ends in another order than it began.
+    Warnings of intermediate steps are not for the user. Other threads are not affected, unlike with
+    ``warnings.catch_warnings``, whose filters are global and remain if contexts do not end in
+    reverse order.
     """
     advice: list = []
     token = _KEPT.set(advice)

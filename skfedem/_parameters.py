@@ -1,4 +1,4 @@
-"""Checks of parameters: messages that say what was expected, what was got, and what to do."""
+"""Checks of parameters, with messages on what was expected, what was got, and what to do."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def check_number(
     value : object
     kind : {numbers.Real, numbers.Integral}
     low, high : number, default=None
-        Bounds; included, but for ``low`` when ``low_open`` and ``high`` when ``high_open``.
+        Bounds, inclusive unless ``low_open`` or ``high_open`` is set.
     hint : str
-        What to do, for the message.
+        Advice for the message.
     """
     number, bounds = "an integer" if kind is Integral else "a number", ""
     if low is not None:
@@ -82,7 +82,7 @@ def check_choice(name, value, choices, *, hint=""):
     """Raise if a parameter is not one of some strings."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(map(repr, choices))
-        # Not for what is about half the same: "non-iid" is the opposite of "iid".
+        # A high cutoff: "non-iid" must not suggest "iid", its opposite.
         said = value.lower() if isinstance(value, str) else ""
         close = get_close_matches(said, choices, n=1, cutoff=0.7)
         advice = f"Did you mean {close[0]!r}?" if close else "Give one of these."
@@ -92,9 +92,9 @@ def check_choice(name, value, choices, *, hint=""):
 
 
 def python_number(value):
-    """A number as int or float; anything else is returned as it is.
+    """Number as int or float; other values are returned unchanged.
 
-    NumPy's integers wrap around, its short floats have few digits; fractions do not fit in arrays.
+    NumPy's integers wrap around, its short floats lack precision, and arrays cannot hold fractions.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
@@ -102,7 +102,7 @@ def python_number(value):
 
 
 def takes_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Give a function its arguments as ``python_number`` has them."""
+    """Decorator that converts arguments by ``python_number``."""
 
     @wraps(function)
     def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -114,14 +114,14 @@ def takes_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_A
 
 
 def parameters_of(estimator):
-    """Parameters by name, also those that a subclass fixes, or takes as keyword arguments."""
+    """Parameters by name, including those that a subclass fixes or takes as ``**kwargs``."""
     names = [name for kind in type(estimator).__mro__ for name in parameter_names(kind)]
     inherited = {name: getattr(estimator, name) for name in names if hasattr(estimator, name)}
     return {**inherited, **estimator.get_params(deep=False)}
 
 
 def unfitted(estimator):
-    """A copy of an estimator with the same parameters, which knows no features as yet."""
+    """Copy of an estimator with the same parameters, without fitted features."""
     checked = copy(estimator)
     for name in ("n_features_in_", "feature_names_in_"):
         vars(checked).pop(name, None)
@@ -129,7 +129,7 @@ def unfitted(estimator):
 
 
 def in_python_numbers(estimator):
-    """A copy of an estimator whose parameters are Python's numbers."""
+    """Copy of an estimator with parameters converted to Python's numbers."""
     settings = copy(estimator)
     for name, value in parameters_of(estimator).items():
         setattr(settings, name, python_number(value))
@@ -137,7 +137,7 @@ def in_python_numbers(estimator):
 
 
 def check_shape(name, value, shape):
-    """A parameter as a finite float array of a shape; raise for any other."""
+    """Convert a parameter to a finite float array of a shape, or raise."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "c":
         raise ValueError(f"Expected {name} to be real numbers, got dtype {value.dtype}.")
     try:
@@ -153,7 +153,7 @@ def check_shape(name, value, shape):
 
 
 def check_shares(name, value, size):
-    """A parameter as so many shares, an array; raise for any other."""
+    """Convert a parameter to an array of ``size`` shares that sum to 1, or raise."""
     shares = check_shape(name, value, (size,))
     if (shares < 0).any() or not np.isclose(shares.sum(), 1):
         what_to_do = "Normalise them." if shares.min() >= 0 else "Give a share >= 0 for each."
@@ -165,7 +165,7 @@ def check_shares(name, value, size):
 
 
 def check_rank(name, rank, shape):
-    """Raise for a rank that a matrix of this shape cannot have; None has no bound."""
+    """Raise if a rank is too large for the shape of the matrix; None is accepted."""
     if rank is not None and rank > min(shape):
         raise ValueError(
             f"Expected {name} <= min(n_rows, n_columns), got {rank} for a matrix of shape {shape} "
@@ -175,7 +175,7 @@ def check_rank(name, rank, shape):
 
 
 def is_auto(value):
-    """Whether a parameter is "auto", and neither a number nor an array nor a function."""
+    """Whether a parameter is the string "auto"."""
     return isinstance(value, str) and value == "auto"
 
 
@@ -195,6 +195,6 @@ def check_n_jobs(value):
 
 
 def check_verbose(value):
-    """Raise if how much to print is neither a number nor a switch."""
+    """Raise if a verbosity is neither a number nor a boolean."""
     if not isinstance(value, bool | np.bool_):
         check_number("verbose", value, low=0, hint="0 prints nothing.")

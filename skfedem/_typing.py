@@ -1,6 +1,6 @@
-"""Types that many signatures share, by name, and a decorator that keeps them.
+"""Types shared by many signatures, and a decorator that preserves types.
 
-Shapes and meaning are told by the docstrings.
+Docstrings describe shapes and meaning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BoolArray = NDArray[np.bool_]
 
 
 class OneTable(Protocol):
-    """An array or a DataFrame: what is one table, where a list may hold several."""
+    """An array or a DataFrame, that is one table, as opposed to a list of tables."""
 
     def __array__(self) -> NDArray[Any]: ...
 
@@ -31,7 +31,7 @@ ClientsLike = ArrayLike | Sequence[ArrayLike]
 """One table, or a list with one table for each client."""
 
 RowWeights = ArrayLike | Sequence[ArrayLike]
-"""What each row of one table counts, or a list with such weights for each client."""
+"""Weights of the rows of one table, or a list of them for the clients."""
 
 MatricesLike = ArrayLike | sparray | spmatrix | Sequence[ArrayLike | sparray | spmatrix]
 """One matrix with missing cells, or a list of clients."""
@@ -59,7 +59,7 @@ LabelsByClient = IntArray | tuple[IntArray, ...]
 """A label for each row, likewise."""
 
 Transformed = Any
-"""One table, or a tuple of tables for a list of clients; of the container that set_output names."""
+"""One table, or a tuple of tables for a list of clients, of the type chosen by set_output."""
 
 # ---- methods under a decorator of scikit-learn, which has no types of its own
 
@@ -67,5 +67,5 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
-    """scikit-learn's decorator, under which a method keeps its type."""
+    """scikit-learn's decorator, with the type of the method preserved."""
     return metaestimators.available_if(check)

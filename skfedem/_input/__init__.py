@@ -1,1 +1,1 @@
-"""What users give: tables, matrices, who has which row, weights; checked, and in one form."""
+"""Validation of user input: tables, matrices, client labels and weights."""

@@ -1,4 +1,4 @@
-"""Checks of observations: messages that name the cell as it is in what was given."""
+"""Checks of observed values, with messages that name the cell in the user's data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tables import LARGEST
 
 
 def check_values(observations, family, missing):
-    """Raise for observations that are not numbers, too large, or not in the family's domain."""
+    """Raise if observations are not finite, too large, or outside the family's domain."""
     values = observations.values
     bad = ~family.is_valid(values) | ~(np.abs(values) <= LARGEST) | (values == missing)
     if not bad.any():
@@ -54,19 +54,19 @@ def _bare(number):
 
 
 def _giver(observations, position):
-    """The client of an observation, and its table; None for triplets."""
+    """Client of an observation, and its table or None for triplets."""
     client = int(owners_of(observations.offsets, position))
     given = observations.given
     return client, given[client] if isinstance(given, list) else given
 
 
 def _place(observations, position):
-    """An observation's cell and client, as the user finds them in the data."""
+    """Cell and client of an observation, in terms of the user's data."""
     cell = [int(n) for n in divmod(observations.codes[position], observations.shape[1])]
     client, table = _giver(observations, position)
     if observations.row_offsets is not None:
         cell[0] -= int(observations.row_offsets[client])
-    # Triplets have rows and columns of their own.
+    # Rows and columns of a table of triplets are not those of the matrix.
     axes = ("site", "month") if table is None else ("row", "column")
     place = ", ".join(
         f"{axis} {n}" + ("" if labels is None else f" ({label_text(labels[n])})")

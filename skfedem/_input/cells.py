@@ -1,4 +1,4 @@
-"""What the user gives to the imputer, as observed cells. Nothing given is ever changed."""
+"""Validation of the imputer's data as observed cells. The user's data are never modified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .observations import (
 )
 from .tables import n_dimensions, refuse_other_frames
 
-# Observations sorted at once, so that little memory is needed beyond input and result.
+# Number of observations sorted at once, to limit the memory in addition to input and result.
 _BLOCK = 2**20
 
 
@@ -34,11 +34,11 @@ class CellData(NamedTuple):
     Attributes
     ----------
     rows, columns : ndarray of int32, shape (n_cells,)
-        The distinct cells of each client; several clients may have the same one.
+        Distinct cells of each client; several clients may have the same cell.
     values : ndarray of float64, shape (n_cells,)
         Mean of the client's observations of the cell.
     counts : ndarray of float64, shape (n_cells,)
-        How many observations these are.
+        Number of these observations.
     offsets : ndarray of intp, shape (n_clients + 1,)
         Client ``i`` owns the cells ``offsets[i]:offsets[i + 1]``, which may be none.
     log_base_measure : ndarray of shape (n_clients,)
@@ -50,10 +50,10 @@ class CellData(NamedTuple):
     row_offsets : ndarray of intp, shape (n_clients + 1,), or None
         With ``rows="disjoint"``, client ``i`` has the rows ``row_offsets[i]:row_offsets[i + 1]``.
     observations : ndarray of shape (sum of counts,), or None
-        The observations, cell after cell, if they were asked for.
+        All observations, cell after cell, if requested.
     origin : float
-        What Gaussian observations and their θ are counted from; it changes no likelihood. Without
-        it, squares of an offset would swamp the rest. 0 for other families.
+        Origin that is subtracted from Gaussian observations and their θ, without changing
+        likelihoods; otherwise, squares of a large offset would cost digits. 0 for other families.
     """
 
     rows: np.ndarray
@@ -70,7 +70,7 @@ class CellData(NamedTuple):
 
     @property
     def observers(self):
-        """Positions of the clients who have a cell, increasing."""
+        """Positions of the clients that have cells, in increasing order."""
         return np.flatnonzero(np.diff(self.offsets))
 
 
@@ -83,16 +83,16 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
         Its ``missing_values``, ``rows`` and ``effects`` are read.
     X : list of clients, 3-D array, or one matrix
         A client in a list is a matrix with missing cells, a 3-D array (observers, sites, months),
-        or a sparse matrix whose stored entries, zeros too, are the observations. A 3-D array alone
-        has one client for each observer. The rows of a matrix alone belong to one client, or to
-        `clients`.
+        or a sparse matrix whose stored entries (including zeros) are the observations. In a single
+        3-D array, each observer is a client. A single matrix is one client, unless `clients` labels
+        its rows.
     clients : array-like of shape (n_rows,), default=None
-        Client label of each row of one table.
+        Client label of each row, if X is one table.
     shape : tuple of int, default=None
-        (J, L): dense 2-D arrays, in the list or alone, are (site, month, value) triplets.
+        (J, L). If given, dense 2-D arrays are (site, month, value) triplets.
     family : Family
     keep_observations : bool, default=False
-        Whether single observations are wanted, besides the means of cells.
+        Whether to keep all observations, in addition to the means of cells.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
     Raises
     ------
     TypeError, ValueError
-        The message names the client and the cell, what was expected and what was got.
+        If the data are invalid; the message names the client and the cell.
     """
     rows = estimator.rows
     check_choice("rows", rows, get_args(RowsName), hint="Do clients have the same rows?")
@@ -130,7 +130,7 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
 
 
 def check_matrix(estimator, X, missing_values, family, origin=0.0):
-    """Cells of one table, validated against the fitted estimator; there may be none."""
+    """Cells of one table, validated against the fitted estimator; may be empty."""
     if is_cell_list(X):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
     missing = marker(missing_values)
@@ -140,10 +140,10 @@ def check_matrix(estimator, X, missing_values, family, origin=0.0):
 
 
 def check_clients_of_sites(X, shape, missing_values, family, origin, *, are_triplets):
-    """Cells of clients who share the sites of a fit, whose matrix is (J, L), all in one pass.
+    """Cells of clients with the sites of a fit, whose matrix has shape (J, L), in one pass.
 
     X is a list of clients or a 3-D array, as for ``check_cells``, without labels. Dense 2-D arrays
-    are triplets if ``are_triplets``. There may be no cell.
+    are triplets if ``are_triplets``. The result may be empty.
     """
     missing = marker(missing_values)
     given = shape if are_triplets else None
@@ -155,7 +155,7 @@ def check_clients_of_sites(X, shape, missing_values, family, origin, *, are_trip
 
 
 def refuse_triplets_alone(X, n_columns):
-    """Raise for what is no matrix of the fit, but has the three columns of triplets."""
+    """Raise if X does not have the columns of the fit, but three columns like triplets."""
     if not issparse(X) and n_columns != 3 and getattr(X, "shape", ())[1:] == (3,):
         raise ValueError(
             f"Expected a matrix of {plural(n_columns, 'column')}, got 3. Give [X] if these are "
@@ -166,7 +166,7 @@ def refuse_triplets_alone(X, n_columns):
 def check_triplets(X, shape, missing_values, family, origin):
     """Cells of one client's triplets, validated against the (J, L) matrix of the fit.
 
-    There may be none.
+    The result may be empty.
     """
     missing = marker(missing_values)
     refuse_other_frames(X)
@@ -186,13 +186,13 @@ def _merged(observations, family, origin, keep_observations=False):
     offsets, shape = observations.offsets, tuple(map(int, observations.shape))
     lengths, n_cells = np.diff(offsets), math.prod(shape)
     parts = []
-    # Clients of one group are told apart by multiples of n_cells, which have to stay within int64.
+    # Keys of a group's clients differ by multiples of n_cells, which must not overflow int64.
     for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
         own, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
         keys, values = _sorted_by_cell(
             observations.codes[part], observations.values[part], own, n_cells
         )
-        # Of sorted values: added up in the order of cells, not in that of triplets.
+        # From sorted values, so that sums do not depend on the order of triplets.
         base_measures = np.bincount(
             np.repeat(np.arange(len(own)), own),
             family.log_base_measure(values - origin),

@@ -1,4 +1,4 @@
-"""Labels that say which client a row belongs to."""
+"""Validation of the client labels of rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .tables import missing_labels, refuse_masked
 
 
 def refuse_name(clients):
-    """Raise if labels of rows are the name of a column.
+    """Raise if the client labels are a string, such as the name of a column.
 
-    That column, of text as a rule, is still in X, so this is told before anything about X.
+    Called before X is checked, because that column, usually of text, is still in X.
     """
     if isinstance(clients, str):
         name = short(clients)
@@ -25,7 +25,7 @@ def refuse_name(clients):
 
 
 def grouped(labels, n_rows):
-    """Bring the rows of each client together.
+    """Group rows by client.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def grouped(labels, n_rows):
     ids : ndarray of shape (n_clients,)
         The distinct labels, sorted.
     order : ndarray of int, shape (n_rows,), or None
-        Row numbers, those of the first client first; None where the rows are in that order.
+        Row numbers in the order of clients; None if the rows are in this order.
     offsets : ndarray of int, shape (n_clients + 1,)
         Client ``i`` owns ``order[offsets[i]:offsets[i + 1]]``.
     """
@@ -60,13 +60,13 @@ def grouped(labels, n_rows):
     refuse_partial_order(ids, "client labels")
     if not (hasattr(labels, "dtype") or any(isinstance(label, tuple) for label in ids)):
         plain = np.array(ids.tolist())
-        # As floats, large integers would change, or become equal.
+        # Large integers would be rounded by a conversion to floats.
         ids = plain if (plain == ids).all() else ids
     return ids, order, np.append(starts, n_rows)
 
 
 def refuse_partial_order(ids, what):
-    """Raise if some label is there twice although unlike its neighbours, as sorted sets may be."""
+    """Raise for labels without a total order, such as sets, which sorting does not group."""
     if ids.dtype != object:
         return
     try:
@@ -84,10 +84,10 @@ def refuse_partial_order(ids, what):
 
 
 def _label_array(labels, n_rows):
-    """One label for each row, none missing; objects where no array was given."""
+    """Array with one label for each row, none missing; of objects unless an array was given."""
     refuse_name(labels)
     refuse_masked("clients", labels)
-    # As objects, a list of labels keeps its types: NumPy would make strings of [3, "a", nan].
+    # As objects, because NumPy would convert [3, "a", nan] to strings.
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
     if array.ndim != 1 or len(array) != n_rows:
         hint = "Give one for each row, in a list or an array."
@@ -115,5 +115,5 @@ def _label_array(labels, n_rows):
             f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "
             "the row or give it to a client."
         )
-    # Arrays of two calls may have unlike values for missing strings, of which there are none.
+    # Arrays of two calls may have different markers for missing strings, which cannot be mixed.
     return array.astype(np.dtypes.StringDType()) if array.dtype.kind == "T" else array

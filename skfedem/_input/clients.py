@@ -1,4 +1,4 @@
-"""The rows of all clients, checked and stacked. Nothing given is ever changed."""
+"""Validation and stacking of the rows of all clients. The user's data are never modified."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from .tables import (
     table_of_numbers,
 )
 
-# Tables whose rows are in no order are sorted by client, and are faster to read then, up to so many
-# bytes; larger ones are not held twice.
+# Up to this number of bytes, unordered tables are copied in the order of clients, which is faster
+# to read; larger tables are not copied.
 _LARGEST_COPY = 2**28
-# Numbers of small tables that are answered together: what a processor's cache holds.
+# Number of values in small tables that are processed together, which fit into a cache.
 _TOGETHER = 2**17
 # Sparse formats that store single entries.
 _ENTRIES = ("coo", "csr", "csc", "lil", "dok")
 
 
 class ClientData(NamedTuple):
-    """Validated rows of all clients, stacked in client order, and who the clients are.
+    """Validated rows of all clients, stacked in client order, and the clients' labels.
 
-    ``sample_weight`` has a positive weight for each row, or is None where all count alike.
+    ``sample_weight`` has a positive weight for each row, or is None if all are equal.
     """
 
     rows: np.ndarray | JoinedRows | ReorderedRows
@@ -65,15 +65,15 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     Parameters
     ----------
     estimator : estimator
-        For scikit-learn's checks of features and their names.
+        Estimator for scikit-learn's checks of features and their names.
     X : list of 2-D arrays or DataFrames, or one 2-D array or DataFrame
     clients : array-like of shape (n_samples,), default=None
-        Client label of each row of one X.
+        Client label of each row, if X is one table.
     sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-        What each row counts, one array for each client where X is a list. Rows of weight zero are
-        left out of the data.
+        Weight of each row, as a list with one array for each client if X is a list. Rows of weight
+        zero are dropped.
     allow_nan : bool, default=False
-        Whether a number may be missing.
+        Whether values may be NaN.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     Raises
     ------
     TypeError, ValueError
-        The message names the client, what was expected and what was got.
+        If the data are invalid; the message names the client.
     """
     if is_client_list(X):
         refuse_labels_of_a_list(clients)
@@ -108,15 +108,15 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
 
 
 def _validated(estimator, X, *, reset):
-    """Rows of one table, whose numbers are still to be checked."""
+    """Rows of one table, whose values are not checked yet."""
     with table_of_numbers(X) as table:
-        # Mapped integers become floats when they are read, not all at once.
+        # Memory-mapped integers are converted when they are read, not all at once.
         dtype = "numeric" if is_mapped(table) else [np.float64, np.float32]
         return validate_data(estimator, table, dtype=dtype, reset=reset, ensure_all_finite=False)
 
 
 def refuse_labels_of_a_list(clients):
-    """Raise if labels of rows come with a list of clients."""
+    """Raise if row labels are given together with a list of clients."""
     if clients is not None:
         raise ValueError(
             "Expected `clients=None` with a list of clients, got both: the list already says "
@@ -128,7 +128,7 @@ def _from_labels(rows, clients, weights, allow_nan):
     ids, order, offsets = grouped(clients, len(rows))
 
     def of_whom(row):
-        """Whose row it is, for a message."""
+        """Owner of a row, for a message."""
         position = row if order is None else np.flatnonzero(order == row)[0]
         return f" of client {shown(ids[owners_of(offsets, position)])}"
 
@@ -140,10 +140,10 @@ def _from_labels(rows, clients, weights, allow_nan):
 
 
 def _chosen(rows, numbers):
-    """Rows in another order, or some of them; a large table, or one in a file, is not copied."""
+    """Rows in another order, or a subset; large or memory-mapped tables are not copied."""
     if isinstance(rows, np.ndarray) and rows.nbytes <= _LARGEST_COPY and not is_mapped(rows):
         return rows.take(numbers, axis=0)
-    half = np.min_scalar_type(-len(rows))  # half the memory, as a rule
+    half = np.min_scalar_type(-len(rows))  # usually half the memory
     return ReorderedRows(rows, numbers.astype(half))
 
 
@@ -162,7 +162,7 @@ def _weighted(data, weights):
     if not kept.all():
         rows = _chosen(rows, np.flatnonzero(kept))
         weights, offsets = weights[kept], offsets_of(counts)
-    # Weights of 1 are the same as none.
+    # Weights of 1 are dropped.
     weights = weights if (weights != 1).any() else None
     return ClientData(rows, offsets, data.ids, weights)
 
@@ -186,14 +186,14 @@ def _from_list(estimator, X, allow_nan):
 
 
 def _as_floats(table):
-    """Rows as float32 or float64; those of a file, when they are read."""
+    """Rows as float32 or float64; memory-mapped ones are converted when they are read."""
     return table if is_mapped(table) else table.astype(precision_of(table), copy=False)
 
 
 def check_columns(estimator, X, shapes):
-    """Take the features of the first client, and raise if another client's are not the same.
+    """Set the features to those of the first client; raise if another client's differ.
 
-    The estimator gets them. ``shapes`` are those of the tables of the list X.
+    They are set on the estimator. ``shapes`` are those of the tables in the list X.
     """
     if not shapes[0][1]:
         raise ValueError(
@@ -202,7 +202,7 @@ def check_columns(estimator, X, shapes):
         )
     names = column_names(X[0], 0)
     first = X[0] if names is not None else np.empty((0, shapes[0][1]))
-    # scikit-learn's checks on the first client fix the number and the names of the features.
+    # Sets the number and names of the features by those of the first client.
     validate_data(estimator, first, skip_check_array=True)
     for k, shape in enumerate(shapes):
         if shape[1] != estimator.n_features_in_:
@@ -229,20 +229,20 @@ def check_rows(estimator, X, *, allow_nan=False):
 
 
 def features_of(estimator):
-    """``n_features_in_`` and, if it has names, ``feature_names_in_``, as a dict."""
+    """Dict of ``n_features_in_`` and, if it exists, ``feature_names_in_``."""
     names = ("n_features_in_", "feature_names_in_")
     return {name: vars(estimator)[name] for name in names if name in vars(estimator)}
 
 
 def first_table(X):
-    """The table of the first client, or the only one."""
+    """Table of the first client, or the only table."""
     return X[0] if is_client_list(X) and len(X) else X
 
 
 def check_columns_of_fit(estimator, X):
-    """Raise for columns whose names are not those of the last fit, which is to go on.
+    """Raise if column names differ from those of the last fit, which is to be continued.
 
-    Names come before values: a misspelt column of two tables that were joined holds NaN.
+    Called before values are checked, because misspelt columns of joined tables contain NaN.
     """
     want, table = getattr(estimator, "feature_names_in_", None), first_table(X)
     if want is None:
@@ -258,9 +258,9 @@ def check_columns_of_fit(estimator, X):
 
 
 def store(estimator, known, **attributes):
-    """Set all fitted attributes at once, among them ``features_of`` the fit.
+    """Set all fitted attributes at once, including those of ``features_of``.
 
-    A copy that another thread takes meanwhile has those of one fit.
+    A copy made by another thread meanwhile then has the attributes of a single fit.
     """
     vars(estimator).update({**known, **attributes})
     if "feature_names_in_" not in known:
@@ -268,7 +268,7 @@ def store(estimator, known, **attributes):
 
 
 def each_client(X, answer, first=0):
-    """Answer to each table of a list, as a tuple; errors count clients from ``first`` on."""
+    """Apply ``answer`` to each table of a list; errors number the clients from ``first`` on."""
     refuse_no_clients(X)
     answers = []
     for k, table in enumerate(X, first):
@@ -283,10 +283,10 @@ def each_client(X, answer, first=0):
 
 
 def together(X, answer, one_by_one=each_client):
-    """As ``each_client``, of an answer that has a row for each row: small arrays go together.
+    """As ``each_client``, for row-wise answers: small tables are processed together.
 
-    Checks take longer than the arithmetic of a few rows. Where anything is amiss among tables that
-    go together, these go one by one: errors name the client.
+    For a few rows, checks take longer than arithmetic. After an error, tables are processed one by
+    one, so that errors name the client.
     """
     answers = []
     for first in range(0, len(X) or 1, MOST_CLIENTS):
@@ -301,10 +301,11 @@ def together(X, answer, one_by_one=each_client):
 
 
 def stacks(X):
-    """Rows of the tables of a list, small ones stacked, and how many each of them has.
+    """Yield the rows of tables in a list, small ones stacked, with the lengths of the tables.
 
-    A large table is not copied. ValueError if they are not all plain arrays, sparse matrices, or
-    DataFrames of one library, with the same columns and types; integers may be beside doubles.
+    Large tables are not copied. Raises ValueError unless all tables are plain arrays, sparse
+    matrices, or DataFrames of one library, with the same columns and types; integers and doubles
+    may be mixed.
     """
     if len({_kind(table) for table in X}) != 1:
         raise ValueError("expected tables of one kind with the same columns and types")
@@ -321,7 +322,7 @@ def stacks(X):
 
 
 def _kind(table):
-    """What tables that can be stacked have in common; ValueError for any other table."""
+    """Key that is equal for tables that can be stacked; raise ValueError for other tables."""
     if type(table) is np.ndarray and table.ndim == 2 and len(table):
         return _read_as(table.dtype), table.shape[1]
     if issparse(table) and table.format in _ENTRIES and table.ndim == 2 and table.shape[0]:
@@ -332,7 +333,7 @@ def _kind(table):
 
 
 def _read_as(dtype):
-    """Dtype that integers get beside doubles; short ones would not get it beside float32."""
+    """Dtype after stacking with doubles; float64 for integers of at least 32 bits."""
     is_integer = isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype.itemsize >= 4
     return np.dtype(np.float64) if is_integer else dtype
 
@@ -365,8 +366,8 @@ def check_enough_rows(data, n_components):
 def check_minibatches(estimator, lengths, ids, what, sample_weight=None):
     """Raise if some client cannot draw minibatches without replacement.
 
-    Warn if all would read more with replacement than they have. ``what`` names, in the plural, what
-    each client has ``lengths`` of.
+    Warn if minibatches with replacement are larger than the data of every client. ``what`` is the
+    plural noun for the ``lengths`` of clients.
     """
     batch_size = estimator.batch_size
     if batch_size is None:

@@ -1,4 +1,4 @@
-"""Whether the numbers of all rows are finite and small enough to be squared."""
+"""Check that the values of all rows are finite and not too large to be squared."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from .._federation import owners_of
 from .tables import LARGEST
 
-# Numbers that are checked at once: 2 MB, the size of a second-level cache.
+# Number of values checked at once: 2 MB, the size of a second-level cache.
 _BLOCK = 2**18
 
 
 def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
-    """Raise for numbers that are missing, infinite, or too large to be squared."""
+    """Raise if values are missing, infinite, or too large to be squared."""
     n_rows = max(1, _BLOCK // rows.shape[1])
     for start in range(0, len(rows), n_rows):
         block = rows[start : start + n_rows]
@@ -21,9 +21,9 @@ def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False)
 
 
 def _check_each(block, start, of_whom, offsets, allow_nan):
-    """Raise for the first invalid number of a block, which begins with row ``start``."""
+    """Raise for the first invalid value of a block, whose first row is ``start``."""
     finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
-    # As a double: among float32 numbers the bound would be infinite, with a warning.
+    # In double precision: as a float32, the bound would overflow, with a warning.
     bad = np.abs(block) > np.float64(LARGEST) if finite.all() else ~finite
     if not bad.any():
         return

@@ -1,4 +1,4 @@
-"""Labels of clients beside those of clients that are known from earlier calls."""
+"""Lookup of client labels among those of earlier calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .._messages import shown
 
 
 def check_kinds(known, ids):
-    """Raise for labels that cannot be compared with those of known clients: all would be new."""
+    """Raise if labels cannot be compared with known ones, so that all would look new."""
     if _are_comparable(known, ids):
         return
     raise ValueError(
@@ -20,13 +20,13 @@ def check_kinds(known, ids):
 
 
 def _are_comparable(known, ids):
-    """Whether labels are of one kind, or are objects that can be sorted, as those of a call."""
+    """Whether labels are of the same kind, or are objects that can be compared."""
     kinds = {_kind(known), _kind(ids)}
-    if "O" not in kinds or kinds & {"M", "m"}:  # dates as objects are not found among these
+    if "O" not in kinds or kinds & {"M", "m"}:  # dates as objects would not be found among dates
         return len(kinds) == 1
     try:
         _ = known.tolist()[0] < ids.tolist()[0]
-    except (TypeError, ValueError):  # pandas' periods of other lengths
+    except (TypeError, ValueError):  # such as pandas' periods with different frequencies
         return False
     return True
 
@@ -37,22 +37,22 @@ def _kind(labels):
 
 
 def _described(labels):
-    """The first label and what it is, for a message."""
+    """First label and its type, for a message."""
     is_object = labels.dtype == object
     kind = f"type {type(labels[0]).__name__}" if is_object else f"dtype {labels.dtype}"
     return f"{shown(labels[0])} of {kind}"
 
 
 def find_labels(known, ids):
-    """Position of each client among the known ones, -1 where it is new; labels are distinct."""
+    """Position of each client among the known ones, -1 if it is new; labels are distinct."""
     if len(known) == len(ids) and np.array_equal(known, ids):
         return np.arange(len(ids))
     if known.dtype.kind in "mM" and known.dtype.kind == ids.dtype.kind:
-        # In one unit: otherwise their lists would have dates beside integers.
+        # In the same unit: otherwise, one list would have dates and the other integers.
         known, ids = (labels.astype(np.result_type(known, ids)) for labels in (known, ids))
-    if {known.dtype.kind, ids.dtype.kind} not in ({"i"}, {"u"}):  # both kinds meet as floats
+    if {known.dtype.kind, ids.dtype.kind} not in ({"i"}, {"u"}):  # mixed, they would be floats
         labels = ids.tolist()
-        where = dict.fromkeys(labels, -1)  # often few, of many that are known
+        where = dict.fromkeys(labels, -1)  # usually few, compared with the known ones
         for k, label in enumerate(known.tolist()):
             if label in where:
                 where[label] = k
@@ -63,7 +63,7 @@ def find_labels(known, ids):
 
 
 def labels_together(known, new):
-    """Known and new labels; as objects if conversion to floats would change large integers."""
+    """Known and new labels; as objects if conversion to floats would round large integers."""
     if not len(new):
         return known
     labels = np.concatenate([known, new])

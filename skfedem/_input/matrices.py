@@ -1,4 +1,4 @@
-"""What the user gives to the imputer: a list or one table, a table as numbers, numbers of rows."""
+"""Forms of the imputer's data: lists and tables, tables as numbers, and numbers of rows."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def client_table(table, whose):
 
 
 def refuse_filled_columns(table, missing, where=""):
-    """Raise for sparse columns of pandas that hold a number where nothing is stored.
+    """Raise for sparse columns of pandas whose fill value is a number.
 
-    In a matrix of scipy.sparse, from which they may be made, these cells are missing.
+    In a scipy.sparse matrix, from which they may come, cells that are not stored are missing.
     """
     for dtype in table.dtypes if hasattr(table, "columns") and hasattr(table, "dtypes") else ():
         fill = getattr(dtype, "fill_value", missing)
@@ -87,7 +87,7 @@ def refuse_filled_columns(table, missing, where=""):
 
 
 def as_coo(matrix, where=""):
-    """A sparse matrix in COO format, entry for entry."""
+    """Sparse matrix in COO format, with the same entries."""
     kind = type(matrix).__name__
     if matrix.ndim != 2:
         raise ValueError(
@@ -129,13 +129,13 @@ def refuse_no_numbers(array, where=""):
 
 
 def no_numbers(table, error, where=""):
-    """Message for a table that as_numbers could not read; NumPy's error says why."""
+    """Error message for a table that as_numbers could not convert, with NumPy's reason."""
     why = f"{str(error).rstrip('.')}{_first_without_numbers(table)}"
     return f"Expected numbers{where}: {why}. {HOW_NUMBERS}"
 
 
 def _first_without_numbers(table):
-    """Which column of a DataFrame as_numbers cannot read, for a message."""
+    """First column of a DataFrame that as_numbers cannot convert, for a message."""
     for k, name in enumerate(getattr(table, "columns", ()) if hasattr(table, "iloc") else ()):
         try:
             as_numbers(table.iloc[:, k])

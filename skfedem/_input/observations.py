@@ -1,4 +1,4 @@
-"""Matrices, sparse or with missing cells, and triplets, read as observations of cells."""
+"""Conversion of matrices (sparse, or with missing cells) and triplets to observations."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _HOW_ROWS = (
     "Give all clients the same sites and months. If each client has rows of its own, give "
     "rows='disjoint'; if these are (site, month, value) triplets, give shape=(sites, months)."
 )
-# Rows and columns are int32. Products of two of them are codes, which stay within int64.
+# Rows and columns are int32, so that codes, which are their products, fit into int64.
 _MOST_ROWS = 2**31 - 1
-# Triplets checked at once, so that little memory is needed beyond input and result.
+# Number of triplets checked at once, to limit the memory in addition to input and result.
 _BLOCK = 2**20
 
 
 class Observations(NamedTuple):
     """Observations, client after client, in any order within a client.
 
-    ``codes`` are those of ``_cells``. ``ids`` is None for the only client. ``given`` is for
-    messages: one table, or a list of the clients' tables; None for triplets.
+    ``codes`` are defined in ``_cells``. ``ids`` is None for a single client. ``given``, for
+    messages, is one table, or a list of the clients' tables; None for triplets.
     """
 
     codes: np.ndarray
@@ -92,9 +92,9 @@ def observations_of_list(estimator, X, shape, missing, rows):
 
 
 def observations_of_table(estimator, X, clients, missing, *, reset):
-    """A table of one client, or of several with a label for each row.
+    """Observations in a table of one client, or of several with a label for each row.
 
-    With ``reset`` the estimator keeps the features; otherwise they are compared with those kept.
+    With ``reset``, the features are stored on the estimator; otherwise, they are compared.
     """
     refuse_name(clients)
     if reset:
@@ -111,7 +111,7 @@ def observations_of_table(estimator, X, clients, missing, *, reset):
     owners[slice(None) if order is None else order] = np.repeat(
         np.arange(len(ids)), np.diff(row_offsets)
     )
-    # Cells are sorted by client, the rows of the matrix stay where they are.
+    # Sort the cells by client, but leave the order of the rows of the matrix.
     owners = owners[codes // n_columns]
     order = np.argsort(owners, kind="stable")
     offsets = offsets_of(np.bincount(owners, minlength=len(ids)))
@@ -119,7 +119,7 @@ def observations_of_table(estimator, X, clients, missing, *, reset):
 
 
 def observations_of_triplets(estimator, X, clients, shape, missing, rows):
-    """One long table of the triplets of one client, or of several with a label for each."""
+    """Observations in a table of triplets of one client, or of several with a label for each."""
     refuse_name(clients)
     shape = _checked_shape(shape, rows)
     refuse_what_is_no_table(X)
@@ -150,7 +150,7 @@ def _of_one_client(codes, values, shape, given=None):
 
 
 def marker(missing_values):
-    """What marks missing cells, as a float."""
+    """Marker of missing cells, as a float."""
     if np.ndim(missing_values) == 0 and is_missing(missing_values):
         return np.nan
     if isinstance(missing_values, bool | np.bool_) or not isinstance(missing_values, Real):
@@ -197,12 +197,12 @@ def _checked_size(shape):
 
 
 def _set_features(estimator, table, reset=True):
-    """Have scikit-learn keep, or compare, the number of the features and their names."""
+    """Store or compare number and names of the features, by scikit-learn's checks."""
     validate_data(estimator, table, reset=reset, skip_check_array=True)
 
 
 def _check_alike(tables, rows):
-    """Raise unless all matrices have the same columns and, if they are shared, rows."""
+    """Raise unless all matrices have equally many columns and, if shared, rows."""
     first = tables[0].shape[-2:]
     for k, table in enumerate(tables):
         n_rows, n_columns = table.shape[-2:]
@@ -225,7 +225,7 @@ def _check_alike(tables, rows):
 
 
 def _check_fits_shape(table, shape, whose):
-    """Raise unless a table is triplets or has the shape."""
+    """Raise unless a table has triplets or has this shape."""
     if not _is_triplets(table):
         if table.shape[-2:] != shape or not table.shape[0]:
             raise ValueError(
@@ -245,7 +245,7 @@ def _is_triplets(table):
 
 
 def _from_triplets(tables, shape, missing, whose):
-    """Codes and values of each client, who has triplets or else a matrix of the shape."""
+    """Codes and values of each client's triplets, or of its matrix."""
     pieces = [None if _is_triplets(table) else _observed(table, missing) for table in tables]
     clients = [k for k, piece in enumerate(pieces) if piece is None]
     lengths = np.array([len(tables[k]) for k in clients], dtype=np.intp)
@@ -283,7 +283,7 @@ def _one_table(estimator, X, reset):
             table = as_numbers(X)
         except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, TypeError) and not is_frame(X):
-                raise  # scikit-learn's checks want NumPy's own
+                raise  # scikit-learn's estimator checks expect NumPy's error
             raise ValueError(no_numbers(X, error)) from error
     if not table.ndim:
         raise TypeError(
@@ -294,7 +294,7 @@ def _one_table(estimator, X, reset):
     table = check_array(
         table,
         accept_sparse=True,
-        dtype=[np.float64, np.float32, np.float16],  # markers of missing cells are of this dtype
+        dtype=[np.float64, np.float32, np.float16],  # markers are compared in this dtype
         ensure_all_finite=False,  # check_values names the cell
         estimator=estimator,
         input_name="X",
@@ -311,8 +311,8 @@ def _missing_cells(table, missing):
         return table == missing
     with np.errstate(over="ignore"):
         own, single = table.dtype.type(missing), np.float32(missing)
-    # -999.9 is another number in float32, and in a column of doubles that was float32 before. No
-    # datum is that number by chance, as it could be the whole one next to a whole marker.
+    # -999.9 is a different number in float32, also after conversion to doubles. Data do not have
+    # this value by chance; but they might if the marker were an integer.
     is_marker = table == own
     if single != own and np.isfinite(single) and single % 1:
         is_marker |= table == single

@@ -1,4 +1,4 @@
-"""Checks of the weights of rows."""
+"""Validation of row weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tables import LARGEST, is_client_list, refuse_masked
 
 
 def check_row_weights(X, sample_weight):
-    """Weights of the rows of a table, or of a list of tables one after the other."""
+    """Validated weights of the rows of a table, or of a list of tables, concatenated."""
     if is_client_list(X):
         weights = _weights_of_list(X, sample_weight)
         offsets = offsets_of([len(table) for table in X])
@@ -61,9 +61,9 @@ def weights_of_table(sample_weight, n_rows, whose=""):
 
 
 def check_weights(weights, of_whom=lambda row: "", offsets=None):
-    """Raise for weights that are negative, missing, infinite, or all zero; None is no weights.
+    """Raise if weights are negative, missing, infinite, or all zero; None is accepted.
 
-    For a row, ``of_whom`` says whose it is; ``offsets`` are those of the clients' rows.
+    ``of_whom`` describes the owner of a row; ``offsets`` are those of the clients' rows.
     """
     if weights is None:
         return
@@ -84,9 +84,9 @@ def check_weights(weights, of_whom=lambda row: "", offsets=None):
 
 
 def without_equal_weights(data):
-    """Client data for which only ratios of weights matter, and the weight of each row.
+    """Drop equal weights, if only their ratios matter; return the data and this weight.
 
-    Weights that are equal are dropped; where they are not, 1 is returned.
+    If weights differ, they are kept, and 1 is returned.
     """
     weights = data.sample_weight
     if weights is None or (weights != weights[0]).any():

@@ -9,11 +9,11 @@ from .tables import is_missing
 
 
 def is_frame(table):
-    return hasattr(type(table), "columns")  # a lazy table would look for its own
+    return hasattr(type(table), "columns")  # on the type, as a lazy table would compute its columns
 
 
 def table_labels(table):
-    """Labels of the rows and the columns of a DataFrame; None where they only count from 0."""
+    """Row and column labels of a DataFrame; None if they are 0, 1, 2, ..."""
     if not is_frame(table):
         return None, None
     axes = getattr(table, "index", None), table.columns
@@ -21,7 +21,7 @@ def table_labels(table):
 
 
 def fit_labels(X, rows):
-    """Labels, or None, of the rows and of the columns of the matrix that checked ones make up."""
+    """Row and column labels, or None, of the matrix of the fit, from validated data."""
     tables = X if is_cell_list(X) else [X]
     of_rows, of_columns = zip(*map(table_labels, tables), strict=True)
     if rows == "shared":
@@ -37,7 +37,7 @@ def _only_count(labels):
 
 
 def check_same_labels(X, rows):
-    """Raise unless all DataFrames have the labels of client 0, as far as rows are the same."""
+    """Raise unless all DataFrames have the labels of client 0; rows only if they are shared."""
     if not any(map(is_frame, X)):
         return
     first = table_labels(X[0])
@@ -60,16 +60,16 @@ def check_same_labels(X, rows):
 
 
 def _kind_of_labels(axis, labels, table):
-    """What sort of labels a table has, for a message."""
+    """Kind of labels that a table has, for a message."""
     if labels is not None:
         return f"{axis} labels (from {label_text(labels[0])})"
     return f"the {axis} labels 0, 1, 2, ..." if is_frame(table) else f"no {axis} labels"
 
 
 def check_labels(axis, want, got, what_to_do, of_whom="the fit", whose=""):
-    """Raise for rows or columns that are labelled otherwise than those of the fit, or of others.
+    """Raise if row or column labels differ from those of the fit, or of another client.
 
-    A table without labels is taken to agree with any other.
+    Tables without labels are accepted.
     """
     if want is None or got is None or (hasattr(want, "equals") and want.equals(got)):
         return

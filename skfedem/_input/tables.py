@@ -1,4 +1,4 @@
-"""Checks of one table, whoever has it: its form, its numbers and the names of its columns."""
+"""Checks of one table: its form, values and column names."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ GIVE_TABLES = (
 # Kinds of NumPy's dtypes for text and for times.
 NO_NUMBERS = "USTmM"
 _ENCODE = "Encode or drop the columns that are not numbers, as one that says who owns a row."
-# As pyarrow and Hugging Face, Spark, DuckDB, and the datasets of pyarrow call it.
+# Method names of pyarrow and Hugging Face, Spark, DuckDB, and pyarrow's datasets.
 _CONVERT = ("to_pandas", "toPandas", "df", "to_table")
 _OF_GROUPS = "[table for _, table in X] of what groupby gives"
-# Squares of larger numbers, and quotients by them in EM, would leave the range of a double.
+# Squares of larger numbers, and quotients by them in EM, would overflow or underflow.
 LARGEST = 1e150
 
 
 def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
     """Whether X is a list of clients' tables rather than one table.
 
-    A list of 2-D things is; a list of rows (1-D things or numbers) is a table written as a list.
+    A list of 2-D objects is; a list of rows (1-D objects or numbers) is a single table.
     """
     if not isinstance(X, list | tuple):
         return False
@@ -39,7 +39,7 @@ def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
 
 
 def refuse_no_clients(X, advice="Give one table, or a list with one table for each client."):
-    """Raise for a list or a 3-D array without a table; ``fit`` has other advice than this."""
+    """Raise for an empty list or 3-D array."""
     if not len(X):
         raise ValueError(f"Expected at least one client, got an empty {type(X).__name__}. {advice}")
 
@@ -52,7 +52,7 @@ def n_dimensions(table):
 
 
 def is_mapped(X):
-    """Whether X is an array in a file, which may be larger than memory."""
+    """Whether X is a memory-mapped array, which may be larger than memory."""
     while isinstance(X, np.ndarray):
         if isinstance(X, np.memmap):
             return True
@@ -61,9 +61,9 @@ def is_mapped(X):
 
 
 def unmasked(table):
-    """A table; what the mask of a masked array hides becomes NaN, where NumPy would read it.
+    """Table with NaN in place of masked entries, which NumPy would otherwise read.
 
-    So does what is hidden in masked rows of a list.
+    This includes masked rows in a list.
     """
     if isinstance(table, list | tuple) and any(map(_is_masked, table)):
         table = np.ma.array(table)
@@ -78,7 +78,7 @@ def _is_masked(values):
 
 
 def refuse_masked(name, values):
-    """Raise for a masked array of labels or weights: NumPy would read what its mask hides."""
+    """Raise if labels or weights have masked entries, which NumPy would read."""
     if _is_masked(values):
         raise ValueError(
             f"Expected {name} without masked entries, got {np.ma.count_masked(values)} of them. "
@@ -87,7 +87,7 @@ def refuse_masked(name, values):
 
 
 def refuse_other_frames(table, where=""):
-    """Raise for records, lazy tables, and those of pyarrow, databases and the like."""
+    """Raise for structured arrays, lazy tables, and tables of pyarrow, databases and so on."""
     kind = type(table)
     fields = getattr(getattr(table, "dtype", None), "names", None)
     if isinstance(fields, tuple):
@@ -97,7 +97,7 @@ def refuse_other_frames(table, where=""):
             "pandas.DataFrame(X)."
         )
     library = kind.__module__.partition(".")[0]
-    if hasattr(kind, "__array__") and library != "pyarrow":  # whose `columns` are no names
+    if hasattr(kind, "__array__") and library != "pyarrow":  # whose `columns` are not names
         return
     convert = next((name for name in _CONVERT if hasattr(kind, name)), None)
     if convert is not None:
@@ -113,7 +113,7 @@ def refuse_other_frames(table, where=""):
 
 
 def refuse_dates(table, where="", advice=_ENCODE):
-    """Raise for a DataFrame with dates or durations, which NumPy takes for numbers."""
+    """Raise for a DataFrame with dates or durations, which NumPy would convert to numbers."""
     dtypes = getattr(table, "dtypes", None)
     if dtypes is None or not hasattr(table, "columns"):
         return
@@ -125,8 +125,8 @@ def refuse_dates(table, where="", advice=_ENCODE):
 
 
 def refuse_sparse_columns(table, whose=""):
-    """Raise for a sparse table of pandas, which may be full of what is no zero."""
-    # Tables without columns have the accessor, too, and so has a Series.
+    """Raise for a DataFrame with sparse columns, whose fill value may not be 0."""
+    # Series and tables without columns also have the accessor.
     if hasattr(table, "sparse") and len(getattr(table, "columns", ())):
         refuse_sparse(table, whose, ".sparse.to_dense()")
 
@@ -171,10 +171,10 @@ def client_rows(table, k):
 
 
 def refuse_odd_entries(table, whose, or_else, with_dates=_ENCODE):
-    """Raise for one client's table that has no entries yet, or whose entries are no numbers.
+    """Raise if a client's table is lazy, or if its entries are not numbers.
 
-    ``or_else`` is what else to do where entries are tables, for the message, and ``with_dates``
-    what to do where they are dates.
+    ``or_else`` is further advice in the message if entries are tables, and ``with_dates`` the
+    advice if they are dates.
     """
     refuse_other_frames(table, whose)
     refuse_dates(table, f" in the table{whose}", with_dates)
@@ -188,7 +188,7 @@ def refuse_odd_entries(table, whose, or_else, with_dates=_ENCODE):
 
 
 def check_dimensions(table, array, allowed, expected, advice):
-    """Raise if the array that one client's table became has other numbers of dimensions."""
+    """Raise if the array of a client's table has a wrong number of dimensions."""
     if array.ndim not in allowed:
         got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
         if not array.ndim:
@@ -197,11 +197,11 @@ def check_dimensions(table, array, allowed, expected, advice):
 
 
 def _as_numbers(table, array, whose):
-    """A table's array as numbers; integers stay as they are until they are stacked, or read."""
+    """Array of a table as numbers; integers are only converted when stacked or read."""
     try:
         if array.dtype.kind in NO_NUMBERS:
             raise ValueError(f"got dtype {array.dtype}")
-        if hasattr(table, "isna"):  # pandas.NA is no number, and missing all the same
+        if hasattr(table, "isna"):  # converts pandas.NA to NaN
             return table.to_numpy(np.float64, na_value=np.nan)
         return array if array.dtype.kind in "biuf" else array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -224,11 +224,11 @@ def refuse_text(X, where=""):
 
 @contextmanager
 def table_of_numbers(X):
-    """One table, unmasked; errors say what to do about what is no number; scikit-learn's do not."""
+    """Context with an unmasked table, in which errors about non-numbers come with advice."""
     refuse_what_is_no_table(X)
     refuse_dates(X)
     refuse_sparse_columns(X)
-    if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:  # NumPy takes some for numbers
+    if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:  # NumPy converts some of these
         raise ValueError(f"Expected numbers, got dtype {X.dtype}. {_ENCODE}")
     try:
         yield unmasked(X)
@@ -244,10 +244,10 @@ def table_of_numbers(X):
 
 
 def refuse_what_is_no_table(X):
-    """Raise for what holds tables or rows but is neither a list of tables nor a table."""
+    """Raise for containers of tables or rows that are neither lists nor tables."""
     kind = type(X).__name__
     if issparse(X):
-        return  # scikit-learn says it
+        return  # scikit-learn reports it
     if X is None or isinstance(X, str | bytes | PathLike):
         is_file = "" if X is None else "If this names a file, read it first. "
         raise TypeError(
@@ -257,7 +257,7 @@ def refuse_what_is_no_table(X):
     refuse_other_frames(X)
     if isinstance(X, Mapping):
         remedy = "list(X.values()) if it holds the clients' tables"
-        if "clients" in X:  # as what skfedem.datasets gives
+        if "clients" in X:  # as returned by skfedem.datasets
             remedy = "X['clients'], with shape=X['shape']" if "shape" in X else "X['clients']"
         raise TypeError(f"Expected a table or a list of tables, got a {kind}. Give {remedy}.")
     is_table = hasattr(X, "__array__") or hasattr(X, "shape") or isinstance(X, list | tuple)
@@ -290,14 +290,14 @@ def refuse_what_is_no_table(X):
 
 
 def refuse_vectors(X, clients):
-    """Raise if ``fit`` is given a list of Series or 1-D arrays, which may be rows or clients."""
+    """Raise for a list of Series or 1-D arrays, which may be rows or clients."""
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
     refuse_other_frames(first, " of client 0")
     if clients is not None or len(getattr(first, "shape", ())) != 1 or issparse(first):
         return  # labels make them rows
     if hasattr(first, "to_frame"):
         kind, as_table = type(first).__name__, "[series.to_frame() for series in X]"
-        # polars takes a list of Series for columns
+        # polars reads a list of Series as columns
         of_rows = "DataFrame(X)" if hasattr(first, "index") else "numpy.array(X)"
     else:
         kind, as_table = "1-D arrays", "[values.reshape(-1, 1) for values in X]"
@@ -309,7 +309,7 @@ def refuse_vectors(X, clients):
 
 
 def refuse_uneven_rows(rows, of_whom=""):
-    """Raise if a table written as a list of rows has rows of several lengths."""
+    """Raise if a list of rows has rows of different lengths."""
     lengths = [_length(row) for row in rows]
     for k, length in enumerate(lengths):
         if length != lengths[0]:
@@ -343,20 +343,20 @@ def holds_tables(table):
 def is_missing(label):
     try:
         return label is None or bool(label != label)
-    except TypeError:  # pandas.NA: whether it equals itself is NA, too
+    except TypeError:  # pandas.NA != pandas.NA is NA as well
         return True
 
 
 def missing_labels(labels):
-    """Positions at which an array of labels has a missing one."""
-    if labels.dtype.kind in {"O", "T"}:  # a missing string equals itself in an array of strings
-        # Not of a list, which would take eight bytes a row.
+    """Positions of missing labels in an array."""
+    if labels.dtype.kind in {"O", "T"}:  # a missing string equals itself in StringDType
+        # fromiter instead of a list, which would take eight bytes per row.
         return np.flatnonzero(np.fromiter(map(is_missing, labels.flat), bool, len(labels)))
     return np.flatnonzero(labels != labels)
 
 
 def column_names(table, k):
-    """Names of a table's columns as scikit-learn reads them: None unless they are strings."""
+    """Column names of a table, None unless they are strings, as in scikit-learn."""
     columns = getattr(table, "columns", None)
     names = [] if columns is None else list(columns)
     are_strings = [isinstance(name, str) for name in names]
@@ -370,16 +370,16 @@ def column_names(table, k):
 
 
 def are_reordered(table, other):
-    """Whether two tables have the same columns in another order, whatever their names are."""
+    """Whether two tables have the same columns in a different order."""
     first, second = (list(getattr(each, "columns", ())) for each in (table, other))
     try:
         return first != second and set(first) == set(second)
     except (TypeError, ValueError):
-        return False  # these are the columns themselves
+        return False  # columns of arrays instead of names
 
 
 def _refuse_repeated(names, whose=""):
-    """Raise for two columns of one name, whatever names are."""
+    """Raise if two columns have the same name."""
     try:
         are_different = len(set(names)) == len(names)
     except TypeError:
