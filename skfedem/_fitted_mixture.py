@@ -256,13 +256,13 @@ class FittedMixture(
         # features have different units.
         roots = self.precisions_cholesky_
         for component, mean in enumerate(self.means_):
-            own = slice(offsets[component], offsets[component + 1])
+            drawn = slice(offsets[component], offsets[component + 1])
             root = roots if self._fitted_type == "tied" else roots[component]
             if self._fitted_type in MATRICES:
-                rows[own] = solve_triangular(root, rows[own].T, trans="T").T
+                rows[drawn] = solve_triangular(root, rows[drawn].T, trans="T").T
             else:
-                rows[own] /= root
-            rows[own] += mean
+                rows[drawn] /= root
+            rows[drawn] += mean
         return rows, y
 
     def _by_client(self, X, method):

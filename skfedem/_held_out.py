@@ -54,11 +54,11 @@ def split_cells(cells, held_out):
 
 def _triplets(cells, kept):
     counts = cells.counts.astype(np.intp)
-    seen = np.repeat(kept, counts)
+    is_chosen = np.repeat(kept, counts)
     counts *= kept
     table = np.empty((counts.sum(), 3))
     table[:, 0] = np.repeat(cells.rows, counts)
     table[:, 1] = np.repeat(cells.columns, counts)
-    table[:, 2] = cells.observations[seen]
-    own = np.diff(offsets_of(counts)[cells.offsets])
-    return Triplets(table, np.repeat(np.arange(len(own), dtype=np.int32), own), cells.shape)
+    table[:, 2] = cells.observations[is_chosen]
+    lengths = np.diff(offsets_of(counts)[cells.offsets])
+    return Triplets(table, np.repeat(np.arange(len(lengths), dtype=np.int32), lengths), cells.shape)

@@ -16,14 +16,14 @@ from .solvers._report import Wording, calmer, took_few_steps, warn_outcome
 _LARGE_FALL = 0.1
 
 
-def so_far_fitted(model, server, n_rounds, seen):
+def so_far_fitted(model, server, n_rounds, checked):
     """Fitted attributes from the server's state after ``n_rounds`` rounds.
 
-    The estimator ``seen`` has the parameters and knows the features of the data.
+    The estimator ``checked`` has the parameters and knows the features of the data.
     """
     weights, means, covariances, roots = in_row_units(model, server.parameters)
     if model.fixed_covariance is not None:
-        given = np.asarray(seen.fixed_covariance, dtype=np.float64)
+        given = np.asarray(checked.fixed_covariance, dtype=np.float64)
         covariances = (given + given.T) / 2  # exact in all digits
     of_matrices = model.covariance_type in MATRICES
     return {
@@ -39,7 +39,7 @@ def so_far_fitted(model, server, n_rounds, seen):
         "_fitted_type": model.covariance_type,
         "_covariance_is_known": model.fixed_covariance is not None,
         "_n_features_out": len(weights),
-        **features_of(seen),
+        **features_of(checked),
     }
 
 

@@ -133,7 +133,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     omega : float >= 0, default=0.0
         Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
         disables compression. An operator given by its name uses the coarsest level within this
-        bound; a ``Compressor`` object that was created with a level keeps it.
+        bound; a ``Compressor`` object keeps its own level.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
@@ -499,7 +499,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             return go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
         return start_run(model, federation, theta)
 
-    def _known(self, X, clients, shape, data, seen):
+    def _known(self, X, clients, shape, data, checked):
         """Attributes that the data and the parameters determine before the first round."""
         # If labels divide a matrix among clients, they do not share their rows.
         has_sites = self.rows == "shared" and (clients is None or shape is not None)
@@ -525,7 +525,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "_has_sites": has_sites,
             "_row_labels": row_labels,
             "_column_labels": column_labels,
-            **features_of(seen),
+            **features_of(checked),
         }
 
 

@@ -505,9 +505,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         owners = np.repeat(np.arange(len(cells.ids)), np.diff(cells.offsets))
         for fold in range(self.n_splits):
             lengths = np.bincount(owners[folds != fold], minlength=len(cells.ids))
-            seen = lengths > 0
+            has_cells = lengths > 0
             with naming(f"Without the cells of fold {fold}"):
-                check_minibatches(self, lengths[seen], cells.ids[seen], "observed cells")
+                check_minibatches(self, lengths[has_cells], cells.ids[has_cells], "observed cells")
 
     def _search(self, imputer, cells, folds, grid):
         """Trials; and the path and its largest penalty for each penalty on the effects."""

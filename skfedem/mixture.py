@@ -126,7 +126,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     omega : float >= 0, default=0.0
         Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
         disables compression. An operator given by its name uses the coarsest level within this
-        bound; a ``Compressor`` object that was created with a level keeps it.
+        bound; a ``Compressor`` object keeps its own level.
     participation : float in (0, 1], default=1.0
         Probability p that a client takes part in a round.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
@@ -565,13 +565,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 beginning = next_call(settings, data.ids, federation, given, memory, self.history_)
             after, history, unseen = read_call(settings, beginning, data.ids, workers)
         # The first call defines the features, and all of its clients are new.
-        seen, n_known = (settings, 0) if memory is None else (self, len(memory.ids))
+        checked, n_known = (settings, 0) if memory is None else (self, len(memory.ids))
         # Kept apart from the history, whose last row may already hold an evaluation made by fit.
         criteria = [*([] if memory is None else self.lower_bounds_), *unseen]
         # The list is empty if no client answered the first call.
         criteria = criteria or history["log_likelihood"][:1]
         new_ids = after.ids[n_known:].copy()
-        self._store(after, history, criteria, beginning.problem, seen, new_client_ids_=new_ids)
+        self._store(after, history, criteria, beginning.problem, checked, new_client_ids_=new_ids)
         return self
 
     @overload
@@ -651,13 +651,13 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _store(self, memory, history, criteria, problem, seen, **attributes):
+    def _store(self, memory, history, criteria, problem, checked, **attributes):
         """Set the fitted attributes, all at once."""
         lower_bounds = np.asarray(criteria, dtype=np.float64).tolist()
         fitted = at_estimate(memory)
         store(
             self,
-            so_far_fitted(fitted.model, fitted.server, len(history["round"]) - 1, seen),
+            so_far_fitted(fitted.model, fitted.server, len(history["round"]) - 1, checked),
             lower_bounds_=lower_bounds,
             lower_bound_=lower_bounds[-1],
             history_=history,

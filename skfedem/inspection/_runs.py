@@ -175,10 +175,12 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
 def _positive(curve):
     """Curve with NaN in place of values that a logarithmic axis cannot show."""
 
-    def kept(values):
+    def positive(values):
         return None if values is None else np.where(values > 0, values, np.nan)
 
-    return curve._replace(middle=kept(curve.middle), low=kept(curve.low), high=kept(curve.high))
+    return curve._replace(
+        middle=positive(curve.middle), low=positive(curve.low), high=positive(curve.high)
+    )
 
 
 def _check_runs(runs, histories, label, x, y, *, log_x):

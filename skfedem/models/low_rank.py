@@ -211,19 +211,19 @@ class LowRankModel(Model):
         earlier than in FISTA (Beck and Teboulle 2009). If it would increase the objective, it is
         repeated without momentum, which then restarts.
         """
-        here, step = statistics.iterate, None
+        current, step = statistics.iterate, None
         with np.errstate(over="ignore"):
             largest_square = len(field) * (self.scale * np.abs(field).max()) ** 2
         if not np.isfinite(largest_square):  # singular values would overflow
             return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
-        sums = self._sums(here, field)
+        sums = self._sums(current, field)
         if not self.adaptive:
-            statistics = statistics._replace(natural_step=self._safe_step(here), block=None)
+            statistics = statistics._replace(natural_step=self._safe_step(current), block=None)
         elif exact and statistics.momentum > 1:
             step = self._leap(statistics, sums, step_size)
-        step = step or self._step_from(here, statistics, sums, step_size)
+        step = step or self._step_from(current, statistics, sums, step_size)
         if step is None:
-            safe = statistics._replace(natural_step=self._safe_step(here))
+            safe = statistics._replace(natural_step=self._safe_step(current))
             return Step(safe, np.nan, MAX_HALVINGS, 0.0)
         move, point = step
         halvings = 0 if self.adaptive else move.halvings
@@ -231,14 +231,14 @@ class LowRankModel(Model):
 
     def _leap(self, statistics, sums, step_size):
         """Step from ``Θ + β (Θ - Θ_before)``; None if it fails or increases the objective."""
-        pooled, here = self.pooled, statistics.iterate
+        pooled, current = self.pooled, statistics.iterate
         beta = (statistics.momentum - 1) / _next_momentum(statistics.momentum)
-        origin = extrapolate(here, statistics.previous, beta)
+        origin = extrapolate(current, statistics.previous, beta)
         step = self._step_from(origin, statistics, sums, step_size, statistics.momentum)
         if step is None:
             return None
         _, point = step
-        rise = objective(pooled, point.iterate, sums) - objective(pooled, here, sums)
+        rise = objective(pooled, point.iterate, sums) - objective(pooled, current, sums)
         return step if rise <= 0 else None
 
     def _step_from(self, origin, statistics, sums, step_size, momentum=1.0):
@@ -266,13 +266,13 @@ class LowRankModel(Model):
 
     def field_sq_norm(self, statistics, field):
         """Squared norm of ``(Θ⁺ - Θ) / η`` for the step along the field W."""
-        here = statistics.iterate
+        current = statistics.iterate
         move = proximal_step(
             self.pooled,
-            here,
-            self._sums(here, field),
+            current,
+            self._sums(current, field),
             1.0,
-            self._safe_step(here),
+            self._safe_step(current),
             statistics.block if self.adaptive else None,
         )
         return np.nan if move is None else move.sq_norm

@@ -193,9 +193,9 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
         loss = float(support.counts @ family.log_partition(theta))
         return _Evaluation(theta, loss, loss - _linear(pooled, effects) + ridge(pooled, effects))
 
-    effects, here = start, evaluated(start)
+    effects, current = start, evaluated(start)
     for _ in range(_MAX_NEWTON_STEPS):
-        slopes, weights = _derivatives(pooled, effects, here.theta)
+        slopes, weights = _derivatives(pooled, effects, current.theta)
         direction, factor = _newton_direction(pooled, slopes, weights, factor)
         # A safe share for each effect separately: with a common share, a row far down the logistic
         # curve would shorten all other steps, or overshoot while these gain. If the intercept is
@@ -205,17 +205,17 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
         if _decrease(slopes, safe) > 0:
             direction = safe
         decrease = _decrease(slopes, direction)
-        size = abs(here.objective)
-        rounding = _ROUNDING * (here.loss + size) + np.finfo(float).tiny
+        size = abs(current.objective)
+        rounding = _ROUNDING * (current.loss + size) + np.finfo(float).tiny
         if decrease <= min(_TOLERANCE * size, _FEW_NATS) + rounding:
             break
-        step = _line_search(evaluated, support, effects, direction, here.objective, decrease)
+        step = _line_search(evaluated, support, effects, direction, current.objective, decrease)
         if step is None:
             break
-        effects, here, length = step
+        effects, current, length = step
         if length == 1 and decrease <= _LAST_DECREASE:
             break
-    return effects, here.theta, factor
+    return effects, current.theta, factor
 
 
 def _decrease(slopes, direction):
@@ -362,10 +362,10 @@ def _centred(support, effects, direction, length):
     """Effects after a step, centred over observed rows and columns without changing θ."""
     rows = effects.rows + length * direction.rows
     columns = effects.columns + length * direction.columns
-    seen_rows, seen_columns = support.is_observed
-    row_mean, column_mean = rows[seen_rows].mean(), columns[seen_columns].mean()
+    observed_rows, observed_columns = support.is_observed
+    row_mean, column_mean = rows[observed_rows].mean(), columns[observed_columns].mean()
     return Effects(
         effects.intercept + length * direction.intercept + row_mean + column_mean,
-        np.where(seen_rows, rows - row_mean, 0.0),
-        np.where(seen_columns, columns - column_mean, 0.0),
+        np.where(observed_rows, rows - row_mean, 0.0),
+        np.where(observed_columns, columns - column_mean, 0.0),
     )

@@ -149,8 +149,8 @@ def fit_rows(
     if len(penalties) > 0:
         blocks = _blocks(cells, n_rows, offset_columns, design, penalties, family)
         for rows, regressions in blocks:
-            coefficients[rows], n_here = _minimise(regressions, max_iter)
-            n_left += n_here
+            coefficients[rows], n_unfinished = _minimise(regressions, max_iter)
+            n_left += n_unfinished
     if n_left:
         warn(
             f"Effects and factors of {n_left} of {n_rows} rows were not found within {max_iter} "

@@ -214,12 +214,12 @@ def _whitening(second_moment, least):
     shares, axes = np.linalg.eigh(second_moment)
     varies = shares > max(least, _NO_VARIANCE * shares.max(), _LEAST_VARIANCE)
     shares = np.where(varies, shares, 1.0)
-    apart = (np.diff(shares) > _ALIKE * shares[1:]) | np.diff(varies)
+    is_split = (np.diff(shares) > _ALIKE * shares[1:]) | np.diff(varies)
     rotation = np.empty_like(axes)
-    for alike in np.split(np.arange(len(axes)), np.flatnonzero(apart) + 1):
-        own = axes[:, alike]
-        turn, _ = orthogonal_procrustes(own[_spanning(own)], np.eye(len(alike)))
-        rotation[:, alike] = own / np.sqrt(shares[alike]) @ turn
+    for alike in np.split(np.arange(len(axes)), np.flatnonzero(is_split) + 1):
+        principal = axes[:, alike]
+        turn, _ = orthogonal_procrustes(principal[_spanning(principal)], np.eye(len(alike)))
+        rotation[:, alike] = principal / np.sqrt(shares[alike]) @ turn
     return rotation, varies
 
 

@@ -166,7 +166,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_switch("whiten", self.whiten)
         _check_n_components(self.n_components)
-        federation, seen = read_clients(self, X, clients)
+        federation, described = read_clients(self, X, clients)
         n_samples, n_features = federation.rows.shape
         if n_samples < 2:
             raise ValueError(
@@ -187,7 +187,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         numbers = n_features * (1 + size) + size * int(self.whiten)
         store(
             self,
-            seen,
+            described,
             components_=axes[:size].copy(),
             explained_variance_=variances[:size].copy(),
             explained_variance_ratio_=shares[:size].copy(),
@@ -198,7 +198,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             n_components_=size,
             n_samples_=n_samples,
             uplink_bits_=moments.uplink_bits,
-            downlink_bits_=moments.downlink_bits + FLOAT_BITS * seen["n_clients_"] * numbers,
+            downlink_bits_=moments.downlink_bits + FLOAT_BITS * described["n_clients_"] * numbers,
         )
         return self
 

@@ -140,7 +140,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         """
         check_switch("with_mean", self.with_mean)
         check_switch("with_std", self.with_std)
-        federation, seen = read_clients(self, X, clients, allow_nan=True)
+        federation, described = read_clients(self, X, clients, allow_nan=True)
         if self.with_mean or self.with_std:
             moments = pooled_moments(federation, scatter="squares" if self.with_std else None)
         else:
@@ -154,14 +154,14 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         n_numbers = federation.rows.shape[1] * (int(self.with_mean) + int(self.with_std))
         store(
             self,
-            seen,
+            described,
             mean_=moments.mean if self.with_mean or self.with_std else None,
             _mean_rest=moments.mean_rest,
             var_=variance,
             scale_=scale,
             n_samples_seen_=int(counts[0]) if (counts == counts[0]).all() else counts,
             uplink_bits_=moments.uplink_bits,
-            downlink_bits_=moments.downlink_bits + FLOAT_BITS * seen["n_clients_"] * n_numbers,
+            downlink_bits_=moments.downlink_bits + FLOAT_BITS * described["n_clients_"] * n_numbers,
         )
         unseen = np.flatnonzero(counts == 0)
         if len(unseen):

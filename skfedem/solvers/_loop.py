@@ -273,11 +273,11 @@ def client_round(solver, problem, server, states, active, workers):
 
     def half(group):
         clients = active[group]
-        where = _places(solver, problem.vectors, states, clients)
-        mine = type(states)(*(kept[at] for kept, at in zip(states, where, strict=True)))
-        message, mine = solver.client_half(problem, broadcast, clients, mine)
-        for kept, at, new in zip(states, where, mine, strict=True):
-            kept[at] = new
+        indices = _places(solver, problem.vectors, states, clients)
+        group_states = type(states)(*(field[at] for field, at in zip(states, indices, strict=True)))
+        message, group_states = solver.client_half(problem, broadcast, clients, group_states)
+        for field, at, new in zip(states, indices, group_states, strict=True):
+            field[at] = new
         return _summed(solver, problem, clients, message)
 
     if problem.batch_size is None:
