@@ -1,13 +1,12 @@
-"""What ω, p, b, the step and the solver cost until a fit is as good as pooled EM's.
+"""How do ω, p, b, the step size and the solver affect the cost of a fit as good as pooled EM's?
 
-Handwritten digits, ten principal components, on 30 clients that hold one kind of digit each (about
-60 rows), a mixture of ten components with a shared covariance. Every run starts from the same
-parameters. Counted are the rounds, the passes over the data and the bits that the clients send
-until the log-likelihood stays within 0.01 nats per row of pooled EM's; medians over the seeds.
+The data are handwritten digits (ten principal components) on 30 clients, each with about 60 rows
+of one kind of digit. The model is a mixture of ten components with a shared covariance, and every
+run starts from the same parameters. For each setting, the script counts the rounds, the passes over
+the data, and the kB that the clients send until the log-likelihood stays within 0.01 nats per row
+of pooled EM's. It prints medians over the seeds, as rows of the list-table of doc/choosing.rst:
 
     python examples/benchmarks/choosing.py
-
-prints the table of doc/choosing.rst as rows of a list-table.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture
 
-sys.stdout.reconfigure(encoding="utf-8")  # the documentation's, whatever the console has
+sys.stdout.reconfigure(encoding="utf-8")  # whatever the console's encoding is
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--seeds", type=int, default=3)
 parser.add_argument("--max-iter", type=int, default=20_000)

@@ -1,17 +1,19 @@
 """How many bytes does it take to come within 0.01 nats of pooled EM's optimum?
 
-Uncompressed federated EM, that is, exact rounds in which all clients send their statistics as
-float64, is the unit. All runs of a start begin with the same parameters. A run arrives in the round
-from which its log-likelihood stays within 0.01 nats per row of the optimum that the exact rounds
-end in, or above it. Bytes are all those that clients have sent until then, including what is sent
-before the rounds; those in both directions are printed as well, as broadcasts are not compressed.
+Costs are relative to uncompressed federated EM: exact rounds in which all clients send their
+statistics as float64. All runs of a start begin with the same parameters. A run is said to arrive
+in the first round from which its log-likelihood is never more than 0.01 nats per row below the
+optimum that the exact rounds reach. The bytes are all those that the clients have sent by then,
+including what they send before the first round. The bytes in both directions are printed as well,
+because broadcasts are not compressed.
 
-Starts are random rows as means, equal weights and the covariance of all rows, as in the paper, or
-one-shot federated k-means, the default of the estimator, which begins near the end.
+A start either has random rows as means, equal weights and the covariance of all rows, as in the
+paper, or comes from one-shot federated k-means, the estimator's default, which is close to the
+optimum.
 
-- MNIST's 70,000 images reduced to 20 features, on 100 clients with 700 rows each, where the four
-  idx files are found in DATA/mnist.
-- scikit-learn's digits reduced to 10 features, on 30 clients that know few digits each.
+- MNIST's 70,000 images reduced to 20 features, on 100 clients with 700 rows each, if the four idx
+  files are in DATA/mnist.
+- scikit-learn's digits reduced to 10 features, on 30 clients with a few kinds of digit each.
 
     python examples/benchmarks/communication.py [--data DATA] [--starts 3]
 """
@@ -123,7 +125,7 @@ def print_table(X, labels, starts):
     """Print what was measured on one data set."""
     rows = measure(X, labels, starts)
     first = next(rows)
-    print("  in those of uncompressed EM: median over the starts that arrived (range)")
+    print("  relative to uncompressed EM: median over the starts that arrived (range)")
     print(
         "  operator   omega  gamma  arrived  rounds  bytes from clients     both ways  gaps at end"
     )

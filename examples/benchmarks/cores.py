@@ -1,13 +1,13 @@
-"""What do several workers gain, and what do they cost where there is nothing to gain?
+"""How much faster are fits with several workers, and what is the overhead when they cannot help?
 
-Fits with n_jobs=None and with each of ``--n-jobs`` take turns, so that all see the same machine.
-Ratios are of the shortest rounds, of the median rounds, and of the least processor time that the
-busiest thread of a round takes. All three say what so many processors do only if nobody else uses
-them: with ``--patience``, rounds wait until the processors are idle, as long as the fit has not
-lasted more than this many seconds (Linux only). The fits are compared bit for bit.
+Fits with n_jobs=None and with each value of ``--n-jobs`` alternate, so that they run under the same
+conditions. The script prints ratios of the shortest round, of the median round, and of the least
+processor time of the busiest thread in a round. These are meaningful only if no other program uses
+the processors. With ``--patience``, rounds wait until the processors are idle, until the fit has
+taken this many seconds (Linux only). The fits are compared bit for bit.
 
-Searches of FederatedMatrixImputerCV, which follow their paths in processes, come last: the shorter
-of two, where processes that were started by the first need not be started for the second.
+Searches of FederatedMatrixImputerCV, which use processes, come last. Their time is the shorter of
+two runs, as the second can use the processes that the first one started.
 
     python examples/benchmarks/cores.py [--n-jobs 2] [--repeats 5] [--patience 10]
 """
@@ -49,13 +49,13 @@ def start(X, n_components, covariance_type):
 
 
 def idle_seconds():
-    """Time that the processors have spent idle since the machine was started, added up."""
+    """Total idle time of all processors since the machine was started."""
     with open("/proc/stat", encoding="utf-8") as file:
         return int(file.readline().split()[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_until_idle(until):
-    """Wait until nobody else uses the processors, or until a time."""
+    """Wait until no other program uses the processors, or until a given time."""
     while time.perf_counter() < until:
         before = idle_seconds()
         time.sleep(0.1)

@@ -1,8 +1,9 @@
-"""Algorithm 7 (FedMissEM) with dense matrices, as the paper prints it: the benchmark's baseline.
+"""Algorithm 7 (FedMissEM) with dense matrices, as in the paper: the baseline of the benchmark.
 
-One exact round for Gaussian cells, without compression and with all clients: control variates
-change nothing then, and are left out. Each client fills a J x L matrix, the server averages them
-and takes the dominant part of the average. ``tests/`` holds this against a literal Algorithm 7.
+This does exact rounds for Gaussian cells, without compression and with all clients. Control
+variates make no difference then and are left out. Each client fills a J x L matrix; the server
+averages these matrices and takes the dominant part of the average. The tests compare this with a
+literal implementation of Algorithm 7.
 """
 
 from typing import NamedTuple

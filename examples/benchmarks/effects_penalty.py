@@ -1,13 +1,13 @@
-"""What does the ridge on the effects of sites and months do, where little was seen?
+"""What is the effect of the ridge penalty on site and month effects when observations are scarce?
 
-First, how well cells are predicted that clients hold out: simulated counts at 200 sites in 60
-months, from eight observers. Means over three seeds of the best score of a search for the penalty,
-for the counts, for presences, and for log1p of the counts.
+The first table shows how well held-out cells are predicted, on simulated counts at 200 sites in 60
+months from eight observers. It has the best score of a search for the penalty, as a mean over
+three seeds, for the counts, for presences, and for log1p of the counts.
 
-Then counts of the paper's size, 9,721 sites and 525 months with 0.24 % of the cells observed by ten
-observers, whose effort grows; rank 2 and penalty 10. For each ridge the sum of the fitted means
-over all cells, as a multiple of the truth, and their correlation with the true trend over months:
-smallest and largest of some seeds.
+The second table is on counts of the paper's size: 9,721 sites and 525 months, of whose cells ten
+observers with increasing effort saw 0.24%; rank 2 and penalty 10. For each ridge penalty, it has
+the sum of the fitted means over all cells, as a multiple of the truth, and the correlation of the
+fitted with the true monthly trend: the smallest and the largest of several seeds.
 
     python examples/benchmarks/effects_penalty.py            # five minutes
 """
@@ -20,7 +20,7 @@ import numpy as np
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV
 from skfedem.datasets import make_site_counts
 
-# What is made of counts.
+# Transformations of the counts.
 CELLS = {
     "poisson": lambda counts: counts,
     "bernoulli": lambda counts: counts > 0,
@@ -29,7 +29,7 @@ CELLS = {
 
 
 def held_out():
-    """Print how well cells are predicted that clients hold out."""
+    """Print how well held-out cells are predicted."""
     print("observed     family  effects_penalty    nats")
     for observed in (0.05, 0.1, 0.2):
         data = [
@@ -55,7 +55,7 @@ def held_out():
 
 
 def trends():
-    """Print sums and trends where next to nothing was seen."""
+    """Print sums and trends when almost nothing was observed."""
     print("effort_growth  effects_penalty                  sum   correlation")
     for effort_growth, n_seeds in ((0.05, 5), (0.1, 3)):
         data = [

@@ -1,8 +1,9 @@
-"""Which solver gets furthest in the first epochs, by the number of rows that clients have?
+"""Which solver is best after a few epochs, depending on the number of rows per client?
 
-Five overlapping components with unit covariances in five dimensions, on ten homogeneous clients; a
-mixture with a shared covariance, ω = 1 and minibatches of 50 rows (10 of clients with 100 rows).
-Prints how many nats per row a fit is short of pooled EM from the same start, after some epochs.
+The data have five overlapping components with unit covariances in five dimensions, on ten
+homogeneous clients. The model is a mixture with a shared covariance, fitted with ω = 1 and
+minibatches of 50 rows (10 for clients with 100 rows). The script prints how many nats per row a fit
+is below pooled EM from the same start, after several numbers of epochs.
 
     python examples/benchmarks/first_epochs.py
 """

@@ -1,11 +1,12 @@
-"""How well does FederatedMatrixImputerCV predict real counts that it did not see?
+"""How well does FederatedMatrixImputerCV predict held-out cells of real counts?
 
-Monthly counts of oystercatchers at 138 sites, from DATA/oystercatcher_138x240.csv, and yearly ones
-of great egrets' nests in colonies of the Everglades, from DATA/everglades/maxcounts.csv. A tenth of
-the observed cells is held out; rank and penalties are chosen on the others. First log1p of the
-counts, as if Gaussian, with one client and with ten, of which three quarters send compressed
-messages in a round; then the counts themselves, as Poisson, for five such splits. For comparison,
-there are the effects of rows and columns alone, and soft-impute without effects.
+The data are monthly counts of oystercatchers at 138 sites, from DATA/oystercatcher_138x240.csv, and
+yearly counts of great egrets' nests in colonies of the Everglades, from
+DATA/everglades/maxcounts.csv. A tenth of the observed cells is held out; rank and penalties are
+chosen on the others. First, log1p of the counts is modelled as Gaussian, with one client and with
+ten, of which three quarters send compressed messages in each round. Then the counts themselves are
+modelled as Poisson, for five such splits. Models with only row and column effects, and soft-impute
+without effects, are included for comparison.
 
 With --simulated instead: what do bounds on the rank gain? Gaussian tables of 150 rows and 60
 columns, of which half the cells are observed, with noise of variance 1 and effects, and beside

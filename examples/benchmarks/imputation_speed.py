@@ -1,14 +1,14 @@
-"""How long does a round of FederatedMatrixImputer take, and how much memory a fit?
+"""How long does a round of FederatedMatrixImputer take, and how much memory does a fit need?
 
-Processor time on one thread. Each measurement has a process of its own: its peak memory is what the
-process needed beyond the interpreter and its imports, with the data, which are simulated there.
+Times are processor times on one thread. Each measurement runs in its own process. Peak memory is
+what the process needs beyond the interpreter and its imports; it includes the simulated data.
 
-paper   the size of the paper's eBird data, 9,721 sites by 525 months with 12,185 observations,
-        beside the paper's own algorithm on dense matrices (times in turn, in one process)
-scale   a million sites by 240 months, 100 clients, up to ten million observations
-observers  rounds of matrices that are small, and of more and more observers, each a client
-rounds  rounds until the objective is right to 1e-6 on real counts: oystercatcher_138x240.csv in
-        DATA; left out where there is no such file
+paper      the size of the paper's eBird data, 9,721 sites by 525 months with 12,185 observations,
+           compared with the paper's own algorithm on dense matrices (alternating in one process)
+scale      a million sites by 240 months, 100 clients, up to ten million observations
+observers  rounds on small matrices with more and more observers, each of them a client
+rounds     number of rounds until the objective is within 1e-6 of the optimum, on real counts
+           (oystercatcher_138x240.csv in DATA; skipped if there is no such file)
 
     python examples/benchmarks/imputation_speed.py [paper] [scale] [observers] [rounds]
         [--data DATA]
@@ -81,7 +81,7 @@ def peak_megabytes():
 
 
 def seconds(function):
-    """Processor time of a call, which what else runs on the machine disturbs least."""
+    """Processor time of a call, which depends least on what else the machine does."""
     begun = time.process_time()
     function()
     return time.process_time() - begun
@@ -94,7 +94,7 @@ def fit(data, settings, max_iter, tol=0.0):
 
 
 def round_seconds(data, settings, few, many):
-    """Time of one round: a fit with many rounds minus a fit with few, over the difference."""
+    """Time of one round, from the difference between a fit with many rounds and one with few."""
     times = [seconds(lambda rounds=rounds: fit(data, settings, rounds)) for rounds in (few, many)]
     return (times[1] - times[0]) / (many - few)
 
@@ -211,7 +211,7 @@ def observers_round(n_sites, n_months, n_observers, n_observations, repeats):
 
 
 def print_observers(options):
-    """Small matrices, and many observers who saw unlike numbers of cells."""
+    """Small matrices, and many observers with different numbers of cells."""
     print(f"poisson, both effects, rank 2; a round in ms, fastest of {options.repeats}")
     print(f"{'sites':>6s}{'months':>8s}{'observers':>11s}{'cells':>8s}{'exact':>9s}{'omega 1':>9s}")
     for sizes in OBSERVERS:
@@ -229,7 +229,7 @@ def print_observers(options):
 
 
 def rounds_to_accuracy(counts, family, penalty):
-    """Rounds until the objective is right to 1e-6, by step size, and the rank of the fit."""
+    """Rounds until the objective is within 1e-6 of the optimum, and the rank of the fit."""
     values = np.log1p(counts) if family == "gaussian" else counts
     histories = {}
     for step_size in ("auto", 1.0):
@@ -256,7 +256,7 @@ def print_rounds(options):
     """Momentum and a natural step that follows the curvature, against the safe step."""
     path = options.data / "oystercatcher_138x240.csv"
     if not path.exists():
-        print(f"no {path}: rounds to 1e-6 left out")
+        print(f"no {path}: skipping the section on rounds")
         return
     counts = np.loadtxt(path, delimiter=",")
     print("oystercatcher, 138 x 240, 13,240 observed cells: rounds to 1e-6 of the objective")

@@ -1,8 +1,8 @@
-"""Is a run that is killed at random moments, and resumed, the run that was never killed?
+"""Does a fit that is killed at random times and resumed equal an uninterrupted fit?
 
-Each trial starts a fit in a process of its own, kills it (SIGKILL) after a random time, and goes on
-from the checkpoint in another process, which may be killed as well, until the fit ends. Its
-parameters and history are compared bit for bit with those of an uninterrupted fit.
+Each trial starts a fit in its own process, kills it (SIGKILL) after a random time, and resumes from
+the checkpoint in another process, which may be killed as well, until the fit ends. Its parameters
+and history are compared bit for bit with those of an uninterrupted fit.
 
     python examples/benchmarks/kill_and_resume.py --trials 200
 """

@@ -1,9 +1,9 @@
-"""Fit a mixture to rows in files that are larger than the memory a process may have.
+"""Can a mixture be fitted to files that are larger than the memory of the process?
 
-Writes a table to a folder, as one file and as one per client, and fits it memory-mapped, in
-processes whose private memory is limited (RLIMIT_DATA: allocations count, mapped files do not). The
-first process shows that the limit holds: it tries to read the table into memory. The files are
-deleted at the end.
+The script writes a table to a folder, as a single file and as one file per client. It then fits the
+memory-mapped table in processes with limited private memory (RLIMIT_DATA, which counts allocations
+but not mapped files). The first process checks the limit: it tries to read the table into memory,
+which has to fail. The files are deleted at the end.
 
     python examples/benchmarks/larger_than_memory.py [--gigabytes 2] [--limit-megabytes 512]
 """

@@ -1,10 +1,10 @@
-"""What does it cost to have a million clients of which a hundred take part?
+"""What does a federation of a million clients cost if a hundred of them take part in a round?
 
-Rounds of 100 active clients with 20 rows each, for federations of 10^3 to 10^6 clients given as one
-table with labels (10 features, 5 components, tied covariance). Each size runs in a process of its
-own. Printed are the set-up, the time of a round (median, and of the fastest tenth, which is less
-disturbed by other users of the machine), and the largest memory beyond what the process held before
-the fit and what the control variates take.
+Federations of 10^3 to 10^6 clients with 20 rows each are given as one table with labels (10
+features, 5 components, tied covariance); a round has 100 active clients. Each size runs in its own
+process. The script prints the set-up time, the time of a round (the median, and that of the fastest
+tenth, which depends less on other users of the machine), and the peak memory beyond the data and
+the control variates.
 
     python examples/benchmarks/many_clients.py [--clients 1000 10000 100000 1000000]
 """

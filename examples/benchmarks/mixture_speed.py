@@ -1,8 +1,8 @@
-"""How long does an epoch of FedEM take, in iterations of scikit-learn's GaussianMixture?
+"""How long does an epoch of FedEM take, relative to an iteration of scikit-learn's GaussianMixture?
 
-One thread, ratios of times measured in turn in this process. The rows are MNIST's 70,000 images, 67
-constant pixels dropped, reduced to 20 features, where the four idx files are found in DATA/mnist,
-else as many simulated rows. 100 clients with 700 rows each, 10 components.
+Times are measured alternately in this process, on one thread. The rows are MNIST's 70,000 images
+without 67 constant pixels, reduced to 20 features, if the four idx files are in DATA/mnist, and
+otherwise as many simulated rows. There are 100 clients with 700 rows each, and 10 components.
 
     python examples/benchmarks/mixture_speed.py [--data DATA] [--covariance-type tied] [--repeats 7]
     python examples/benchmarks/mixture_speed.py --covariance-type full --features 50 --components 3
@@ -49,7 +49,7 @@ def rows(folder, n_features):
 
 
 def seconds(make, few, many):
-    """Time of one round: fits with many rounds minus fits with few, over the difference."""
+    """Time of one round, from the difference between fits with many rounds and with few."""
 
     def timed(max_iter):
         model, arguments = make(max_iter)
@@ -130,7 +130,7 @@ def main():
                 ratios[name].append(rounds * seconds(make, few, many) / iteration)
     print(f"{what}, {options.covariance_type} covariance, {options.repeats} repeats")
     print(f"scikit-learn, one EM iteration: {1e3 * np.median(iterations):.0f} ms")
-    print(f"{'in such iterations':36s} median   min    max")
+    print(f"{'relative to an EM iteration':36s} median   min    max")
     for name, values in ratios.items():
         print(f"{name:36s} {np.median(values):6.3f} {min(values):6.3f} {max(values):6.3f}")
 

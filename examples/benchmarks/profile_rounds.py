@@ -1,11 +1,16 @@
-"""Where the time of a round goes, and what it allocates.
+"""Where is the time of a round spent, and how much memory does it allocate?
 
-Three loads: minibatch rounds of FedEM (100 clients x 20 rows, dithered), exact rounds on a million
-rows, and the imputer at the size of the paper (9,721 sites, 525 months, 12,185 cells). For each:
-the time of a round; the time of a round of the same calls on next to no data, which is what Python
-and the calls cost, once as it is and once with the processor's caches filled with other data before
-each round, as large data would leave them; the largest allocation during a round; and the functions
-that take most of the time, by a profiler, which makes calls look more expensive than they are.
+There are three workloads: minibatch rounds of FedEM (100 clients with 20 rows each, dithering),
+exact rounds on a million rows, and the imputer at the size of the paper (9,721 sites, 525 months,
+12,185 cells). For each of them, the script prints
+
+- the time of a round;
+- the time of a round with the same calls on almost no data, which is the overhead of Python and of
+  the calls, once as it is, and once with other data filling the processor's caches before each
+  round, as large data would;
+- the peak memory allocated during a round;
+- the functions that take most of the time, according to a profiler, which overstates the cost of
+  calls.
 
     python examples/benchmarks/profile_rounds.py [--lines 12]
 """
@@ -67,7 +72,7 @@ def imputer(n_rows, n_columns, n_cells, n_clients, max_iter):
 
 
 def load(name, small):
-    """Return a function that runs rounds; a small one makes the same calls on next to no data."""
+    """Return a function that runs rounds; a small one makes the same calls on almost no data."""
     minibatch = {"batch_size": 1 if small else 20, "omega": 1.0, "step_size": 1e-3}
     return {
         "minibatch rounds": lambda: mixture(*(2, 30, 2, 2) if small else (100, 700, 20, 10), 400,
@@ -105,7 +110,7 @@ def seconds(fit, *, cold=False):
 
 
 def peak(fit):
-    """Most bytes held during a round beyond those held before it."""
+    """Peak memory during a round beyond that held before it, in bytes."""
     peaks = []
 
     def traced(function, *arguments):
@@ -135,10 +140,10 @@ def main():
         stats = pstats.Stats(profile)
         print(f"\n== {name}")
         print(f"a round: {1e3 * np.median(times):.3f} ms, at best {1e3 * times.min():.3f} ms")
-        for what, calls in (("on next to no data", overhead), ("with cold caches", cold)):
+        for what, calls in (("on almost no data", overhead), ("with cold caches", cold)):
             share = 1 - np.median(calls) / np.median(times)
-            print(f"{what}: {1e3 * np.median(calls):.3f} ms, which leaves {share:.0%} to the data")
-        print(f"peak beside what is kept: {peak(fit) / 2**20:.1f} MB")
+            print(f"{what}: {1e3 * np.median(calls):.3f} ms, {share:.0%} due to the data")
+        print(f"peak memory allocated during a round: {peak(fit) / 2**20:.1f} MB")
         print(f"calls: {stats.total_calls / (len(times) + 1):.0f} a round")
         stats.sort_stats("tottime").print_stats(options.lines)
 

@@ -1,10 +1,11 @@
-"""Are the constants of the automatic step size well chosen? Fits random mixtures with others.
+"""Are the constants of the automatic step size well chosen? Fits random mixtures with other values.
 
-Each mixture has 3 to 100 clients that are homogeneous or know one component, and two to six
-components that overlap or lie apart, round or up to 20 times as long as wide. Covariance types take
-turns; starts are random rows. Two constants are varied: that of the steps that control variates can
-follow, in fits on all rows, and that of the steps of FedEM's minibatches. The gap is pooled EM's
-log-likelihood from the same start minus the run's after 60 epochs, in nats per row.
+Each mixture has 3 to 100 clients, homogeneous or with one component each, and two to six components
+that overlap or are well separated, and that are round or up to 20 times as long as wide. Covariance
+types alternate, and starts are random rows. Two constants are varied: that of the largest steps
+that control variates can follow, in fits on all rows, and that of FedEM's steps with minibatches.
+The gap is the log-likelihood of pooled EM from the same start minus that of the run after 60
+epochs, in nats per row.
 
     python examples/benchmarks/step_size_constants.py [--mixtures 24]    (ten minutes)
 """
@@ -21,7 +22,7 @@ from skfedem.models import gaussian_mixture
 from skfedem.solvers import step_size
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
-# Factors of the constants in use.
+# Factors by which the constants are multiplied.
 FACTORS = {"control variates": (0.5, 1.0, 1.5, 2.0), "minibatches": (0.2, 0.5, 1.0, 2.0)}
 # ω, p and b.
 SETTINGS = {
@@ -63,7 +64,7 @@ def mixture(seed):
 
 
 def with_factor(constant, factor):
-    """Context in which a constant is so many times what it is."""
+    """Context in which a constant is multiplied by a factor."""
     if constant == "minibatches":
         return patch.object(gaussian_mixture, "_NOISE", factor * gaussian_mixture._NOISE)
     return patch.object(step_size, "_FOLLOWED", factor * step_size._FOLLOWED)

@@ -1,11 +1,12 @@
-"""Does the automatic step size hold? Runs a grid of settings and prints a table.
+"""Does the automatic step size work? Runs a grid of settings and prints a table.
 
-Every run starts where pooled EM starts. The gap is pooled EM's log-likelihood minus the run's, in
-nats per row; the claim is that there is no NaN, and that the gap is at most 0.01 for VR-FedEM and
-at most 0.05 for FedEM.
-Simulated clients are homogeneous or have rows of one component only; "digits" are scikit-learn's
-handwritten digits on 30 or 100 label-skewed clients, 10 components in 10 features; "many" are
-simulated, 10 components in 20 features, 2,310 statistics with full covariances.
+Every run has the same start as pooled EM. The gap is the log-likelihood of pooled EM minus that of
+the run, in nats per row. The claim is that there is no NaN, and that the gap is at most 0.01 for
+VR-FedEM and at most 0.05 for FedEM.
+
+Simulated clients are homogeneous or have rows from one component only. "digits" are scikit-learn's
+handwritten digits on 30 or 100 label-skewed clients, with 10 components in 10 features. "many" are
+simulated data with 10 components in 20 features, which are 2,310 statistics with full covariances.
 
     python examples/benchmarks/step_size_grid.py            # digits, centre, corners (half an hour)
     python examples/benchmarks/step_size_grid.py --full     # every combination (hours)
@@ -35,8 +36,8 @@ SOLVERS = ("fedem", "vr_fedem")
 OPERATORS = {"dithering": Dithering, "rand_k": RandK}
 N_ROWS, N_COMPONENTS, N_FEATURES = 50, 3, 3
 ALLOWED_GAP = {"fedem": 0.05, "vr_fedem": 0.01}
-# A run lasts until its steps would add up to so many EM iterations: fewer for FedEM with
-# minibatches, whose steps are small.
+# Number of EM iterations that the steps of a run add up to: fewer for FedEM with minibatches, whose
+# steps are small.
 TRAVEL, NOISY_TRAVEL, FEWEST_ROUNDS, MOST_ROUNDS = 150, 50, 300, 400_000
 
 
@@ -207,7 +208,7 @@ def main():
     parser.add_argument("--quick", dest="which", action="store_const", const="quick")
     which = parser.parse_args().which or "corners"
     warnings.simplefilter("ignore")
-    sys.stdout.reconfigure(encoding="utf-8")  # the documentation's, whatever the console has
+    sys.stdout.reconfigure(encoding="utf-8")  # whatever the console's encoding is
     table, failed = None, 0
     with threadpool_limits(limits=1):
         for setting in settings(which):

@@ -1,17 +1,18 @@
-"""One pass over a stream: how far below EM's optimum on the same rows it ends, in nats.
+"""How far below EM's optimum on the same rows does one pass over a stream end, in nats per row?
 
     python examples/benchmarks/streams.py [--data DATA]
 
-- Four clusters in five dimensions; 20,000 rows in random order, the first 500 (or as many as a
-  round has) in the first call. With unlike clients, each has a cluster of its own.
-- The same clusters, whose means move by 3 in every feature, in rounds of 100 rows, with automatic
-  and constant steps: how far below the stream of random order it ends, on rows as the last ones.
-- Noisy copies of scikit-learn's handwritten digits, four overlapping components, 20 clients with 25
-  rows each in the first call, which is fitted or is not, each from five seeds.
-- MNIST's 70,000 images reduced to 20 features, ten components, 100 clients, where the four idx
-  files are found in DATA/mnist: median and range of seven starts.
+EM starts from the parameters at the end of the stream.
 
-EM goes on from where the stream ended.
+- Four clusters in five dimensions, with 20,000 rows in random order. The first call has 500 rows,
+  or as many as a round if that is more. With heterogeneous clients, each client has one cluster.
+- The same clusters, with means that move by 3 in every feature, in rounds of 100 rows, with
+  automatic and with constant steps. Here the comparison is with the stream in random order, on rows
+  like the last ones.
+- Noisy copies of scikit-learn's handwritten digits, with four overlapping components and 20 clients
+  with 25 rows each in the first call, which is fitted or not, from five seeds.
+- MNIST's 70,000 images reduced to 20 features, with ten components and 100 clients, if the four idx
+  files are in DATA/mnist: the median and range of seven starts.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def after_one_pass(rows, owners, batch, n_components=N_COMPONENTS, random_state=
 
 
 def lacking(gm, rows):
-    """How far a mixture is below where EM on these rows goes from there, nats per row."""
+    """How far a mixture is below the result of EM on these rows from there, in nats per row."""
     em = GaussianMixture(
         gm.n_components,
         covariance_type=gm.covariance_type,
@@ -92,7 +93,7 @@ def clusters():
 
 
 def changing():
-    """Print what streams lack whose rows change, and those whose rows do not."""
+    """Print the gaps of streams whose rows change over time, and of one whose rows do not."""
     rows, _ = make_rows()
     nobody = np.zeros(N_ROWS, dtype=int)
     best = after_one_pass(rows, nobody, 100).score(rows)
@@ -109,7 +110,7 @@ def changing():
 
 
 def digits():
-    """Print what is lacking on noisy digits, with and without a fit of the first call."""
+    """Print the gaps on noisy digits, with and without a fit of the first call."""
     rng = np.random.default_rng(0)
     rows = np.tile(PCA(10, random_state=0).fit_transform(load_digits().data), (6, 1))
     rows = rng.permutation(rows) + rng.normal(size=rows.shape)
@@ -128,7 +129,7 @@ def digits():
 
 
 def images(folder):
-    """Print what is lacking on MNIST, in rounds of 1,000 rows, from several starts."""
+    """Print the gaps on MNIST, in rounds of 1,000 rows, from several starts."""
     rng = np.random.default_rng(0)
     rows = rng.permutation(mnist(folder))
     owners = rng.integers(100, size=len(rows))
