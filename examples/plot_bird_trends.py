@@ -2,19 +2,20 @@
 National trends of birds
 ========================
 
-Groups of observers count birds, each at a few sites in a few months. How many are there in the
-whole country, month by month? FedMissEM fits a mean to every cell of the sites by months without
-bringing the counts together, and the trend is its sum over the sites, as in Figure 2 of
-Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021).
+Groups of observers count birds, each at a few sites in a few months. How many birds are there in
+the whole country, month by month? FedMissEM estimates a mean for every site and month without
+collecting the counts in one place. The national trend is the sum of these means over the sites, as
+in Figure 2 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021).
 
-The counts are simulated, at the size of the paper's data of mallards, unless you give your own
-file. ``--full`` also simulates counts at the size of the paper's data of buzzards::
+Unless you give a file of your own, the counts are simulated. There are as many of them as in the
+paper's data on mallards. ``--full`` also simulates as many as in its data on buzzards::
 
     python examples/plot_bird_trends.py
     python examples/plot_bird_trends.py --full --output bird_trends.png
     python examples/plot_bird_trends.py --ebd ebd_FR_mallar3.txt --species Mallard
 
-The terms of eBird forbid passing its data on: get them from https://ebird.org/data/download.
+eBird's terms do not allow its data to be passed on. You can request them at
+https://ebird.org/data/download.
 """
 
 import argparse
@@ -26,26 +27,26 @@ from skfedem import FederatedMatrixImputer
 from skfedem.datasets import make_site_counts, read_ebird
 
 parser = argparse.ArgumentParser(description="National trend from counts at sites by month.")
-parser.add_argument("--ebd", help="an eBird Basic Dataset file; simulated counts without one")
-parser.add_argument("--sampling", help="its sampling event file: observed zeros come from there")
+parser.add_argument("--ebd", help="an eBird Basic Dataset file (default: simulated counts)")
+parser.add_argument("--sampling", help="its sampling event file, which adds observed zeros")
 parser.add_argument("--species", help="common or scientific name, if the file has several")
 parser.add_argument("--clients", type=int, default=10, help="groups of observers")
-parser.add_argument("--penalty", type=float, default=10.0, help="on the nuclear norm")
-parser.add_argument("--sites", type=int, default=9_721, help="simulated sites")
-parser.add_argument("--months", type=int, default=525, help="simulated months")
-parser.add_argument("--observations", type=int, help="simulated observations")
-parser.add_argument("--full", action="store_true", help="both of the paper's species, simulated")
+parser.add_argument("--penalty", type=float, default=10.0, help="penalty on the nuclear norm")
+parser.add_argument("--sites", type=int, default=9_721, help="number of simulated sites")
+parser.add_argument("--months", type=int, default=525, help="number of simulated months")
+parser.add_argument("--observations", type=int, help="number of simulated observations")
+parser.add_argument("--full", action="store_true", help="simulate both species of the paper")
 parser.add_argument("--output", help="file to save the figure to")
 # The kernel of a notebook has options of its own.
 options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
 # %%
-# The data: for each client its observations (site, month, count). Nobody ever visited most of the
-# sites in most of the months.
+# The data are one table of observations (site, month, count) for each client. In most months, most
+# of the sites were visited by nobody.
 
 PAPER = {
-    "simulated, as many counts as of mallards": 12_185,
-    "simulated, as many counts as of buzzards": 5_980,
+    "simulated, with as many counts as for mallards": 12_185,
+    "simulated, with as many counts as for buzzards": 5_980,
 }
 
 
@@ -92,14 +93,15 @@ def missing_by_month(data):
 
 
 # %%
-# The fit: three quarters of the clients take part in a round, and their messages are compressed.
-# Most sites were visited once or twice, and where neither a site nor a month is known from other
-# counts, nothing says to which of them a count is due. A ridge of 1 on the effects settles that: it
-# expresses the prior knowledge that sites, and months, differ by a factor of e or so.
+# In each round of the fit, three quarters of the clients take part, and their messages are
+# compressed. Most sites were visited only once or twice. If neither the site nor the month of a
+# count has other counts, the data do not tell whether a large count is due to the site or to the
+# month. A ridge penalty of 1 on the effects resolves this: it expresses the prior knowledge that
+# sites, and months, differ by a factor of about e.
 #
-# The trend is the sum over the sites. All fitted means at once would be a matrix of sites by
-# months, so they are added up a thousand sites at a time. Sites that nobody visited count as
-# typical ones.
+# The trend is the sum of the fitted means over the sites. To avoid a dense matrix of sites by
+# months, we add up a thousand sites at a time. A site that nobody visited is treated as a typical
+# site.
 
 
 def fit(data):
@@ -162,26 +164,26 @@ for study, imputer, trend in zip(studies, imputers, trends, strict=True):
     report(*study, imputer, trend)
 
 # %%
-# *What the paper shows.* Monthly totals of two species with LOESS curves through them, between
-# 520 and 600 buzzards and between 800 and 950 mallards, and beside them the number of missing
-# cells.
+# *What the paper shows.* The monthly totals of two species with LOESS curves through them (520 to
+# 600 buzzards and 800 to 950 mallards), and next to them the number of missing cells.
 #
-# *What ours shows.* Other totals, as the counts are simulated: a species in steep decline with a
-# strong season, seen by ever more observers. With simulated counts the truth is known. The
-# estimate follows its course (with 12,185 observations, the correlation from year to year is 0.98)
-# and lies below it, by a third in the first year, in which next to nothing was observed: sites that
-# nobody visited count as typical ones, and the ridge pulls what is hardly known to the middle.
+# *What we see here.* The totals are different, because the counts are simulated: the species is in
+# steep decline, has a strong seasonal pattern, and is seen by more and more observers. As the
+# counts are simulated, we know the true trend. The estimate follows its shape: with 12,185
+# observations, the correlation of yearly means is 0.98. But it is too low, by a third in the first
+# year, when almost nothing was observed: sites that nobody visited are treated as typical, and the
+# ridge penalty shrinks effects with little data towards the average.
 #
-# *What is done differently.* The paper has Gaussian counts of variance 1, no effects of site or
-# month and no penalty. A cell far from all observations is then estimated as about zero, and we
-# suppose that totals of some hundred birds at 9,721 sites come from that. If we do the same here,
-# from a start at zero with the paper's :math:`\gamma = 10^{-4}`, :math:`\alpha = 10^{-3}`,
-# :math:`b = 100` and 150 epochs, the trend stays at zero; the paper does not state its start.
-# Poisson counts with effects fill a cell according to its site and its month. The paper's data may
-# not be passed on: with a file of your own, the script draws its trend.
+# *Differences from the paper.* The paper's model has Gaussian counts of variance 1, no site or
+# month effects, and no penalty. It estimates a cell far from all observations as about zero, which
+# probably explains totals of a few hundred birds at 9,721 sites. If we fit this model here from a
+# start at zero, with the paper's :math:`\gamma = 10^{-4}`, :math:`\alpha = 10^{-3}`,
+# :math:`b = 100` and 150 epochs, the trend stays at zero. (The paper does not state its start.)
+# Our Poisson model with effects predicts a missing cell from its site and its month. The paper's
+# data may not be passed on, but with a file of your own the script draws its trend.
 
 # %%
-# LOESS curves smooth over season and noise, as in the paper.
+# As in the paper, LOESS curves smooth out the season and the noise.
 
 try:
     from statsmodels.nonparametric.smoothers_lowess import lowess
@@ -191,8 +193,8 @@ except ImportError:
 
 
 def smooth(values, years):
-    """LOESS curve over the months, each time by the nearest fifth of them."""
-    # Without iterations that would take the peaks of the season for outliers.
+    """LOESS curve over the months, each point from the nearest fifth of them."""
+    # it=0: robustifying iterations would treat the seasonal peaks as outliers.
     return lowess(values, years, frac=0.2, it=0, return_sorted=False)
 
 

@@ -1,13 +1,13 @@
 r"""
-A cohort a round: what partial participation does to EM
-=======================================================
+Partial participation: FedEM against EM on a cohort
+===================================================
 
-Thirty clients hold rows of a mixture with three components, and each client's rows come from one
-component alone: think of hospitals with one ward each, or phones in one language. In each round,
-one client in ten answers. The obvious federated EM takes those who answered for everybody, and does
-an EM iteration on their rows. FedEM takes a smaller step and remembers what each client last said.
+Thirty clients hold rows from a mixture with three components. Each client has rows from only one
+component: think of hospitals with one ward each, or phones set to one language. In each round, one
+client in ten responds. The obvious federated EM treats these clients as if they were all, and does
+an EM iteration on their rows. FedEM takes a smaller step and remembers what each client sent last.
 
-The script takes some ten seconds. ``--full`` repeats it with twenty federations::
+The script takes about ten seconds. ``--full`` uses twenty federations instead of three::
 
     python examples/plot_cohort_em.py
     python examples/plot_cohort_em.py --full --output cohort_em.png
@@ -42,8 +42,9 @@ N_COMPONENTS, PARTICIPATION = 3, 0.1
 LOST = 1e-8
 
 # %%
-# All runs of one federation start where EM on the pooled rows starts, from the default one-shot
-# federated k-means, which is a good start: whatever is lost is lost on the way.
+# All runs of one federation, and EM on the pooled rows, start from the same parameters. These come
+# from the default one-shot federated k-means, which is a good start: if a component is lost, it is
+# lost during the fit.
 
 
 def federation(seed):
@@ -71,8 +72,8 @@ def pooled_em(X, start):
 
 
 # %%
-# *Cohort EM*: each round is an EM iteration on the rows of those who answered, as if there were
-# nobody else. It is FedEM with a step :math:`\gamma = 1` and without memory,
+# *Cohort EM* does an EM iteration in each round on the rows of the clients that responded, as if
+# there were no others. It is FedEM with step size :math:`\gamma = 1` and without memory:
 # :math:`\hat S_{k+1} = \sum_{i \in A} w_i \bar s_i / \sum_{i \in A} w_i`.
 
 
@@ -99,8 +100,9 @@ def cohort_em(clients, X, start, n_rounds, seed):
 
 
 # %%
-# *FedEM* with its default step, which depends on the participation, and its default memory; and, to
-# separate the effects of the two, the same small step without memory.
+# *FedEM* is run with its default step size, which depends on the participation, and its default
+# memory. To separate the effects of the two, we also run it with the same small step size but
+# without memory.
 
 
 def fedem(clients, start, n_rounds, seed, **settings):
@@ -141,8 +143,8 @@ def n_left(weights):
 results = [compare(seed) for seed in range(20 if options.full else 3)]
 
 # %%
-# Log-likelihood over the last half of the rounds, in nats per row, and how many components still
-# have more than :math:`10^{-8}` of the weight after the last:
+# The table shows the log-likelihood in nats per row over the last half of the rounds, and how many
+# components still have a weight above :math:`10^{-8}` after the last round.
 
 print(f"{'federation':10}  {'method':22}  {'mean':>8}  {'worst':>8}  {'last':>8}  components left")
 for seed, (pooled, runs) in enumerate(results):
@@ -160,17 +162,18 @@ for name in (COHORT, NO_MEMORY, FEDEM):
     print(f"  {name:22}  {np.mean(late):8.3f}")
 
 # %%
-# *What was expected.* An EM iteration gives the mixture of the rows that it saw. With three clients
-# per round on average, more than one in three rounds sees no row of a given component, and gives it
-# no weight: cohort EM destroys components.
+# *What we expect.* An EM iteration fits the mixture to the rows that it sees. With three clients
+# per round on average, a given component has no rows in more than a third of the rounds, and its
+# weight becomes zero: cohort EM loses components.
 #
-# *What is seen.* It does, for good: within some hundred rounds one component has all the weight,
-# and from then on it is fitted to whoever answered last. Over twenty federations (``--full``; the
-# table above is of three) the log-likelihood of cohort EM is -7.55 nats per row on average, that of
-# pooled EM -3.84. A small step without memory keeps all components, as it averages over many
-# rounds, but the weights go up and down with the cohorts for ever, over twenty federations 0.015
-# nats below pooled EM. FedEM's memory takes that noise away too: those who are absent are
-# represented by what they last said, and the fit goes to that of pooled EM.
+# *What we see.* Cohort EM does lose them, permanently: within about a hundred rounds one component
+# has all the weight. From then on, it is fitted to the clients that responded last. Over twenty
+# federations (``--full``), the mean log-likelihood of cohort EM is -7.55 nats per row, compared
+# with -3.84 for pooled EM. A small step size without memory keeps all components, because it
+# averages over many rounds. But the weights keep fluctuating with the cohorts, and over twenty
+# federations the log-likelihood stays 0.015 nats below pooled EM. FedEM's memory removes this
+# noise too: absent clients are represented by what they sent last, and the fit converges to that
+# of pooled EM.
 
 COLOURS = {COHORT: "tab:red", NO_MEMORY: "tab:orange", FEDEM: "tab:blue"}
 drawn = min(1, len(results) - 1)
@@ -188,10 +191,10 @@ for name, (log_likelihoods, weights) in runs.items():
 axes[COHORT].set(ylabel="weights of the components")
 axes["gap"].set(
     xlabel="round",
-    ylabel="log-likelihood below pooled EM's\n(nats per row)",
+    ylabel="log-likelihood below pooled EM\n(nats per row)",
     yscale="log",
     ylim=(1e-7, 1e3),
-    title=f"federation {drawn} of the {len(results)} in the table",
+    title=f"federation {drawn} of the table",
 )
 axes["gap"].legend(loc="upper center", ncols=3, frameon=False)
 for axis in axes.values():

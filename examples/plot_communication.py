@@ -1,16 +1,16 @@
 r"""
-What a bit buys: likelihood against communication
-=================================================
+Log-likelihood against communication
+====================================
 
-In uncompressed federated EM every client sends its statistics in each round, 64 bits a number.
-FedEM sends a compressed difference to what the server already knows. This example shows how far a
-fit has come against the number of bits that the clients have sent, for the three operators of
-:mod:`skfedem.compression`, at several levels of the relative variance ω, with two step sizes.
+In uncompressed federated EM, every client sends its statistics in each round, with 64 bits per
+number. FedEM compresses the difference from what the server already knows. This example plots the
+log-likelihood against the number of bits that the clients have sent, for the three operators of
+:mod:`skfedem.compression`, several levels of the relative variance ω, and two step sizes.
 
-The rows are scikit-learn's handwritten digits on 30 clients that hold few digits each. With
-``--full`` they are MNIST's images on 100 clients, if its four idx files are in the subfolder
-``mnist`` of the folder that ``SKFEDEM_DATA`` names (``data`` if it is not set); this takes a
-quarter of an hour::
+The rows are scikit-learn's handwritten digits, on 30 clients that hold a few kinds of digit each.
+With ``--full`` they are the images of MNIST on 100 clients, which takes a quarter of an hour. Its
+four idx files are expected in the subfolder ``mnist`` of the folder given by the environment
+variable ``SKFEDEM_DATA`` (default: ``data``)::
 
     python examples/plot_communication.py
     python examples/plot_communication.py --full --output communication.png
@@ -34,9 +34,9 @@ from skfedem import FederatedGaussianMixture
 from skfedem.datasets import client_labels
 
 parser = argparse.ArgumentParser(description="Log-likelihood against bits sent.")
-parser.add_argument("--full", action="store_true", help="MNIST instead of the digits")
-parser.add_argument("--seeds", type=int, default=3, help="runs of each setting")
-parser.add_argument("--rounds", type=int, help="of a run: 150, or 300 with MNIST")
+parser.add_argument("--full", action="store_true", help="use MNIST instead of the digits")
+parser.add_argument("--seeds", type=int, default=3, help="number of runs of each setting")
+parser.add_argument("--rounds", type=int, help="rounds of a run (default: 150, or 300 with MNIST)")
 parser.add_argument("--output", help="file to save the figure to")
 # The kernel of a notebook has options of its own.
 options = parser.parse_args([] if "ipykernel" in sys.modules else None)
@@ -48,7 +48,7 @@ warnings.simplefilter("ignore", ConvergenceWarning)
 N_COMPONENTS, WITHIN = 10, 0.01
 
 # %%
-# The rows and who holds them.
+# First, the rows and the clients that hold them.
 
 
 def digits_rows():
@@ -76,14 +76,15 @@ if options.full:
     try:
         name, (X, labels) = "MNIST", mnist_rows(folder)
     except FileNotFoundError as error:
-        print(f"{error}: the digits instead")
+        print(f"{error}: using the digits instead")
 print(f"{name}: {len(X):,} rows on {labels.max() + 1} clients")
 
 # %%
-# Uncompressed federated EM is what the estimator does by default. From the start, which all runs
-# share, it climbs to an optimum, and we plot the distance to this optimum. The digits start from
-# the default, one-shot federated k-means. On MNIST that start is so near the end that uncompressed
-# EM takes four to twelve rounds; so there the start is the paper's, with random images as means.
+# By default, the estimator does uncompressed federated EM. All runs share a start. From there,
+# uncompressed EM climbs to an optimum, and we plot the distance from this optimum. On the digits,
+# the start is the default, one-shot federated k-means. On MNIST, that start is so close to the
+# optimum that uncompressed EM needs only four to twelve rounds. So we start there as in the paper,
+# with random images as means.
 
 
 def common():
@@ -126,9 +127,9 @@ print(
 )
 
 # %%
-# The compressed runs: all clients and all rows in every round, so that compression is the only
-# noise. Clients start with empty control variates, which saves an uncompressed message. The curves
-# are means over runs with different seeds, at the same round.
+# In the compressed runs, every round uses all clients and all rows, so that compression is the only
+# source of noise. The control variates start at zero, which saves an uncompressed message. The
+# curves are means over runs with different seeds, round by round.
 
 OPERATORS = {"dithering": "random dithering", "block": "block quantizer", "rand_k": "random k"}
 OMEGAS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -160,7 +161,7 @@ curves = {
     for step_size in STEP_SIZES
 }
 
-print(f"bits until within {WITHIN} nats, as a share of uncompressed federated EM's")
+print(f"bits until within {WITHIN} nats, as a fraction of those of uncompressed federated EM")
 print(
     f"{'operator':10} {'gamma':>5}  " + "  ".join(f"{f'omega = {omega:g}':>11}" for omega in OMEGAS)
 )
@@ -169,37 +170,41 @@ for operator in OPERATORS:
         shares = [curves[operator, omega, step_size][2] / unit for omega in OMEGAS]
         listed = "  ".join(f"{'-' if np.isinf(x) else f'{x:.3f}':>11}" for x in shares)
         print(f"{operator:10} {step_size!s:>5}  {listed}")
-print("log-likelihood in nats per row by bits sent, mean of the runs")
+print("log-likelihood in nats per row against data sent, mean of the runs")
 for key, (bits, log_likelihood, _) in curves.items():
     shown = np.linspace(0, n_rounds, 6).astype(int)
     pairs = " ".join(f"{bits[k] / 8e6:.3f} MB {log_likelihood[k]:.4f} " for k in shown)
     print(f"{key[0]:10} omega = {key[1]:<3g} gamma = {key[2]!s:5}: {pairs}")
 
 # %%
-# *What is seen*, on the digits. *The operators* differ in what a number costs: dithering needs two
-# or three bits, the block quantizer pays for one norm every :math:`(1 + \omega)^2` numbers, and
-# random k for 64 bits with each number that it keeps. At :math:`\omega = 0.5`, with the automatic
-# step, they take 7.5 percent (dithering), less than half (block) and 95 percent (random k) of the
-# bits of uncompressed EM to come within 0.01 nats of the optimum. More than a quarter of
-# dithering's bits at :math:`\omega = 1` is in the messages before the first round.
+# The following is about the digits.
 #
-# *A larger* :math:`\omega` *makes messages shorter, and the automatic step as well.* The block
-# quantizer gains from it all the way. Dithering's messages are short as they are: with the
-# automatic step it takes a quarter more bits at 1 and 2 than at 0.5, and at 8 nearly twice as many.
+# *The operators differ in the cost of a number.* Dithering needs two or three bits per number. The
+# block quantizer sends one norm for every :math:`(1 + \omega)^2` numbers, and random k sends 64
+# bits for each number that it keeps. At :math:`\omega = 0.5` with the automatic step size, they
+# need 7.5 percent (dithering), less than half (block) and 95 percent (random k) of the bits of
+# uncompressed EM to come within 0.01 nats of the optimum. At :math:`\omega = 1`, more than a
+# quarter of dithering's bits are sent before the first round.
 #
-# The automatic step *is* 0.5 at :math:`\omega = 2` with dithering and at 1 with the others, so that
-# these runs are the same in both rows. For smaller :math:`\omega` it is longer, about 0.7 at 0.5.
+# *A larger* :math:`\omega` *means shorter messages, but also smaller automatic steps.* For the
+# block quantizer, this always saves bits. Dithering's messages are already short: with the
+# automatic step size, it needs a quarter more bits at 1 and 2 than at 0.5, and nearly twice as
+# many at 8.
 #
-# *Runs that stop short* are mostly at rest in another optimum, 0.019 nats below. Where one of the
-# three seeds is, their mean ends 0.006 nats below, and 0.012 with two of them, for which the table
-# of medians has a dash. Some are still on their way after 150 rounds: automatic steps at
-# :math:`\omega = 4` and 8 above all.
+# The automatic step size happens to be 0.5 at :math:`\omega = 2` with dithering and at 1 with the
+# other operators, so these runs are the same in both rows of the figure. It is larger for a
+# smaller :math:`\omega`, about 0.7 at 0.5.
 #
-# In the first rounds, control variates are still empty, so that whole statistics are compressed:
-# that is the bump at the left, and its noise decides where a run goes. Noise may also help:
-# uncompressed EM creeps over a plateau for twenty rounds, which some runs with :math:`\omega = 8`
-# leave earlier. So it is noise that decides which settings arrive, and which is the cheapest of
-# all: other seeds give other ones.
+# *Curves that level off too high.* Most of these runs converge to another optimum, 0.019 nats
+# below. If this happens with one of the three seeds, the mean ends 0.006 nats below; with two, it
+# ends 0.012 below, and the table of medians has a dash. Other runs have not converged after 150
+# rounds, mainly those with automatic steps at :math:`\omega = 4` and 8.
+#
+# In the first rounds, the control variates are still near zero, so that whole statistics are
+# compressed. This causes the bump at the left, and its noise determines which optimum a run
+# reaches. Noise can also help: uncompressed EM spends twenty rounds on a plateau, which some runs
+# with :math:`\omega = 8` leave earlier. So which settings reach the optimum, and which of them is
+# the cheapest, is partly chance, and differs with other seeds.
 
 figure, axes = plt.subplots(
     nrows=2, ncols=3, sharex=True, sharey=True, figsize=(10, 7), layout="constrained"
@@ -233,7 +238,7 @@ for row, step_size in zip(axes, STEP_SIZES, strict=True):
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3)
 for axis in axes[-1]:
-    axis.set(xlabel="sent by the clients (MB)")
+    axis.set(xlabel="data sent by the clients (MB)")
 figure.supylabel("log-likelihood below the optimum (nats per row)")
 handles, names = axes[0, 0].get_legend_handles_labels()
 figure.legend(handles, names, loc="outside lower center", ncols=7, frameon=False)

@@ -2,14 +2,14 @@ r"""
 Variance reduction: FedEM and VR-FedEM
 ======================================
 
-The synthetic experiment of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021), their Figure 1: two
-components in the plane with a known covariance, on 100 clients of 100 rows each. FedEM reads
-minibatches and keeps their noise; VR-FedEM gets rid of it. Both are judged by ‖h(Ŝ)‖², the squared
-norm of the mean field, which is zero where EM on the pooled rows stands still, and by ‖H‖², what
-the server sees of it.
+This example reproduces the synthetic experiment (Figure 1) of Dieuleveut, Fort, Moulines and Robin
+(NeurIPS 2021): a mixture of two components in the plane with a known covariance, on 100 clients
+with 100 rows each. FedEM uses minibatches and keeps their noise; VR-FedEM removes it. We compare
+them by ‖h(Ŝ)‖², the squared norm of the mean field, which is zero at the fixed points of EM on the
+pooled rows, and by ‖H‖², the squared norm of the server's noisy estimate of that field.
 
-The script runs at the paper's size. ``--full`` repeats that with twenty seeds, and adds the band
-of their trajectories::
+The script runs at the paper's size. ``--full`` uses twenty seeds and adds a band that contains 90%
+of them::
 
     python examples/plot_figure_1.py
     python examples/plot_figure_1.py --full --output figure_1.png
@@ -27,7 +27,7 @@ from skfedem import FederatedGaussianMixture
 from skfedem.datasets import make_fedem_mixture
 
 parser = argparse.ArgumentParser(description="FedEM and VR-FedEM, Figure 1 of the paper.")
-parser.add_argument("--epochs", type=int, default=500, help="of FedEM; VR-FedEM runs twice that")
+parser.add_argument("--epochs", type=int, default=500, help="of FedEM; twice as many of VR-FedEM")
 parser.add_argument("--full", action="store_true", help="twenty seeds instead of one")
 parser.add_argument("--output", help="file to save the figure to")
 # The kernel of a notebook has options of its own.
@@ -40,12 +40,12 @@ warnings.simplefilter("ignore", ConvergenceWarning)
 # The settings are the paper's: :math:`\gamma = \alpha = 10^{-2}`, :math:`\omega = 1`,
 # :math:`p = 0.75`; FedEM with minibatches of :math:`b = 20` rows, VR-FedEM with :math:`b = 5` and
 # :math:`k_\mathrm{in} = 20`. The paper's text says 500 epochs for both, but the axis of its second
-# panel goes on to 1,000: here FedEM runs for 500 and VR-FedEM for 1,000.
+# panel extends to 1,000. So we run FedEM for 500 epochs and VR-FedEM for 1,000.
 #
-# The paper leaves open the parameters of the mixture, the start, and the operator that compresses.
-# Here they are those of :func:`~skfedem.datasets.make_fedem_mixture`; the means below with equal
-# weights; and the block quantizer of the paper's Appendix B, whose :math:`\omega` is exactly 1 for
-# messages of six numbers.
+# The paper does not state the parameters of the mixture, the start, or the compression operator. We
+# use the mixture of :func:`~skfedem.datasets.make_fedem_mixture`, a start with the means below and
+# equal weights, and the block quantizer of the paper's Appendix B, whose :math:`\omega` is exactly
+# 1 for messages of six numbers.
 
 PAPER = {
     "n_components": 2,
@@ -102,24 +102,27 @@ for name, of_name in runs.items():
 
 # %%
 # *What the paper shows.* With FedEM, :math:`\lVert h \rVert^2` levels off near :math:`10^{-5}`,
-# below :math:`\lVert H \rVert^2`, which varies more. With VR-FedEM both go on falling together,
-# down to about :math:`10^{-20}`, the lowest label of the axis.
+# below :math:`\lVert H \rVert^2`, which varies more. With VR-FedEM, both keep decreasing together,
+# to about :math:`10^{-20}`, the lowest label of the axis.
 #
-# *What ours shows.* The same. FedEM's floor lies mostly between :math:`10^{-6}` and a few
-# :math:`10^{-5}`, and :math:`\lVert H \rVert^2` stays near :math:`2 \cdot 10^{-3}`: H is h plus
-# the noise of one round, and the steps average over :math:`1/\gamma = 100` of them. For VR-FedEM
-# the two can hardly be told apart, since its noise fades with the field. They are at
-# :math:`10^{-16}` after 500 epochs, and from 980 on at :math:`4 \cdot 10^{-29}`, which is
-# rounding.
+# *What we see here.* The same. FedEM's :math:`\lVert h \rVert^2` ends mostly between
+# :math:`10^{-6}` and a few :math:`10^{-5}`, while :math:`\lVert H \rVert^2` stays near
+# :math:`2 \cdot 10^{-3}`: H is h plus the noise of one round, and the steps average over
+# :math:`1/\gamma = 100` rounds. With VR-FedEM, the two are nearly equal, because the noise
+# decreases with the field. They reach :math:`10^{-16}` after 500 epochs and, from epoch 980 on,
+# stay at :math:`4 \cdot 10^{-29}`, the level of rounding errors.
 #
-# *Where they differ.* Levels and slopes need not agree. How fast the field falls depends on how
-# much the components overlap, and so on parameters that the paper does not give: here it is by a
-# factor of some 450 every hundred epochs. Absent clients read no rows in our count of epochs, and
-# nobody reads a minibatch in the first round of an outer loop; by the count of the paper's Appendix
-# E.2, 1,000 epochs would end at 6,667 rounds and not at 8,326. And our statistics are of rows in
-# standard units: squared norms in the units of the rows are between 0.5 and 5 times as large.
-# Messages are compressed in the units of the components; if they were compressed as they are,
-# FedEM's :math:`\lVert H \rVert^2` would be 2 percent lower.
+# *Differences from the paper.* The levels and slopes need not agree:
+#
+# - The rate of decrease depends on the overlap of the components, and so on parameters that the
+#   paper does not state. Here it is a factor of about 450 every hundred epochs.
+# - We count epochs differently: absent clients read no rows, and no minibatch is read in the first
+#   round of an outer loop. By the count of the paper's Appendix E.2, 1,000 epochs would be 6,667
+#   rounds instead of 8,326.
+# - Our statistics are those of standardised rows. In the units of the rows, the squared norms are
+#   0.5 to 5 times as large.
+# - Messages are compressed in the units of the components. Without this, FedEM's
+#   :math:`\lVert H \rVert^2` would be 2 percent lower.
 
 
 def draw(axis, of_name, line):

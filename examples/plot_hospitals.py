@@ -2,18 +2,18 @@ r"""
 Four hospitals: a pipeline from raw tables to a tuned fit
 =========================================================
 
-Patients of four hospitals, with five measurements each, some of them missing: the heart disease
-data of Cleveland, Hungary, Switzerland and Long Beach (UCI). Which kinds of patients are there? The
-pipeline marks and fills in what is missing, standardises, and fits a mixture. Only sums and
-centroids leave a hospital, not patients as such. A grid search then says how far messages can be
-compressed and how often a hospital may be absent.
+Which kinds of patients do four hospitals have? The heart disease data of Cleveland, Hungary,
+Switzerland and Long Beach (UCI) have five measurements for each patient, some of them missing. Our
+pipeline marks and imputes missing values, standardises the features, and fits a mixture. The
+hospitals send only sums and centroids, not the records of single patients. A grid search then
+shows how much the messages can be compressed and how often a hospital may be absent.
 
 The data are the four processed files of UCI's "Heart Disease" (doi 10.24432/C52P4X) in one table,
-``heart_4hospitals.csv``, with the columns hospital, age, trestbps, chol, thalach, oldpeak and num
-among others, empty where a value is missing. It is read from the folder that ``SKFEDEM_DATA`` names
-(``data`` if it is not set), or from the path given with ``--table``. Without it the script takes
-scikit-learn's diabetes patients, spread over four hospitals at random, one of which never measured
-cholesterol. ``--full`` searches a larger grid::
+``heart_4hospitals.csv``. Its columns include hospital, age, trestbps, chol, thalach, oldpeak and
+num, and missing values are empty. It is read from the path given with ``--table``, or from the
+folder given by the environment variable ``SKFEDEM_DATA`` (default: ``data``). If it is not there,
+the script uses scikit-learn's diabetes patients instead, split at random over four hospitals, one
+of which never measured cholesterol. ``--full`` searches a larger grid::
 
     python examples/plot_hospitals.py
     python examples/plot_hospitals.py --table heart_4hospitals.csv --full --output hospitals.png
@@ -41,20 +41,20 @@ from skfedem.datasets import split_clients
 from skfedem.preprocessing import FederatedStandardScaler, PerClient
 
 parser = argparse.ArgumentParser(description="Patients of four hospitals, a whole pipeline.")
-parser.add_argument("--table", type=Path, help="heart_4hospitals.csv")
-parser.add_argument("--diabetes", action="store_true", help="scikit-learn's patients in any case")
-parser.add_argument("--full", action="store_true", help="a larger grid")
+parser.add_argument("--table", type=Path, help="path of heart_4hospitals.csv")
+parser.add_argument("--diabetes", action="store_true", help="use the diabetes data in any case")
+parser.add_argument("--full", action="store_true", help="search a larger grid")
 parser.add_argument("--rounds", type=int, default=400, help="rounds of a fit in the grid search")
 parser.add_argument("--output", help="file to save the figure to")
 # The kernel of a notebook has options of its own.
 options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
-# Some settings of the grid do not converge in their rounds, and their score says so.
+# Some settings of the grid do not converge in time; their scores show it.
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
-# The tables. Of the thirteen features, the five that are measured on a scale are used; cholesterol
-# is in the third column. Whether a patient is ill is known, but not shown to the mixture.
+# First, the tables. Of the thirteen features we use the five that are continuous; cholesterol is in
+# the third column. The diagnosis is known, but the mixture does not see it.
 
 CHOLESTEROL = 2
 
@@ -85,7 +85,7 @@ def diabetes_tables():
 
 path = options.table or Path(os.environ.get("SKFEDEM_DATA", "data")) / "heart_4hospitals.csv"
 if options.diabetes or not (options.table or path.exists()):
-    print("no heart_4hospitals.csv: scikit-learn's diabetes patients instead")
+    print("no heart_4hospitals.csv: using scikit-learn's diabetes patients instead")
     hospitals, names, tables, ill = diabetes_tables()
 else:
     hospitals, names, tables, ill = heart_tables(path)
@@ -102,23 +102,22 @@ for hospital, table, of_table in zip(hospitals, tables, ill, strict=True):
     )
 
 # %%
-# *What is missing.* A cholesterol of 0 is not a measurement: nobody is alive with it, and one
-# hospital has nothing else. Taken at face value, these zeros are the most striking thing in the
-# data, and the mixture finds those who were not measured, which says more about the hospital than
+# *Missing values.* A cholesterol of 0 cannot be a measurement, and one hospital has no other value.
+# If we took these zeros at face value, they would be the most prominent feature of the data: the
+# mixture would find the patients without a measurement, which tells more about the hospitals than
 # about the patients. The same holds for a blood pressure of 0. So the pipeline
 #
-# 1. turns these zeros into missing values, at each client;
-# 2. standardises by the means and variances of what was measured: the clients send sums and counts
-#    of their measured values, and missing values stay missing;
-# 3. fills in 0, which is now the mean over all hospitals that measured.
+# 1. replaces these zeros by missing values, at each client;
+# 2. standardises with the means and variances of the measured values: the clients send sums and
+#    counts of these, and missing values stay missing;
+# 3. imputes 0, which is now the mean over all hospitals with measurements.
 #
-# A hospital without any measurement of cholesterol thus gets the others' mean, not its own. Filling
-# in a mean is the simple way, and it has its price: the variance of cholesterol, and its
-# correlations, come out too small, and a patient without a measurement tells the mixture that hers
-# is average. Often a column that says "not measured" is added. Not here: a component that held just
-# the unmeasured would have a variance of zero in that column and an infinite likelihood. For the
-# same reason the components share one covariance: within all of them together, the filled-in column
-# does vary.
+# A hospital that never measured cholesterol thus gets the mean of the others. Imputing a mean is
+# simple, but the variance of cholesterol and its correlations become too small, and patients
+# without a measurement look average. Often an indicator column for missing values is added. We do
+# not do so: a component with only such patients would have zero variance in this column, and the
+# likelihood would be infinite. For the same reason, the components share one covariance: over all
+# of them together, the imputed column does vary.
 
 ZERO_IS_MISSING = [1, CHOLESTEROL]
 
@@ -141,12 +140,12 @@ def drop_cholesterol(rows):
 
 
 def row_wise(function):
-    """Step of a pipeline that each client does on its own."""
+    """Pipeline step that each client does on its own."""
     return PerClient(FunctionTransformer(function, validate=False))
 
 
 def pipeline(*first, **settings):
-    """Federated standardisation and mixture, after some steps."""
+    """The given steps, then federated standardisation, imputation and a mixture."""
     mixture = {"n_components": 3, "covariance_type": "tied", "random_state": 0}
     return make_pipeline(
         *first,
@@ -157,13 +156,14 @@ def pipeline(*first, **settings):
 
 
 # %%
-# Three components, by federated EM without compression: with the zeros as they are, by the
-# pipeline, and without cholesterol. For each component we print its weight, the share of the ill in
-# it, and its means in standard deviations; and how well the components agree (adjusted Rand index,
-# 1 for identical, 0 for chance) with the hospitals and with those of the fit without cholesterol.
+# We fit three components by federated EM without compression: with the zeros as they are, with the
+# zeros marked as missing, and without cholesterol. For each component we print its weight, the
+# proportion of its patients who are ill, and its means in standard deviations. We also print how
+# well the components agree with the hospitals, and with the components of the fit without
+# cholesterol (adjusted Rand index: 1 if identical, about 0 by chance).
 
 EXACT = {"tol": 1e-6, "max_iter": 2000}
-AT_FACE, MARKED, WITHOUT = "zeros taken at face value", "zeros are missing", "no cholesterol"
+AT_FACE, MARKED, WITHOUT = "zeros taken at face value", "zeros as missing", "no cholesterol"
 fits = {
     AT_FACE: pipeline(**EXACT).fit(tables),
     MARKED: pipeline(row_wise(mark_missing), **EXACT).fit(tables),
@@ -185,24 +185,26 @@ for title, fit in fits.items():
         print(f"  weight {weight:.2f}, {is_ill[found == k].mean():.0%} ill: {shown}")
 
 # %%
-# *What is seen*, on the diabetes patients: at face value, one component is the hospital that did
-# not measure cholesterol, and nobody else. With the zeros marked, all hospitals have all three
-# kinds of patients, and these are nearly the same without cholesterol.
+# *On the diabetes patients*, if we take zeros at face value, one component is exactly the hospital
+# that did not measure cholesterol. With the zeros marked as missing, all hospitals have all three
+# kinds of patients, and the components are nearly the same as those without cholesterol.
 #
-# On the heart data: at face value, one component is just those whose cholesterol
-# was not measured: all of Switzerland, a quarter of Long Beach ("va") and hardly anybody else; and
-# one is 2 % of the patients, with high cholesterol. With the zeros marked, the components are
-# kinds of patients that all hospitals have: younger ones with a high heart rate, of whom a quarter
-# is ill; older ones; and those with a marked ST depression, of whom nine in ten are ill. They are
-# much the same when cholesterol is left out, so that they do not come from the filled-in values.
+# *On the heart data*, if we take zeros at face value, one component consists of patients whose
+# cholesterol was not measured: all of Switzerland, a quarter of Long Beach ("va") and hardly
+# anybody else. Another has 2% of the patients, those with high cholesterol. With the zeros marked
+# as missing, the components are kinds of patients that all hospitals have: younger patients with a
+# high heart rate, a quarter of whom are ill; older patients; and patients with a marked ST
+# depression, nine in ten of whom are ill. They hardly change when cholesterol is left out, so they
+# are not caused by the imputed values.
 
 # %%
-# The grid: step :math:`\gamma`, compression :math:`\omega` and participation :math:`p`. A list of
-# clients is split by clients: each setting is fitted to three hospitals and scored on the fourth.
-# (The fourth is standardised, and filled in, by what the three know.) The scores compare settings
-# of one pipeline on the same values, filled-in ones included; as likelihoods of real data they
-# mean nothing. A second score is what the hospitals sent; the cheapest setting within 0.01 nats per
-# row of the best is chosen.
+# Finally, we search a grid of step sizes :math:`\gamma`, compression levels :math:`\omega` and
+# participation probabilities :math:`p`. A list of clients is split by clients: each setting is
+# fitted to three hospitals and scored on the fourth, which is standardised and imputed with the
+# means and variances of the other three. The scores compare settings of one pipeline on the same
+# values, including imputed ones; they are not meaningful as likelihoods of the original data. A
+# second score is the amount of data that the hospitals sent. We choose the cheapest setting within
+# 0.01 nats per row of the best.
 
 WITHIN = 0.01
 
@@ -214,7 +216,7 @@ def scores(fit, clients, y=None):
 
 
 def cheapest_of_the_good(results):
-    """Index of the setting to take."""
+    """Index of the setting that sends least among those close to the best."""
     log_likelihood = results["mean_test_log_likelihood"]
     good = log_likelihood >= log_likelihood.max() - WITHIN
     return int(np.argmax(np.where(good, results["mean_test_sent"], -np.inf)))
@@ -242,7 +244,7 @@ results = search.cv_results_
 held_out, sent = results["mean_test_log_likelihood"], -results["mean_test_sent"]
 settings = [(s[STEP], s[OMEGA], s[PARTICIPATION]) for s in results["params"]]
 reference = settings.index(("auto", 0.0, 1.0))
-print("gamma  omega     p  held-out log-likelihood  against exact EM  sent (kB)")
+print("gamma  omega     p  held-out log-likelihood  minus exact EM's  sent (kB)")
 for k in np.argsort(-held_out):
     step_size, omega, participation = settings[k]
     print(
@@ -252,32 +254,37 @@ for k in np.argsort(-held_out):
     )
 tuned = np.concatenate(search.predict(tables))
 print(
-    f"chosen, fitted to all: {search.best_estimator_.score(tables):.4f} nats per row, exact EM "
-    f"{fits[MARKED].score(tables):.4f}; agreement of their components "
+    f"chosen setting, all hospitals: {search.best_estimator_.score(tables):.4f} nats per row, "
+    f"exact EM {fits[MARKED].score(tables):.4f}; agreement of their components "
     f"{adjusted_rand_score(components[MARKED], tuned):.2f}"
 )
 
 # %%
-# *What is seen*, on the diabetes patients: all settings are within 0.005 nats of each other, and
-# the cheapest sends a little more than half of what exact EM sends.
+# *On the diabetes patients*, all settings are within 0.005 nats of each other, and the cheapest
+# sends a little more than half as much as exact EM.
 #
-# On the heart data: in the small grid all settings are as good as each other and
-# as exact EM: their held-out log-likelihoods, -7.04 nats per patient, differ by 0.004 at most.
-# What differs is the cost. The cheapest, :math:`p = 0.5` with the automatic step and
-# :math:`\omega = 1`, or with :math:`\gamma = 0.3` and :math:`\omega = 1` or 4, which cost alike,
-# send somewhat less than half of what exact EM sends; it cannot be much less, as all hospitals send
-# the messages before the first round in full. Half of the hospitals with uncompressed messages cost
-# more than exact EM, as smaller steps take more rounds.
+# *On the heart data*, all settings of the small grid are about as good as exact EM: their held-out
+# log-likelihoods are -7.04 nats per patient, and differ by at most 0.004. What differs is the cost.
+# The cheapest settings have :math:`p = 0.5`, and either the automatic step size with
+# :math:`\omega = 1`, or :math:`\gamma = 0.3` with :math:`\omega = 1` or 4. They cost about the
+# same, a little less than half of exact EM. It cannot be much less, because all hospitals send
+# uncompressed messages before the first round. Using half of the hospitals without compression
+# costs more than exact EM, because smaller steps need more rounds.
 #
-# With ``--full`` the limits show. With a quarter of the hospitals, fits with steps of 0.5 from
-# :math:`\omega = 2` on, and with steps of 0.3 from 4 on, end nowhere, and so do, with half of them,
-# steps of 0.5 from 4 on: a hospital that was not asked is far outside what they fitted. With less
-# compression, steps of 0.5 with a quarter end 0.05 nats below the best. (Messages are so short that
-# :math:`\omega = 8` is no coarser than 4.) Short steps are best by 0.006 to 0.008 nats, as 400
-# rounds of 0.03 are twelve EM iterations: stopping early helps a little with a hospital that was
-# not asked. The setting that is chosen then, steps of 0.3 with a quarter of the hospitals and
-# :math:`\omega = 0.5`, sends a third of what exact EM sends, and fitted to all hospitals it ends
-# where exact EM does.
+# The grid of ``--full`` shows the limits:
+#
+# - Some fits fail, and give a very low likelihood to the hospital that was held out. For
+#   :math:`p = 0.25` these are the ones with :math:`\gamma = 0.5` and :math:`\omega \geq 2`, or
+#   with :math:`\gamma = 0.3` and :math:`\omega \geq 4`; for :math:`p = 0.5`, the ones with
+#   :math:`\gamma = 0.5` and :math:`\omega \geq 4`. (The messages are so short that
+#   :math:`\omega = 8` is no coarser than 4.)
+# - With :math:`p = 0.25`, :math:`\gamma = 0.5` and less compression, fits end 0.05 nats below the
+#   best.
+# - Small steps are best, by 0.006 to 0.008 nats: 400 rounds with :math:`\gamma = 0.03` are worth
+#   twelve EM iterations, and such early stopping helps a little on a hospital that was held out.
+#
+# The chosen setting is then :math:`\gamma = 0.3`, :math:`p = 0.25` and :math:`\omega = 0.5`. It
+# sends a third as much as exact EM, and fitted to all hospitals it reaches the same result.
 
 rows = [(omega, participation) for omega in grid[OMEGA] for participation in grid[PARTICIPATION]]
 figure = plt.figure(figsize=(10, 6.3 + 0.2 * len(rows)), layout="constrained")
@@ -294,10 +301,10 @@ for title in (AT_FACE, MARKED):
             hospitals, shares, left=left, color=colour, label=f"{shares_ill[k]:.0%} ill"
         )
         left += shares
-    axes[title].set(title=title, xlim=(0, 1), xlabel="share of the hospital's patients")
+    axes[title].set(title=title, xlim=(0, 1), xlabel="proportion of the hospital's patients")
     axes[title].invert_yaxis()
     axes[title].legend(
-        title="components, by how many of their patients are ill",
+        title="components, by the percentage of ill patients",
         ncols=3,
         loc="upper center",
         bbox_to_anchor=(0.5, -0.2),
@@ -306,7 +313,7 @@ for title in (AT_FACE, MARKED):
 
 axis = axes["grid"]
 good = held_out >= held_out.max() - WITHIN
-# Fits with other steps may send as much: their markers are a little higher or lower.
+# Shift the markers by step size, as fits with different steps may send equally much.
 heights = np.array(
     [
         rows.index(setting[1:]) + 0.15 * (grid[STEP].index(setting[0]) - (len(grid[STEP]) - 1) / 2)
@@ -335,8 +342,8 @@ axis.plot(
 axis.set_yticks(range(len(rows)), [f"ω = {omega:g}, p = {p:g}" for omega, p in rows])
 axis.set(
     xscale="log",
-    xlabel="sent by the hospitals in a fit (kB)",
-    title=f"the grid; filled: held-out log-likelihood within {WITHIN} nats of the best",
+    xlabel="data sent by the hospitals in a fit (kB)",
+    title=f"grid search (filled: held-out log-likelihood within {WITHIN} nats of the best)",
 )
 axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
 axis.xaxis.set_major_formatter("{x:g}")

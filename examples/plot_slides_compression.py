@@ -1,13 +1,13 @@
 r"""
-Compressed messages
-===================
+FedEM with compressed messages
+==============================
 
-The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) show FedEM's robustness to
-compression: the mean of ‖h(Ŝ)‖² over runs, against epochs, on their toy example of two components
-in the plane. Here we draw it for messages whose relative variance ω goes from 0, where nothing is
-compressed, to 8, where one number in nine is sent.
+The slides of the paper by Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021) show that FedEM is
+robust to compression. They plot the mean of ‖h(Ŝ)‖² over runs against the epochs, on a toy example
+with two components in the plane. Here we draw this plot for compression operators with a relative
+variance ω from 0 (no compression) to 8 (one number in nine is sent).
 
-The default is a mean of eight runs of 200 epochs; ``--full`` is 50 runs of 500::
+By default, we average over eight runs of 200 epochs; ``--full`` uses 50 runs of 500::
 
     python examples/plot_slides_compression.py
     python examples/plot_slides_compression.py --full --output compression.png
@@ -41,15 +41,15 @@ if options.full:
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
-# The slides do not give their settings; these are those of the paper's Figure 1: 100 clients of 100
-# rows, :math:`\gamma = \alpha = 10^{-2}`, :math:`b = 20` and :math:`p = 0.75`. The rows and the
-# start are the same in all runs; the draws of clients, minibatches and compression differ.
+# The slides do not state their settings, so we use those of the paper's Figure 1: 100 clients with
+# 100 rows each, :math:`\gamma = \alpha = 10^{-2}`, :math:`b = 20` and :math:`p = 0.75`. All runs
+# have the same rows and the same start, but different random clients, minibatches and compression.
 #
-# A message has six numbers here, too few for the operators of :mod:`skfedem.compression` to reach
-# :math:`\omega = 8`: the coarsest, one number out of six, has 5. This one keeps each number with
-# probability :math:`1/(1 + \omega)`, whatever the length. It inherits the encoding of
-# ``Identity``, eight bytes for a number, kept or not: so the bits in the history show no savings,
-# and we do not look at them.
+# A message has only six numbers here. With so few, the operators of :mod:`skfedem.compression`
+# cannot reach :math:`\omega = 8`: the coarsest one sends one number out of six, which is
+# :math:`\omega = 5`. So we define an operator that keeps each number with probability
+# :math:`1/(1 + \omega)`. It inherits the encoding of ``Identity``, with eight bytes for each number
+# whether it is kept or not, so we do not use the numbers of bits in the history.
 
 OMEGAS = (0.0, 1.0, 2.0, 4.0, 8.0)
 BATCH_SIZE, PARTICIPATION = 20, 0.75
@@ -57,7 +57,7 @@ BATCH_SIZE, PARTICIPATION = 20, 0.75
 
 @dataclass(frozen=True)
 class BernoulliMask(Identity):
-    """Keep each coordinate with probability 1 / (1 + omega), times 1 + omega."""
+    """Keep each coordinate with probability 1 / (1 + omega), multiplied by 1 + omega."""
 
     omega: float = 1.0
 
@@ -77,7 +77,7 @@ class BernoulliMask(Identity):
 
 
 def mean_over_runs(data, omega, n_epochs, n_runs):
-    """Epochs, and the mean over runs of ||h||² there."""
+    """Epochs, and the mean of ||h||² over the runs at these epochs."""
     n_rows = np.mean([len(rows) for rows in data.clients])
     rounds_per_epoch = n_rows / (BATCH_SIZE * PARTICIPATION)
     curves = []
@@ -109,14 +109,14 @@ data = make_fedem_mixture(random_state=0)
 curves = {omega: mean_over_runs(data, omega, options.epochs, options.runs) for omega in OMEGAS}
 
 # %%
-# *What the slides claim.* FedEM finds the root of h for every level of compression. They give
-# neither settings nor levels, so that we can compare the claim, but no numbers.
+# *What the slides claim.* FedEM finds the root of h for every level of compression. The slides do
+# not state settings or values, so we can compare this claim, but no numbers.
 #
-# *What ours shows.* It does: for every :math:`\omega` the field falls by more than three orders of
-# magnitude, and equally fast until it nears its floor. The floor rises about as
-# :math:`1 + \omega`: near the floor, what is compressed is little more than the noise of
-# minibatches, and the operator multiplies its mean square by this factor. The bound of Theorem 4
-# rises two to three times as fast, as a bound may.
+# *What we see here.* It does. For every :math:`\omega`, the squared norm of the field decreases by
+# more than three orders of magnitude, and at the same rate until it levels off. The level of this
+# floor is roughly proportional to :math:`1 + \omega`: near the floor, messages are mostly noise of
+# minibatches, and the operator multiplies their mean square by this factor. The bound of Theorem 4
+# grows two to three times as fast.
 
 
 def floor(epochs, values):
@@ -144,7 +144,7 @@ axis.set(
     xlabel="epoch",
     ylabel=r"mean of $\|h(\hat S_k)\|^2$ (standard units)",
     yscale="log",
-    title=f"FedEM, mean of {options.runs} runs",
+    title=f"FedEM with compression, mean of {options.runs} runs",
 )
 axis.grid(alpha=0.3)
 axis.legend(frameon=False)

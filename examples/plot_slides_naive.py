@@ -2,13 +2,13 @@ r"""
 What control variates are for
 =============================
 
-The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) set FedEM against *naive*
-FedEM, in which clients compress what they know instead of what is new: V = 0 throughout. They
-follow the estimate of a weight over the epochs, once for homogeneous and once for strongly
-heterogeneous clients, on their toy example of two components in the plane. Here the heterogeneous
-clients hold rows of one component each.
+The slides of the paper by Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021) compare FedEM with
+*naive* FedEM. Its clients have no control variates (V = 0 throughout): they compress their whole
+field, not its difference from what they sent before. The slides plot the estimate of a weight
+against the epochs, for homogeneous and for strongly heterogeneous clients, on a toy example with
+two components in the plane. Here, each heterogeneous client has rows from only one component.
 
-The default is five runs of 250 epochs; ``--full`` is 50 runs of 500::
+By default, there are five runs of 250 epochs; ``--full`` uses 50 runs of 500::
 
     python examples/plot_slides_naive.py
     python examples/plot_slides_naive.py --full --output naive.png
@@ -39,11 +39,13 @@ if options.full:
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
-# The slides do not give their settings. "Minibatches" are those of the paper's Figure 1: 100
-# clients of 100 rows, :math:`b = 20`, :math:`\gamma = \alpha = 10^{-2}`, :math:`\omega = 1` and
-# :math:`p = 0.75`. "All rows" is the same, except that active clients read all their rows in every
-# round, which leaves compression and absence as the only noise, and that steps are long enough to
-# see where this leads: :math:`\gamma = 0.1` and :math:`\alpha = 1/(1 + \omega)`.
+# The slides do not state their settings, so we use two:
+#
+# - "minibatches" are the settings of the paper's Figure 1: 100 clients with 100 rows each,
+#   :math:`b = 20`, :math:`\gamma = \alpha = 10^{-2}`, :math:`\omega = 1` and :math:`p = 0.75`;
+# - "all rows" is the same, except that active clients read all their rows in every round, so that
+#   compression and participation are the only noise. The steps are larger, to see the limit sooner:
+#   :math:`\gamma = 0.1` and :math:`\alpha = 1/(1 + \omega)`.
 
 CLIENTS = {"homogeneous clients": 0.0, "one-component clients": 1.0}
 PARTICIPATION = 0.75
@@ -51,7 +53,7 @@ READING = {
     "minibatches": {"batch_size": 20, "step_size": 1e-2, "control_step": 1e-2},
     "all rows": {"batch_size": None, "step_size": 0.1, "control_step": "auto"},
 }
-# What makes FedEM naive: controls that are zero at first and do not move.
+# Naive FedEM: the control variates start at zero and are never updated.
 ALGORITHMS = {"FedEM": {}, "naive FedEM": {"control_step": 0.0, "control_init": "zeros"}}
 START = {"weights_init": [0.5, 0.5], "means_init": [[-1.0, 0.0], [1.0, 0.0]]}
 
@@ -106,8 +108,8 @@ runs = {
 
 
 # %%
-# The last quarter of the epochs: how far the weight is from that of EM on the pooled rows, and the
-# squared norm of the mean field.
+# For the last quarter of the epochs, we print the error of the weight against EM on the pooled
+# rows, and the squared norm of the mean field.
 
 
 def ending(of_runs, weight):
@@ -120,27 +122,27 @@ def ending(of_runs, weight):
 for (name, reading, algorithm), of_runs in runs.items():
     error, mean_field = ending(of_runs, pooled[name].weights_[0])
     print(
-        f"{name}, {reading}, {algorithm}: weight off by {error:.1e}, ||h||^2 {mean_field:.1e}, "
-        f"at the end {of_runs[:, 2, -1].mean():.1e}"
+        f"{name}, {reading}, {algorithm}: error of the weight {error:.1e}, "
+        f"||h||^2 {mean_field:.1e}, at the end {of_runs[:, 2, -1].mean():.1e}"
     )
 
 # %%
-# *What the slides claim.* The control variates are there to control the variance of the compression
-# step, and this matters for heterogeneous clients.
+# *What the slides claim.* Control variates reduce the variance of the compression step, which
+# matters for heterogeneous clients.
 #
-# *What ours shows.* The same, and why. A naive client's message does not fade: near the solution it
-# is the client's own field :math:`h_i`, and the noise of compression and absence is proportional to
-# it. Homogeneous clients have small fields there, and the noise of minibatches hides that of their
-# messages. A client of one component keeps sending a large field, which the others outvote: the
-# naive weight strays several times as far, at a mean field several times as large. Nothing is
-# biased, though: it wanders about the right value. (FedEM's own floor is *lower* with clients of
-# one component: their minibatches together are a stratified sample, in which no component can be
-# over- or under-represented.)
+# *What we see here.* The same. The messages of naive clients do not vanish at the solution. There,
+# a message is the client's own field :math:`h_i`, and the noise of compression and participation is
+# proportional to its size. For homogeneous clients these fields are small, and their noise is below
+# that of the minibatches. For one-component clients they are large and cancel only in the mean over
+# all clients. The error of the weight in naive FedEM is then several times as large as in FedEM,
+# and so is the mean field. The weight is not biased, though: it fluctuates around the right value.
+# (FedEM's own floor is *lower* with one-component clients, because their minibatches together are
+# a stratified sample, in which no component is over- or under-represented.)
 #
-# Without minibatches the difference is one of kind. FedEM converges to the solution of pooled EM,
-# and no more slowly for heterogeneous clients. Naive FedEM stops at a floor, even for homogeneous
-# clients, as no two clients are quite alike; for clients of one component, the floor is some forty
-# times as high.
+# Without minibatches, the difference is clearer. FedEM converges to the solution of pooled EM, and
+# as fast for heterogeneous clients as for homogeneous ones. Naive FedEM levels off at a floor, even
+# for homogeneous clients, whose rows still differ. For one-component clients, this floor is about
+# forty times as high.
 
 COLOURS = {"FedEM": "tab:blue", "naive FedEM": "tab:orange"}
 LINES = {"minibatches": "-", "all rows": "--"}

@@ -1,13 +1,13 @@
 r"""
-Clients that stay away
-======================
+FedEM with partial participation
+================================
 
-The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) show FedEM's robustness to
-partial participation: the mean of ‖h(Ŝ)‖² over runs, against epochs, on their toy example of two
-components in the plane. Here we draw it for clients that take part in a round with probability
-p = 0.25, 0.5, 0.75 and 1.
+The slides of the paper by Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021) show that FedEM is
+robust to partial participation. They plot the mean of ‖h(Ŝ)‖² over runs against the epochs, on a
+toy example with two components in the plane. Here we draw this plot for clients that take part in a
+round with probability p = 0.25, 0.5, 0.75 and 1.
 
-The default is a mean of five runs of 200 epochs; ``--full`` is 50 runs of 500::
+By default, we average over five runs of 200 epochs; ``--full`` uses 50 runs of 500::
 
     python examples/plot_slides_participation.py
     python examples/plot_slides_participation.py --full --output participation.png
@@ -39,16 +39,16 @@ if options.full:
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
-# The slides do not give their settings; these are those of the paper's Figure 1: 100 clients of 100
-# rows, :math:`\gamma = \alpha = 10^{-2}`, :math:`b = 20` and :math:`\omega = 1`. The rows and the
-# start are the same in all runs; the draws of clients, minibatches and compression differ.
+# The slides do not state their settings, so we use those of the paper's Figure 1: 100 clients with
+# 100 rows each, :math:`\gamma = \alpha = 10^{-2}`, :math:`b = 20` and :math:`\omega = 1`. All runs
+# have the same rows and the same start, but different random clients, minibatches and compression.
 
 PARTICIPATIONS = (0.25, 0.5, 0.75, 1.0)
 BATCH_SIZE = 20
 
 
 def mean_over_runs(data, participation, n_epochs, n_runs):
-    """Epochs, and the mean over runs of ||h||² there."""
+    """Epochs, and the mean of ||h||² over the runs at these epochs."""
     n_rows = np.mean([len(rows) for rows in data.clients])
     rounds_per_epoch = n_rows / (BATCH_SIZE * participation)
     curves = []
@@ -80,14 +80,15 @@ data = make_fedem_mixture(random_state=0)
 curves = {p: mean_over_runs(data, p, options.epochs, options.runs) for p in PARTICIPATIONS}
 
 # %%
-# *What the slides claim.* FedEM finds the root of h for every p. They give neither settings nor
-# levels, so that we can compare the claim, but no numbers.
+# *What the slides claim.* FedEM finds the root of h for every p. The slides do not state settings
+# or values, so we can compare this claim, but no numbers.
 #
-# *What ours shows.* It does: every curve falls by about four orders of magnitude, to a floor. Two
-# more things can be seen. Per epoch, fewer clients are *faster*: absent clients read no rows, so
-# that at p = 0.25 an epoch holds four times as many rounds, and all rounds take the same step.
-# (Against rounds, the four curves fall together.) And the floor rises as p falls, about as 1/p: the
-# mean of fewer messages is noisier. The bound of Theorem 4 rises faster, as a bound may.
+# *What we see here.* It does: every curve decreases by about four orders of magnitude before it
+# levels off. There are two differences between the curves. Per epoch, convergence is *faster* with
+# fewer clients: absent clients read no rows, so that at p = 0.25 an epoch has four times as many
+# rounds, and all rounds have the same step size. (Plotted against rounds, the four curves decrease
+# at the same rate.) And the level of the floor is roughly proportional to 1/p, because a mean of
+# fewer messages is noisier. The bound of Theorem 4 grows faster than that.
 
 
 def floor(epochs, values):
@@ -113,7 +114,7 @@ axis.set(
     xlabel="epoch",
     ylabel=r"mean of $\|h(\hat S_k)\|^2$ (standard units)",
     yscale="log",
-    title=f"FedEM, mean of {options.runs} runs",
+    title=f"FedEM with partial participation, mean of {options.runs} runs",
 )
 axis.grid(alpha=0.3)
 axis.legend(frameon=False)

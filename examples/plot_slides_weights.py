@@ -1,12 +1,12 @@
 r"""
-Trajectories of the weights
-===========================
+Trajectories of a weight in FedEM and VR-FedEM
+==============================================
 
-The slides of Dieuleveut, Fort, Moulines and Robin's paper (NeurIPS 2021) follow the estimate of a
-mixture's weight, and the mean of ‖h(Ŝ)‖² over runs, against epochs, for FedEM and for VR-FedEM on
-their toy example of two components in the plane.
+The slides of the paper by Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021) plot the estimate of
+a mixture's weight, and the mean of ‖h(Ŝ)‖² over runs, against the epochs. They compare FedEM and
+VR-FedEM on a toy example with two components in the plane.
 
-The default is eight runs of 200 epochs; ``--full`` is 50 runs of 500::
+By default, there are eight runs of 200 epochs; ``--full`` uses 50 runs of 500::
 
     python examples/plot_slides_weights.py
     python examples/plot_slides_weights.py --full --output weights.png
@@ -37,10 +37,10 @@ if options.full:
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
-# The slides do not give their settings; these are those of the paper's Figure 1: 100 clients of 100
-# rows, :math:`\gamma = \alpha = 10^{-2}`, :math:`\omega = 1` and :math:`p = 0.75`; FedEM with
-# :math:`b = 20`, VR-FedEM with :math:`b = 5` and :math:`k_\mathrm{in} = 20`. Rows and start are the
-# same in all runs.
+# The slides do not state their settings, so we use those of the paper's Figure 1: 100 clients with
+# 100 rows each, :math:`\gamma = \alpha = 10^{-2}`, :math:`\omega = 1` and :math:`p = 0.75`; FedEM
+# with :math:`b = 20`, VR-FedEM with :math:`b = 5` and :math:`k_\mathrm{in} = 20`. All runs have the
+# same rows and the same start.
 
 SOLVERS = {
     "FedEM": {"solver": "fedem", "batch_size": 20},
@@ -91,7 +91,7 @@ runs = {solver: several_runs(data, solver, epochs, options.runs) for solver in S
 
 
 # %%
-# The numbers. Both algorithms head for the weight of pooled EM.
+# Both algorithms converge to the weight of pooled EM.
 
 print(f"weight by pooled EM: {pooled:.5f}")
 for solver, of_solver in runs.items():
@@ -107,11 +107,11 @@ for solver, of_solver in runs.items():
 # *What the slides claim.* VR-FedEM reduces the variance of the clients' estimates, and with it that
 # of the weight.
 #
-# *What ours shows.* The same: at epoch 200 the weights of FedEM's runs differ in the third decimal,
-# with a mean field near :math:`10^{-5}` that no longer falls, and those of VR-FedEM in the sixth,
-# with one that goes on falling by a factor of ten every 38 epochs. Both took the same steps.
-# VR-FedEM is ahead from the beginning because its rounds read fewer rows: an epoch holds 8.3 of
-# them, and 6.7 of FedEM's.
+# *What we see here.* The same. At epoch 200, the weights of FedEM's runs differ in the third
+# decimal, and :math:`\lVert h \rVert^2` is near :math:`10^{-5}` and no longer decreases. Those of
+# VR-FedEM differ in the sixth decimal, and :math:`\lVert h \rVert^2` keeps decreasing by a factor
+# of ten every 38 epochs. Both use the same step size. VR-FedEM is ahead from the beginning, because
+# it reads fewer rows in a round: an epoch has 8.3 rounds of VR-FedEM, but only 6.7 of FedEM.
 
 COLOURS = {"FedEM": "tab:red", "VR-FedEM": "tab:blue"}
 LINES = {"FedEM": "-", "VR-FedEM": "--"}
@@ -127,7 +127,7 @@ for solver, colour in COLOURS.items():
 for axis in (left, inset):
     axis.axhline(pooled, color="black", linestyle=":", linewidth=1)
 left.plot([], color="black", linestyle=":", label="pooled EM")
-left.set(xlabel="epoch", ylabel="first weight", title=f"{options.runs} runs")
+left.set(xlabel="epoch", ylabel="first weight", title=f"weight in each of {options.runs} runs")
 inset.tick_params(labelsize="small")
 right.set(xlabel="epoch", ylabel=r"mean of $\|h(\hat S_k)\|^2$ over runs", yscale="log")
 for axis in (left, right):

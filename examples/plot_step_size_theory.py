@@ -1,14 +1,14 @@
 r"""
-How long may a step be?
-=======================
+Largest stable step size, measured and in theory
+================================================
 
 Theorems 1, 3 and 4 of Dieuleveut, Fort, Moulines and Robin (NeurIPS 2021) bound the step size γ of
-FedEM and VR-FedEM by the number of clients n, the compression's ω and the participation p;
-:mod:`skfedem.theory` has the bounds as functions. Here the largest stable
-step is *measured*, by bisection over short runs, and set beside them.
+FedEM and VR-FedEM in terms of the number of clients n, the relative variance of the compression ω,
+and the participation probability p. The functions of :mod:`skfedem.theory` compute these bounds.
+Here we *measure* the largest stable step size, by bisection over short runs, and compare.
 
-The default tries each step with three seeds and halves the interval five times; ``--full`` takes
-twelve seeds, nine halvings and runs of twice the length::
+By default, each step size is tried with three seeds, and the interval is halved five times.
+``--full`` uses twelve seeds, nine halvings and runs of twice the length::
 
     python examples/plot_step_size_theory.py
     python examples/plot_step_size_theory.py --full --output step_sizes.png
@@ -30,9 +30,9 @@ from skfedem.datasets import make_federated_mixture
 from skfedem.theory import max_step_size, participation_omega, vr_batch_size, vr_step_size
 
 parser = argparse.ArgumentParser(description="Largest stable step size, measured and in theory.")
-parser.add_argument("--seeds", type=int, default=3, help="runs for each step tried")
-parser.add_argument("--halvings", type=int, default=5, help="of the interval of log steps")
-parser.add_argument("--length", type=float, default=15.0, help="of a run, in time constants")
+parser.add_argument("--seeds", type=int, default=3, help="runs for each step size")
+parser.add_argument("--halvings", type=int, default=5, help="halvings of the interval")
+parser.add_argument("--length", type=float, default=15.0, help="length of a run, in time constants")
 parser.add_argument("--full", action="store_true", help="12 seeds, 9 halvings, length 30")
 parser.add_argument("--output", help="file to save the figure to")
 # The kernel of a notebook has options of its own.
@@ -44,21 +44,21 @@ if options.full:
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
-# *What is stable.* Clients hold 30 rows each, of one of three components in seven dimensions, and
-# the covariance is known. A run starts near the solution of pooled EM, its means off by 0.1
-# standard deviations, with :math:`\alpha = 1/(1 + \omega)` as in the theorems. FedEM reads all
-# rows and VR-FedEM minibatches, so that neither has a noise floor: with a stable step
-# :math:`\lVert h \rVert^2` goes to zero. A step is called stable here if in every run (one per
-# seed),
+# *When is a step size stable?* Each client has 30 rows from one of three components in seven
+# dimensions, with a known covariance. A run starts near the solution of pooled EM, with noise of
+# 0.1 standard deviations on the means, and :math:`\alpha = 1/(1 + \omega)` as in the theorems.
+# FedEM reads all rows and VR-FedEM minibatches, so that neither has a noise floor: with a stable
+# step size, :math:`\lVert h \rVert^2` converges to zero. We call a step size stable if in every
+# run (one per seed),
 #
-# - :math:`\lVert h \rVert^2` ends below a hundredth of what it was at the start,
-# - and no step ever left the domain of the M-step.
+# - :math:`\lVert h \rVert^2` at the end is less than a hundredth of its value at the start,
+# - and no step left the domain of the M-step.
 #
-# A run takes 15 times :math:`1/\gamma + (1 + \omega)/p` rounds: the first term is what EM needs at
-# this step to forget where it came from, the second what the memories (control variates) need.
-# Steps are at most 1, which is EM.
+# A run has 15 times :math:`1/\gamma + (1 + \omega)/p` rounds. The first term is the number of
+# rounds that EM needs with this step size to forget its start, the second the number that the
+# control variates need. A step size of 1 is EM, and we try no larger ones.
 #
-# A message has 24 numbers, of which random-k sends k: :math:`\omega = 24/k - 1`.
+# A message has 24 numbers, of which random k sends k, so that :math:`\omega = 24/k - 1`.
 
 N_COMPONENTS, N_FEATURES, N_ROWS, N_INNER = 3, 7, 30, 20
 SMALLEST = 1 / 64
@@ -105,7 +105,7 @@ def federation(n_clients):
 
 
 def is_stable(step_size, solver, n_clients, omega, participation, n_seeds, length):
-    """Whether every run with this step is stable in the sense above."""
+    """Whether this step size is stable in the sense above."""
     data, pooled = federation(n_clients)
     n_rounds = ceil(length * (1 / step_size + (1 + omega) / participation))
     for seed in range(n_seeds):
@@ -165,12 +165,13 @@ measured = {
 }
 
 # %%
-# *What the theorems say.* Their constants are unknown for most data, but here L can be estimated.
-# It is the root mean square of Lipschitz constants of the clients' fields, and at least that of the
-# norms of their derivatives at the solution, which is what we take. (Norms are in the units of the
-# estimator's statistics, in which all rows together have unit second moments.) For VR-FedEM it is a
-# mean over rows instead of clients, and larger still. The curvatures are taken to be all equal,
-# :math:`v_\mathrm{min} = v_\mathrm{max} = L_{\dot W}`. All of this favours the bounds.
+# *What the theorems say.* Their constants are unknown for most data, but here we can estimate L,
+# the root mean square of the Lipschitz constants of the clients' fields. It is at least the root
+# mean square of the norms of their derivatives at the solution, and we use the latter. (Norms are
+# in the units of the estimator's statistics, in which all rows together have unit second moments.)
+# For VR-FedEM, the mean in L is over rows instead of clients, and L is larger still. We take all
+# curvatures to be equal, :math:`v_\mathrm{min} = v_\mathrm{max} = L_{\dot W}`. All of this makes
+# the bounds larger than they really are.
 
 
 def client_fields(statistics, clients, precision):
@@ -223,12 +224,12 @@ def in_theory(name, n_clients, omega, participation):
 
 
 def clients_per_noise(n_clients, omega, participation):
-    """n / ω_p, at most 2: half of it is what FedEM's largest stable steps turn out to be."""
+    """n / ω_p, at most 2; FedEM's largest stable steps turn out to be about half of it."""
     return min(n_clients / participation_omega(omega, participation), 2.0)
 
 
 def exponent(x, y):
-    """Slope of log y against log x where steps are not held down by their largest value, 1."""
+    """Slope of log y against log x where steps are not limited by their largest value, 1."""
     free = y < 0.8
     if free.sum() < 2:
         return np.nan
@@ -257,33 +258,34 @@ for (name, swept), steps in measured.items():
     )
 
 # %%
-# *What the theorems promise holds, with room to spare.* Stable steps are 5 to 90 times as long as
-# the bounds; the factor grows with :math:`\omega`, and as p falls. A bound is for all problems that
-# meet its assumptions, and this is one of them.
+# *The bounds hold, with a large margin.* The largest stable steps are 5 to 90 times as large as the
+# bounds. The factor grows with :math:`\omega`, and as p decreases. This is not surprising: a bound
+# has to hold for all problems that meet its assumptions.
 #
-# *The dependence differs.* Where FedEM's steps are not held down by 1, they are proportional to
-# n and p, and to :math:`1/\omega` once it is large. The bound goes as :math:`\sqrt n`,
-# :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured steps are 0.9 to 1.4 times
-# :math:`0.5\,n/\omega_p`, dotted, where :math:`\omega_p = (1 + \omega)/p - 1` is the relative
-# variance of compression and absence together. (With ``--full``, twelve runs of twice the length a
-# step, it is 0.8 to 1.4 times, and the power of n is 0.78.)
+# *The dependence on n, p and* :math:`\omega` *differs.* FedEM's largest stable steps, where they
+# are below 1, are proportional to n and p, and to :math:`1/\omega` if :math:`\omega` is large. The
+# bound is proportional to :math:`\sqrt n`, :math:`p^{3/2}` and :math:`\omega^{-3/2}`. The measured
+# steps are 0.9 to 1.4 times :math:`0.5\,n/\omega_p` (dotted), where
+# :math:`\omega_p = (1 + \omega)/p - 1` is the relative variance of compression and participation
+# together. (With ``--full``, they are 0.8 to 1.4 times this value, and the power of n is 0.78.)
 #
-# There is a reason. To follow its client's field, a memory takes :math:`(1 + \omega)/p` rounds. The
-# proofs allow for a statistic that moves in one direction all that time. But these steps are longer
-# than :math:`p/(1 + \omega)`: EM pulls the statistic back sooner. It only strays about, with a
-# variance of some :math:`\gamma/2` times that of a round's noise. That noise is
-# :math:`\omega_p / n` times the mean square of what the memories miss, and what they miss is the
-# difference between two such strays, which has twice the variance of one. So the noise sustains
-# itself where :math:`\gamma\, \omega_p / n` is around 1.
+# A heuristic explains this. A control variate needs :math:`(1 + \omega)/p` rounds to follow its
+# client's field. The proofs allow for a statistic that moves in one direction during all this time.
+# But for steps larger than :math:`p/(1 + \omega)`, EM pulls the statistic back sooner. It then only
+# fluctuates, with a variance of about :math:`\gamma/2` times that of the noise of one round. That
+# noise is :math:`\omega_p / n` times the mean square error of the control variates. This error is
+# the difference of two such fluctuations, with twice the variance of one. So the noise sustains
+# itself if :math:`\gamma\, \omega_p / n` is around 1.
 #
-# VR-FedEM's steps grow with n like their bound, as :math:`\sqrt n`. With :math:`\omega` they fall
-# more slowly than the bound, although the batches shrink with it as in Theorem 3.
+# VR-FedEM's largest stable steps grow like their bound, as :math:`\sqrt n`. As :math:`\omega`
+# grows, they decrease more slowly than the bound, although we reduce the batch size as in
+# Theorem 3.
 #
-# So the bounds are safe rather than sharp. ``step_size="auto"`` takes Theorem 4's dependence with a
-# constant from measurements, and no more than :math:`p / (1 + \omega)`, or than
-# :math:`0.03\, n / \omega_p` where that is more and rows are many: the steps here are all longer.
-# The latter are no rule for other data, as runs are short and few, start near a solution, and are
-# of one mixture.
+# So the bounds are safe, but not sharp. ``step_size="auto"`` uses the dependence of Theorem 4 with
+# a measured constant, and is at most :math:`p / (1 + \omega)`, or :math:`0.03\, n / \omega_p` if
+# that is larger and there are many rows. All of these are smaller than the steps measured here. Do
+# not use the latter as a rule for other data: the runs are few and short, start near a solution,
+# and are all on one kind of mixture.
 
 COLOURS = {"FedEM": "tab:blue", "VR-FedEM": "tab:red"}
 MARKERS = {"FedEM": "o", "VR-FedEM": "^"}

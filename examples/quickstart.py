@@ -1,11 +1,11 @@
 """
-Federated against pooled
-========================
+Federated EM compared with pooled EM
+====================================
 
-Handwritten digits are spread over 30 clients, each of which holds at most two kinds of digit, or
-little more. A Gaussian mixture is fitted by VR-FedEM, with three quarters of the clients in each
-round and compressed messages, and compared with EM on the pooled rows from the same start. The same
-run without control variates shows what they are for.
+Handwritten digits are spread over 30 clients, most of which hold only one or two kinds of digit. We
+fit a Gaussian mixture by VR-FedEM, with compressed messages and three quarters of the clients in
+each round, and compare it with EM on the pooled rows from the same start. The same run without
+control variates shows why they are needed.
 """
 
 import warnings
@@ -19,7 +19,7 @@ from skfedem import FederatedGaussianMixture
 from skfedem.datasets import split_clients
 
 # %%
-# The data: 1,797 images of 8 x 8 pixels, reduced to 10 features.
+# The data are 1,797 images of 8 x 8 pixels, reduced to 10 features.
 
 images, digits = load_digits(return_X_y=True)
 X = PCA(n_components=10, random_state=0).fit_transform(images)
@@ -27,7 +27,7 @@ clients = split_clients(X, n_clients=30, scheme="label", y=digits, random_state=
 print(f"{len(clients)} clients with {min(map(len, clients))} to {max(map(len, clients))} rows each")
 
 # %%
-# EM on the pooled rows is the same estimator with one client: one table instead of a list.
+# For EM on the pooled rows, we give the same estimator a single table instead of a list of clients.
 
 common = {"n_components": 10, "covariance_type": "tied", "random_state": 0}
 start = FederatedGaussianMixture(**common, max_iter=0).fit(clients)
@@ -40,14 +40,14 @@ common |= {
 pooled = FederatedGaussianMixture(**common, tol=1e-10).fit(X)
 
 # %%
-# Federated: omega is the relative variance of the compression, participation the probability that
-# a client takes part in a round. The step size follows from both.
+# In the federated fit, ``omega`` is the relative variance of the compression, and ``participation``
+# the probability that a client takes part in a round. The default step size depends on both.
 
 federated = FederatedGaussianMixture(
     **common, solver="vr_fedem", batch_size=20, omega=1.0, participation=0.75, tol=1e-5
 ).fit(clients)
 
-# Without control variates, all else alike: as many epochs, and no tolerance to stop at.
+# The same without control variates, for the same number of epochs (tol=0 does not stop earlier).
 warnings.simplefilter("ignore", ConvergenceWarning)
 naive = FederatedGaussianMixture(
     **common,
@@ -64,7 +64,7 @@ naive = FederatedGaussianMixture(
 
 
 def n_bits(model):
-    """Bits that the clients sent, all rounds together."""
+    """Bits that the clients sent in all rounds."""
     return model.history_["uplink_bits"].sum()
 
 
@@ -77,7 +77,7 @@ print(f"sent by clients, VR-FedEM:                   {n_bits(federated) / 8e6:.2
 print(f"sent by clients, uncompressed federated EM:  {n_bits(uncompressed) / 8e6:.2f} MB")
 
 # %%
-# The squared norm of the mean field is zero at a fixed point of pooled EM.
+# The figure shows the convergence. The mean field is zero at a fixed point of pooled EM.
 
 try:
     import matplotlib.pyplot as plt
@@ -96,6 +96,6 @@ else:
     for axis in axes:
         axis.set(xlabel="epoch", yscale="log")
         axis.legend()
-    figure.suptitle("Digits on 30 label-skewed clients")
+    figure.suptitle("Handwritten digits on 30 label-skewed clients")
     figure.savefig("quickstart.png", dpi=120)
     print("saved quickstart.png")

@@ -2,8 +2,8 @@
 The picture of the README
 =========================
 
-Left, handwritten digits on ten clients that hold one kind each. Right, how far the log-likelihood
-is below that of pooled EM, against what the clients have sent.
+Left: handwritten digits on ten clients, each with one kind of digit. Right: how far the
+log-likelihood is below that of pooled EM, against the amount of data that the clients have sent.
 
     python examples/readme_picture.py doc/_static/readme.png
 """

@@ -126,7 +126,7 @@ def test_mask_of_the_compression_script(script):
 @pytest.mark.slow
 def test_naive_fedem_stalls(script, small):
     names, printed = script("plot_slides_naive.py", "--epochs", "3", "--runs", "1")
-    assert printed.count("naive FedEM: weight off by") == 4
+    assert printed.count("naive FedEM: error of the weight") == 4
     labels = names["data"]["one-component clients"].labels
     assert {len(set(components)) for components in labels} == {1}
     ending = {}
