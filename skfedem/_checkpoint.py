@@ -124,8 +124,8 @@ def check_identity(path, found, expected):
         if found.get(name) != expected.get(name):
             if name == "seed":
                 raise ValueError(
-                    f"Expected the random_state of the run at {path}, got another. Give that one, "
-                    "or random_state=None, which takes the run's seed from the file."
+                    f"Expected the random_state of the run at {path}, got a different one. Give "
+                    "the same, or None to use the seed in the file."
                 )
             raise ValueError(
                 f"Expected a checkpoint of this run at {path}, got one with {name}="
@@ -168,12 +168,12 @@ def _arrays_of(path):
     if not os.path.exists(path):  # Path.exists raises for names that are too long
         raise FileNotFoundError(
             f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
-            "resume_from to begin anew."
+            "resume_from to start a new run."
         )
     if not path.is_file():
         raise ValueError(
-            f"Expected a checkpoint to resume from at {path}, got a folder, device or pipe. Name a "
-            "file."
+            f"Expected a checkpoint to resume from at {path}, got a folder, device or pipe. Give "
+            "the path of a file."
         )
     with path.open("rb") as handle:
         start = handle.read(len(_ZIP))
@@ -206,8 +206,9 @@ def _is_whole_archive(path):
 def _damaged(path, why):
     """Error for a file that is no whole checkpoint."""
     return ValueError(
-        f"Expected a whole checkpoint at {path}, got one that is truncated or damaged "
-        f"({cut(why)}). The one before it may be at {_real(path)}{_PREVIOUS}."
+        f"Expected a complete checkpoint at {path}, got one that is truncated or damaged "
+        f"({cut(why)}). Resume from the checkpoint before it, if there is a file "
+        f"{_real(path)}{_PREVIOUS}."
     )
 
 

@@ -75,8 +75,8 @@ def _warn_of_end(imputer, problem, result):
     if is_worse:
         ways = either(calmer(imputer, "a smaller step_size"))
         warn(
-            f"The fit ended with an objective of {final:.3g}, above the {initial:.3g} of its "
-            f"start: do not use it. Use {ways}.",
+            f"The objective ended at {final:.3g}, above its value at the start, {initial:.3g}: do "
+            f"not use this fit. Use {ways}.",
             ConvergenceWarning,
         )
     wording = Wording(
@@ -112,9 +112,10 @@ def _warn_of_repeated_labels(imputer, X):
         return
     label, times = max(Counter(labels).items(), key=itemgetter(1))
     warn(
-        f"{times} rows have the label {label_text(label)}: each was taken for a site of its own. "
-        "If they are visits to one site, give one row a site, or triplets with shape=, of which "
-        "several may be of one cell. If they are different sites, give them different labels.",
+        f"{times} rows have the label {label_text(label)}: each was treated as a separate site. If "
+        "they are visits to the same site, give one row per site, or triplets with shape=, which "
+        "may have several values for a cell. If they are different sites, give them different "
+        "labels.",
         UserWarning,
     )
 
@@ -126,9 +127,10 @@ def _warn_of_offset(cells):
     # Equal cells differ from their mean by rounding.
     if 1e-12 * abs(mean) < deviation < abs(mean) / _LARGEST_OFFSET:
         warn(
-            f"Cells lie around {mean:.3g} and differ by {deviation:.3g}. With effects='none' the "
-            "low-rank part has to make up for their mean, and a fit may stop, converged, long "
-            "before missing cells have settled. Subtract the mean, or use effects='both'.",
+            f"The observed cells have mean {mean:.3g} and standard deviation {deviation:.3g}. With "
+            "effects='none', the low-rank part has to fit this mean, and missing cells may still "
+            "be far from their limit when the fit reaches tol. Subtract the mean, or use "
+            "effects='both'.",
             UserWarning,
         )
 
@@ -148,9 +150,9 @@ def _warn_of_lines(imputer, X, cells):
     # Presences are 0 or 1, which would be at most two sites.
     if are_complete and are_numbers and numbers.max() > 1:
         warn(
-            "The three columns were taken for three months without a missing cell. If these are "
-            "lines (site, month, value), as the whole numbers in the first two columns suggest, "
-            "give shape=(number of sites, number of months).",
+            "The three columns were treated as three months without a missing cell. If the rows "
+            "are triplets (site, month, value), as the whole numbers in the first two columns "
+            "suggest, give shape=(number of sites, number of months).",
             UserWarning,
         )
 
@@ -170,8 +172,8 @@ def warn_of_guard(theta):
     if n_cut:
         warn(
             f"The fitted means of {n_cut} of {theta.size} cells are above "
-            f"{np.exp(MAX_LOG_MEAN):.3g} and were cut there, before exp overflows. Use a larger "
-            f"penalty or a smaller rank{_OR_RIDGE}.",
+            f"{np.exp(MAX_LOG_MEAN):.3g} and were capped there, as exp would overflow. Use a "
+            f"larger penalty or a smaller rank{_OR_RIDGE}.",
             UserWarning,
         )
 
@@ -192,11 +194,11 @@ def warn_of_means(theta, largest):
     farthest = np.where(is_far, np.minimum(theta, MAX_LOG_MEAN), -np.inf)
     row, top = int(farthest.max(axis=1).argmax()), farthest.max()
     warn(
-        f"The fitted means of {is_far.sum()} of {theta.size} cells, up to {np.exp(top):.3g}"
-        f"{', where they are cut' if top == MAX_LOG_MEAN else ''}, are more than {_EXTRAPOLATED} "
-        f"times the largest fitted mean of an observed cell, {np.exp(largest[row]):.3g}: sums over "
-        f"such cells mean nothing. Use a larger penalty{_OR_RIDGE}. FederatedMatrixImputerCV "
-        "chooses both.",
+        f"The fitted means of {is_far.sum()} of {theta.size} cells, up to "
+        f"{np.exp(top):.3g}{', where they are capped' if top == MAX_LOG_MEAN else ''}, are more "
+        f"than {_EXTRAPOLATED} times the largest fitted mean of an observed cell, "
+        f"{np.exp(largest[row]):.3g}: sums over such cells are meaningless. Use a larger "
+        f"penalty{_OR_RIDGE}. FederatedMatrixImputerCV chooses both.",
         UserWarning,
     )
 
@@ -221,26 +223,26 @@ def _warn_of_spread(imputer, problem, result):
     by_count, by_mean = (of_cells[top] / np.median(of_cells) for of_cells in (counts, variances))
     if by_count > by_mean:
         what = (
-            f"The observations of the cell {where} weigh some {by_count:,.0f} times as much as "
+            f"The observations of the cell {where} weigh about {by_count:,.0f} times as much as "
             "those"
         )
         check = "Keep fewer observations of this cell."
         if imputer.client_weights == "uniform":
             check = (
-                "If this cell has many observations, keep fewer; if a client with few has it, take "
-                "client_weights='n_samples'."
+                "Keep fewer observations of this cell or, if its client has few observations in "
+                "all, use client_weights='n_samples'."
             )
     else:
         mean = float(family.mean(theta[top]))
-        what = f"The fitted mean {mean:.3g} {where} is some {by_mean:,.0f} times that"
+        what = f"The fitted mean {mean:.3g} {where} is about {by_mean:,.0f} times that"
         check = (
             "Check the counts of this row and column, or impute log1p of the counts with "
             "family='gaussian'."
         )
     danger, remedy = _danger(has_momentum, result.converged)
     warn(
-        f"{what} of other cells. Steps are as short as it needs, in which the others hardly move: "
-        f"the fit may be {danger}. {remedy} {check}",
+        f"{what} of other cells. It limits the step size, so that the others change slowly: the "
+        f"fit may be {danger}. {remedy} {check}",
         UserWarning,
     )
 
@@ -269,7 +271,7 @@ def _danger(has_momentum, converged):
             "helps.",
         )
     if converged:
-        return "short of the optimum", "Compare with a fit of a smaller tol."
+        return "short of the optimum", "Compare with a fit with a smaller tol."
     # Beside one huge count among 80 cells, 500 rounds ended 5 nats above the optimum at a spread of
     # 60,000, and 280 at 200,000.
     return "far from the optimum", "Raise max_iter, not tol."

@@ -69,10 +69,10 @@ def warn_of_fit(settings, problem, result):
     lost = lost_in_rounding(problem.model, result.server.parameters)
     if len(lost):
         warn(
-            f"Covariances of components {lost.tolist()} are smaller than second moments in float64 "
-            "can tell beside the distances between rows, and were widened. Look for outliers and "
-            "for features that are constant within a component, increase reg_covar, or fit rows "
-            "that lie so far apart on their own.",
+            f"Covariances of components {lost.tolist()} are too small, relative to the distances "
+            "between rows, to be computed in float64, and were increased. Look for outliers and "
+            "for features that are constant within a component, increase reg_covar, or fit groups "
+            "of rows that are far apart separately.",
             UserWarning,
         )
 
@@ -84,14 +84,14 @@ def _warn_of_noise(ways, result, n_samples, fall):
     vanished = np.flatnonzero((initial >= 0.5) & (final < 0.5))
     if len(vanished):
         warn(
-            f"Components {vanished.tolist()} ended with less than half the weight of a row. The "
-            "noise of minibatches and messages can take rare components away: use "
-            f"{either(ways)}, or fewer components if all rows together lose them as well.",
+            f"Components {vanished.tolist()} ended with a weight of less than half a row. The "
+            "noise of minibatches and messages can make rare components vanish: use "
+            f"{either(ways)}, or fewer components if EM on all rows loses them as well.",
             ConvergenceWarning,
         )
     if fall > _LARGE_FALL:
         warn(
-            f"The fit ended {fall:.3g} nats per row below its start: do "
-            f"not use it. Use {either(ways)}, and look for outliers.",
+            f"The log-likelihood ended {fall:.3g} nats per row below its value at the start: do "
+            f"not use this fit. Use {either(ways)}, and look for outliers.",
             ConvergenceWarning,
         )

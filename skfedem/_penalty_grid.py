@@ -97,7 +97,7 @@ def _checked_ranks(ranks):
         raise ValueError(f"{expected}, got none. Give (None,) to choose the penalty only.")
     for rank in ranks:
         if rank is not None:
-            check_number("each of ranks", rank, kind=Integral, low=1, hint="None is no bound.")
+            check_number("each of ranks", rank, kind=Integral, low=1, hint="Use None for no bound.")
     return list(dict.fromkeys(python_number(rank) for rank in ranks))
 
 

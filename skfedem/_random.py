@@ -41,9 +41,9 @@ def random_numbers(random_state):
     try:
         return check_random_state(random_state)
     except (TypeError, ValueError) as error:
-        advice = "Give an integer to have the same numbers again."
+        advice = "Give an integer for reproducible results."
         if isinstance(random_state, np.random.Generator):
-            advice = "Give an integer that it draws, as generator.integers(2**32)."
+            advice = "Draw an integer from it, as generator.integers(2**32), and give that."
         raise ValueError(
             "Expected random_state to be an integer from 0 to 2**32 - 1, a "
             f"numpy.random.RandomState or None, got {short(random_state)}. {advice}"

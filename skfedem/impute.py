@@ -457,10 +457,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     def _check_parameters(self):
         if self.rank is not None:
-            hint = "None is no bound; for effects alone give a large penalty."
+            hint = "Use None for no bound; for effects alone, give a large penalty."
             check_number("rank", self.rank, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
-        check_number("penalty", self.penalty, low=0, hint="0 is no penalty.")
+        check_number("penalty", self.penalty, low=0, hint="Use 0 for no penalty.")
         check_choice("effects", self.effects, EFFECTS)
         check_number("effects_penalty", self.effects_penalty, low=0, hint="0 means 1e-7.")
         check_switch("warm_start", self.warm_start)

@@ -485,9 +485,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         hint = "Each part of the cells is held out once."
         check_number("n_splits", self.n_splits, kind=Integral, low=2, hint=hint)
         if not (self.patience is None or is_auto(self.patience)):
-            hint = (
-                'None follows every path to its end, "auto" gives up after three in ten penalties.'
-            )
+            hint = 'Or give "auto", or None to try all penalties.'
             check_number("patience", self.patience, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
         check_federated_parameters(self)
@@ -545,7 +543,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             after = f"after {plural(imputer.n_iter_, 'round')}"
             warn(
                 "The search itself was complete; the fit to all cells was stopped "
-                f"{after if imputer.n_iter_ else 'on its way down the penalties'}. For more "
+                f"{after if imputer.n_iter_ else 'at a larger penalty'}. For more "
                 "rounds, fit FederatedMatrixImputer with best_params_.",
                 ConvergenceWarning,
             )
@@ -554,7 +552,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         if n_failed:
             given = [name for name in ("max_iter", "max_epochs") if getattr(self, name) is not None]
             longer = f"increase {' or '.join(given)}"
-            ways = [*instead_of_more_rounds(self), longer, "leave small penalties out"]
+            ways = [*instead_of_more_rounds(self), longer, "leave out small penalties"]
             if less_noise := ways_to_less_noise(self):
                 ways.insert(0, f"use {either(less_noise)}")
             advice = ", or ".join(ways) if self.tol else "increase tol"

@@ -65,7 +65,7 @@ def _reads_rows_once(estimator):
     if estimator.solver != "fedem":
         raise AttributeError(
             f'Expected solver="fedem" for partial_fit, got {estimator.solver!r}: variance '
-            "reduction reads rows again, and those of a stream are gone."
+            "reduction reads rows again, and partial_fit does not keep them."
         )
     return True
 
@@ -625,9 +625,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         memory = getattr(self, "_memory", None)
         if memory is None and hasattr(self, "converged_"):
             raise ValueError(
-                "Expected an estimator whose fit has ended, to go on from it, got one that a "
-                "callback was given on the way: it does not hold what clients and server remember. "
-                "Save the run with checkpoint=path, or begin anew: fit with warm_start=False."
+                "Expected an estimator whose fit has ended, got one that a callback received "
+                "during a fit, which lacks the control variates needed to continue. To save a run, "
+                "use checkpoint=path. To start over, fit with warm_start=False."
             )
         return memory
 
@@ -641,12 +641,14 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     def _check_parameters(self):
         is_data = hasattr(self.n_components, "__len__") and not isinstance(self.n_components, str)
-        hint = "Data are given to fit." if is_data else ""
+        hint = "Give the data to fit." if is_data else ""
         check_number("n_components", self.n_components, kind=Integral, low=1, hint=hint)
         check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
         check_choice("init_params", self.init_params, INIT_PARAMS)
-        check_number("reg_covar", self.reg_covar, low=0, hint="0 adds nothing to covariances.")
-        check_number("n_init", self.n_init, kind=Integral, low=1, hint="1 is a single start.")
+        check_number(
+            "reg_covar", self.reg_covar, low=0, hint="Use 0 to add nothing to the covariances."
+        )
+        check_number("n_init", self.n_init, kind=Integral, low=1, hint="Use 1 for a single start.")
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
         check_checkpoint_parameters(self)

@@ -50,8 +50,8 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
     """
     if not isinstance(generator, np.random.Generator):
         raise TypeError(
-            f"Expected generator to be a numpy.random.Generator, got {short(generator)}. "
-            "numpy.random.default_rng(seed) makes one."
+            f"Expected generator to be a numpy.random.Generator, got {short(generator)}. Make one "
+            "with numpy.random.default_rng(seed)."
         )
     check_counts(n_clients=n_clients)
     check_number("participation", participation, low=0, low_open=True, high=1)

@@ -485,8 +485,8 @@ BAD = {
     "shape of halves": (MATRICES, {"shape": (4, 2.5)}, r"integers.*2\.5\)"),
     "shape of switches": (MATRICES, {"shape": (True, 3)}, r"integers.*\(True, 3\)"),
     "an empty shape": (MATRICES, {"shape": (0, 3)}, "two integers >= 1"),
-    "shape and own rows": (MATRICES, {**SIZED, "rows": "disjoint"}, "rows='shared'.*Number"),
-    "shape and one matrix": (MATRICES[0], SIZED, "triplet 0.*without `shape`, if"),
+    "shape and own rows": (MATRICES, {**SIZED, "rows": "disjoint"}, "rows='shared'.*different row"),
+    "shape and one matrix": (MATRICES[0], SIZED, "triplet 0.*a matrix .* without `shape`"),
     "unknown rows": (MATRICES, {"rows": "own"}, "'shared', 'disjoint'.*'own'"),
     "nothing": ([], {}, "at least one client.*empty list"),
     "nothing observed": (
@@ -562,12 +562,12 @@ BAD = {
     "rows in rows": (
         [MATRICES[0], [[1, [2, 3], 4]]],
         {},
-        r"numbers in the table of client 1: .*inhomogeneous [^.]*\. Names of sites",
+        r"numbers in the table of client 1: .*inhomogeneous [^.]*\. Put names of sites",
     ),
     "a marker that no float holds": (
         MATRICES[0],
         {"missing_values": 10**400},
-        "missing_values to be a number that a float holds, got an integer of 401 digits",
+        "missing_values to be a number that fits in a float, got an integer of 401 digits",
     ),
     "a sparse vector": (
         [sparse.coo_array(np.ones(3))],
@@ -576,7 +576,7 @@ BAD = {
     ),
     "one dimension": (np.zeros(3), {}, "Expected 2D array, got 1D"),
     "four dimensions": ([np.zeros((1, 1, 1, 1))], {}, "2-D or 3-D.*client 0"),
-    "a hole": ([MATRICES[0], None], {}, "2-D.*client 1.*no table"),
+    "a hole": ([MATRICES[0], None], {}, "2-D.*client 1.*not a table"),
     "tables in a table": ([MATRICES[0], MATRICES], {}, "client 1.*client of its own, or a 3-D"),
 }
 NO_CELLS = {

@@ -336,7 +336,7 @@ def run(tmp_path):
     ("parameters", "says"),
     [
         ({"rank": 1}, "rank=2 where this fit has rank=1"),
-        ({"random_state": 1}, "Expected the random_state .* or random_state=None, which takes"),
+        ({"random_state": 1}, "Expected the random_state .* or None to use the seed in the file"),
         ({"omega": 2.0}, "omega=1.0 where this fit has omega=2.0"),
         ({"step_size": lambda k: 0.1}, "step_size='auto'"),
     ],
@@ -517,7 +517,7 @@ def test_a_resumed_fit_knows_what_its_start_was_worth(tmp_path):
         precisions_init=optimum.precisions_, batch_size=2, step_size=0.9, tol=0, max_iter=30,
         eval_every=None, random_state=0, checkpoint=tmp_path / "run.npz",
     ).fit(clients)  # fmt: skip
-    with pytest.warns(ConvergenceWarning, match="below its start: do not use it"):
+    with pytest.warns(ConvergenceWarning, match="below its value at the start: do not use"):
         gm.set_params(max_iter=60).fit(clients, resume_from=tmp_path / "run.npz")
 
 
@@ -973,9 +973,9 @@ def test_a_folder_that_does_not_exist_is_said_before_the_first_round(tmp_path):
 
 def test_a_folder_is_no_file(tmp_path):
     for folder in (tmp_path, ""):
-        with pytest.raises(ValueError, match="to be a file, got the folder.* Name a file"):
+        with pytest.raises(ValueError, match="to be a file, got the folder.* Give the path"):
             FederatedMatrixImputer(checkpoint=folder, max_iter=3).fit(matrices())
-    with pytest.raises(ValueError, match="got a folder.* Name a file"):
+    with pytest.raises(ValueError, match="got a folder.* Give the path"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path)
     with pytest.raises(TypeError, match="Expected resume_from to be a path or None, got True"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=True)
@@ -984,11 +984,11 @@ def test_a_folder_is_no_file(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="pipes have no name in a folder on Windows")
 def test_a_pipe_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="to be a file, got .* pipe .*pipe.*Name a file"):
+    with pytest.raises(ValueError, match="to be a file, got .* pipe .*pipe.*Give the path"):
         FederatedMatrixImputer(checkpoint=tmp_path / "pipe", max_iter=3).fit(matrices())
     assert (tmp_path / "pipe").is_fifo()
     # Nor is one read, which would wait for ever.
-    with pytest.raises(ValueError, match="resume from at .*pipe, got a .*pipe. Name a file"):
+    with pytest.raises(ValueError, match="resume from at .*pipe, got a .*pipe. Give the path"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path / "pipe")
 
 

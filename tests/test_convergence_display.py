@@ -383,5 +383,5 @@ def test_what_to_draw_instead_can_be_drawn(pyplot):
     assert "Draw one of" in str(caught.value)
     named = str(caught.value).split("Draw one of ")[1].split(", or fit")[0].split(", ")
     ConvergenceDisplay.from_estimator(gm, y=[name.strip("'") for name in named])
-    with pytest.raises(ValueError, match=r"logarithmic x axis\. Fit .* for a round at least\."):
+    with pytest.raises(ValueError, match=r"logarithmic x axis\. Fit .* for at least one round\."):
         ConvergenceDisplay.from_estimator(gm, y="log_likelihood", xscale="log")

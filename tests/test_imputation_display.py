@@ -378,7 +378,7 @@ def test_other_data_than_those_of_the_fit_are_refused(pyplot, imputer):
         ImputationDisplay.from_estimator(named, [frame[COLUMNS[::-1]] for frame in frames])
     triplets = [np.column_stack([*np.nonzero(t >= 0), t[t >= 0]]) for t in clients]
     numbered = clone(imputer).fit(triplets, shape=SHAPE)
-    with pytest.raises(ValueError, match="got one ndarray. Give what fit was given: a list of tri"):
+    with pytest.raises(ValueError, match="got one ndarray. Give the X of the fit: a list of tri"):
         ImputationDisplay.from_estimator(numbered, clients[0])
     with pytest.raises(ValueError, match=r"Expected triplets .* got shape \(14, 24\) .*client 0"):
         ImputationDisplay.from_estimator(numbered, clients[:1])

@@ -911,7 +911,7 @@ def test_which_messages_are_counted():
         ({"eps": 2}, ValueError, "Expected eps to be a number > 0 and < 1, got 2. The smallest"),
         ({"n_splits": 1}, ValueError, "Expected n_splits to be an integer >= 2"),
         ({"n_splits": 10_000}, ValueError, "at least n_splits=10000 .* Use a smaller"),
-        ({"patience": 0}, ValueError, "Expected patience .* None follows"),
+        ({"patience": 0}, ValueError, "Expected patience .* None to try all"),
         ({"family": "gamma"}, ValueError, "Expected family to be one of"),
         ({"family": "poisson"}, ValueError, "Expected non-negative integers .* of client 0"),
         ({"effects": "all"}, ValueError, "Expected effects to be one of"),
@@ -1003,8 +1003,8 @@ def test_a_last_fit_stopped_from_the_keyboard_has_a_complete_search(monkeypatch)
     with pytest.warns(ConvergenceWarning) as caught:
         imputer.fit(clients_of("gaussian"))
     assert [str(w.message).partition(".")[0] for w in caught] == [
-        f"Interrupted from the keyboard after {whole.n_iter_ - 1} rounds: the fit is what had been "
-        "reached",
+        f"Interrupted from the keyboard after {whole.n_iter_ - 1} rounds: the estimator has the "
+        "parameters reached by then",
         "The search itself was complete; the fit to all cells was stopped after "
         f"{whole.n_iter_ - 1} rounds",
     ]
@@ -1034,7 +1034,9 @@ def test_a_path_to_the_last_fit_stopped_from_the_keyboard_has_a_complete_search(
     cells = clients_of("gaussian")
     monkeypatch.setattr(_loop, "client_round", interrupted)
     monkeypatch.setattr(_penalty_path, "_fit_step", begun)
-    with pytest.warns(ConvergenceWarning, match="The search itself was complete; .* on its way"):
+    with pytest.warns(
+        ConvergenceWarning, match="The search itself was complete; .* larger penalty"
+    ):
         imputer.fit(cells)
     assert imputer.best_params_ == whole.best_params_
     assert imputer.best_estimator_.get_params() == whole.best_estimator_.get_params()

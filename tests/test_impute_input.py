@@ -273,12 +273,12 @@ def test_lines_without_their_shape_are_told():
     imputer = FederatedMatrixImputer(**{**QUICK, "rank": 1})
     with pytest.warns(UserWarning, match=r"three months.* give shape=\(number of sites, number"):
         imputer.fit(together, clients=owners)
-    with pytest.warns(UserWarning, match="taken for three months"):
+    with pytest.warns(UserWarning, match="treated as three months"):
         imputer.fit([client[:20] for client in triplets])
     # The index of a filtered or sorted table has gaps or another order, and is no name.
     filtered = pd.DataFrame(together)[np.arange(len(together)) != 7]
     for frame in (filtered, pd.DataFrame(together).sort_values(2)):
-        with pytest.warns(UserWarning, match="taken for three months"):
+        with pytest.warns(UserWarning, match="treated as three months"):
             imputer.fit(frame)
     imputer.fit(pd.DataFrame(together), clients=owners, shape=CLIENTS[0].shape)  # warns nothing
     three = np.column_stack([*np.indices((20, 3)).reshape(2, -1), np.arange(60)])
@@ -302,7 +302,7 @@ def test_rows_with_one_label_are_told():
     names = ["dune", "bog", *range(2, N_ROWS)]
     imputer = FederatedMatrixImputer(**QUICK).fit(pd.DataFrame(table, index=names))  # no warning
     names[5] = names[7] = "bog"
-    with pytest.warns(UserWarning, match="3 rows have the label 'bog': each was taken for a site"):
+    with pytest.warns(UserWarning, match="3 rows have the label 'bog': each was treated as a"):
         imputer.fit(pd.DataFrame(table, index=names))
     # Rows with labels of clients are sites of their own: two clients may have a bog.
     imputer.fit(pd.DataFrame(table, index=names), clients=np.arange(N_ROWS) % 3)
@@ -316,7 +316,7 @@ PARAMETERS = [
     (
         {"rank": 0},
         ValueError,
-        "rank to be an integer >= 1, got 0. None is no bound; for effects alone",
+        "rank to be an integer >= 1, got 0. Use None for no bound; for effects alone",
     ),
     ({"rank": 2.0}, TypeError, "rank to be an integer"),
     ({"family": "normal"}, ValueError, "family to be one of 'gaussian', 'bernoulli', 'poisson'"),

@@ -197,7 +197,7 @@ def test_parameters_of_the_minibatches_matter(other):
 def test_minibatches_of_more_rows_than_any_client_has():
     most = max(map(len, CLIENTS))
     gm = FederatedGaussianMixture(**{**STOCHASTIC, "batch_size": most + 1})
-    told = f"batch_size={most + 1} rows is more than any client has; the most are {most}[.]"
+    told = f"batch_size={most + 1} is more rows than any client has [(]at most {most}[)][.]"
     with pytest.warns(UserWarning, match=told):
         gm.fit(CLIENTS)
     gm.set_params(batch_size=most).fit(CLIENTS)  # which may be a step of a search, and is silent

@@ -55,7 +55,7 @@ def test_components_far_apart_keep_their_covariances(covariance_type):
 def test_covariances_that_rounding_widens_are_told(covariance_type):
     clients, means = apart(1e8)
     gm = FederatedGaussianMixture(3, covariance_type=covariance_type, means_init=means)
-    says = r"Covariances of components \[0, 1, 2\] are smaller than second moments in float64"
+    says = r"Covariances of components \[0, 1, 2\] are too small, relative to the distances"
     with pytest.warns(UserWarning, match=says):
         gm.fit(clients)
     assert np.isfinite(gm.covariances_).all()
@@ -125,7 +125,9 @@ def test_widened_features_are_told_where_axes_mix_unlike_units(covariance_type):
     far, near = np.column_stack([steps, 1e6 * steps]), np.column_stack([steps, 10 * steps])
     gm = FederatedGaussianMixture(3, covariance_type=covariance_type)
     # Of so few different rows a client sends one centroid, and random ones may find two of them.
-    with pytest.warns(UserWarning, match=r"Covariances of components \[0, 1, 2\] .* were widened"):
+    with pytest.warns(
+        UserWarning, match=r"Covariances of components \[0, 1, 2\] .* were increased"
+    ):
         gm.set_params(means_init=far[:3]).fit(far)
     gm.set_params(means_init=near[:3]).fit(near)  # nothing to tell, and warnings are errors
 

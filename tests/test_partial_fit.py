@@ -302,7 +302,7 @@ def test_clients_are_known_by_large_integers(first, then):
     assert gm.new_client_ids_.tolist() == known[2:]
     gm.partial_fit(rows, clients=labels[2])
     assert gm.n_clients_ == 3 and len(gm.new_client_ids_) == 0
-    says = "labels like those of the calls before.* call fit with warm_start=False, or partial_fit"
+    says = "same kind as in earlier calls.* call fit with warm_start=False, or partial_fit on"
     with pytest.raises(ValueError, match=says):
         gm.partial_fit(rows, clients=each.astype(str))
 
@@ -325,7 +325,7 @@ def test_labels_that_can_be_no_known_clients_are_refused(known, others, says):
     gm = FederatedGaussianMixture(2, random_state=0, warm_start=True)
     gm.partial_fit(rows, clients=known)
     for fitted in (gm.partial_fit, gm.fit):
-        with pytest.raises(ValueError, match=f"like those of the calls before, as .*{says}"):
+        with pytest.raises(ValueError, match=f"same kind as in earlier calls, such as .*{says}"):
             fitted(rows, clients=others)
 
 
@@ -1004,8 +1004,8 @@ def state(gm):
         (([X[:, :1]],), {}, ValueError, "1 features.*expecting 2 features"),
         ((X * np.nan,), {"clients": OWNERS}, ValueError, "NaN or infinity"),
         ((X,), {"clients": OWNERS[1:]}, ValueError, "one label for each of the 600 rows"),
-        ((X,), {"clients": OWNERS.astype(str)}, ValueError, "labels like those of the calls"),
-        ((X,), {"sample_weight": -np.ones(600)}, ValueError, "not negative"),
+        ((X,), {"clients": OWNERS.astype(str)}, ValueError, "labels of the same kind"),
+        ((X,), {"sample_weight": -np.ones(600)}, ValueError, "sample_weight to be >= 0"),
         ((), {}, TypeError, "missing 1 required positional argument: 'X'"),
     ],
 )

@@ -469,7 +469,7 @@ def test_a_column_that_nobody_observed_is_left_as_it_is():
 def test_many_columns_that_nobody_observed_are_not_all_named():
     with pytest.warns(UserWarning) as caught:
         FederatedStandardScaler().fit([np.full((2, 1000), np.nan)])
-    told = "No client has a value in 1000 columns, 0, 1, 2, 3, 4, ...: left as they are."
+    told = "No client has a value in 1000 columns (0, 1, 2, 3, 4, ...), which are left unscaled."
     assert str(caught[0].message).startswith(told)
 
 
@@ -933,7 +933,7 @@ def test_without_components_all_is_noise():
         ([FRAMES[0], FRAMES[1][list("bacde")]], None, "order all clients' columns alike"),
         ([X, X[:0]], None, "rows? .*for.* client|Leave clients without rows out"),
         ([X, X[0]], None, "2-D table .*client 1"),
-        (CLIENTS, OWNERS, "the list already says which rows are whose"),
+        (CLIENTS, OWNERS, "the list already tells the client of each row"),
         (X, OWNERS[1:], "one label for each of the 140 rows"),
         (X, [None, *OWNERS[1:]], "got a missing one at row 0"),
     ],
@@ -1024,13 +1024,13 @@ def test_bad_tables_to_transform_back(transformer):
 def test_text_to_transform_back_is_told_as_text_to_transform(transformer, method):
     answer = getattr(clone(transformer).fit(X), method)
     words = [["1", "2", "3", "red", "5"]]
-    with pytest.raises(ValueError, match="^Expected numbers: .*'red'. Encode or drop the columns"):
+    with pytest.raises(ValueError, match="^Expected numbers: .*'red'. Encode or drop columns"):
         answer(words)
     with pytest.raises(ValueError, match="In the table of client 1: Expected numbers: .*'red'"):
         answer([X, words])
-    with pytest.raises(ValueError, match="'red' in column 3. Encode or drop the columns"):
+    with pytest.raises(ValueError, match="'red' in column 3. Encode or drop columns"):
         answer(pd.DataFrame(words))
-    with pytest.raises(ValueError, match="Expected numbers, got int too large .*an identifier"):
+    with pytest.raises(ValueError, match="Expected numbers, got int too large .*as identifiers"):
         answer([[10**400, 2, 3, 4, 5]])
 
 

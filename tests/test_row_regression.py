@@ -460,7 +460,7 @@ def test_extreme_rows_are_those_of_scipy(seed):
 
 def test_rows_that_run_out_of_steps_are_counted():
     cells = some_cells(FAMILIES["bernoulli"])
-    with pytest.warns(ConvergenceWarning, match="of 35 of 40 rows were not found within 1 Newton"):
+    with pytest.warns(ConvergenceWarning, match="of 35 of 40 rows did not converge within 1 "):
         fit(cells, FAMILIES["bernoulli"], max_iter=1)
 
 
@@ -468,7 +468,7 @@ def test_rows_of_all_blocks_are_counted_that_were_not_found(monkeypatch):
     monkeypatch.setattr(row_regression, "_BLOCK", 2)  # a row each
     rows, columns = np.divmod(np.arange(6), 2)
     cells = Cells(rows, columns, np.array([9.0, 0.0, 1.0, 30.0, 0.0, 70.0]), np.ones(6))
-    with pytest.warns(ConvergenceWarning, match="of 3 of 3 rows were not found within 1 "):
+    with pytest.warns(ConvergenceWarning, match="of 3 of 3 rows did not converge within 1 "):
         fit_rows(
             cells, 3, np.zeros(2), np.ones((2, 1)), 1.0, FAMILIES["poisson"], row_effects=True,
             ridge=1.0, max_iter=1,

@@ -412,10 +412,10 @@ def bad(position, value):
 @pytest.mark.parametrize(
     ("weight", "says"),
     [
-        (bad(33, -1.0), "not negative and at most .*, got -1.0 in row 33 of client 'b'"),
+        (bad(33, -1.0), "to be >= 0 and at most .*, got -1.0 in row 33 of client 'b'"),
         (bad(33, 1e200), "at most 1e.150, got 1e.200 in row 33 of client 'b'"),
-        (np.full(len(X), 1e-300), "all zero, or below 1e-150. Give some rows weight"),
-        (bad(33, np.nan), "not negative and at most .*, got nan in row 33 of client 'b'"),
+        (np.full(len(X), 1e-300), "all zero, or below 1e-150. Give some rows a larger weight"),
+        (bad(33, np.nan), "to be >= 0 and at most .*, got nan in row 33 of client 'b'"),
         (bad(33, np.inf), "got inf in row 33 of client 'b'"),
         (bad(slice(31, 43), 0.0), "every client, got weights that are all zero for client 'b'"),
         (np.zeros(len(X)), "weights that are all zero"),
@@ -462,7 +462,7 @@ def test_the_largest_and_the_smallest_weights_are_allowed():
         ([*WEIGHTS[:2], WEIGHTS[2][1:], WEIGHTS[3]], "each of the 25 rows of client 2, got shape"),
         (
             [*WEIGHTS[:2], -WEIGHTS[2] - 1, WEIGHTS[3]],
-            "not negative and at most .*, got -.* in row 0 of client 2",
+            "to be >= 0 and at most .*, got -.* in row 0 of client 2",
         ),
         ([*WEIGHTS[:2], 0 * WEIGHTS[2], WEIGHTS[3]], "all zero for client 2"),
         ([*WEIGHTS[:2], ["x"] * 25, WEIGHTS[3]], "numbers in sample_weight of client 2"),

@@ -318,7 +318,7 @@ def test_the_largest_means_are_the_largest_whole_numbers():
         (
             dict(observed=0.0),
             ValueError,
-            "observed .*> 0, got 0.0.*float the observations per cell",
+            "observed .*> 0, got 0.0.*float number of observations per cell",
         ),
         (dict(observed=np.inf), ValueError, "Expected observed to be a finite number > 0, got inf"),
         (dict(observed="all"), TypeError, "Expected observed to be a number > 0, got 'all'"),

@@ -131,7 +131,7 @@ BAD_TABLES = {
     ),
     "an integer that is larger than any float in one table": (
         [[10**400, 1], [1, 2]],
-        "Expected numbers, got int too large to convert.*an identifier",
+        "Expected numbers, got int too large to convert.*as identifiers",
     ),
     "an integer that is larger than any float in one frame": (
         pd.DataFrame({"a": [1.0, 2.0], "b": pd.Series([10**400, 2], dtype=object)}),
@@ -212,7 +212,7 @@ BAD_TABLES = {
     "a series of lists": (pd.Series([[1.0, 2.0], [3.0, 4.0]]), r"object Series.*list\(X\)"),
     "a dictionary in a list": (
         [CLIENTS[0], {"a": CLIENTS[1]}],
-        "2-D.*client 1.*no table, but a dict",
+        "2-D.*client 1.*a dict, which is not a table",
     ),
     "string and integer names": (
         [NAMED[0], pd.DataFrame(CLIENTS[1])],
@@ -306,9 +306,7 @@ def test_what_is_no_table(tables, says):
 
 def test_one_table_of_text_or_of_many_dimensions():
     for rows in ([["a", "b"], ["c", "d"]], [[1.0, "b"], [2.0, 3.0]]):
-        with pytest.raises(
-            ValueError, match="^Expected numbers: could not .* Encode or drop the c"
-        ):
+        with pytest.raises(ValueError, match="^Expected numbers: could not .* Encode or drop col"):
             FederatedGaussianMixture().fit(rows)
     with pytest.raises(ValueError, match=r"one array with 4 dimensions and shape .*\. Give a list"):
         FederatedGaussianMixture().fit(np.zeros((2, 3, 4, 5)))
@@ -373,7 +371,7 @@ def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
 
 def test_text_in_the_table_of_a_client_is_told_by_its_column():
     frame = pd.DataFrame({"a": [1.0, 2.0], "site": ["dune", "bog"]})
-    says = "numbers in the table of client 1: .*'dune' in column 'site'.*who owns a row"
+    says = "numbers in the table of client 1: .*'dune' in column 'site'.*the names of clients"
     with pytest.raises(ValueError, match=says):
         FederatedGaussianMixture().fit([frame.assign(site=0.0), frame])
 
@@ -482,7 +480,7 @@ def test_tables_of_pyarrow_are_to_be_converted(estimator, as_list):
 @pytest.mark.parametrize("method", ["to_pandas", "toPandas", "df"])
 def test_tables_of_databases_are_to_be_converted(method):
     kind = type("Relation", (), {"__module__": "base.tables", "columns": ["a"], method: None})
-    says = f"or polars{{}}, got a base Relation. .* method {method} returns"
+    says = f"or polars{{}}, got a base Relation. .* its {method} method"
     with pytest.raises(TypeError, match=says.format("")):
         FederatedGaussianMixture().fit(kind())
     with pytest.raises(TypeError, match=says.format(" of client 1")):

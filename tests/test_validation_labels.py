@@ -127,7 +127,7 @@ def test_labels_together_with_a_list(tables, labels):
 )
 def test_the_name_of_a_column_is_told_before_the_text_in_it(fit):
     table = pd.DataFrame(X, columns=["x", "y"]).assign(owner=OWNERS)
-    with pytest.raises(TypeError, match=r"the string 'owner'.*X\['owner'\], and take it out of X"):
+    with pytest.raises(TypeError, match=r"the string 'owner'.*X\['owner'\], and drop it from X"):
         fit(table, clients="owner")
 
 
@@ -221,7 +221,7 @@ def test_labels_of_rows_that_a_step_before_changed():
     with sklearn.config_context(enable_metadata_routing=True):
         steps = make_pipeline(imputer, FederatedStandardScaler())
         arguments = {"shape": (5, 4), "clients": np.arange(20) % 3}
-        with pytest.raises(ValueError, match=r"as by set_fit_request\(clients=False\)"):
+        with pytest.raises(ValueError, match=r"do not request .* set_fit_request\(clients=False\)"):
             steps.fit(lines, **arguments)
         steps[-1].set_fit_request(clients=False)
         assert steps.fit(lines, **arguments)[-1].n_samples_seen_ == 5

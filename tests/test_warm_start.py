@@ -205,7 +205,7 @@ def test_labels_of_another_kind_are_nobodys():
     fit(gm, X, clients=OWNERS)
     before, means = gm.client_drift_, gm.means_
     for labels in (OWNERS.astype(str), OWNERS.astype(str).astype(object)):
-        with pytest.raises(ValueError, match="Expected client labels like those.*dtype int"):
+        with pytest.raises(ValueError, match="Expected client labels of the same kind.*dtype int"):
             gm.fit(X, clients=labels)
     assert gm.client_drift_ is before and gm.means_ is means
     # Numbers are numbers, and a list has positions.

@@ -104,13 +104,18 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
         If the data are invalid; the message names the client and the cell.
     """
     rows = estimator.rows
-    check_choice("rows", rows, get_args(RowsName), hint="Do clients have the same rows?")
+    check_choice(
+        "rows",
+        rows,
+        get_args(RowsName),
+        hint="'disjoint' is for clients that each have rows of their own.",
+    )
     missing = marker(estimator.missing_values)
     if holds_clients(X):
         if clients is not None:
             raise ValueError(
                 "Expected `clients=None` with a list of clients or a 3-D array, got both: they "
-                f"already say whose each matrix is. {GIVE_MATRICES}"
+                f"already tell the client of each matrix. {GIVE_MATRICES}"
             )
         observations = observations_of_list(estimator, list(X), shape, missing, rows)
     elif shape is not None:

@@ -19,8 +19,8 @@ def refuse_name(clients):
     if isinstance(clients, str):
         name = short(clients)
         raise TypeError(
-            f"Expected `clients` to hold one label for each row, got the string {name}. If that "
-            f"is a column of X, give the column itself, X[{name}], and take it out of X."
+            f"Expected `clients` to hold one label for each row, got the string {name}. If that is "
+            f"a column of X, give the column itself, X[{name}], and drop it from X."
         )
 
 
@@ -92,7 +92,7 @@ def _label_array(labels, n_rows):
     if array.ndim != 1 or len(array) != n_rows:
         hint = "Give one for each row, in a list or an array."
         if isinstance(labels, Integral):
-            hint = "split_clients of skfedem.datasets deals rows to a number of clients."
+            hint = "To split rows over a number of clients, use skfedem.datasets.split_clients."
         elif array.shape == (n_rows, 1):
             hint = (
                 "Give them in one dimension, as numpy.ravel(labels), or X['name'] for X[['name']]."
@@ -101,12 +101,12 @@ def _label_array(labels, n_rows):
             hint = "Tuples are labels in a pandas Series."
         elif array.ndim == 1 and sklearn.get_config()["enable_metadata_routing"]:
             hint = (
-                "If earlier steps of a Pipeline changed the rows, withdraw the request of this "
-                "step, as by set_fit_request(clients=False)."
+                "If earlier steps of a Pipeline change the rows, do not request labels for this "
+                "step: call set_fit_request(clients=False)."
             )
         raise ValueError(
             f"Expected `clients` to hold one label for each of the {n_rows} rows, got shape "
-            f"{array.shape}. Labels say who owns a row; lengths or lists of rows do not fit here. "
+            f"{array.shape}. Give the client of each row, not the lengths or the rows of clients. "
             f"{hint}"
         )
     missing = missing_labels(array)

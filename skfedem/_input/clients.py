@@ -119,8 +119,8 @@ def refuse_labels_of_a_list(clients):
     """Raise if row labels are given together with a list of clients."""
     if clients is not None:
         raise ValueError(
-            "Expected `clients=None` with a list of clients, got both: the list already says "
-            f"which rows are whose. {GIVE_TABLES}"
+            "Expected `clients=None` with a list of clients, got both: the list already tells the "
+            f"client of each row. {GIVE_TABLES}"
         )
 
 
@@ -252,8 +252,8 @@ def check_columns_of_fit(estimator, X):
     if got is not None and list(want) != got:
         raise ValueError(
             f"Expected the columns of the last fit, {shorten(want)}, in that order, got "
-            f"{shorten(got)}. Rename or reorder them, or begin anew: fit with warm_start=False, or "
-            "partial_fit a clone."
+            f"{shorten(got)}. Rename or reorder them, or start over: fit with warm_start=False, or "
+            "call partial_fit on a clone."
         )
 
 
@@ -375,21 +375,21 @@ def check_minibatches(estimator, lengths, ids, what, sample_weight=None):
     if estimator.replacement:
         if batch_size > lengths.max():
             warn(
-                f"A minibatch of batch_size={batch_size} {what} is more than any client has; the "
-                f"most are {lengths.max()}. batch_size=None reads all of them, for less and "
-                "without the noise of minibatches.",
+                f"batch_size={batch_size} is more {what} than any client has (at most "
+                f"{lengths.max()}). Use batch_size=None, which reads each of them once: this is "
+                "faster, and has no minibatch noise.",
                 UserWarning,
             )
         return
     if sample_weight is not None:
         raise ValueError(
             f"Expected replacement=True with batch_size={batch_size} and a sample_weight: {what} "
-            "are drawn in proportion to their weights, which without replacement cannot be had. "
+            "are drawn in proportion to their weights, which is not possible without replacement. "
             "Use replacement=True, or batch_size=None."
         )
     short = np.flatnonzero(lengths < batch_size)
     if len(short):
-        others = f" and {len(short) - 1} more with too few" if len(short) > 1 else ""
+        others = f" (and too few for {len(short) - 1} more)" if len(short) > 1 else ""
         raise ValueError(
             f"Expected batch_size={batch_size} {what} for every client with replacement=False, "
             f"got {lengths[short[0]]} for client {shown(ids[short[0]])}{others}. Use "

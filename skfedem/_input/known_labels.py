@@ -12,10 +12,10 @@ def check_kinds(known, ids):
     if _are_comparable(known, ids):
         return
     raise ValueError(
-        f"Expected client labels like those of the calls before, as {_described(known)}, got "
-        f"{_described(ids)}. Name clients by the same labels in every call (those of a list are "
-        "their positions; of one table alone, 0), or begin anew: call fit with warm_start=False, "
-        "or partial_fit on a clone."
+        "Expected client labels of the same kind as in earlier calls, such as "
+        f"{_described(known)}, got {_described(ids)}. Use the same labels in every call (the "
+        "clients of a list are labelled by their positions, a single table by 0), or start over: "
+        "call fit with warm_start=False, or partial_fit on a clone."
     )
 
 

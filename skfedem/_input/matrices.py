@@ -24,9 +24,9 @@ GIVE_MATRICES = (
 )
 
 HOW_NUMBERS = (
-    "Names of sites belong in the index of a DataFrame (set_index); in triplets (site, month, "
-    "value), which are fitted with their `shape`, number sites and months from 0. "
-    "Encode or drop what else is no number."
+    "Put names of sites in the index of a DataFrame (set_index). In triplets (site, month, value), "
+    "which are fitted with their `shape`, number sites and months from 0. Encode or drop other "
+    "columns that are not numbers."
 )
 
 
@@ -80,7 +80,7 @@ def refuse_filled_columns(table, missing, where=""):
         fill = getattr(dtype, "fill_value", missing)
         if not (is_missing(fill) or fill == missing):
             raise TypeError(
-                f"Expected sparse columns filled with what marks missing cells{where}, got "
+                f"Expected sparse columns whose fill value marks missing cells{where}, got "
                 f"{dtype}. Give a matrix of scipy.sparse, as X.sparse.to_coo() makes it, if cells "
                 "that are not stored are missing, or X.astype(float) if they were observed."
             )

@@ -156,14 +156,14 @@ def marker(missing_values):
     if isinstance(missing_values, bool | np.bool_) or not isinstance(missing_values, Real):
         raise TypeError(
             f"Expected missing_values to be a number or NaN, got {short(missing_values)} of type "
-            f"{type(missing_values).__name__}. NaN stands for None and pandas.NA as well."
+            f"{type(missing_values).__name__}. NaN also marks None and pandas.NA."
         )
     try:
         return float(missing_values)
     except OverflowError as error:
         raise ValueError(
-            "Expected missing_values to be a number that a float holds, got an integer of "
-            f"{len(str(missing_values))} digits. Give what marks missing cells."
+            "Expected missing_values to be a number that fits in a float, got an integer of "
+            f"{len(str(missing_values))} digits. Give the value that marks missing cells."
         ) from error
 
 
@@ -174,15 +174,15 @@ def _checked_shape(shape, rows):
     expected = f"Expected shape=(sites, months), two integers >= 1, got {short(shape)}."
     if not isinstance(shape, list | tuple | np.ndarray) or np.shape(shape) != (2,):
         raise TypeError(
-            f"{expected} Give the size of the matrix that the triplets number. (Searches over two "
-            "clients cut it like their rows: give sparse matrices there.)"
+            f"{expected} Give the size of the matrix, not of the triplets. (A search over two "
+            "clients splits `shape` as if it were data: give sparse matrices instead.)"
         )
     if not all(isinstance(n, Integral) and not isinstance(n, bool) and int(n) >= 1 for n in shape):
-        raise ValueError(f"{expected} Give the size of the matrix that the triplets number.")
+        raise ValueError(f"{expected} Give the size of the matrix, not of the triplets.")
     if rows == "disjoint":
         raise ValueError(
-            "Expected rows='shared' with `shape`, got 'disjoint': triplets number the rows of one "
-            "matrix. Number each client's rows apart from the others'."
+            "Expected rows='shared' with `shape`, got 'disjoint': triplets refer to the rows of "
+            "one matrix. Give different row numbers to the rows of different clients."
         )
     return _checked_size(tuple(map(int, shape)))
 
@@ -191,7 +191,7 @@ def _checked_size(shape):
     if max(shape) > _MOST_ROWS:
         raise ValueError(
             f"Expected at most {_MOST_ROWS} rows and columns, got shape {tuple(shape)}. Leave out "
-            "the ones that nobody observed."
+            "those without observations."
         )
     return shape
 
@@ -261,8 +261,8 @@ def _from_triplets(tables, shape, missing, whose):
                 f"Expected {('site', 'month')[axis]} numbers to be integers from 0 to "
                 f"{shape[axis] - 1} for a matrix of shape {shape}, got {numbers[row, axis]} in "
                 f"triplet {row - ends[which] + lengths[group][which]}{whose.format(own[which])}. "
-                "Number sites and months from 0, or fit with a larger shape; without `shape`, if "
-                "this is a matrix of sites x months."
+                "Number sites and months from 0, or give a larger shape. If this is a matrix of "
+                "sites x months, fit without `shape`."
             )
         sites, months = numbers.T.astype(np.int64)
         codes = cell_codes(sites, months, shape[1])

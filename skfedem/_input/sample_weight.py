@@ -28,7 +28,7 @@ def _weights_of_list(X, sample_weight):
         length = f" of {len(sample_weight)}" if is_list else ""
         raise ValueError(
             f"Expected sample_weight to be a list with one array for each of the {len(X)} clients "
-            f"of X, got a {type(sample_weight).__name__}{length}. Give it the form of X."
+            f"of X, got a {type(sample_weight).__name__}{length}. Give it in the same form as X."
         )
     return np.concatenate(
         [
@@ -54,8 +54,8 @@ def weights_of_table(sample_weight, n_rows, whose=""):
     if weights.shape != (n_rows,):
         raise ValueError(
             f"Expected sample_weight to hold one number for each of the {n_rows} rows{whose}, got "
-            f"shape {weights.shape}. Give it the form of X: an array with a table, a list with one "
-            "array for each client with a list."
+            f"shape {weights.shape}. Give it in the same form as X: one array for one table, or a "
+            "list with one array for each client."
         )
     return weights
 
@@ -72,14 +72,13 @@ def check_weights(weights, of_whom=lambda row: "", offsets=None):
         row = bad[0]
         within = row if offsets is None else row - offsets[owners_of(offsets, row)]
         raise ValueError(
-            f"Expected sample_weight to be not negative and at most {LARGEST:g}, got "
-            f"{weights[row]} in row {within}{of_whom(row)}. Drop such rows or give them "
-            "weight 0."
+            f"Expected sample_weight to be >= 0 and at most {LARGEST:g}, got {weights[row]} in row "
+            f"{within}{of_whom(row)}. Drop such rows or give them weight 0."
         )
     if not weights.max() >= 1 / LARGEST:
         raise ValueError(
             "Expected a row with a positive sample_weight, got weights that are all zero, or below "
-            f"{1 / LARGEST:g}. Give some rows weight."
+            f"{1 / LARGEST:g}. Give some rows a larger weight."
         )
 
 

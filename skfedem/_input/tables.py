@@ -20,10 +20,10 @@ GIVE_TABLES = (
 )
 # Kinds of NumPy's dtypes for text and for times.
 NO_NUMBERS = "USTmM"
-_ENCODE = "Encode or drop the columns that are not numbers, as one that says who owns a row."
+_ENCODE = "Encode or drop columns that are not numbers, such as one with the names of clients."
 # Method names of pyarrow and Hugging Face, Spark, DuckDB, and pyarrow's datasets.
 _CONVERT = ("to_pandas", "toPandas", "df", "to_table")
-_OF_GROUPS = "[table for _, table in X] of what groupby gives"
+_OF_GROUPS = "[table for _, table in X] if it comes from groupby"
 # Squares of larger numbers, and quotients by them in EM, would overflow or underflow.
 LARGEST = 1e150
 
@@ -103,12 +103,12 @@ def refuse_other_frames(table, where=""):
     if convert is not None:
         raise TypeError(
             f"Expected an array or a DataFrame of pandas or polars{where}, got a {library} "
-            f"{kind.__name__}. Give what its method {convert} returns."
+            f"{kind.__name__}. Give the result of its {convert} method."
         )
     if hasattr(kind, "collect_schema"):
         raise TypeError(
-            f"Expected a table{where}, got a {kind.__name__}, which has no rows as yet. Call its "
-            "method collect, and give what that returns."
+            f"Expected a table{where}, got a {kind.__name__}, which has not been computed yet. "
+            "Give the result of its collect method."
         )
 
 
@@ -192,7 +192,7 @@ def check_dimensions(table, array, allowed, expected, advice):
     if array.ndim not in allowed:
         got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
         if not array.ndim:
-            got = f"no table, but a {type(table).__name__}"
+            got = f"a {type(table).__name__}, which is not a table"
         raise ValueError(f"{expected}, got {got}. {advice}")
 
 
@@ -236,7 +236,8 @@ def table_of_numbers(X):
         refuse_text(X)
         if isinstance(error, OverflowError):
             raise ValueError(
-                f"Expected numbers, got {error}. Look for what is no measurement, as an identifier."
+                f"Expected numbers, got {error}. Drop columns that are not measurements, such as "
+                "identifiers."
             ) from error
         if str(error).startswith("could not convert string"):  # in a list of rows
             raise ValueError(f"Expected numbers: {error}. {_ENCODE}") from error
@@ -273,8 +274,8 @@ def refuse_what_is_no_table(X):
             refuse_other_frames(X[0], " of client 0")
         if len(X) and holds_tables(X[0]):
             raise TypeError(
-                f"Expected a table or a list of tables, got a {kind} of what holds tables. Give "
-                f"{_OF_GROUPS}."
+                f"Expected a table or a list of tables, got a {kind} whose entries contain tables. "
+                f"Give {_OF_GROUPS}."
             )
         refuse_uneven_rows(X)
     elif holds_tables(X):

@@ -36,8 +36,8 @@ class Operator(Compressor):
         if (level is None) == (self.omega is None):
             raise ValueError(
                 f"Expected exactly one of {name} and omega, got {name}={short(level)} and "
-                f"omega={short(self.omega)}. Give the level, or the relative variance that it "
-                "follows."
+                f"omega={short(self.omega)}. Give the level, or the relative variance omega that "
+                "determines it."
             )
         if level is None:
             hint = "For no compression use Identity()."

@@ -27,7 +27,9 @@ class Stepped(Operator):
         """Check the parameters."""
         super().__post_init__()
         if not isinstance(self.norm, Real) or self.norm not in (2, np.inf):
-            raise ValueError(f"Expected norm to be 2 or numpy.inf, got {self.norm!r}. Give one.")
+            raise ValueError(
+                f"Expected norm to be 2 or numpy.inf, got {self.norm!r}. Give one of these."
+            )
 
     @abstractmethod
     def _cut(self) -> int | None:

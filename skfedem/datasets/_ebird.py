@@ -220,7 +220,9 @@ def _check_paths(ebd_path, sampling_path):
         paths["sampling_path"] = sampling_path
     for name, path in paths.items():
         if not isinstance(path, str | PathLike):
-            raise TypeError(f"Expected {name} to be a path, got {path!r}. Give that of the file.")
+            raise TypeError(
+                f"Expected {name} to be a path, got {path!r}. Give the path of the file."
+            )
 
 
 def _check_strings(values, freq, species, by):
@@ -241,9 +243,9 @@ def _check_listed(is_listed, common_name, sampling_path):
     if not is_listed.all():
         warn(
             f"{(~is_listed).sum():,} of {len(is_listed):,} checklists with {common_name} are not "
-            f"in {sampling_path}. Their counts are kept, but zeros of such visits are missing, "
-            "which raises the mean. Give files of the same region, dates and release, and filter "
-            "both alike.",
+            f"in {sampling_path}. Their counts are kept, but the zeros of such visits are missing, "
+            "so that the mean is too large. Give files of the same region, dates and release, and "
+            "filter both in the same way.",
             UserWarning,
         )
 
@@ -287,9 +289,7 @@ def _ordinals(start, end, freq):
             ) from error
     first, last = limits.values()
     if first is not None and last is not None and first > last:
-        raise ValueError(
-            f"Expected start <= end, got start={start!r} and end={end!r}. Exchange them."
-        )
+        raise ValueError(f"Expected start <= end, got start={start!r} and end={end!r}. Swap them.")
     return first, last
 
 

@@ -111,7 +111,7 @@ class EBirdFiles:
                 if len(part) or not parts:
                     parts.append(part)
         if not names:
-            raise ValueError(f"Expected rows in {path}, got none. Look at the download.")
+            raise ValueError(f"Expected rows in {path}, got none. Check the download.")
         if not parts:
             raise ValueError(
                 f"Expected rows with {species!r} in {path}, got none. Species there: "
@@ -176,8 +176,8 @@ class EBirdFiles:
             if getattr(error, "errno", None) is not None:
                 raise  # by the system, such as a missing file or a lack of permission
             raise ValueError(
-                f"Expected a whole text file, plain or .gz, in {path}, got one that cannot be read "
-                f"({error}). {_UNPACK} Download it again if it is cut off."
+                f"Expected a complete text file, plain or .gz, in {path}, got one that cannot be "
+                f"read ({error}). {_UNPACK} Download it again if it is cut off."
             ) from error
 
     def _columns(self, path, more_columns, refused, optional=()):
@@ -187,8 +187,8 @@ class EBirdFiles:
         given = os.path.expanduser(path)  # as pandas does
         if os.path.exists(given) and not os.path.isfile(given):
             raise ValueError(
-                "Expected a file, which is read more than once, got the folder, pipe or device "
-                f"{path}. Name a file, ebd_....txt."
+                "Expected a regular file, as it is read more than once, got the folder, pipe or "
+                f"device {path}. Give the path of a file ebd_....txt."
             )
         columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
         with self._readable(path):
@@ -199,7 +199,7 @@ class EBirdFiles:
             raise ValueError(f"Expected text in {path}, got other bytes. {_UNPACK}")
         if missing:
             what_to_do = (
-                "Choose `by` among them."
+                "Choose `by` from these."
                 if missing == [self.member_column]
                 else "Give a file as eBird ships it, with a tab between two columns."
             )

@@ -167,7 +167,7 @@ def make_site_counts(
     ((50, 2), (24, 2), (24,))
     """
     check_counts(n_sites=n_sites, n_months=n_months, n_clients=n_clients)
-    hint = "At most min(n_sites, n_months) - 1; 0 is for none."
+    hint = "At most min(n_sites, n_months) - 1; use 0 for none."
     check_number("rank", rank, kind=Integral, low=0, high=min(n_sites, n_months) - 1, hint=hint)
     check_choice("family", family, get_args(FamilyName))
     check_choice("grouping", grouping, _GROUPINGS)
@@ -217,7 +217,7 @@ def _n_observations(observed, n_cells):
     if isinstance(observed, Integral):
         check_counts(observed=observed)
         return observed
-    hint = "An int is a number of observations, a float the observations per cell."
+    hint = "Give an integer number of observations, or a float number of observations per cell."
     check_number("observed", observed, low=0, low_open=True, hint=hint)
     return max(1, round(observed * n_cells))
 

@@ -105,7 +105,7 @@ def client_labels(
     >>> bool(np.all(labels[:3] == labels[3:]))  # one label, one client
     True
     """
-    unlike = "Clients are unlike with 'label' and 'dirichlet'."
+    unlike = "'label' and 'dirichlet' make heterogeneous clients."
     check_choice("scheme", scheme, _SCHEMES, hint=unlike)
     check_counts(n_clients=n_clients, min_rows=min_rows)
     n_samples = _check_rows(X).shape[0]

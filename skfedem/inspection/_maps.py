@@ -19,8 +19,8 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     """Draw maps of the observed cells and the fitted means, or one map of the latter."""
     if mark_missing and display.observed is None:
         raise ValueError(
-            "Expected the observed cells with mark_missing=True, got none. Give X, what the "
-            "imputer was fitted to, to from_estimator."
+            "Expected the observed cells with mark_missing=True, got none. Pass the X of the fit "
+            "to from_estimator."
         )
     norm = _norm(display, color_scale)
     n_maps = 1 if mark_missing or display.observed is None else 2

@@ -53,7 +53,7 @@ def observed_cells(imputer, X):
     if imputer._has_triplets and not (imputer._has_triplets_alone or holds_clients(X)):
         raise ValueError(
             "Expected a list of triplets (site, month, value), one array for each client, got one "
-            f"{type(X).__name__}. Give what fit was given: a list of triplets."
+            f"{type(X).__name__}. Give the X of the fit: a list of triplets."
         )
     rows = "shared" if imputer.row_offsets_ is None else "disjoint"
     data = check_cells(
@@ -65,7 +65,7 @@ def observed_cells(imputer, X):
     if data.shape != shape:
         raise ValueError(
             f"Expected the data of the fit, a matrix of shape {shape}, got shape {data.shape}. "
-            "Give what fit was given."
+            "Give the X of the fit."
         )
     _check_same_names(imputer, X, rows)
     sites, months, cell = distinct_cells(data.rows, data.columns, shape[1])
@@ -77,7 +77,7 @@ def _check_same_names(imputer, X, rows):
     """Raise if labels of rows or columns differ from those of the fit, or are reordered."""
     of_fit = imputer._row_labels, imputer._column_labels
     for axis, want, got in zip(("row", "column"), of_fit, fit_labels(X, rows), strict=True):
-        check_labels(axis, want, got, "Give what fit was given")
+        check_labels(axis, want, got, "Give the X of the fit")
 
 
 def totals(imputer):

@@ -192,8 +192,8 @@ def _check_runs(runs, histories, label, x, y, *, log_x):
             what_to_do = f"Draw one of {', '.join(map(repr, known))}, or fit" if known else "Fit"
             raise ValueError(
                 f"Expected values of {y!r} to draw, got none{whose}: it was never evaluated in "
-                "this run, or only at a position of 0 on a logarithmic x axis. "
-                f"{what_to_do} (not partial_fit) with eval_every='auto', and for a round at least."
+                f"this run, or only at a position of 0 on a logarithmic x axis. {what_to_do} (not "
+                "partial_fit) with eval_every='auto', for at least one round."
             )
         if values.shape[1] != runs[0][1].shape[1]:
             raise ValueError(

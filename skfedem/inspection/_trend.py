@@ -37,14 +37,13 @@ def check_window(window, positions):
     """Raise unless a moving mean with this window has at least one value."""
     n_columns = max(run.stop - run.start for run in unbroken(positions))
     has_gaps = n_columns < len(positions)
-    hint = "So many columns are without a gap." if has_gaps else ""
+    hint = "That is the longest run of columns without a gap." if has_gaps else ""
     check_number("window", window, kind=Integral, low=1, high=n_columns, hint=hint)
     if window == n_columns and window % 2 == 0:
         raise ValueError(
-            f"Expected window to be odd, or less than the {n_columns} columns"
-            f"{' without a gap' if has_gaps else ''}, got {window}: an "
-            "even one takes half a column at either end, so that it is centred. Use "
-            f"{n_columns - 1}."
+            f"Expected window to be odd, or less than the {n_columns} "
+            f"columns{' without a gap' if has_gaps else ''}, got {window}: to be centred, an even "
+            f"window also needs half a column at each end. Use {n_columns - 1}."
         )
 
 

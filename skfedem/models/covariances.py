@@ -12,8 +12,8 @@ MATRICES = ("full", "tied")
 COLLAPSED = (
     "Expected positive definite covariances, got one that is not: a feature is constant or a sum "
     "of others, a component has collapsed on too few or too similar rows, or outliers are so far "
-    "away that no digits are left for other rows. Increase reg_covar, decrease n_components, drop "
-    "dependent features, or look for outliers."
+    "away that the differences between other rows are lost to rounding. Increase reg_covar, "
+    "decrease n_components, drop dependent features, or look for outliers."
 )
 
 

@@ -136,8 +136,8 @@ def check_distance_of_rows(model, given, federation, ids):
             raise ValueError(
                 f"Expected rows within {_FARTHEST:g} standard deviations of those that the first "
                 f"call or fit had, got {rows[row, column]:.3g} in column {column} of client "
-                f"{shown(client)}. Drop this row; if all rows are in other units now, fit anew, "
-                "with warm_start=False."
+                f"{shown(client)}. Drop this row. If the units of all rows have changed, start "
+                "over with warm_start=False."
             )
 
 
@@ -188,8 +188,8 @@ def _check_positive_definite(name, matrices):
     if not np.allclose(scaled, np.swapaxes(scaled, -1, -2)):
         apart = np.abs(matrices - np.swapaxes(matrices, -1, -2)).max()
         raise ValueError(
-            f"{expected}, got entries that are {apart:.3g} from those across the diagonal. Give "
-            "the mean of the matrix and its transpose."
+            f"{expected}, got one that differs from its transpose by up to {apart:.3g}. Give the "
+            "mean of the two."
         )
     smallest = np.linalg.eigvalsh(scaled).min()
     if smallest <= 0:

@@ -153,9 +153,9 @@ def fit_rows(
             n_left += n_unfinished
     if n_left:
         warn(
-            f"Effects and factors of {n_left} of {n_rows} rows were not found within {max_iter} "
-            "Newton steps: what is said of these rows is not what suits their cells best. Look "
-            "for extreme values in them, or fit with larger penalties.",
+            f"Effects and factors of {n_left} of {n_rows} rows did not converge within {max_iter} "
+            "Newton steps: imputed values in these rows are inaccurate. Look for extreme values in "
+            "them, or fit with larger penalties.",
             ConvergenceWarning,
         )
     if row_effects:

@@ -394,9 +394,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 got, remedy = self.n_components_, "fewer components, more rows"
             raise ValueError(
                 f"Expected {expected} along which the rows of the fit vary, for "
-                f"{self.n_features_in_} features, got {got}: nothing is left for the noise, and "
-                f"along some axis rows have no density. Fit with {remedy}, or without features "
-                "that are constant or follow from others; standardise features in unlike units."
+                f"{self.n_features_in_} features, got {got}: the noise variance is 0, so that the "
+                f"covariance is singular and the rows have no density. Fit with {remedy}, or "
+                "without features that are constant or follow from others; standardise features in "
+                "unlike units."
             )
 
     def _centered_pca(self) -> PCA:

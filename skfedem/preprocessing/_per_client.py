@@ -212,7 +212,7 @@ class PerClient(
             got = np.shape(new)[0] if np.shape(new) else f"a {type(new).__name__}"
             raise ValueError(
                 f"Expected a row for each of the {X.shape[0]} rows, got {got} from "
-                f"{type(self.transformer_).__name__}. It has to treat rows one by one."
+                f"{type(self.transformer_).__name__}. It has to transform each row by itself."
             )
         return new
 
@@ -324,10 +324,10 @@ def _has_to_travel(transformer: Any) -> bool:
             )
         raise TypeError(
             f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}: its "
-            "`fit` cannot go on at the next client. Wrap the steps of a Pipeline one by one; use "
-            "FederatedStandardScaler or FederatedPCA, a transformer with `partial_fit`, or fit "
-            f"{name} to rows that may be shared (one of zeros, if it learns nothing from them but "
-            f"the columns) and give it as PerClient(FrozenEstimator({name.lower()}))."
+            "`fit` cannot be continued at the next client. Wrap the steps of a Pipeline one by "
+            "one; use FederatedStandardScaler or FederatedPCA, a transformer with `partial_fit`, "
+            f"or fit {name} to rows that may be shared (one of zeros, if it learns nothing from "
+            f"them but the columns) and give it as PerClient(FrozenEstimator({name.lower()}))."
         )
     return True
 
@@ -342,8 +342,8 @@ def _refuse_requests(transformer: Any) -> None:
         if asked is not None and asked.requests.get("sample_weight") not in (None, False):
             raise ValueError(
                 f"Expected a transformer without weights of rows, got {short(transformer)}, which "
-                f"requests sample_weight for {method}. Every row counts alike here: withdraw the "
-                f"request with set_{method}_request(sample_weight=False)."
+                f"requests sample_weight for {method}. All rows have the same weight here: turn "
+                f"the request off with set_{method}_request(sample_weight=False)."
             )
 
 
@@ -421,9 +421,9 @@ def _refuse_missing(transformer: Any, spoiled: dict[str, Any]) -> None:
         name, label = next(iter(spoiled.items()))
         raise ValueError(
             f"Expected numbers in the state of {type(transformer).__name__} after client "
-            f"{shown(label)}, got NaN in {name}, and all clients would get it: a column of which "
-            "this client has no value does that. Impute the column first, leave the client out, "
-            "or use FederatedStandardScaler, which counts the values there are."
+            f"{shown(label)}, got NaN in {name}, which would spread to all clients. The likely "
+            "reason is a column without a value at this client. Impute the column first, leave the "
+            "client out, or use FederatedStandardScaler, which counts the values there are."
         )
 
 

@@ -166,9 +166,9 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         unseen = np.flatnonzero(counts == 0)
         if len(unseen):
             names = ", ".join(map(str, unseen[:5])) + ", ..." * (len(unseen) > 5)
-            columns = f"column {names}: left as it is"
+            columns = f"column {names}, which is left unscaled"
             if len(unseen) > 1:
-                columns = f"{len(unseen)} columns, {names}: left as they are"
+                columns = f"{len(unseen)} columns ({names}), which are left unscaled"
             warn(
                 f"No client has a value in {columns}. Drop such columns.",
                 UserWarning,

@@ -225,8 +225,8 @@ def _raise_if_diverged(
     if largest >= _DIVERGED:  # False for NaN, which has other causes
         raise ValueError(
             f"Expected messages of moderate size in round {round_index + 1}, got {largest:.3g}: "
-            f"control variates have diverged. Is {compressor!r} unbiased, and its variance within "
-            "its omega?"
+            f"control variates have diverged. Check that {compressor!r} is unbiased, and that its "
+            "relative variance is at most its omega."
         ) from error
 
 

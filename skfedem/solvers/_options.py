@@ -45,16 +45,16 @@ def check_federated_parameters(estimator):
     check_switch("replacement", estimator.replacement)
     check_choice("control_init", estimator.control_init, get_args(ControlInit))
     if estimator.batch_size is not None:
-        _check_count("batch_size", estimator.batch_size, hint="None is all rows.")
+        _check_count("batch_size", estimator.batch_size, hint="Use None for all rows.")
     if not is_auto(estimator.n_inner):
         _check_count("n_inner", estimator.n_inner, hint='Or give "auto".')
-    check_number("omega", estimator.omega, low=0, hint="0 is no compression.")
-    hint = "1 is everybody in every round."
+    check_number("omega", estimator.omega, low=0, hint="Use 0 for no compression.")
+    hint = "Use 1 for all clients in every round."
     check_number("participation", estimator.participation, low=0, low_open=True, high=1, hint=hint)
     check_choice("client_weights", estimator.client_weights, get_args(ClientWeights))
-    check_number("tol", estimator.tol, low=0, hint="0 runs all rounds.")
+    check_number("tol", estimator.tol, low=0, hint="Use 0 to run all rounds.")
     if estimator.max_epochs is not None:
-        hint = "None is no bound."
+        hint = "Use None for no bound."
         check_number("max_epochs", estimator.max_epochs, low=0, low_open=True, hint=hint)
     if estimator.max_iter is not None:
         check_number(

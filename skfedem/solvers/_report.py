@@ -88,8 +88,8 @@ def warn_outcome(estimator, result, schedule, wording, *, is_worse):
         return
     if result.stopped_by == "keyboard":
         warn(
-            f"Interrupted from the keyboard after {plural(n_rounds, 'round')}: the fit is what had "
-            "been reached. With warm_start=True the next fit starts from it.",
+            f"Interrupted from the keyboard after {plural(n_rounds, 'round')}: the estimator has "
+            "the parameters reached by then. With warm_start=True, the next fit starts from them.",
             ConvergenceWarning,
         )
         return
@@ -97,7 +97,7 @@ def warn_outcome(estimator, result, schedule, wording, *, is_worse):
         if estimator.max_iter != 0:
             without = ", or set control_init='zeros', which takes no pass over the data"
             warn(
-                f"No round was done: the start took {result.history['epoch'][0]:.2g} of "
+                f"No round was run: the initialisation took {result.history['epoch'][0]:.2g} of "
                 f"max_epochs={estimator.max_epochs}. Increase max_epochs"
                 f"{without if estimator.control_init == 'field' else ''}.",
                 ConvergenceWarning,
@@ -120,7 +120,7 @@ def _warn_of_steps(estimator, result, schedule, wording):
         warn(
             f"Steps {wording.left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
-            f"{'were shortened' if shortened else 'left rare components as they were'}. Use "
+            f"{'were shortened' if shortened else 'did not update rare components'}. Use "
             f"{either(calmer(estimator, f'a smaller step_size (it was {last:.3g})'))}"
             f"{wording.remedy}.",
             ConvergenceWarning,
@@ -129,8 +129,8 @@ def _warn_of_steps(estimator, result, schedule, wording):
         planned = schedule(result.server.round_index)
         if limit < _SMALL_SHARE * planned:
             warn(
-                f"Steps were cut from {planned:.2g} to at most {limit:.2g}, because rounds were "
-                "too random for more: the fit gets along slowly, if at all. Use "
+                f"Step sizes were reduced from {planned:.2g} to at most {limit:.2g}, because "
+                "rounds were too noisy for larger ones: the fit converges slowly, if at all. Use "
                 f"{either(calmer(estimator) or ['a smaller step_size'])}{wording.remedy}.",
                 ConvergenceWarning,
             )
@@ -178,7 +178,7 @@ def _warn_of_no_convergence(estimator, result, schedule, wording):
     n_rounds = len(result.history["step_size"]) - 1
     why, advice = _reason(estimator, result, schedule, wording.iteration)
     if estimator.tol == 0:
-        why = f", as no fit does{why}"
+        why = f" (no fit can reach that){why}"
     warn(
         f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
         f"{', or '.join([advice, *wording.otherwise])}.",
@@ -207,12 +207,15 @@ def _reason(estimator, result, schedule, iteration):
             advice += ", and increase tol, to see whether it converges"
         return f": the steps added up to only {travelled:.2g} {iteration}", advice
     if estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
-        why = ": with control_step=0, the noise of compression and absence does not die out"
+        why = (
+            ": with control_step=0, the noise of compression and partial participation does not "
+            "vanish"
+        )
         return why, "Set control_step='auto'"
     if estimator.tol == 0:
         return "", "Increase tol, to see whether it converges"
     if less_noise:
-        why = ": the noise of FedEM's minibatches dies out slowly, if at all"
+        why = ": the noise of FedEM's minibatches vanishes slowly, if at all"
         return why, f"Use {either(less_noise)}"
     rounds_left = estimator.max_iter is None or n_rounds < estimator.max_iter
     return "", f"Increase {'max_epochs' if rounds_left else 'max_iter'}"
@@ -226,7 +229,7 @@ def _how_to_travel_on(estimator, result, schedule, travelled):
     if last_step * (_MOST_ROUNDS - n_rounds) < missing:
         ways = calmer(estimator) if is_auto(estimator.step_size) else []
         return (
-            f"{_MOST_ROUNDS:,} rounds would not be enough with this step: use "
+            f"{_MOST_ROUNDS:,} rounds would not be enough with this step size: use "
             f"{either(ways or ['a larger step_size'])}"
         )
     enough = _with_two_digits(n_rounds + ceil(missing / last_step))
@@ -236,8 +239,8 @@ def _how_to_travel_on(estimator, result, schedule, travelled):
         for name, wanted in (("max_iter", enough), ("max_epochs", epochs))
         if getattr(estimator, name) is not None and getattr(estimator, name) < wanted
     ]
-    step = "steps as long as the last" if callable(estimator.step_size) else "this step"
-    return f"With {step} set {' and '.join(bounds)}"
+    step = "steps as long as the last" if callable(estimator.step_size) else "this step size"
+    return f"With {step}, set {' and '.join(bounds)}"
 
 
 def _last_step(estimator, result, schedule):

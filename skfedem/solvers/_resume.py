@@ -76,8 +76,8 @@ class Checkpoint(NamedTuple):
         except OSError as error:  # a full disk must not end a fit of many hours
             warn(
                 f"Round {run_state.progress.n_rounds} could not be saved at {self.path} ({error}). "
-                "The fit goes on, and the file is as it was before. Make room for it, or see "
-                "whether its folder is still there.",
+                "The fit continues, and the file is unchanged. Free disk space, or check that the "
+                "folder still exists.",
                 UserWarning,
             )
 
@@ -160,7 +160,7 @@ def check_checkpoint_parameters(estimator):
     """Raise TypeError or ValueError for invalid parameters of checkpoints."""
     if estimator.checkpoint is not None:
         _check_path(estimator.checkpoint)
-    hint = "1 saves after every round."
+    hint = "Use 1 to save after every round."
     check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1, hint=hint)
 
 
@@ -170,12 +170,12 @@ def _check_path(path):
     # Unlike the methods of Path, these functions of os.path never raise.
     if not os.path.isdir(Path(path).parent):
         raise ValueError(
-            f"Expected checkpoint to be in a folder that exists, got {path!r}. Make the folder."
+            f"Expected checkpoint to be in a folder that exists, got {path!r}. Create the folder."
         )
     if os.path.exists(Path(path)) and not os.path.isfile(Path(path)):
         raise ValueError(
-            f"Expected checkpoint to be a file, got the folder, device or pipe {path!r}. Name a "
-            "file."
+            f"Expected checkpoint to be a file, got the folder, device or pipe {path!r}. Give the "
+            "path of a file."
         )
     try:
         _checkpoint.try_out(path)
