@@ -532,17 +532,18 @@ def test_what_is_saved_goes_with_a_version(tmp_path):
         names |= {name.removeprefix("state.") for name in _checkpoint._read(path)[1]}
     kept = {name for name in names if not name.startswith(("history.", "stopping.parameters."))}
     server = "round_index statistics control step_limit has_field n_restarts rest_until"
-    gains = "latest criterion step_size ahead"
+    gains = "latest criterion step_size next_criterion"
     sweep = "outer_loop travelled n_rounds n_messages n_quiet quiet_since converged"
-    assert _checkpoint._VERSION == 6
+    assert _checkpoint._VERSION == 7
+    run = "n_expectations converged trace criteria initial_criterion states.controls"
     assert kept == {
-        *("n_expectations", "converged", "trace", "criteria", "begun", "states.controls"),
+        *run.split(),
         *(f"server.{name}" for name in server.split()),
         *(f"stopping.{name}" for name in f"{gains} {sweep}".split()),
     }
     # A number that is missing is no number.
     with pytest.raises(KeyError):
-        _checkpoint._rebuilt("state", {"begun": 0.0}, {})
+        _checkpoint._rebuilt("state", {"initial_criterion": 0.0}, {})
 
 
 @pytest.mark.skipif(os.name == "nt", reason="folders cannot be synced on Windows")

@@ -142,10 +142,11 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
         criteria = _known_criteria(problem, run_state)
         if not problem.exact and np.isnan(history.row(-1)[problem.model.criterion]):
             criteria.append(np.nan)  # the criterion of the last round is unknown
-    gains, ahead = None, history.row(-1)[problem.model.criterion]
-    if problem.exact and not np.isnan(ahead):
+    gains, criterion = None, history.row(-1)[problem.model.criterion]
+    if problem.exact and not np.isnan(criterion):
         # If no round was completed, the gains may be those of other rows.
-        gains = of_these_rows(run_state.stopping, ahead, problem.model)._replace(ahead=ahead)
+        gains = of_these_rows(run_state.stopping, criterion, problem.model)
+        gains = gains._replace(next_criterion=criterion)
     return Run(
         server=progress.server,
         states=run_state.states,

@@ -107,7 +107,7 @@ class Checkpoint(NamedTuple):
             trace=list(state["trace"]),
             stopping=state["stopping"],
             criteria=state["criteria"].tolist(),
-            initial_criterion=state["begun"],
+            initial_criterion=state["initial_criterion"],
         )
 
 
@@ -199,7 +199,7 @@ def _as_state(run_state):
         "trace": np.array(run_state.trace),
         "stopping": run_state.stopping,
         "criteria": np.array(run_state.criteria),
-        "begun": run_state.initial_criterion,
+        "initial_criterion": run_state.initial_criterion,
     }
 
 

@@ -26,7 +26,7 @@ class Gains(NamedTuple):
         Criterion of the last of these iterates.
     step_size : float
         Step that was taken from this iterate.
-    ahead : float
+    next_criterion : float
         Criterion of the next iterate, to which this step led, if the run ended there; NaN during a
         run.
     """
@@ -34,7 +34,7 @@ class Gains(NamedTuple):
     latest: np.ndarray
     criterion: float = nan
     step_size: float = 0.0
-    ahead: float = nan
+    next_criterion: float = nan
 
     def settled(self, tol):
         """Whether the gains are small enough to stop."""
@@ -91,7 +91,8 @@ def no_gains(model):
 
 def of_these_rows(gains, criterion, model):
     """Gains of earlier rounds; reset if the next criterion shows that the rows have changed."""
-    return gains if isnan(gains.ahead) or criterion == gains.ahead else no_gains(model)
+    same_rows = isnan(gains.next_criterion) or criterion == gains.next_criterion
+    return gains if same_rows else no_gains(model)
 
 
 def next_gains(gains, criterion, step_size, model):
