@@ -1,4 +1,4 @@
-"""What a fitted matrix model computes: filled cells, means and scores."""
+"""Methods of fitted imputers: filled cells, means and scores."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from .models.low_rank_theta import LowRank, Theta, at, dense, in_parts
 from .models.main_effects import LEAST_PENALTY, Effects
 from .models.row_regression import fit_rows
 
-# Numbers of a list that are scored at once, so that little memory is needed beyond them.
+# Numbers in the tables of a list that are scored at once, to limit the memory.
 _SCORED_TOGETHER = 2**20
 
 
 class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """Methods of a fitted matrix imputer, which use the attributes that ``fit`` has set."""
+    """Methods of a fitted matrix imputer, based on the attributes set by ``fit``."""
 
     def transform(self, X: MatricesLike) -> Transformed:
         """Fill the missing cells with their fitted means; observed cells are kept.
@@ -44,65 +44,66 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
-            In a list of clients who share their rows (``rows="shared"``), and in triplets alone if
-            `fit` was given such, missing cells get ``fitted_mean``. Other rows are taken one by
-            one, so that they may be new: the row's effect and factor are solved for from its
-            observed cells, with the column side fixed. Labels of columns must be those of the fit,
-            in the same order; so must those of shared rows.
+            In a list of clients with shared rows (``rows="shared"``), and in a single array of
+            triplets if `fit` had one, missing cells get ``fitted_mean``. All other rows may be new:
+            for each of them, the row effect and the row factor are estimated from its observed
+            cells, with the column effects and factors of the fit. Column labels have to be those of
+            the fit, in the same order; so do labels of shared rows.
 
         Returns
         -------
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
             For triplets, a matrix of the shape of the fit; for a client that is a 3-D array, an
-            array of shape (n_observers, n_rows, n_columns). Means are never rounded. A cell with
-            several observations by one client (in triplets alone, by anybody) gets their mean.
+            array of shape (n_observers, n_rows, n_columns). Means are never rounded. A cell that a
+            client observed several times gets the mean of its observations; in a single array of
+            triplets, that of all observations.
 
         Raises
         ------
         NotFittedError
-            Before ``fit``.
+            If called before ``fit``.
         TypeError, ValueError
-            For what is no matrix of the fit's columns (and rows, where they are shared), or cells
-            that the family does not have; errors in a list name the client.
+            If a table is invalid, has other columns than the fit (or other rows, if these are
+            shared), or cells that the family does not allow. Errors in a list name the client.
 
         Warns
         -----
         UserWarning
-            For Poisson means that are far above those of all observed cells, or are capped because
-            exp would overflow.
+            If Poisson means are far above those of all observed cells, or are capped because exp
+            would overflow.
         """
         check_is_fitted(self)
         form = self._form(X)
-        # Those of sites are the same for all tables, and warn once.
+        # The means of the sites are the same for all tables: compute them once, with one warning.
         site_means = None if form == "rows" else self.fitted_mean()
         fill = partial(self._filled, site_means=site_means)
-        # The index of triplets labels no sites.
         if not holds_clients(X):
             filled = fill(X, form)
             return in_container(self, filled) if form == "triplets" else filled
         each = each_matrix if form == "sites" else partial(together, one_by_one=each_matrix)
+        # The index of a table of triplets does not label sites.
         tables = [None] * len(X) if self._has_triplets else X
         return in_containers(self, self._answers(X, fill, each, self._stacked), tables)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Names of the columns: those of the fit, as text where they were dates or numbers.
+        """Names of the columns of the fit, converted to text if they were dates or numbers.
 
         Parameters
         ----------
         input_features : array-like of str, default=None
-            Must be the names of the fit, if that had names of text.
+            Have to be the names of the fit, if that had names of type str.
 
         Returns
         -------
         names : ndarray of str
-            "x0", "x1", ... where the columns of the fit had no labels.
+            "x0", "x1", ... if the columns of the fit had no labels.
 
         Raises
         ------
         NotFittedError
-            Before ``fit``.
+            If called before ``fit``.
         ValueError
-            For names that are not those of the fit.
+            If the names are not those of the fit.
         """
         check_is_fitted(self)
         labels = self._column_labels
@@ -113,27 +114,27 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def fitted_mean(
         self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
     ) -> FloatArray:
-        """Fitted means of the fitted rows, or of some of them.
+        """Fitted means of all cells, or of some rows and columns.
 
         Parameters
         ----------
         rows, columns : array-like of int, default=None
-            Which rows and columns, with negative numbers counting from the end; None for all. If
-            the whole matrix is too large, ask for parts of it.
+            Positions of rows and columns, negative ones from the end; None for all. If the whole
+            matrix is too large for memory, compute it in parts.
 
         Returns
         -------
         means : ndarray of shape (len(rows), len(columns))
-            Expected values, probabilities or counts, by the family.
+            Expected values: means, probabilities or counts, depending on the family.
 
         Raises
         ------
         NotFittedError
-            Before ``fit``.
+            If called before ``fit``.
         IndexError
-            For numbers of rows or columns that there are not.
+            If a position is out of range.
         TypeError, ValueError
-            For numbers that are no integers, or masked.
+            If positions are not integers, or are masked.
 
         Warns
         -----
@@ -155,26 +156,26 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
-            Clients who share their rows, and triplets alone if `fit` was given such, are scored
-            under the fitted model, so that observers can be held out and scored. Other rows (all of
-            them, if `fit` was given one matrix with ``clients``, so that each row was its
-            client's own) are solved for as in ``transform``, but no cell from itself: every second
-            observed cell of a row is predicted from the others, and these from it.
+            Clients with shared rows, and a single array of triplets if `fit` had one, are scored
+            under the fitted model, so that observers can be held out and scored. All other rows
+            (including those of a matrix that `fit` got with ``clients``) are estimated as in
+            ``transform``, but never from the cells that are scored: every second observed cell of a
+            row is predicted from the others, and these from it.
         y : Ignored
 
         Returns
         -------
         log_likelihood : float
-            Gaussian cells have variance 1: where values differ by more than 1e7, the rounding of
-            their squares leaves few digits of the result.
+            Gaussian cells have variance 1. If values differ by more than 1e7, rounding of their
+            squares leaves few correct digits.
 
         Raises
         ------
         NotFittedError
-            Before ``fit``.
+            If called before ``fit``.
         TypeError, ValueError
-            As ``transform``, and if there is no observed cell at all. A single client without one
-            does no harm.
+            As ``transform``, and if no cell at all is observed. Clients without observed cells are
+            allowed.
         """
         check_is_fitted(self)
         log_likelihood, n_observations = self._scored(X)
@@ -189,7 +190,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return FAMILIES[self._fitted_family]
 
     def _origin(self):
-        """Origin of cells where they are scored or regressed on, see ``CellData``."""
+        """Origin of the cells to be scored or regressed on, see ``CellData``."""
         return self.intercept_ if self._fitted_family == "gaussian" else 0.0
 
     def _theta(self):
@@ -198,7 +199,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return Theta(effects, low_rank)
 
     def _means(self, theta, largest):
-        """Means of cells, in place of θ; ``largest`` is that of an observed one, for each row."""
+        """Turn θ into means, in place; ``largest`` is the largest observed θ for each row."""
         if self._fitted_family == "poisson":
             warn_of_means(theta, largest)
         for own in in_parts(theta):
@@ -206,16 +207,16 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return theta
 
     def _form(self, X):
-        """Form of a table that is in no list, or of the matrices of a list, see ``_cells``."""
+        """Form of a single table, or of the matrices of a list, see ``_cells``."""
         if holds_clients(X):
             return "sites" if self._has_sites else "rows"
         return "triplets" if self._has_triplets_alone and not issparse(X) else "rows"
 
     def _answers(self, X, answer, each, joined):
-        """Answers for the tables of a list, by a function of a table and its form.
+        """Results of ``answer(table, form)`` for the tables of a list.
 
-        ``each``, as ``each_matrix``, applies a function to all tables. ``joined`` makes one answer
-        of those for the matrices of a client's 3-D array.
+        ``each`` applies a function to all tables, like ``each_matrix``. ``joined`` combines the
+        results for the matrices of a client's 3-D array.
         """
         of_matrix = self._form(X)
 
@@ -228,7 +229,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return each(X, of_client)
 
     def _cells(self, table, form):
-        """Cells of one table; its form is "sites" of the fit, other "rows", or "triplets"."""
+        """Cells of a table with the "sites" of the fit, with other "rows", or of "triplets"."""
         given = self.missing_values, self._family(), self._origin()
         if form == "triplets":
             return check_triplets(table, self._shape, *given)
@@ -252,14 +253,14 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_labels("row", self._row_labels, labels, what_to_do)
 
     def _filled(self, table, form, site_means):
-        """Matrix of one table, whose missing cells have their means."""
+        """Matrix of a table, with missing cells filled with their means."""
         cells = self._cells(table, form)
         filled = self._solved_means(cells) if form == "rows" else site_means.copy()
         filled[cells.rows, cells.columns] = cells.values
         return filled
 
     def _stacked(self, filled):
-        """A client's filled matrices as one 3-D array, if ``set_output`` asks for arrays."""
+        """A client's filled matrices as one 3-D array; ``set_output`` has to be the default."""
         asked = in_container(self, filled[0])
         if asked is not filled[0]:
             raise ValueError(
@@ -269,14 +270,14 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return np.stack(filled)
 
     def _solved_means(self, cells):
-        """Means of rows that are not those of the fit."""
+        """Means of rows that were not in the fit."""
         theta = dense(self._solved_rows(cells))
         largest = np.full(len(theta), self._largest_theta)
         np.maximum.at(largest, cells.rows, theta[cells.rows, cells.columns])
         return self._means(theta, largest)
 
     def _solved_rows(self, cells):
-        """θ of rows that are not those of the fit, from their observed cells."""
+        """θ of rows that were not in the fit, from their observed cells."""
         root = np.sqrt(self.singular_values_)
         row_effects, factors = fit_rows(
             cells._replace(values=cells.values - cells.origin),
@@ -292,7 +293,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return Theta(effects, LowRank(factors, root, self.column_factors_))
 
     def _solved_across(self, cells):
-        """θ of each cell of other rows: every second of a row's cells, from the rest of the row."""
+        """θ of observed cells of new rows: each half of a row is predicted from the other half."""
         first = offsets_of(np.bincount(cells.rows, minlength=cells.shape[0]))
         is_second = (np.arange(len(cells.rows)) - first[cells.rows]) % 2 == 1
         natural = np.empty(len(cells.rows))
@@ -302,32 +303,32 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return natural
 
     def _scored_cells(self, natural, cells):
-        """Log-likelihood and number of all observations, under θ of each cell, less the origin."""
+        """Log-likelihood and number of observations, given θ of each cell minus the origin."""
         log_partition = self._family().log_partition(natural)
         terms = (cells.values - cells.origin) * natural - log_partition
         log_likelihood = cells.counts @ terms + cells.log_base_measure.sum()
         return np.array([log_likelihood, cells.counts.sum()])
 
     def _scored(self, X):
-        """Log-likelihood and number of all observations; tables go together where they may."""
+        """Log-likelihood and number of all observations; tables are stacked if possible."""
         if not holds_clients(X):
             return self._scored_table(X, self._form(X))
         has_labels = hasattr(self, "feature_names_in_") or any(map(is_frame, X))
         if self._has_sites and len(X) and not has_labels:
-            with suppress(TypeError, ValueError):  # one by one, errors name the client
+            with suppress(TypeError, ValueError):  # processed one by one, errors name the client
                 return self._scored_under_fit(X)
         each = each_matrix if self._has_sites else _each_stack
         return _total(self._answers(X, self._scored_table, each, _total))
 
     def _scored_table(self, table, form):
-        """As ``_scored``, of one table."""
+        """As ``_scored``, for one table."""
         cells = self._cells(table, form)
         if form == "rows":
             return self._scored_cells(self._solved_across(cells), cells)
         return self._scored_cells(_natural(self._theta(), cells), cells)
 
     def _scored_under_fit(self, X):
-        """As ``_scored``, of clients who share the sites of the fit, in tables without labels."""
+        """As ``_scored``, for tables without labels of clients who share the sites of the fit."""
         theta, total = self._theta(), np.zeros(2)
         sizes = [table.nnz if issparse(table) else np.size(table) for table in X]
         for group in client_groups(offsets_of(sizes), _SCORED_TOGETHER):
@@ -351,13 +352,13 @@ def _those(cells, chosen):
 
 
 def _natural(theta, cells):
-    """θ of each cell, counted from the cells' origin."""
+    """θ of each cell, relative to the origin of the cells."""
     effects = theta.effects._replace(intercept=theta.effects.intercept - cells.origin)
     return at(theta._replace(effects=effects), cells.rows, cells.columns)
 
 
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
-    """scikit-learn's tags of estimators of matrices with missing cells, for a named family."""
+    """scikit-learn's tags for imputers of a family."""
     tags.input_tags.allow_nan = True
     tags.input_tags.sparse = True
     tags.input_tags.positive_only = family != "gaussian"
@@ -366,13 +367,13 @@ def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
 
 
 def _total(scored):
-    """Log-likelihood and number of all observations, of those in parts."""
+    """Sum of log-likelihoods and of numbers of observations."""
     return np.sum(scored, axis=0)
 
 
 def _each_stack(X, answer):
-    """As ``each_matrix``, of tables whose rows have nothing in common: small ones go together."""
+    """As ``each_matrix``, for tables with unrelated rows: small tables are stacked."""
     try:
         return [answer(rows) for rows, _ in stacks(X)]
-    except (TypeError, ValueError):  # one by one, errors name the client
+    except (TypeError, ValueError):  # processed one by one, errors name the client
         return each_matrix(X, answer)
