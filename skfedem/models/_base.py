@@ -1,13 +1,12 @@
-"""What a solver asks of a model: a curved exponential family, as pure functions of arrays.
+"""Contract between solvers and models: curved exponential families, as pure functions of arrays.
 
 The complete-data density is ``p(y, z; θ) = ρ(y, z) exp(<s(y, z), φ(θ)> - ψ(θ))``. A model holds
-sizes, hyper-parameters and the constants that the server was told once (a centre, a second moment,
-margins); it never holds fitted values.
+sizes, hyper-parameters and the constants that clients sent once (a centre, a second moment,
+margins), but never fitted values.
 
-A solver never imports a concrete model: it calls only what is declared here. ``Model`` is all that
-a solver knows. ``RowModel`` is the base of models in which the statistics of all clients have the
-same length and are sums over rows; such a model defines its E-step for rows and inherits the
-clients' half.
+Solvers never import a concrete model: they only use the methods of ``Model``. ``RowModel`` is the
+base class of models in which the statistics of all clients have the same length and are sums over
+rows. Such a model defines its E-step for rows and inherits the clients' half.
 """
 
 from __future__ import annotations
@@ -26,22 +25,23 @@ from .._typing import FloatArray, IntArray
 
 
 class Parameters(Protocol):
-    """θ: a NamedTuple of the model's own."""
+    """θ: a NamedTuple that the model defines."""
 
     @property
     def natural(self) -> Any:
-        """φ(θ), or whatever the clients compute it from."""
+        """φ(θ), or values from which the clients compute it."""
 
 
 class ClientSums(NamedTuple):
-    """E-step of some clients' rows.
+    """Result of the E-step for the rows of some clients.
 
     Attributes
     ----------
     statistics : ndarray of shape (n_clients, n_statistics)
         Sum over the rows of E[s(y, Z) given y; θ].
     log_likelihood : ndarray of shape (n_clients,)
-        Sum over the rows of log p(y; θ), up to what ``Model.criterion_value`` adds; nats.
+        Sum over the rows of log p(y; θ), without the terms that ``Model.criterion_value`` adds; in
+        nats.
     """
 
     statistics: FloatArray
@@ -49,16 +49,16 @@ class ClientSums(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Mean statistics of some clients, and what they cost.
+    """Mean statistics of some clients, and the cost of computing them.
 
     Attributes
     ----------
     statistics : ndarray
         Client vectors.
     log_likelihood : ndarray of shape (n_clients,) or None
-        Mean log-likelihood of each client's rows, where all were read; nats.
+        Mean log-likelihood of each client's rows in nats, if all rows were read.
     n_expectations : int
-        Conditional expectations that were computed.
+        Number of conditional expectations that were computed.
     """
 
     statistics: FloatArray
@@ -67,21 +67,21 @@ class Estimate(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of the server.
+    """Step of the server.
 
     Attributes
     ----------
     statistics : ndarray or NamedTuple
         Ŝ_{k+1}.
     field_sq_norm : float
-        Squared norm of the field that was followed.
+        Squared norm of the field of this step.
     safeguarded : int
-        How often the step was halved to stay in the domain of T; one more where a part of it was
-        left out for that.
+        How often the step was halved to stay in the domain of T; one more if a part of the
+        statistics was not updated for this reason.
     step_taken : float
         γ after halving; 0 if no step was short enough.
     noisy : bool
-        Whether many steps as random as this one would carry Ŝ out of the domain of T.
+        Whether many steps with as much noise as this one would move Ŝ out of the domain of T.
     """
 
     statistics: Any
@@ -92,22 +92,22 @@ class Step(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a run begins.
+    """Start of a run.
 
     Attributes
     ----------
     statistics : ndarray or NamedTuple
         Ŝ_0.
     parameters : NamedTuple
-        Those of the first broadcast: T(Ŝ_0) unless the caller gave others.
+        Parameters of the first broadcast: T(Ŝ_0), unless the caller gave others.
     uplink_bits, downlink_bits : int
-        Bits that were sent to get there.
+        Bits that were sent to compute the start.
     n_passes : int
-        E-steps over all rows that it took.
+        Number of E-steps over all rows that were needed.
     kept : NamedTuple or None
-        Server and clients' states of an earlier run that this one goes on from.
+        States of server and clients of an earlier run that this one continues.
     has_field : bool
-        Whether h(Ŝ_0) says anything: not where Ŝ_0 is s̄ of parameters that no statistic gives.
+        Whether h(Ŝ_0) is defined: not if Ŝ_0 is s̄ at parameters outside the range of T.
     """
 
     statistics: Any
@@ -119,7 +119,7 @@ class Start(NamedTuple):
     has_field: bool = True
 
     def after(self, uplink_bits: int, downlink_bits: int) -> Start:
-        """The same start, with what was sent before it."""
+        """The same start, including the bits that were sent before it."""
         return self._replace(
             uplink_bits=self.uplink_bits + uplink_bits,
             downlink_bits=self.downlink_bits + downlink_bits,
@@ -129,74 +129,74 @@ class Start(NamedTuple):
 class Model(ABC):
     """Contract between a model and the solvers.
 
-    Parameters (θ) are a NamedTuple of the model's own with at least the field ``natural``: φ(θ), or
-    whatever the clients compute it from. What the server calls its statistics Ŝ may be a vector or
-    a NamedTuple; solvers only hand it on. Fields and control variates are vectors, and so are the
-    clients' statistics; ``vectors`` says how they lie in memory.
+    Parameters (θ) are a NamedTuple with at least the field ``natural``: φ(θ), or values from which
+    the clients compute it. The server's statistics Ŝ may be a vector or a NamedTuple; solvers do
+    not look inside. Fields, control variates and the clients' statistics are vectors; ``vectors``
+    describes their layout in memory.
     """
 
     criterion: str
-    """Name of what ``criterion_value`` gives."""
+    """Name of the criterion, see ``criterion_value``."""
 
     n_quiet: int
-    """How many changes of the criterion in a row have to be below ``tol`` on exact rounds."""
+    """Number of consecutive changes of the criterion below ``tol`` that end exact rounds."""
 
     is_random: bool = False
-    """Whether ``all_rows`` is a random estimate, as where the E-step is sampled: then no round is
-    exact, and automatic steps decrease. It is a pure function all the same, whose random numbers
-    follow from φ(θ) and the rows; to draw anew in each round, sample in a solver, whose broadcast
-    has the round."""
+    """Whether ``all_rows`` is a random estimate, such as that of a sampled E-step. Then no round is
+    exact, and automatic steps decrease. ``all_rows`` has to be a pure function even so: its random
+    numbers depend on φ(θ) and the rows only. To sample anew in each round, do it in a solver, whose
+    broadcast contains the round."""
 
     # ---- clients
 
     @property
     @abstractmethod
     def block_rows(self) -> int:
-        """Number of rows whose E-step fits a processor's cache."""
+        """Number of rows for which an E-step fits into the processor's cache."""
 
     @abstractmethod
     def vectors(self, federation: Federation) -> ClientVectors:
-        """How the clients' vectors lie in memory."""
+        """Layout of the clients' vectors in memory."""
 
     @abstractmethod
     def reference(self, statistics: Any) -> FloatArray | float:
-        """What clients subtract from s̄_i to get their field: Ŝ, or 0 where s̄_i is a field."""
+        """Ŝ, which clients subtract from s̄_i to obtain their field; 0 if s̄_i is a field."""
 
     @abstractmethod
     def all_rows(self, federation: Federation, natural: Any, clients: IntArray) -> Estimate:
-        """s̄_i(θ), the mean over all rows of each client, as ``Estimate``."""
+        """``Estimate`` of s̄_i(θ), the mean over all rows of each client."""
 
     @abstractmethod
     def minibatch(self, federation: Federation, clients: IntArray, batches: IntArray) -> Any:
-        """What the E-step reads of minibatches, so that two E-steps can share it.
+        """Input of the E-step for minibatches, which two E-steps can share.
 
-        ``batches``, shape (n_clients, batch_size), has row numbers within each client.
+        ``batches``, of shape (n_clients, batch_size), contains row numbers within each client.
         """
 
     @abstractmethod
     def minibatch_mean(self, natural: Any, minibatch: Any) -> FloatArray:
-        """Mean of s̄_ij(θ) over each client's minibatch, client vectors.
+        """Mean of s̄_ij(θ) over each client's minibatch, as client vectors.
 
-        ``natural`` is that of a broadcast, or what ``kept_natural`` gave.
+        ``natural`` comes from a broadcast or from ``kept_natural``.
         """
 
     @abstractmethod
     def kept_natural(self, federation: Federation, natural: Any, clients: IntArray) -> FloatArray:
-        """φ(θ) as clients keep it between rounds, client vectors."""
+        """φ(θ) as client vectors, which clients store between rounds."""
 
     # ---- server
 
     @abstractmethod
     def maximization(self, statistics: Any) -> Parameters:
-        """M-step, the map T: the parameters that a statistic gives. It never sees data."""
+        """M-step, the map T from statistics to parameters. It does not depend on the data."""
 
     @abstractmethod
     def server_step(
         self, statistics: Any, field: FloatArray, step_size: float, *, exact: bool
     ) -> Step:
-        """Stochastic-approximation step from Ŝ along the field H, kept in T's domain: ``Step``.
+        """Stochastic-approximation ``Step`` from Ŝ along the field H, within the domain of T.
 
-        ``exact`` says that nothing in the field is random.
+        ``exact`` tells whether the field is free of random errors.
         """
 
     @abstractmethod
@@ -209,31 +209,31 @@ class Model(ABC):
 
     @abstractmethod
     def criterion_value(self, mean_log_likelihood: float, parameters: Parameters) -> float:
-        """Value of the criterion, from the weighted mean of the clients' log-likelihoods."""
+        """Value of the criterion, given the weighted mean of the clients' log-likelihoods."""
 
     @abstractmethod
     def change(self, now: float, before: float) -> float:
-        """Size of the difference of two values of the criterion, or surrogate, in units of tol.
+        """Absolute difference of two values of the criterion or the surrogate, in units of tol.
 
-        Without a sign: noise may well make the surrogate fall.
+        It has no sign, since noise may let the surrogate decrease.
         """
 
     @abstractmethod
     def averaging_bound(self, federation: Federation) -> float:
-        """Bound of the step γ, after division by ω_p, where clients' errors cancel in the mean.
+        """Bound of γ, to be divided by ω_p, below which errors of clients average out.
 
-        These errors come from compression and absent clients. 0 if nothing is averaged.
+        These errors come from compression and absent clients. 0 if they do not average out.
         """
 
     @abstractmethod
     def minibatch_bounds(
         self, federation: Federation, batch_size: float, omega_p: float
     ) -> tuple[float, float]:
-        """Bounds of the step γ from the noise of minibatches, together with that of messages.
+        """Bounds of γ due to the noise of minibatches and messages together.
 
-        The first bounds FedEM's step. It is divided by ``1 + 5 ω_p`` in Theorem 4, and by
-        ``1 + ω_p`` where ``message_units`` make the noise of compression like that of rows. The
-        second, after multiplication by ``√(p / k_in)``, bounds VR-FedEM's step, with k_in as in
+        The first is a bound of FedEM's steps. It is divided by ``1 + 5 ω_p`` in Theorem 4, and by
+        ``1 + ω_p`` if ``message_units`` make the noise of compression similar to that of rows. The
+        second, multiplied by ``√(p / k_in)``, is a bound of VR-FedEM's steps, with k_in as in
         Proposition 25; p and ``1 + ω_p`` are ours.
         """
 
@@ -241,7 +241,7 @@ class Model(ABC):
     def downlink_numbers(
         self, federation: Federation, clients: IntArray, parameters: Parameters
     ) -> int:
-        """How many numbers the server sends to tell some clients φ(θ) and Ŝ."""
+        """Number of floats in the server's messages of φ(θ) and Ŝ to some clients."""
 
     def stream_field(
         self,
@@ -251,61 +251,62 @@ class Model(ABC):
         field: FloatArray,
         step_size: float,
     ) -> tuple[FloatArray, Parameters, int]:
-        """Field of a stream's round, in which the server is told anew what a fit tells only once.
+        """Field of a round of a stream, including that of constants which a fit sends only once.
 
-        What T needs beside Ŝ is then appended to it, and its own field, uncompressed, to H.
+        Constants that T needs in addition are then appended to Ŝ, and their field to H. The
+        latter is sent uncompressed.
 
         Parameters
         ----------
         federation : Federation
-            The batch, of those who answered.
+            Rows in the batch of the clients that take part.
         parameters : NamedTuple
-            Those of the broadcast.
+            Parameters of the broadcast.
         statistics : ndarray or NamedTuple
             Ŝ before the step.
         field : ndarray
-            H, along which it goes.
+            H.
         step_size : float
             γ.
 
         Returns
         -------
         field : ndarray
-            By default H alone.
+            H, followed by the field of the constants; by default only H.
         parameters : NamedTuple
-            The given ones, for ``criterion_value`` on the batch alone.
+            The same parameters, to be used in ``criterion_value`` for the batch alone.
         n_numbers : int
-            How many numbers each client sent for this, and gets back as the result.
+            Number of floats that each client sends for this, and receives as the result.
         """
         return field, parameters, 0
 
     def message_units(self, parameters: Parameters) -> Any:
-        """Units for compression, in which the noise of rows should be alike in all directions.
+        """Units for compression, in which the noise of rows should be similar in all directions.
 
         Returns
         -------
         message_units : object or None
-            Has the methods ``to_components`` and ``to_standard``, which map client vectors to these
-            units and back; by default None, for the units of the statistics.
+            Object with methods ``to_components`` and ``to_standard``, which map client vectors to
+            these units and back. None, the default, for the units of the statistics.
         """
         return None
 
     @abstractmethod
     def constants(self) -> FloatArray:
-        """Numbers that a saved statistic depends on, as an array.
+        """Array of the numbers that a saved statistic depends on.
 
-        A checkpoint is refused where these differ, as where the model's class does or a parameter
-        of the estimator that may not change. Sizes and hyper-parameters of a model belong here
-        unless the estimator has them.
+        A checkpoint is refused if these numbers, the class of the model, or fixed parameters of the
+        estimator differ. Include sizes and hyper-parameters of the model that are not parameters of
+        the estimator.
         """
 
     @abstractmethod
     def trace(self, parameters: Parameters) -> NDArray[Any]:
-        """What the history keeps of the parameters after each round, an array."""
+        """Array to be stored in the history after each round, computed from the parameters."""
 
 
 class RowModel(Model):
-    """Models whose statistic is one vector of length ``n_statistics``, a mean over rows."""
+    """Model whose statistic is a vector of length ``n_statistics``, a mean over rows."""
 
     criterion = "log_likelihood"
     n_quiet = 1
@@ -317,9 +318,9 @@ class RowModel(Model):
 
     @abstractmethod
     def features(self, rows: Any) -> Any:
-        """What the E-step reads of some rows, so that two E-steps can share it.
+        """Input of the E-step for some rows, which two E-steps can share.
 
-        Rows may be float32, and have to be converted to float64.
+        Rows may be float32 and have to be converted to float64.
         """
 
     @abstractmethod
@@ -330,20 +331,19 @@ class RowModel(Model):
         lengths: IntArray,
         sample_weight: FloatArray | None = None,
     ) -> ClientSums:
-        """E-step: sums over each client's rows.
+        """E-step: ``ClientSums`` over each client's rows.
 
-        ``natural`` is φ(θ), of shape (q,), or (n_clients, q) with one parameter per client;
-        ``features`` are those of the clients' rows, client after client; ``lengths`` says how many
-        rows each client has; ``sample_weight`` has the weight of each row, None for 1. Returns
-        ``ClientSums``.
+        ``natural`` is φ(θ), of shape (q,), or (n_clients, q) with one parameter per client.
+        ``features`` are those of the clients' rows, client after client, ``lengths`` the numbers of
+        rows of the clients, and ``sample_weight`` the weights of the rows, or None for weights 1.
         """
 
     @abstractmethod
     def statistics_of(self, parameters: Any) -> FloatArray:
-        """Inverse of T: the statistic that these parameters expect."""
+        """Inverse of T: the expected statistic under the parameters."""
 
     def expected_statistics(self, natural: Any, features: Any, lengths: IntArray) -> FloatArray:
-        """Statistics of ``expectation``, where nobody needs the log-likelihood."""
+        """Statistics of ``expectation``, without the log-likelihood."""
         return self.expectation(natural, features, lengths).statistics
 
     def vectors(self, federation: Federation) -> Rectangular:
@@ -351,7 +351,7 @@ class RowModel(Model):
         return Rectangular(federation.n_clients, self.n_statistics)
 
     def reference(self, statistics: FloatArray) -> FloatArray:
-        """Ŝ without what a stream appends: h_i(s) = s̄_i(T(s)) - s."""
+        """Ŝ without the constants of a stream: h_i(s) = s̄_i(T(s)) - s."""
         return statistics[: self.n_statistics]
 
     def all_rows(self, federation: Federation, natural: Any, clients: IntArray) -> Estimate:
@@ -370,7 +370,7 @@ class RowModel(Model):
     def minibatch(
         self, federation: Federation, clients: IntArray, batches: IntArray
     ) -> tuple[Any, IntArray]:
-        """Features of the drawn rows, and the number of rows of each client."""
+        """Features of the sampled rows, and the number of rows of each client."""
         drawn = batches + federation.offsets[clients][:, None]
         features = self.features(take_rows(federation.rows, drawn.ravel()))
         return features, np.full(len(batches), batches.shape[1])
@@ -381,11 +381,11 @@ class RowModel(Model):
         return self.expected_statistics(natural, features, lengths) / lengths[0]
 
     def kept_natural(self, federation: Federation, natural: Any, clients: IntArray) -> FloatArray:
-        """φ(θ) once for each client."""
+        """φ(θ), repeated for each client."""
         return np.broadcast_to(natural, (len(clients), self.n_statistics))
 
     def field_sq_norm(self, statistics: Any, field: FloatArray) -> float:
-        """Squared Euclidean norm of H, infinite if no double holds it."""
+        """Squared Euclidean norm of H, or infinity in case of overflow."""
         field = field[: self.n_statistics]
         return float(blas.ddot(field, field))  # without NumPy's warnings of an overflow
 
@@ -396,5 +396,5 @@ class RowModel(Model):
     def downlink_numbers(
         self, federation: Federation, clients: IntArray, parameters: Parameters
     ) -> int:
-        """Numbers in Ŝ: φ(T(Ŝ)) follows from it and what clients were told once."""
+        """Size of Ŝ for each client: φ(T(Ŝ)) follows from it and the model's constants."""
         return self.n_statistics * len(clients)

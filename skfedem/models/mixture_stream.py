@@ -1,4 +1,4 @@
-"""What is special in a stream, whose rows come and go: moments, and components without rows."""
+"""Special features of streams: moments of changing rows, and components without rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .units import n_moments, second_moment
 
 
 def for_stream(model, statistics):
-    """Model of a stream, and Ŝ followed by the second moment of rows where that is "tied"'s."""
+    """Model of a stream, and Ŝ followed by the second moment of the rows if it is "tied"."""
     if model.in_stream:
         return model, statistics
     if model.covariance_type == "tied":
@@ -22,11 +22,11 @@ def for_stream(model, statistics):
 
 
 def field_with_moment(model, federation, parameters, statistics, field, step_size):
-    """H and the field of the second moment of the rows, as ``Model.stream_field``.
+    """H, followed by the field of the second moment of the rows; see ``Model.stream_field``.
 
     Clients send their scatter about the broadcast means. The server adds the second moment of the
-    means from its own estimate, errors included: in the covariance, which is the difference of the
-    two, these errors cancel.
+    means from its own estimate, including its errors: these cancel in the covariance, which is the
+    difference of the two.
     """
     weights, clients = federation.weights, np.arange(federation.n_clients)
     batch = second_moment(federation, model.units.center, matrix=True)
@@ -34,12 +34,12 @@ def field_with_moment(model, federation, parameters, statistics, field, step_siz
     alone = replace(model, second_moment=batch).parameters(*parameters[:3])
     sent = model.all_rows(federation, parameters.natural, clients).statistics
     sent = weights @ sent / weights.sum()
-    # Of a component that is frozen, the second moment has to keep what the means take from it.
+    # The covariance subtracts the means of frozen components too: keep their share in the moment.
     before = model.reference(statistics)
     vanishes = _vanishes(model, before + step_size * field, before)
     moved = with_some_frozen(model, before + field, before, vanishes)
     moment = batch + _between(model, parameters.means, moved - sent)
-    # Beside a known covariance the log-likelihood alone needs it, and evaluations are not sent.
+    # With a known covariance, only the log-likelihood needs it, and evaluations are not sent.
     n_numbers = n_moments(model.n_features, True) if model.covariance_is_rest else 0
     return np.append(field, moment - model.moment(statistics)), alone, n_numbers
 
@@ -52,11 +52,11 @@ def _between(model, means, statistics):
 
 
 def with_variance_along_new_axes(model, statistics, units_before, share):
-    """Statistics in which a share of the rows has its variance along axes that are new.
+    """Statistics in which a share of the rows varies along new axes.
 
-    Clients have told this variance, and it is 1. If it were 0, there would be nothing but the
-    noise of messages, as their units are those of the components. "tied" and "spherical"
-    components have a variance there anyway.
+    Clients have sent this variance, which is 1 in standard units. With a variance of 0, messages
+    would consist of noise, as their units are those of the components. "tied" and "spherical"
+    components already have a variance along these axes.
     """
     if model.covariance_type not in ("full", "diag"):
         return statistics
@@ -70,12 +70,12 @@ def with_variance_along_new_axes(model, statistics, units_before, share):
 
 
 def with_vanishing_ones_frozen(model, step, statistics):
-    """The step, except that components with next to no mass do not lose the rest of it.
+    """The step, but with unchanged statistics of components that would lose their last mass.
 
-    Their rows may come back, and find them where they were. With less mass, the noise of messages
-    would move mean and covariance, and without noise the first few rows that come back would be all
-    that a component is: too narrow to take the others. A step stays as it is where a "tied"
-    covariance has become too small for means so far away.
+    Later rows then find these components unchanged. With less mass, the noise of messages would
+    change mean and covariance; without noise, the first few new rows would determine them, and the
+    component would be too narrow for the others. The step is not modified if the "tied" covariance
+    is too small for means at such a distance.
     """
     vanishes = _vanishes(model, step.statistics, statistics)
     kept = with_some_frozen(model, step.statistics, statistics, vanishes)
@@ -85,6 +85,6 @@ def with_vanishing_ones_frozen(model, step, statistics):
 
 
 def _vanishes(model, proposal, statistics):
-    """Whether each component would lose the rest of its mass."""
+    """Whether the mass of each component falls below the minimum."""
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
     return mass < np.minimum(mass_before, RAREST)

@@ -1,4 +1,4 @@
-"""What is kept of a run, so that another can go on from it: Ŝ, V, and who the clients were."""
+"""Memory of a run, from which another run can continue: Ŝ, V and the clients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from . import fedem
 from ._base import ServerState, mean_control
 from ._stopping import Gains
 
-# Rounding moves V by less in a long run, as a share of the largest number in the V_i, or of 1, the
-# size of a mixture's Ŝ in standard units, where the V_i have become small.
+# Bound of the rounding error of V after a long run, relative to the largest number in the V_i, or
+# to 1, the size of a mixture's Ŝ in standard units, if the V_i have become small.
 _ROUNDING = 1e-12
 
 
 class Setting(NamedTuple):
-    """What made the rounds of a run noisy; their ``kind`` is the solver's module, or "stream"."""
+    """Sources of noise in the rounds of a run; ``kind`` is the solver's module, or "stream"."""
 
     kind: str
     omega: float
@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What server and clients keep after a run.
+    """State of server and clients after a run.
 
     Attributes
     ----------
@@ -40,24 +40,24 @@ class Memory(NamedTuple):
     weights : ndarray of shape (n_clients,)
         w_i.
     n_samples : float
-        Rows of all clients in a fit; in a stream, those that were read, at its start or in rounds.
+        Number of rows of all clients in a fit; in a stream, of rows read so far.
     n_inner : int
         k_in.
     data : str
-        Fingerprint of the rows, where it matters; else "".
+        Fingerprint of the rows if the states depend on them, otherwise "".
     model : Model
-        With the units of Ŝ and V.
+        Model with the units of Ŝ and V.
     server : ServerState
     states : NamedTuple
         Clients' states, as ``_base`` describes them.
     setting : Setting
-        To which the limit of automatic steps belongs.
+        Setting in which the limit of automatic steps was learnt.
     gains : Gains or None
-        Of the last rounds, where they were exact and the last was evaluated.
+        Gains of the last rounds, if these were exact and the last one was evaluated.
     row_weight : float, default=1.0
-        Of each row of a fit, where all had the same: ``totals`` do without it.
+        Weight of each row of a fit if all weights were equal; not included in ``totals``.
     average : ndarray or None
-        Of Ŝ in the rounds of a stream with automatic steps, if there were any.
+        Average of Ŝ over the rounds of a stream with automatic steps, if there were any.
     """
 
     ids: np.ndarray
@@ -76,7 +76,7 @@ class Memory(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Server and clients' states that a run begins with, and what the rounds before have gained."""
+    """States of server and clients at the start of a run, and gains of the rounds before it."""
 
     server: ServerState
     states: NamedTuple
@@ -84,7 +84,7 @@ class Kept(NamedTuple):
 
 
 def memory_of(ids, problem, server, states, gains=None, data=""):
-    """Memory of a run, to the rows of which ``rows_that_matter`` gave ``data`` before it began."""
+    """Memory of a run; ``data`` is the result of ``rows_that_matter`` for its rows."""
     return Memory(
         ids=ids,
         totals=problem.federation.totals,
@@ -101,16 +101,16 @@ def memory_of(ids, problem, server, states, gains=None, data=""):
 
 
 def rows_that_matter(federation, solver):
-    """Fingerprint of the rows, if what clients keep belongs to these: no others may take it over.
+    """Fingerprint of the rows if the clients' states are only valid for these rows, otherwise "".
 
-    A mixture's control variates do not: those of FedEM, who keeps nothing else, have "".
+    The control variates of a mixture are valid for other rows too. FedEM has no other states.
     """
     matter = isinstance(federation.rows, tuple) or solver is not fedem
     return fingerprint(federation) if matter else ""
 
 
 def same_rows(memory, federation, ids):
-    """Whether these are the clients of the memory, with the rows that they had."""
+    """Whether clients and rows are those of the memory."""
     return (
         np.array_equal(memory.ids, ids)
         and np.array_equal(memory.totals, federation.totals)
@@ -119,12 +119,12 @@ def same_rows(memory, federation, ids):
 
 
 def go_on(memory, solver, problem, start, ids):
-    """Start of a run that goes on with V, the count of rounds and so the random streams of another.
+    """Start of a run that continues another one: its V, its count of rounds, its random streams.
 
     The problem is in the units of the memory. Known clients keep their control variates; new ones
-    begin with V_i = 0. If nothing has changed, clients keep all they have; otherwise the estimates
-    of VR-FedEM begin anew. If clients' vectors are laid out on their own rows, the rows must be the
-    same. ValueError if labels are of another kind than known ones.
+    start with V_i = 0. If nothing has changed, clients keep all states; otherwise VR-FedEM's
+    estimates are reset. Vectors on the clients' own rows require the same rows. Raises ValueError
+    if labels are of another kind than the known ones.
     """
     states = solver.init(problem, problem.vectors.zeros())
     memory = in_setting(memory, problem, type(states).__module__)
@@ -138,7 +138,7 @@ def go_on(memory, solver, problem, start, ids):
         at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
     server = memory.server._replace(control=_control_again(memory, problem, states.controls, ids))
-    # Where a run begins as the other one ended, ``start_again`` gives the very same parameters.
+    # ``start_again`` returns this very object if the run starts where the other one ended.
     gains = memory.gains if start.parameters is server.parameters else None
     server = server._replace(
         statistics=start.statistics, parameters=start.parameters, has_field=start.has_field
@@ -147,9 +147,9 @@ def go_on(memory, solver, problem, start, ids):
 
 
 def _control_again(memory, problem, controls, ids):
-    """V as it was, unless it is another sum or keeps the rounding of V_i that were once large."""
+    """V of the memory, unless clients or weights changed or its rounding errors are large."""
     control, control_before = mean_control(problem, controls), memory.server.control
-    # Not by their absolute values, a temporary array as large as all V_i.
+    # Without np.abs, which would need a temporary array as large as all V_i.
     largest = max(controls.max(initial=0), -controls.min(initial=0))
     rounding = _ROUNDING * max(1.0, largest)
     same_weights = np.array_equal(memory.weights, problem.federation.weights)
@@ -159,7 +159,7 @@ def _control_again(memory, problem, controls, ids):
 
 
 def in_setting(memory, problem, kind):
-    """Memory without a limit of steps that was learnt in rounds of another kind."""
+    """Memory with the limit of steps reset if it was learnt in rounds of another kind."""
     setting = _setting(problem, kind)
     if memory.setting == setting:
         return memory
@@ -172,12 +172,12 @@ def _setting(problem, kind):
 
 
 def of_stream(memory):
-    """Whether the last rounds were those of a stream."""
+    """Whether the last rounds belonged to a stream."""
     return memory.setting.kind == "stream"
 
 
 def at_estimate(memory):
-    """Memory whose Ŝ is what a stream estimates, to be read, or for a fit to begin with."""
+    """Memory with the average of a stream in place of Ŝ: the estimate, from which fits start."""
     if memory.average is None:
         return memory
     parameters = memory.model.maximization(memory.average)
