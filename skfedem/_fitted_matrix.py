@@ -91,7 +91,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         input_features : array-like of str, default=None
-            Have to be the names of the fit, if that had names of type str.
+            Names of the columns: those of the fit, if these were strings.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             under the fitted model, so that observers can be held out and scored. All other rows
             (including those of a matrix that `fit` got with ``clients``) are estimated as in
             ``transform``, but never from the cells that are scored: every second observed cell of a
-            row is predicted from the others, and these from it.
+            row is predicted from the other cells, and these from the former.
         y : Ignored
 
         Returns

@@ -91,7 +91,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         three tenths of the number of penalties, and at least three. None follows every path to its
         end.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
-        Distribution of a cell: numbers of variance 1, 0 or 1, or counts.
+        Distribution of a cell: numbers with variance 1; the values 0 and 1; or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects in addition to the intercept; "none" also omits the intercept.
     rows : {"shared", "disjoint"}, default="shared"
@@ -426,7 +426,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         rows, columns : array-like of int, default=None
-            Numbers of the rows and columns; None for all.
+            Positions of rows and columns, negative ones from the end; None for all.
 
         Returns
         -------

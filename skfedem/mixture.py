@@ -110,7 +110,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     control_init : {"field", "zeros"}, default="field"
         Initial control variates: each client's field h_i(Ŝ_0), at the cost of a pass over all rows
         and an uncompressed message per client; or zeros. Exact rounds with α = 1 need neither.
-        ``partial_fit`` always starts from zeros.
+        A stream of ``partial_fit`` calls starts from zeros, also after ``fit``.
     batch_size : int, default=None
         Minibatch size b: the number of rows that an active client reads in a round; None for all of
         its rows.

@@ -220,7 +220,7 @@ class Model(ABC):
 
     @abstractmethod
     def averaging_bound(self, federation: Federation) -> float:
-        """Bound of γ, to be divided by ω_p, below which errors of clients average out.
+        """Bound of γ, to be divided by ω_p, that applies if clients' errors average out.
 
         These errors come from compression and absent clients. 0 if they do not average out.
         """
@@ -274,7 +274,7 @@ class Model(ABC):
         field : ndarray
             H, followed by the field of the constants; by default only H.
         parameters : NamedTuple
-            The same parameters, to be used in ``criterion_value`` for the batch alone.
+            The same parameters, with which ``criterion_value`` is that of the rows of the batch.
         n_numbers : int
             Number of floats that each client sends for this, and receives as the result.
         """

@@ -37,7 +37,7 @@ def roots_and_inverses(covariance_type, covariances):
 
 
 def cholesky(matrices):
-    """Lower-triangular Cholesky factors of matrices (..., d, d); None if one is not definite."""
+    """Lower-triangular Cholesky factors of matrices (..., d, d); None if one has none."""
     try:
         return np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:

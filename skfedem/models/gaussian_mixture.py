@@ -149,8 +149,8 @@ class GaussianMixtureModel(RowModel):
     def regularization(self, means):
         """Regularisation added to the covariances, in standard units.
 
-        This is ``reg_covar``, or the rounding error of the second moments from which a variance is
-        computed, if this may be larger.
+        With "full" and "tied", this is ``reg_covar`` plus the rounding error of the second moments
+        from which a variance is computed; otherwise, it is the larger of the two.
         """
         if self.reg_covar == 0:
             return 0.0
@@ -315,7 +315,7 @@ class GaussianMixtureModel(RowModel):
         return self._products.segment_products(one, features, np.ones(1, dtype=np.intp))[0]
 
     def split(self, statistics):
-        """Mass, means and second moments about the centre of each component; of all, if "tied"."""
+        """Mass, mean and second moment of each component; if "tied", the moment of all rows."""
         d = self.n_features
         table = self.table(statistics)
         mass = np.maximum(table[:, 0], _EMPTY)
@@ -366,10 +366,9 @@ class GaussianMixtureModel(RowModel):
         return min(_CLIENTS * federation.effective_n_clients, of_rows)
 
     def minibatch_bounds(self, federation, batch_size, omega_p):
-        """Bounds by the number of rows read in a round; divided by q if their noise moves Ŝ."""
+        """Bounds by the number of rows read in a round; that of FedEM is divided by q."""
         n_rows = federation.effective_n_clients * batch_size
-        # In this case, noise of the means has an effect that grows with their distance from the
-        # centre.
+        # Noise of means affects such a covariance the more, the further they are from the centre.
         factor = 5 if self.covariance_is_rest else 1
         noise = _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
         return noise, _SPIDER * np.sqrt(n_rows / (1 + omega_p))

@@ -86,7 +86,7 @@ class Minibatch(NamedTuple):
 
 
 class LowRankModel(Model):
-    """Cells of an exponential family, with main effects plus low-rank natural parameters.
+    """Cells of an exponential family, with natural parameters of low rank plus main effects.
 
     ``F(θ) = Σ -log p(y; θ) + penalty * ||low-rank part||_* + ridge(effects)``; the sum is over all
     observations of all clients (weighted, unless ``client_weights="n_samples"``).

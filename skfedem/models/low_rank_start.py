@@ -19,8 +19,8 @@ from .main_effects import Effects, Margins, Pooled, Support
 from .proximal import largest_curvature, with_effects
 from .thresholding import block_to_find
 
-# The curvature of Poisson cells is unbounded; an adaptive step first is this many times what the
-# curvature at the start allows, because halving it is cheap.
+# The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
+# the curvature at the start allows, because halving it is cheap.
 _FIRST_STEP = 4.0
 
 

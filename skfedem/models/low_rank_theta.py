@@ -106,7 +106,7 @@ def dense(theta, rows=slice(None), columns=slice(None)):
 
 
 def in_parts(matrix):
-    """Runs of rows of a matrix, a few at a time: beside a dense one, little memory is needed."""
+    """Slices of a few rows each, so that temporary arrays are small beside a dense matrix."""
     n_rows = max(1, _COMPUTED_TOGETHER // max(1, matrix.shape[1]))
     return [slice(first, first + n_rows) for first in range(0, len(matrix), n_rows)]
 

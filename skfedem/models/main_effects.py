@@ -219,7 +219,7 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
 
 
 def _decrease(slopes, direction):
-    """Decrease predicted by the slope along a direction; Newton's decrement for Newton's."""
+    """Decrease that the slope predicts for a direction; for Newton's, Newton's decrement."""
     return sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
 
 

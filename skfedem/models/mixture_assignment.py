@@ -17,9 +17,9 @@ from .._rows import take_rows
 from .mixture_domain import in_domain
 from .units import ROUNDING
 
-# Number of clients that cluster their rows for init_params="kmeans"; more would add little.
+# Most clients that cluster their rows for init_params="kmeans"; more would add little.
 _LARGEST_COHORT = 128
-# Number of rows for k-means or k-means++; of more rows, a random sample is as informative.
+# Most rows for k-means or k-means++; of more rows, a random sample is as informative.
 _LARGEST_SAMPLE = 2**17
 # Centroids of fewer distinct rows than this are not sent, as they would reveal a row.
 _FEWEST_ROWS = 2

@@ -50,8 +50,8 @@ def in_row_units(model, parameters):
     if model.covariance_type not in MATRICES:
         covariances = parameters.covariances * squared_scale(model)
         return weights, means, covariances, precisions_cholesky
-    # Computed from the roots of the precisions, covariances are their exact inverses, and symmetric
-    # even if the features have very different units.
+    # Computed from the roots of the precisions, covariances are inverses of the precisions, and
+    # symmetric, even if the features have very different units.
     roots = inverses_of_triangles(precisions_cholesky, lower=False)
     return weights, means, np.swapaxes(roots, -1, -2) @ roots, precisions_cholesky
 
@@ -89,7 +89,7 @@ def lost_in_rounding(model, parameters):
         given = (model.reg_covar / squared_scale(model))[varies]
         cases = [(covariances[:, varies], rounding, given)]
     elif model.covariance_type == "spherical":
-        # The sum over n_features, because no feature may vary.
+        # The mean over all features: perhaps none of them varies.
         rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
         cases = [(covariances[:, None], rounding, model.reg_covar / squared_scale(model))]
     else:

@@ -85,6 +85,6 @@ def with_vanishing_ones_frozen(model, step, statistics):
 
 
 def _vanishes(model, proposal, statistics):
-    """Whether the mass of each component falls below the minimum."""
+    """Whether the mass of each component falls below ``RAREST``, or further if it was below."""
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
     return mass < np.minimum(mass_before, RAREST)

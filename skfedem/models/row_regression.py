@@ -36,7 +36,7 @@ _ROUNDING = 1e-14
 
 
 class _Regressions(NamedTuple):
-    """Rows with at least one cell each, their cells in row-major order, and the current θ.
+    """Rows with at least one cell each, their cells row after row, and the current θ.
 
     Attributes
     ----------
@@ -241,7 +241,7 @@ def _gradient(regressions, coefficients):
 
 
 def _hessian(regressions):
-    """Hessian of each row's objective, with a diagonal that makes it positive definite.
+    """Hessian of each row's objective, its diagonal increased to make it positive definite.
 
     It is linear in the outer products ``x_l x_lᵀ`` of the columns, which all rows share.
     """
@@ -263,7 +263,7 @@ def _hessian(regressions):
 
 
 def _rounding(regressions):
-    """Rounding error of each row's objective, relative to the sum of its absolute terms."""
+    """Rounding error of each row's objective: a share of the sum of its absolute terms."""
     theta = regressions.theta
     terms = np.abs(regressions.family.log_partition(theta)) + np.abs(regressions.values * theta)
     return _ROUNDING * regressions.sums(regressions.counts * terms)

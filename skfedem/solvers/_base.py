@@ -282,7 +282,7 @@ def server_half(
     step_size : float
         γ.
     field : ndarray, default=None
-        H, with what a stream appends to it; None for H alone.
+        H, followed by what ``Model.stream_field`` appends in a stream; None to compute H.
 
     Returns
     -------

@@ -40,7 +40,8 @@ class Memory(NamedTuple):
     weights : ndarray of shape (n_clients,)
         w_i.
     n_samples : float
-        Number of rows of all clients in a fit; in a stream, of rows read so far.
+        Number of rows of all clients in a fit; in a stream, of rows read so far, at its start or
+        in rounds.
     n_inner : int
         k_in.
     data : str

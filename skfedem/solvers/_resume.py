@@ -167,7 +167,7 @@ def check_checkpoint_parameters(estimator):
 def _check_path(path):
     if not (isinstance(path, str) or hasattr(path, "__fspath__")):
         raise TypeError(f"Expected checkpoint to be a path or None, got {short(path)}.")
-    # Unlike the methods of Path, these functions of os.path never raise.
+    # Unlike the methods of Path, these functions of os.path return False instead of raising.
     if not os.path.isdir(Path(path).parent):
         raise ValueError(
             f"Expected checkpoint to be in a folder that exists, got {path!r}. Create the folder."

@@ -2,14 +2,14 @@
 
 A round is one of FedEM (``fedem``, Algorithm 1). With the weights w_i of all rows so far:
 
-1. Of the clients with rows in the batch, draw the set A of those who take part.
-2. Each i in A: Δ_i = s̄_i(T(Ŝ)) - V_i - Ŝ, of its rows in the batch; V_i += α Quant(Δ_i).
+1. Of the clients with rows in the batch, draw the set A of those that take part.
+2. Each i in A: Δ_i = s̄_i(T(Ŝ)) - V_i - Ŝ, for its rows in the batch; V_i += α Quant(Δ_i).
 3. Server: H = V + Σ_A w_i Quant(Δ_i) / Σ_A w_i; Ŝ += γ H; V += α Σ_A w_i Quant(Δ_i); T(Ŝ).
-4. With automatic steps, an average moves towards Ŝ. It is what the stream estimates.
+4. With automatic steps, an average of Ŝ moves towards Ŝ. It is the estimate of the stream.
 
-V = Σ_i w_i V_i covers all known clients, and speaks for those who are away. What is sent is divided
-by the share of all weight that answers, not by the probability p of taking part: where clients are
-alike, H is then right whoever is away.
+V = Σ_i w_i V_i covers all known clients, including absent ones. Messages are divided by the share
+of the total weight that takes part, not by the probability p of taking part: if clients are
+similar, H is then correct whichever clients are absent.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def batches(federation, batch_size):
     Yields
     ------
     clients : ndarray of int
-        Who has rows in the batch; increasing.
+        Clients with rows in the batch, in increasing order.
     batch : Federation
-        Their rows. Its client weights are those of the call, and nobody's yet: what they are in the
-        batch depends on all rows so far.
+        Their rows. The client weights are those of the call and have to be replaced, because the
+        weights in a batch depend on all rows so far.
     """
     lengths, starts = federation.lengths, federation.offsets[:-1]
     clients = np.arange(federation.n_clients)
@@ -64,7 +64,7 @@ def batches(federation, batch_size):
 
 
 def _part(federation, clients, starts, lengths, chosen_rows):
-    """Federation of some clients and of so many of their rows, from where these start."""
+    """Federation of some clients with ``lengths`` of their rows, from the rows ``starts`` on."""
     chosen, offsets = positions_of(starts, lengths), offsets_of(lengths)
     weights = federation.sample_weight
     if weights is not None:
@@ -79,13 +79,13 @@ def stream(problem, memory, ids, schedule, workers, client_weights):
     Parameters
     ----------
     problem : Problem
-        That of the rows of the call.
+        Problem of the rows of the call.
     memory : Memory
-        What server and known clients remember, with the model of the problem.
+        States of server and known clients, with the model of the problem.
     ids : ndarray
-        Labels of the clients of the call. New ones get to be known, after the others.
+        Labels of the clients of the call. New clients are appended to the known ones.
     schedule : callable or None
-        From the round, counted from 1, to γ; None for automatic steps.
+        Maps the round number, counted from 1, to γ; None for automatic steps.
     workers : Workers
     client_weights : {"n_samples", "uniform"}
 
@@ -93,22 +93,22 @@ def stream(problem, memory, ids, schedule, workers, client_weights):
     -------
     memory : Memory
     history : History
-        One row a round; ``log_likelihood`` is that of the parameters *before* the round, and
-        ``epoch`` counts from the beginning of the call.
+        One row per round; ``log_likelihood`` is that of the parameters *before* the round, and
+        ``epoch`` counts from the start of the call.
     trace : list
 
     Raises
     ------
     ValueError
-        If labels are of another kind than known ones.
+        If labels are of another kind than the known ones.
     """
     memory, at = _joined(in_setting(memory, problem, "stream"), ids)
     mass, n_before, n_read = memory.totals.sum(), memory.n_samples, 0
-    if mass > 0:  # else V = 0
+    if mass > 0:  # otherwise, V = 0
         memory = _weighed(memory, client_weights)
     if schedule is not None:
-        # An average would lag behind the steps that a user gave, to follow a stream that changes.
-        # They begin with what was estimated so far: Ŝ itself is noisier.
+        # Users give steps to follow a stream that changes, behind which an average would lag. The
+        # first of them starts from the last average, as Ŝ is noisier.
         memory = at_estimate(memory)
     history, trace = History(), []
     for clients, batch in batches(problem.federation, problem.batch_size):
@@ -126,7 +126,7 @@ def stream(problem, memory, ids, schedule, workers, client_weights):
 
 
 def _joined(memory, ids):
-    """Memory in which all these clients are known, and where in it they are.
+    """Memory in which all these clients are known, and their positions in it.
 
     New ones have V_i = 0 and no rows so far. V_i and totals are copies, which rounds may overwrite.
     """
@@ -144,22 +144,22 @@ def _joined(memory, ids):
 
 
 def _weighed(memory, client_weights):
-    """Memory with V = Σ_i w_i V_i of known clients.
+    """Memory with V = Σ_i w_i V_i over the known clients.
 
-    The sum is computed anew in each call: a stream has no end, and the rounding of one huge row
-    would stay in V for good. (Within a call of several rounds, it does.)
+    The sum is computed again in each call: a stream has no end, and the rounding error from one
+    huge row would stay in V for ever. (Within a call of several rounds, it does stay.)
     """
     control = weights_of_clients(memory.totals, client_weights) @ memory.states.controls
     return memory._replace(server=memory.server._replace(control=control))
 
 
 def _with_more_rows(memory, mass, here, own, client_weights):
-    """Memory and weight of all rows once some clients have ``own`` more; w_i of these clients."""
+    """Memory, and weight of all rows, after some clients got ``own`` more; w_i of these clients."""
     memory.totals[here] += own
     mass_before, mass = mass, mass + own.sum()
     if client_weights == "uniform":
         return memory, mass, np.full(len(here), 1 / len(memory.totals))
-    # V = Σ_i w_i V_i of the weights that follow.
+    # V = Σ_i w_i V_i with the new weights.
     control = mass_before * memory.server.control + own @ memory.states.controls[here]
     server = memory.server._replace(control=control / mass)
     return memory._replace(server=server), mass, memory.totals[here] / mass
@@ -171,18 +171,18 @@ def _round(problem, memory, here, batch, active, schedule, workers):
     Parameters
     ----------
     problem, memory, schedule, workers
-        As for ``stream``. V_i are overwritten.
+        As in ``stream``. V_i are overwritten.
     here : ndarray of int
         Positions in the memory of the clients with rows in the batch.
     batch : Federation
     active : ndarray of int
-        Which of these clients take part.
+        Indices of the clients of the batch that take part.
 
     Returns
     -------
     memory : Memory
     row : dict
-        Of the history, without the epoch.
+        Row of the history, without the epoch.
     """
     model, before, controls = problem.model, memory.server, memory.states.controls
     if not len(active):
@@ -209,7 +209,7 @@ def _round(problem, memory, here, batch, active, schedule, workers):
         memory = memory._replace(average=average + rate * (after.statistics - average))
 
     n_numbers *= len(clients)
-    # With Ŝ goes what the model has learnt so far: clients may have been away.
+    # Clients also receive the constants appended to Ŝ, as they may have been absent.
     n_downlink = model.downlink_numbers(batch, clients, parameters) + n_numbers
     row = _row(
         model,
@@ -224,10 +224,10 @@ def _round(problem, memory, here, batch, active, schedule, workers):
 
 
 def _answered(weights, active, participation):
-    """What answers of the weight that was expected to, at most 1.
+    """Weight of the clients that take part as a share of the expected weight, at most 1.
 
-    Few who answer in place of many are noisier, and are not to count for more: small clients that
-    answered alone drove a stream off.
+    A few small clients are noisier than many, and must not have the same effect: small clients that
+    took part alone have moved a stream far from the optimum.
     """
     if len(active) == len(weights):
         return 1.0
@@ -235,7 +235,7 @@ def _answered(weights, active, participation):
 
 
 def _of_those(batch, active):
-    """What those who take part have of a batch, without a copy: it may be larger than memory."""
+    """Rows of a batch of the clients that take part, not copied, as they may exceed memory."""
     if len(active) == batch.n_clients:
         return batch
     starts, lengths = batch.offsets[active], batch.lengths_of(active)
@@ -243,7 +243,7 @@ def _of_those(batch, active):
 
 
 def _problem_of_batch(problem, batch, n_known):
-    """Problem of those who take part in a round, of so many known clients."""
+    """Problem of the clients that take part in a round, out of ``n_known`` known ones."""
     everybody = batch.n_clients == n_known
     return problem._replace(
         federation=batch,
@@ -255,7 +255,7 @@ def _problem_of_batch(problem, batch, n_known):
 
 
 def _step_to_ask(problem, server, schedule, n_before):
-    """γ of the next round, by the schedule or by the share of its rows in all that were read."""
+    """γ of the next round: by the schedule, or by the round's share of all rows read so far."""
     if schedule is None:
         return min(stream_step_size(problem, n_before), server.step_limit)
     return schedule(server.round_index + 1)
