@@ -68,7 +68,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     ----------
     ranks : list of (int or None), default=(None,)
         Bounds on the rank to choose from; None for no bound. With a few strong factors, a bound
-        predicts far better: in simulated tables, errors of missing cells were up to 27 % smaller
+        can predict far better: in simulated tables, errors of missing cells were up to 27 % smaller
         with ``(1, 2, 3, 4, None)``, in three to four times the time; two real tables gained
         nothing. For large matrices, only give bounds: without a bound, small penalties let the
         rank, and with it time and memory, grow to nearly ``min(n_rows, n_columns)``.
