@@ -1,7 +1,7 @@
-"""Calls of a mixture's ``partial_fit``: where one begins, and what it leaves.
+"""Calls of a mixture's ``partial_fit``: their start, and the history.
 
-It begins in a fit of the first call's rows, or in what is known. The rounds themselves are those of
-any stream, ``solvers._stream``. ``settings`` is the estimator, for its parameters.
+The first call starts from a fit of its rows, later ones from the memory. The rounds are run by
+``solvers._stream``. ``settings`` is the estimator, of which only parameters are read.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ from .solvers._run_state import initialise
 from .solvers._stream import stream
 from .solvers.step_size import automatic_step_size
 
-# Automatic α of a stream is this share of 1 / (1 + ω). With all of it, V_i would be the noise of
-# the rows of one call, and that of a client which does not come back would push Ŝ on for ever. With
-# a tenth, shuffled rows end as near the optimum as without memory, or nearer, and constant steps
-# with large batches of unlike clients half as far from it.
+# The automatic α of a stream is this share of 1 / (1 + ω). With a share of 1, V_i would be the
+# noise of the rows of one call, and that of a client which never returns would push Ŝ for ever.
+# With 0.1, streams of shuffled rows end as near the optimum as without control variates, or nearer.
+# With constant steps and large batches of unlike clients, they end half as far from it.
 _LEARNING = 0.1
-# The first call's rows are fitted if it has as many of them for each number in the means. With half
-# as many, EM fits their noise, and streams of noisy digits ended lower than without it.
+# Minimum number of rows, per number in the means, for a fit of the first call's rows. With half as
+# many rows, EM fits their noise, and streams of noisy digits ended lower than without the fit.
 _ROWS_OF_A_MEAN = 4
-# EM rests on plateaus. A few more rounds on these rows spare the stream a long way.
+# This share of ``tol`` ends the fit of the first call, since EM is slow on plateaus, and a few more
+# rounds on these rows save the stream many.
 _PATIENCE = 0.1
 
 
 class Beginning(NamedTuple):
-    """Where the rounds of a call begin.
+    """Start of the rounds of a call.
 
     Attributes
     ----------
     problem : Problem
-        That of the rows of the call.
+        Problem for the rows of the call.
     memory : Memory
-        What server and clients know, without new clients.
+        State of the server and the known clients, without new clients.
     history : dict of ndarray
-        That of the calls before; for a first call, its start.
+        History of the earlier calls; for the first call, of its start.
     bits : int
-        Bits that clients have sent before the rounds and that the history lacks; they got as many.
+        Bits that clients sent before the rounds, and as many that they received, which are not yet
+        in the history.
     """
 
     problem: Problem
@@ -67,9 +69,9 @@ class Beginning(NamedTuple):
 
 
 def first_call(settings, ids, federation, given, workers):
-    """Beginning in units of the call's rows, and where a fit of them ends."""
+    """Start of the first call: a fit of its rows, in units that are based on them."""
     model, bits = standardise(settings, federation, given)
-    # That of the rounds is the first, as in all calls.
+    # The first seed is that of the rounds, as in later calls.
     *seeds, seed_of_fits = seeds_of_runs(settings.random_state, settings.n_init + 1)
     problem = _problem_of_call(settings, model, federation, seeds[0])
     start = _best_start(settings, problem._replace(seed=seed_of_fits), given, seeds, workers)
@@ -77,19 +79,19 @@ def first_call(settings, ids, federation, given, workers):
     model, statistics = for_stream(model, start.statistics)
     start = start._replace(statistics=statistics)
     problem = problem._replace(model=model, batch_size=None)
-    # Fields at the start would soon be out of date, and stay so for clients that do not come back.
+    # Initial fields would soon be out of date, for good if a client does not return.
     first = initialise(fedem, problem, start, workers, control_init="zeros", watched=True)
     history = {**first.history.as_dict(), "weights": np.array(first.trace)}
     memory = memory_of(ids, problem, first.progress.server, first.states)
-    # The rounds have yet to read these rows. For the start, which has, count as many as a round is
-    # expected to read: with all of them, it would be forgotten later where few clients answer.
+    # The rounds will read these rows again. The start counts as many rows as a round is expected to
+    # read. If it counted all of them, it would be forgotten more slowly if few clients answer.
     n_expected = problem.participation * federation.n_samples
     memory = memory._replace(totals=np.zeros(len(ids)), n_samples=n_expected)
     return Beginning(problem._replace(batch_size=settings.batch_size), memory, history, 0)
 
 
 def _problem_of_call(settings, model, federation, seed):
-    """Problem of the rows of a call. Automatic control variates learn from many calls."""
+    """Problem for the rows of a call, with the α of a stream if it is automatic."""
     problem = federated_problem(settings, model, federation, seed)
     if is_auto(settings.control_step):
         problem = problem._replace(control_step=_LEARNING * problem.control_step)
@@ -97,7 +99,7 @@ def _problem_of_call(settings, model, federation, seed):
 
 
 def _best_start(settings, problem, given, seeds, workers):
-    """Of a start for each seed, fitted to all rows of the call, the one of largest likelihood."""
+    """Best of the starts for the seeds, each fitted to all rows of the call."""
     model, federation = problem.model, problem.federation
     problem = problem._replace(
         participation=1.0,
@@ -110,7 +112,7 @@ def _best_start(settings, problem, given, seeds, workers):
     for seed in seeds:
         start = start_run(model, federation, settings.init_params, given, seed)
         if max_iter == 0 and len(seeds) == 1:
-            return start  # a likelihood would be a pass over all rows
+            return start  # saves a pass over all rows for the likelihood
         fitted = _fitted(settings, problem, start, max_iter, workers)
         if best is None or is_better(fitted.criteria[-1], largest):
             best, largest = _start_at_the_end(start, fitted), fitted.criteria[-1]
@@ -118,14 +120,14 @@ def _best_start(settings, problem, given, seeds, workers):
 
 
 def _rounds_of_fit(settings, problem, given):
-    """Largest number of rounds in which a start is fitted, 0 where it stays as it is."""
+    """Maximum number of rounds to fit a start; 0 if it is not fitted."""
     n_numbers = settings.n_components * problem.model.n_features
     has_enough = problem.federation.n_samples >= _ROWS_OF_A_MEAN * n_numbers
     return settings.max_iter if has_enough and given.means is None else 0
 
 
 def _fitted(settings, problem, start, max_iter, workers):
-    """Run of FedEM from a start: EM, but for compressed messages."""
+    """Run of FedEM from a start: EM, possibly with compressed messages."""
     options = Options(
         step_size=automatic_step_size(problem),
         cautious=True,
@@ -138,8 +140,8 @@ def _fitted(settings, problem, start, max_iter, workers):
     try:
         fitted = run(fedem, problem, start, options, workers, report=lambda row: None)
     except ValueError:
-        # Without regularisation, steps of 1 may end at a singular covariance; those of a stream are
-        # shorter.
+        # Without regularisation, steps of 1 may lead to a singular covariance. A stream has shorter
+        # steps.
         if settings.reg_covar > 0 or max_iter == 0:
             raise
         return _fitted(settings, problem, start, 0, workers)
@@ -149,7 +151,7 @@ def _fitted(settings, problem, start, max_iter, workers):
 
 
 def _start_at_the_end(start, fitted):
-    """Start of a stream where a run that began with another start has ended."""
+    """Start of a stream at the end of the run that was fitted from another start."""
     server, history = fitted.server, fitted.history
     return start._replace(
         statistics=server.statistics,
@@ -161,7 +163,7 @@ def _start_at_the_end(start, fitted):
 
 
 def next_call(settings, ids, federation, given, memory, history):
-    """Beginning where an earlier call, or a fit, has ended."""
+    """Start of a later call: the end of an earlier call or of a fit."""
     check_distance_of_rows(memory.model, given, federation, ids)
     memory = _in_new_domain(settings, given, memory)
     model, bits = with_axes_of(memory.model, federation)
@@ -172,7 +174,7 @@ def next_call(settings, ids, federation, given, memory, history):
     server, average = memory.server._replace(statistics=statistics), memory.average
     units_before = memory.model.units
     if model.units is not units_before:
-        n_expected = problem.participation * federation.n_samples  # to be read, as the others were
+        n_expected = problem.participation * federation.n_samples
         share = n_expected / (memory.n_samples + n_expected)
         statistics = with_variance_along_new_axes(model, statistics, units_before, share)
         parameters = model.maximization(statistics)
@@ -181,17 +183,17 @@ def next_call(settings, ids, federation, given, memory, history):
             average = with_variance_along_new_axes(model, average, units_before, share)
     memory = memory._replace(model=model, server=server, average=average)
     if not of_stream(memory):
-        # A stream begins with V_i = 0: it would take tens of calls to forget those of a fit, which
-        # are of other rows.
+        # A stream starts with V_i = 0: control variates of a fit belong to other rows, and would
+        # take tens of calls to be forgotten.
         states = fedem.ClientStates(np.zeros(memory.states.controls.shape))
         memory = memory._replace(states=states, totals=memory.row_weight * memory.totals)
     return Beginning(problem, memory, history, bits)
 
 
 def _in_new_domain(settings, given, memory):
-    """Memory whose Ŝ, and its average, are in the domain of T with the current parameters.
+    """Memory whose Ŝ and average are in the domain of T with the current parameters.
 
-    With more regularisation or a known covariance, it may have moved to where T is now undefined.
+    A stream with more regularisation, or with a known covariance, may have left this domain.
     """
     model = with_parameters(memory.model, settings.reg_covar, given.fixed_covariance)
     if has_same_domain(model, memory.model):
@@ -208,15 +210,15 @@ def _in_new_domain(settings, given, memory):
 def read_call(settings, beginning, ids, workers):
     """Run the rounds of a call.
 
-    Returns the memory, of known clients and then of those that were new in this call, the history,
-    and log-likelihoods of the rows of each round, under the parameters that had not seen them.
+    Returns the memory, in which new clients follow the known ones, the history, and the
+    log-likelihood of each round's rows given the parameters before the round.
     """
     problem, n_known = beginning.problem, len(beginning.memory.ids)
     schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
     memory, rounds, trace = stream(
         problem, beginning.memory, ids, schedule, workers, settings.client_weights
     )
-    # What was sent before the rounds counts with the first of them.
+    # Bits that were sent before the rounds are counted in the first round.
     bits, row = beginning.bits, rounds.row(0)
     uplink_bits, downlink_bits = row["uplink_bits"] + bits, row["downlink_bits"] + bits
     downlink_bits += bits_of_units(memory.model, len(memory.ids) - n_known)
@@ -226,16 +228,17 @@ def read_call(settings, beginning, ids, workers):
 
 
 def _appended(old, history, trace):
-    """History of a stream, with ``weights`` for the trace, and with the rounds of one more call.
+    """History of a stream, extended by the rounds of a call, with the trace as ``weights``.
 
-    The log-likelihood of a round's rows is in the row of the parameters that had not seen them.
+    The log-likelihood of a round's rows belongs to the parameters before the round, so it is stored
+    in the row of the previous round.
     """
     new = {**history.as_dict(), "weights": np.array(trace)}
     new["epoch"] += old["epoch"][-1]
     new["round"] = old["round"][-1] + 1 + np.arange(len(trace))
     unseen = new["log_likelihood"]
     new["log_likelihood"] = np.append(unseen[1:], np.nan)
-    # Users may have added columns of their own.
+    # Ignore columns that users have added.
     columns = {name: np.concatenate([old[name], new[name]]) for name in old if name in new}
     last = len(old["round"]) - 1
     if np.isnan(old["log_likelihood"][last]):
