@@ -5,15 +5,15 @@ Four hospitals: a pipeline from raw tables to a tuned fit
 Which kinds of patients do four hospitals have? The heart disease data of Cleveland, Hungary,
 Switzerland and Long Beach (UCI) have five measurements for each patient, some of them missing. Our
 pipeline marks and imputes missing values, standardises the features, and fits a mixture. The
-hospitals send only sums and centroids, not the records of single patients. A grid search then
-shows how much the messages can be compressed and how often a hospital may be absent.
+hospitals send sums and centroids instead of the records of patients. A grid search then shows how
+much the messages can be compressed and how often a hospital may be absent.
 
 The data are the four processed files of UCI's "Heart Disease" (doi 10.24432/C52P4X) in one table,
 ``heart_4hospitals.csv``. Its columns include hospital, age, trestbps, chol, thalach, oldpeak and
-num, and missing values are empty. It is read from the path given with ``--table``, or from the
-folder given by the environment variable ``SKFEDEM_DATA`` (default: ``data``). If it is not there,
-the script uses scikit-learn's diabetes patients instead, split at random over four hospitals, one
-of which never measured cholesterol. ``--full`` searches a larger grid::
+num, and missing values are empty. It is read from the path given with ``--table``, or otherwise
+from the folder given by the environment variable ``SKFEDEM_DATA`` (default: ``data``). If it is not
+in that folder, the script uses scikit-learn's diabetes patients instead, split at random over four
+hospitals, one of which never measured cholesterol. ``--full`` searches a larger grid::
 
     python examples/plot_hospitals.py
     python examples/plot_hospitals.py --table heart_4hospitals.csv --full --output hospitals.png
@@ -191,7 +191,7 @@ for title, fit in fits.items():
 #
 # *On the heart data*, if we take zeros at face value, one component consists of patients whose
 # cholesterol was not measured: all of Switzerland, a quarter of Long Beach ("va") and hardly
-# anybody else. Another has 2% of the patients, those with high cholesterol. With the zeros marked
+# anybody else. Another has 2% of the patients, with high cholesterol. With the zeros marked
 # as missing, the components are kinds of patients that all hospitals have: younger patients with a
 # high heart rate, a quarter of whom are ill; older patients; and patients with a marked ST
 # depression, nine in ten of whom are ill. They hardly change when cholesterol is left out, so they

@@ -207,12 +207,13 @@ print("  weights", " ".join(f"{weight:.3f}" for weight in np.sort(pooled.weights
 # those of the statistics.
 #
 # Both runs are still far from convergence. In 100 epochs, FedEM does 4,577 rounds, which are worth
-# 4.6 EM iterations, and VR-FedEM does 1,401, which are worth 1.4. VR-FedEM's field is still 0.01.
-# It cannot be down at :math:`5 \cdot 10^{-4}` so soon, as EM itself needs ten iterations from this
-# start. With :math:`\gamma = 10^{-2}`, the step size of the paper's synthetic experiment, VR-FedEM
-# reaches :math:`6 \cdot 10^{-4}` after 80 epochs, in the range of the paper's axis. We suppose that
-# the paper used such a step size for this panel, or that its epochs have more rounds; the text does
-# not say. Also, our norms are in other units, and our random start is different.
+# 4.6 EM iterations, and VR-FedEM does 1,401, which are worth 1.4. Then VR-FedEM's
+# :math:`\lVert H_k \rVert^2` is still 0.01. It cannot be down at :math:`5 \cdot 10^{-4}` so soon,
+# as EM itself needs ten iterations from this start. With :math:`\gamma = 10^{-2}`, the step size
+# of the paper's synthetic experiment, VR-FedEM reaches :math:`6 \cdot 10^{-4}` after 80 epochs, in
+# the range of the paper's axis. We suppose that the paper used such a step size for this panel, or
+# that its epochs have more rounds; the text does not say. Also, our norms are in other units, and
+# our random start is different.
 #
 # After about ten iterations, EM on the pooled rows goes through a plateau, where its field grows
 # again, and then halves the largest component. The triangles show its final weights. With

@@ -241,7 +241,7 @@ def _warn_of_spread(imputer, problem, result):
         )
     danger, remedy = _danger(has_momentum, result.converged)
     warn(
-        f"{what} of other cells. It limits the step size, so that the others change slowly: the "
+        f"{what} of other cells. This limits the step size, so that the others change slowly: the "
         f"fit may be {danger}. {remedy} {check}",
         UserWarning,
     )

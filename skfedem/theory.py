@@ -250,12 +250,12 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
 
     Notes
     -----
-    Theorem 4 (for p = 1, equation (8) of Theorem 1). The part of the bound that remains for any
-    number of rounds is ``step_size * gradient_lipschitz * noise_factor * noise_variance``, divided
-    by ``v_min * (1 - step_size * gradient_lipschitz / v_min)``. Here ``noise_variance``, σ², is the
-    mean over clients of the variance of a minibatch statistic (A7). It is 0 if clients use all
-    their rows, for any ω and p: compression and partial participation multiply the noise floor, but
-    do not create one.
+    Theorem 4 (for p = 1, equation (8) of Theorem 1). The part of the bound that does not vanish as
+    the number of rounds grows is ``step_size * gradient_lipschitz * noise_factor *
+    noise_variance``, divided by ``v_min * (1 - step_size * gradient_lipschitz / v_min)``. Here
+    ``noise_variance``, σ², is the mean over clients of the variance of a minibatch statistic (A7).
+    It is 0 if clients use all their rows, for any ω and p: compression and partial participation
+    multiply the noise floor, but do not create one.
 
     Examples
     --------
@@ -281,7 +281,7 @@ def optimal_step_size(
     gradient_lipschitz: float,
     field_lipschitz: float,
 ) -> float:
-    """Constant step size of FedEM that balances initial gap and noise, for given rounds.
+    """Constant step size of FedEM that balances initial gap and noise, given the number of rounds.
 
     Parameters
     ----------
@@ -372,8 +372,8 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
 
     Notes
     -----
-    Theorem 3. The more messages are compressed, the fewer rows are worth reading for each. For ω =
-    0, this is b = k_in, the choice of SPIDER-EM.
+    Theorem 3. The stronger the compression of a message, the fewer rows are worth reading for it.
+    For ω = 0, this is b = k_in, the choice of SPIDER-EM.
 
     Examples
     --------

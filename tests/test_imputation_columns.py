@@ -32,7 +32,7 @@ def test_neither_line_of_the_trend_runs_across_a_gap(pyplot):
     display.plot(window=1)
     assert np.isnan(display.lines_[1].get_ydata()[10])
     display.plot(window=9)
-    with pytest.raises(ValueError, match="window .*<= 10, got 11. That is the longest run"):
+    with pytest.raises(ValueError, match="window .*<= 10, got 11. The upper bound is"):
         display.plot(window=11)
 
 

@@ -3,8 +3,9 @@
 Fits with n_jobs=None and with each value of ``--n-jobs`` alternate, so that they run under the same
 conditions. The script prints ratios of the shortest round, of the median round, and of the least
 processor time of the busiest thread in a round. These are meaningful only if no other program uses
-the processors. With ``--patience``, rounds wait until the processors are idle, until the fit has
-taken this many seconds (Linux only). The fits are compared bit for bit.
+the processors. With ``--patience``, each round first waits until the processors are idle; once the
+fit has taken this many seconds, rounds no longer wait (Linux only). The fits are compared bit for
+bit.
 
 Searches of FederatedMatrixImputerCV, which use processes, come last. Their time is the shorter of
 two runs, as the second can use the processes that the first one started.

@@ -8,11 +8,12 @@ ten, of which three quarters send compressed messages in each round. Then the co
 modelled as Poisson, for five such splits. Models with only row and column effects, and soft-impute
 without effects, are included for comparison.
 
-With --simulated instead: what do bounds on the rank gain? Gaussian tables of 150 rows and 60
-columns, of which half the cells are observed, with noise of variance 1 and effects, and beside
-them nothing, one factor, three or a decaying spectrum. Of searches over several lists of ranks, the
-error of the means of missing cells, the processor's time, and how often a bound was chosen; means
-of three seeds.
+With --simulated, the script instead shows what bounds on the rank gain. The data are Gaussian
+tables of 150 rows and 60 columns with noise of variance 1, and half of the cells are observed.
+Their means are row and column effects alone, or effects and one factor, three factors or a decaying
+spectrum. For searches over several lists of ranks, the script prints the error in the means of
+missing cells and the processor time, both as means over three seeds, and how often a bound was
+chosen.
 
     python examples/benchmarks/imputation_error.py [--data DATA] [--ranks 10 None]
     python examples/benchmarks/imputation_error.py --simulated

@@ -7,7 +7,7 @@ paper      the size of the paper's eBird data, 9,721 sites by 525 months with 12
            compared with the paper's own algorithm on dense matrices (alternating in one process)
 scale      a million sites by 240 months, 100 clients, up to ten million observations
 observers  rounds on small matrices with more and more observers, each of them a client
-rounds     number of rounds until the objective is within 1e-6 of the optimum, on real counts
+rounds     number of rounds until the relative error of the objective is 1e-6, on real counts
            (oystercatcher_138x240.csv in DATA; skipped if there is no such file)
 
     python examples/benchmarks/imputation_speed.py [paper] [scale] [observers] [rounds]
@@ -229,7 +229,7 @@ def print_observers(options):
 
 
 def rounds_to_accuracy(counts, family, penalty):
-    """Rounds until the objective is within 1e-6 of the optimum, and the rank of the fit."""
+    """Rounds until the relative error of the objective is 1e-6, and the rank of the fit."""
     values = np.log1p(counts) if family == "gaussian" else counts
     histories = {}
     for step_size in ("auto", 1.0):

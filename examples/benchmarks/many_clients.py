@@ -1,10 +1,10 @@
 """What does a federation of a million clients cost if a hundred of them take part in a round?
 
-Federations of 10^3 to 10^6 clients with 20 rows each are given as one table with labels (10
-features, 5 components, tied covariance); a round has 100 active clients. Each size runs in its own
-process. The script prints the set-up time, the time of a round (the median, and that of the fastest
-tenth, which depends less on other users of the machine), and the peak memory beyond the data and
-the control variates.
+Federations of 10^3 to 10^6 clients are given as one table with labels (10 features, 5 components,
+tied covariance). A round has 100 active clients on average, each of which draws a minibatch of 20
+rows from its five. Each size runs in its own process. The script prints the set-up time, the time
+of a round (the median, and that of the fastest tenth, which depends less on other users of the
+machine), and the peak memory beyond the data and the control variates.
 
     python examples/benchmarks/many_clients.py [--clients 1000 10000 100000 1000000]
 """

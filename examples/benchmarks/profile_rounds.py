@@ -1,8 +1,8 @@
 """Where is the time of a round spent, and how much memory does it allocate?
 
-There are three workloads: minibatch rounds of FedEM (100 clients with 20 rows each, dithering),
-exact rounds on a million rows, and the imputer at the size of the paper (9,721 sites, 525 months,
-12,185 cells). For each of them, the script prints
+There are three workloads: minibatch rounds of FedEM (100 clients, minibatches of 20 rows,
+dithering), exact rounds on a million rows, and the imputer at the size of the paper (9,721 sites,
+525 months, 12,185 cells). For each of them, the script prints
 
 - the time of a round;
 - the time of a round with the same calls on almost no data, which is the overhead of Python and of

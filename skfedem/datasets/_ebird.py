@@ -42,8 +42,8 @@ def read_ebird(
 
     The text files of the unpacked download are read as they are: one row for each species on each
     checklist, with fields separated by tabs, quotes without special meaning, compressed (``.gz``)
-    or not. They are read in chunks. Memory is proportional to the number of checklists that are
-    kept: those with the species and, with a sampling event file, complete ones without it.
+    or not. They are read in chunks. Memory grows with the number of checklists that are kept: those
+    with the species and, with a sampling event file, complete ones without it.
 
     The files are available from https://ebird.org/data/download; the terms of use forbid sharing
     them. Requires pandas (``pip install pandas``).

@@ -65,9 +65,8 @@ def make_site_counts(
                       + row_factors[j] @ column_factors[l]
 
     and an observation of this cell is drawn from the distribution with this parameter. The matrix
-    is never formed: memory is proportional to the numbers of observations, sites and months. A
-    million sites by 240 months with ten million observations, the largest size intended, need about
-    0.6 GB.
+    is never formed: memory grows with the numbers of observations, sites and months. A million
+    sites by 240 months with ten million observations, the largest size intended, need about 0.6 GB.
 
     Parameters
     ----------

@@ -174,7 +174,7 @@ def split_clients(
 
     See Also
     --------
-    client_labels : Returns the client of each row, for splitting other arrays alike.
+    client_labels : Returns the client of each row, for splitting other arrays in the same way.
 
     Examples
     --------

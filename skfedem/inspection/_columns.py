@@ -187,7 +187,7 @@ def _edges(positions):
 
 
 def _shortened(names):
-    """Names without their middle if they are long, or without the start that they share."""
+    """Names without their middle if long; if that makes some alike, without their shared start."""
     by_short: dict[str, set[str]] = {}
     for name in names:
         by_short.setdefault(_without_middle(name), set()).add(name)

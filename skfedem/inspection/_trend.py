@@ -37,7 +37,7 @@ def check_window(window, positions):
     """Raise unless a moving mean with this window has at least one value."""
     n_columns = max(run.stop - run.start for run in unbroken(positions))
     has_gaps = n_columns < len(positions)
-    hint = "That is the longest run of columns without a gap." if has_gaps else ""
+    hint = "The upper bound is the longest run of columns without a gap." if has_gaps else ""
     check_number("window", window, kind=Integral, low=1, high=n_columns, hint=hint)
     if window == n_columns and window % 2 == 0:
         raise ValueError(

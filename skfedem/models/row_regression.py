@@ -154,8 +154,8 @@ def fit_rows(
     if n_left:
         warn(
             f"Effects and factors of {n_left} of {n_rows} rows did not converge within {max_iter} "
-            "Newton steps: imputed values in these rows are inaccurate. Look for extreme values in "
-            "them, or fit with larger penalties.",
+            "Newton steps: the fitted means of these rows are inaccurate. Look for extreme values "
+            "in them, or fit with larger penalties.",
             ConvergenceWarning,
         )
     if row_effects:

@@ -37,8 +37,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     components are the eigenvectors of the covariance of all rows, which is a sum over clients. The
     result is that of scikit-learn's ``PCA`` on the pooled rows along all axes with positive
     variance, including signs unless the largest entries of an axis tie. Clients send sums and
-    second moments, not rows; but those of a client with one or two rows reveal these rows, and so
-    they do for any row that is the client's only one with a non-zero value in some feature.
+    second moments, not rows; but those of a client with one or two rows reveal these rows, and
+    those of any client reveal a row that is its only one with a non-zero value in some feature.
 
     A client's message contains ``n_features * (n_features + 1) / 2`` second moments: 4 MB with
     1,000 features. Rows are read twice, for the sums and for the second moments.
@@ -237,7 +237,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            Transformed rows, in the precision of X.
+            Rows in the units of the fit, in the precision of X.
 
         Raises
         ------

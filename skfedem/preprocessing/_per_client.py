@@ -77,7 +77,7 @@ class PerClient(
     ----------
     transformer : estimator
         Transformer of scikit-learn, or with the same interface. ``fit`` fits a clone of it;
-        ``set_output`` also changes this object.
+        ``set_output`` also changes the given transformer.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class PerClient(
                 # The first table must have the features that the frozen transformer was fitted to.
                 with _naming(ids[0], len(tables)):
                     validate_data(transformer, tables[0], skip_check_array=True, reset=False)
-            # Only feature names are learnt; the first client comes last, so its names are kept.
+            # Only the features are learnt; the first client comes last, so that its own are kept.
             for label, table in [*zip(ids, tables, strict=True)][::-1]:
                 with _naming(label, len(tables)):
                     transformer.fit(table, None)
@@ -298,7 +298,7 @@ class PerClient(
 
 
 def _has_to_travel(transformer: Any) -> bool:
-    """Whether clients fit the transformer in turn; raise if it cannot be fitted at all."""
+    """Whether clients fit the transformer in turn; raise if they cannot, but it needs a fit."""
     name = type(transformer).__name__
     if isinstance(transformer, type) or not hasattr(transformer, "transform"):
         raise TypeError(

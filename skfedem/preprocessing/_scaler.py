@@ -210,7 +210,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Returns
         -------
         X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            Transformed rows, in the precision of X.
+            Rows in the units of the fit, in the precision of X.
 
         Raises
         ------
