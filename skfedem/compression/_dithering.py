@@ -131,8 +131,8 @@ class Dithering(Stepped):
         return np.floor(ratios, out=ratios)
 
     def _code(self, q: Any) -> _codec.Scaled:
-        # Rounding up adds one; a denormal step may be almost half of the exact one, hence the
-        # factor 2.
+        # Rounding up adds one; a denormal step may be as small as 2/3 of the exact one, which the
+        # factor 2 allows for.
         return _codec.Scaled(0x21, self.bucket_length, most=2 * self.levels_for(q) + 1)
 
 
