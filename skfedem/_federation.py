@@ -224,7 +224,7 @@ class Reading(NamedTuple):
 
 
 def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Reading]:
-    """Read all rows of some clients in blocks, which may fit into a cache.
+    """Read all rows of some clients in blocks of at most ``n_rows`` rows.
 
     Parameters
     ----------

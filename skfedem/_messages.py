@@ -47,7 +47,7 @@ def cut(text):
 
 @contextmanager
 def naming(where):
-    """Context in which errors start with ``where``; errors of other types get it as a note."""
+    """Context that puts ``where`` before type and value errors, and adds it as a note to others."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:

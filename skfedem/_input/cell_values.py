@@ -12,7 +12,7 @@ from .tables import LARGEST
 
 
 def check_values(observations, family, missing):
-    """Raise if observations are not finite, too large, or outside the family's domain."""
+    """Raise if values are missing, infinite, too large, or outside the family's domain."""
     values = observations.values
     bad = ~family.is_valid(values) | ~(np.abs(values) <= LARGEST) | (values == missing)
     if not bad.any():
