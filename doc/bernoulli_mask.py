@@ -18,11 +18,11 @@ TAG = 0xBE
 
 @dataclass(frozen=True)
 class BernoulliMask(Compressor):
-    """Keep each coordinate with probability 1 / (1 + omega), times 1 + omega.
+    """Keep each coordinate with probability 1 / (1 + omega), and multiply it by 1 + omega.
 
-    A coordinate's variance is omega times its square, so omega is exact: ``E ||Q(x) - x||^2 =
-    omega ||x||^2``. A message has a tag, the length, a bitmap of the non-zeros, these as float64,
-    and a checksum.
+    The variance of a coordinate is omega times its square, so that omega is exact: ``E ||Q(x) -
+    x||^2 = omega ||x||^2``. A message consists of a tag, the length, a bitmap of the non-zero
+    coordinates, their values as float64, and a checksum.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class BernoulliMask(Compressor):
 
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         x, sizes = _finite_vectors(values, lengths)
-        with np.errstate(over="ignore"):  # inf where it exceeds all doubles
+        with np.errstate(over="ignore"):  # inf in case of overflow
             return _vectors.reduce_each(np.add, self.omega * x.ravel() ** 2, sizes)
 
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
@@ -76,7 +76,7 @@ class BernoulliMask(Compressor):
         return body + struct.pack("<I", zlib.crc32(body))
 
     def decode(self, data: bytes) -> FloatArray:
-        data = bytes(memoryview(data))  # TypeError for what holds no bytes
+        data = bytes(memoryview(data))  # TypeError if it has no buffer
         body, checksum = data[:-4], data[-4:]
         if len(data) < 13 or struct.pack("<I", zlib.crc32(body)) != checksum:
             raise ValueError("Expected a message of BernoulliMask, got damaged bytes.")
@@ -98,7 +98,7 @@ class BernoulliMask(Compressor):
 
 
 def _finite_vectors(values: ArrayLike, lengths: ArrayLike | None = None) -> Any:
-    """Values as float64 and the lengths of the vectors; raises for what are none."""
+    """Values as float64, and the lengths of the vectors; raises if they are invalid."""
     x, sizes = _vectors.as_vectors(values, lengths)
     _vectors.check_finite(x)
     return x, sizes

@@ -1,7 +1,7 @@
-"""A solver between a server and nodes that exchange nothing but arrays and bytes.
+"""A solver for a server and nodes that only exchange arrays and bytes.
 
-Rounds are those of the simulation: nodes call the clients' half of the solver, and the server its
-own. What is called of skfedem here is private and may change; the tests run this file.
+The rounds are those of the simulation: nodes call the clients' half of the solver, the server calls
+its own half. This file uses private functions of skfedem, which may change; the tests run it.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from skfedem.solvers._loop import active_clients
 
 
 class Node:
-    """A client: its rows and what it keeps between rounds never leave it."""
+    """A client, whose rows and states never leave it."""
 
     def __init__(self, rows, index):
         self.rows, self.index = rows, index
@@ -32,23 +32,23 @@ class Node:
         return self.rows.mean(axis=0)
 
     def second_moment(self, center):
-        """Second message, told the mean of all."""
-        apart = self.rows - center
-        return apart.T @ apart / len(apart)
+        """Second message of the set-up, given the mean of all rows."""
+        centered = self.rows - center
+        return centered.T @ centered / len(centered)
 
     def join(self, solver, problem):
-        """Told the solver and the problem, once: model, operator, seed, α and so on."""
+        """Receive the solver and the problem: model, operator, seed, α and so on."""
         n_clients, n_rows = problem.federation.n_clients, len(self.rows)
         alone = Federation(self.rows, np.array([0, n_rows]), np.ones(1))
         self.alone = problem._replace(federation=alone)
         self.states = solver.init(self.alone, self.alone.vectors.zeros())
-        # The place among the clients, whose rows are elsewhere, tells which random numbers to draw.
+        # The random numbers depend on the position among the clients, whose rows are elsewhere.
         offsets = np.where(np.arange(n_clients + 1) > self.index, n_rows, 0)
         federation = Federation(self.rows, offsets, problem.federation.weights)
         self.solver, self.problem = solver, problem._replace(federation=federation)
 
     def field(self, statistics):
-        """h_i(Ŝ_0), which becomes V_i; uncompressed, before the first round."""
+        """Initial V_i, the field h_i(Ŝ_0), which is sent uncompressed before the first round."""
         model = self.alone.model
         natural = model.maximization(statistics).natural
         estimate = model.all_rows(self.alone.federation, natural, np.array([0]))
@@ -57,7 +57,7 @@ class Node:
         return field[0]
 
     def answer(self, round_index, outer_loop, statistics):
-        """Quant(Δ_i) as bytes, told Ŝ."""
+        """Quant(Δ_i) as bytes, given Ŝ."""
         model = self.problem.model
         parameters = model.maximization(statistics)
         broadcast = Broadcast(
@@ -73,7 +73,7 @@ class Node:
 
 
 def set_up(nodes, weights, n_components, operator, **options):
-    """Problem in standard units, from two sums over the nodes; ``options`` are further fields."""
+    """Problem in standard units, from two sums over the nodes; ``options`` are its other fields."""
     center = sum(w * node.mean() for w, node in zip(weights, nodes, strict=True))
     second = sum(w * node.second_moment(center) for w, node in zip(weights, nodes, strict=True))
     units = standard_units(center, second, "full", reg_covar=1e-6)
@@ -85,16 +85,16 @@ def set_up(nodes, weights, n_components, operator, **options):
 
 
 def fit(nodes, solver, problem, start, step_size, n_rounds):
-    """Server's state after some rounds from Ŝ_0, and how many bytes the nodes sent in these."""
+    """State of the server after some rounds from Ŝ_0, and the number of bytes that nodes sent."""
     for node in nodes:
         node.join(solver, problem)
     model, weights, n_bytes = problem.model, problem.federation.weights, 0
     control = weights @ np.array([node.field(start) for node in nodes])
     server = ServerState(0, start, model.maximization(start), control)
     for _ in range(n_rounds):
-        told = server.round_index, outer_loop_of(problem, server), server.statistics
-        active = active_clients(problem, server.round_index)  # who would answer
-        messages = [nodes[client].answer(*told) for client in active]
+        broadcast = server.round_index, outer_loop_of(problem, server), server.statistics
+        active = active_clients(problem, server.round_index)  # those that happen to answer
+        messages = [nodes[client].answer(*broadcast) for client in active]
         n_bytes += sum(map(len, messages))
         decoded = [problem.compressor.decode(data) for data in messages]
         quantized = np.reshape(decoded, (-1, len(start)))

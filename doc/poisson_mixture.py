@@ -8,7 +8,7 @@ from scipy.special import gammaln, logsumexp
 
 from skfedem.models._base import ClientSums, RowModel, Step
 
-# Shortest step to try is 2**-MAX_HALVINGS of the wanted one.
+# A step is halved at most this often.
 MAX_HALVINGS = 20
 
 
@@ -22,7 +22,7 @@ class Parameters(NamedTuple):
 
 @dataclass(frozen=True)
 class PoissonMixtureModel(RowModel):
-    """Rows of independent counts, whose rates are those of one of ``n_components`` components.
+    """Rows of independent counts, with the rates of one of ``n_components`` components.
 
     A row y adds ``r_g (1, y)`` to the statistic, for each component g, where r_g is the posterior
     probability of g. So the statistic is a matrix of shape (n_components, 1 + n_features): masses,
@@ -43,7 +43,7 @@ class PoissonMixtureModel(RowModel):
 
     @property
     def block_rows(self):
-        """Rows of which the E-step makes about 4 MB."""
+        """Number of rows for which the E-step needs about 4 MB."""
         return max(64, 2**19 // self.n_statistics)
 
     def features(self, rows):
@@ -73,27 +73,28 @@ class PoissonMixtureModel(RowModel):
     # ---- server
 
     def maximization(self, statistics):
-        """T: shares of the mass, and mean counts."""
+        """T: weights are shares of the mass, rates are mean counts."""
         table = statistics.reshape(self.n_components, -1)
         mass = table[:, 0]
         return self.parameters(mass / mass.sum(), table[:, 1:] / mass[:, None])
 
     def parameters(self, weights, rates):
-        """θ with φ(θ)."""
+        """θ, including φ(θ)."""
         rates = np.maximum(rates, self.least_rate)
         natural = np.column_stack([np.log(weights) - rates.sum(axis=1), np.log(rates)])
         return Parameters(weights, rates, natural.ravel())
 
     def statistics_of(self, parameters):
-        """Inverse of T: the statistic that these parameters expect."""
+        """Inverse of T: the expected statistic under the parameters."""
         weights, rates, _ = parameters
         return (weights[:, None] * np.column_stack([np.ones(len(rates)), rates])).ravel()
 
     def server_step(self, statistics, field, step_size, *, exact):
-        """``statistics + step_size * field``, the step halved until it stays in T's domain.
+        """``statistics + step_size * field``, with the step halved until it is in T's domain.
 
-        The domain is masses > 0 and sums >= 0. A step of γ towards the statistic of any data leaves
-        1 - γ of each number; one that leaves less than half of that was led astray by noise.
+        In the domain, masses are > 0 and sums >= 0. A step γ towards the statistic of any data
+        keeps at least a share 1 - γ of each number; if it keeps less than half of that, this is due
+        to noise.
         """
         field_sq_norm = self.field_sq_norm(statistics, field)
         for halvings in range(MAX_HALVINGS):
@@ -110,7 +111,7 @@ class PoissonMixtureModel(RowModel):
         return float(statistics @ parameters.natural)
 
     def criterion_value(self, mean_log_likelihood, parameters):
-        """Mean log-likelihood per row, nats: ``expectation`` leaves nothing out."""
+        """Mean log-likelihood per row in nats; ``expectation`` includes all terms."""
         return float(mean_log_likelihood)
 
     def averaging_bound(self, federation):
@@ -124,9 +125,9 @@ class PoissonMixtureModel(RowModel):
         return noise, 0.02 * np.sqrt(n_rows / (1 + omega_p))
 
     def constants(self):
-        """Sizes and hyper-parameters, by which a checkpoint tells models apart."""
+        """Sizes and hyper-parameters, by which checkpoints distinguish models."""
         return np.array([self.n_components, self.n_features, self.least_rate])
 
     def trace(self, parameters):
-        """Component weights."""
+        """Weights of the components."""
         return parameters.weights

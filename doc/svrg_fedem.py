@@ -1,8 +1,8 @@
-"""A solver in one file: FedEM whose clients reduce their variance by SVRG.
+"""A solver in one file: FedEM with variance reduction by SVRG at the clients.
 
-Each outer loop a client reads all its rows once, at an anchor. Later minibatches correct the
-anchor's statistics, S_i = s̄_i(anchor) + mean over the batch of s̄_ij(now) - s̄_ij(anchor), where
-VR-FedEM adds up the differences from round to round.
+In each outer loop, a client reads all its rows once, at an anchor. Later minibatches correct the
+statistics of the anchor: S_i = s̄_i(anchor) + mean over the batch of s̄_ij(now) - s̄_ij(anchor).
+VR-FedEM instead adds up the differences from round to round.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ VARIANCE_REDUCED = True
 
 
 class ClientStates(NamedTuple):
-    """What clients keep between rounds."""
+    """States of the clients between rounds."""
 
     controls: np.ndarray
     anchor_statistics: np.ndarray
@@ -33,7 +33,7 @@ def init(problem, controls):
 
 
 def client_half(problem, broadcast, clients, states):
-    """Half of a round that happens at the active clients."""
+    """The active clients' half of a round."""
     if problem.batch_size is None:
         estimate = problem.model.all_rows(problem.federation, broadcast.natural, clients)
         message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
@@ -49,7 +49,7 @@ def client_half(problem, broadcast, clients, states):
 
 
 def drop_anchors(problem, broadcast, clients, states):
-    """Read all rows of the clients whose anchor is of an earlier outer loop."""
+    """Set new anchors, with a pass over all rows, for clients with one of an earlier outer loop."""
     late = states.outer_loop != broadcast.outer_loop
     if not late.any():
         return states, 0

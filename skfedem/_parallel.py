@@ -39,7 +39,7 @@ class Workers:
     def __init__(self, n_jobs=None):
         self.n_jobs = n_jobs
         self._seconds = {}
-        self._errands: SimpleQueue | None = None
+        self._tasks: SimpleQueue | None = None
 
     def __enter__(self):
         self._n_workers = n_workers(self.n_jobs)  # may raise
@@ -76,12 +76,12 @@ class Workers:
 
     def _share(self, function, groups):
         """As ``map``, in threads: every worker takes the next group when it has finished one."""
-        self._errands = self._errands or self._call_helpers()
+        self._tasks = self._tasks or self._call_helpers()
         waiting = deque(enumerate(groups))
         results = [None] * len(groups)
         ends, interrupts = [], []
         started: list[None] = []
-        bell: SimpleQueue = SimpleQueue()
+        done: SimpleQueue = SimpleQueue()
 
         def work():
             while True:
@@ -91,7 +91,7 @@ class Workers:
                     return
                 results[position] = function(group)
 
-        def errand():
+        def task():
             error = None
             started.append(None)
             try:
@@ -100,13 +100,13 @@ class Workers:
                 waiting.clear()
                 error = raised
             ends.append(error)
-            bell.put(None)
+            done.put(None)
 
         n_sent = 0
         try:
             while n_sent < self._n_workers - 1:
                 # In the context of the fit, for the user's settings such as numpy.errstate.
-                self._errands.put(partial(copy_context().run, errand))
+                self._tasks.put(partial(copy_context().run, task))
                 n_sent += 1
             work()
         finally:
@@ -114,7 +114,7 @@ class Workers:
             # A task whose sending was interrupted is not in n_sent, but may have started.
             while len(ends) < max(n_sent, len(started)):
                 try:
-                    bell.get()
+                    done.get()
                 except KeyboardInterrupt as interrupt:
                     interrupts.append(interrupt)
         for error in (*interrupts, *ends):
@@ -124,19 +124,19 @@ class Workers:
 
     def _call_helpers(self):
         """Let joblib's threads run the tasks in a queue until the end of the fit."""
-        errands: SimpleQueue = SimpleQueue()
+        tasks: SimpleQueue = SimpleQueue()
         n_helpers = self._n_workers - 1
         threads = {"prefer": "threads", "require": "sharedmem", "return_as": "generator"}
         pool = Parallel(n_jobs=self._n_workers, **threads)
-        running = self._stack.enter_context(pool)(delayed(_run)(errands) for _ in range(n_helpers))
+        running = self._stack.enter_context(pool)(delayed(_run)(tasks) for _ in range(n_helpers))
 
         def dismiss():
             for _ in range(n_helpers):
-                errands.put(None)
+                tasks.put(None)
             list(running)
 
         self._stack.callback(dismiss)
-        return errands
+        return tasks
 
 
 def single_threaded_libraries():
@@ -154,11 +154,11 @@ def _libraries():
     return ThreadpoolController()
 
 
-def _run(errands):
+def _run(tasks):
     """Run tasks from a queue until None arrives."""
     single_threaded_libraries()  # OpenMP has a separate limit in each thread
-    for errand in iter(errands.get, None):
-        errand()
+    for task in iter(tasks.get, None):
+        task()
 
 
 def n_workers(n_jobs, prefer="threads"):

@@ -387,7 +387,7 @@ def test_an_interrupted_caller_waits_for_its_helpers(threads_always_pay, interru
         assert len(done) == 1
 
 
-def test_an_errand_that_was_sent_but_not_counted_is_waited_for(threads_always_pay):
+def test_a_task_that_was_sent_but_not_counted_is_waited_for(threads_always_pay):
     helped, done = threading.Event(), []
 
     def group(number):
@@ -396,17 +396,17 @@ def test_an_errand_that_was_sent_but_not_counted_is_waited_for(threads_always_pa
         done.append(number)
 
     class Interrupted:
-        def __init__(self, errands):
-            self.errands = errands
+        def __init__(self, tasks):
+            self.tasks = tasks
 
-        def put(self, errand):
-            self.errands.put(errand)
+        def put(self, task):
+            self.tasks.put(task)
             helped.wait(60)
             raise KeyboardInterrupt
 
     with Workers(2) as workers:
         workers._seconds["kind"] = inf
-        workers._errands = Interrupted(workers._call_helpers())
+        workers._tasks = Interrupted(workers._call_helpers())
         with pytest.raises(KeyboardInterrupt):
             workers.map(group, range(2), "kind")
         assert done == [0]

@@ -74,18 +74,18 @@ def clocks():
 
 def timed(X, clients, n_jobs, parameters, patience):
     """Seconds of each round, processor time of its busiest thread, and the fit."""
-    begun, over, until = [], [], time.perf_counter() + patience
+    started, over, until = [], [], time.perf_counter() + patience
 
     def step_size(round_number):  # asked for once a round
         over.append(clocks())
         wait_until_idle(until)
-        begun.append(clocks())
+        started.append(clocks())
         return 1.0 if "batch_size" not in parameters else 0.01
 
     mixture = FederatedGaussianMixture(**parameters, step_size=step_size, n_jobs=n_jobs)
     mixture.fit(X, clients=clients)
     # The first round is left out: in it, the fit measures how long a round takes.
-    rounds = list(zip(begun[1:-1], over[2:], strict=True))
+    rounds = list(zip(started[1:-1], over[2:], strict=True))
     seconds = [stop - start for (start, _), (stop, _) in rounds]
     busiest = [
         max(after[thread] - before.get(thread, 0.0) for thread in after)
@@ -125,9 +125,9 @@ def print_searches(all_n_jobs):
                 random_state=0,
                 n_jobs=n_jobs,
             )
-            begun = time.perf_counter()
+            started = time.perf_counter()
             search.fit(counts.clients, shape=(n_sites, n_months))
-            seconds[n_jobs].append(time.perf_counter() - begun)
+            seconds[n_jobs].append(time.perf_counter() - started)
             scores.append(search.cv_results_["mean_test_score"])
         same = all(np.array_equal(scores[0], other) for other in scores)
         name = f"{n_sites} x {n_months}, ranks={ranks}"

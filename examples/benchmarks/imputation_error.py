@@ -69,9 +69,9 @@ def root_mean_square(values, means):
 def measured(name, imputer, table, seed, n_clients, error):
     """Held-out error of an imputer; prints a row of the table."""
     kept, cells = hold_out(table, seed)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     imputer.fit(deal(kept, n_clients))
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     result = error(table[cells], imputer.fitted_mean()[cells])
     chosen = getattr(imputer, "best_params_", None) or imputer.get_params()
     print(
@@ -118,11 +118,11 @@ def bounds_on_the_rank():
                 means = simulated_means(spectrum, deviation, generator)
                 is_seen = generator.random(means.shape) < 0.5
                 table = np.where(is_seen, means + generator.normal(size=means.shape), np.nan)
-                begun = time.process_time()
+                started = time.process_time()
                 search = FederatedMatrixImputerCV(
                     ranks, effects_penalties=[1.0], random_state=0
                 ).fit(table)
-                seconds.append(time.process_time() - begun)
+                seconds.append(time.process_time() - started)
                 fitted = search.fitted_mean()
                 errors.append(root_mean_square(means[~is_seen], fitted[~is_seen]))
                 n_bounds += search.best_params_["rank"] is not None

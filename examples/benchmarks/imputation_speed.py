@@ -82,9 +82,9 @@ def peak_megabytes():
 
 def seconds(function):
     """Processor time of a call, which depends least on what else the machine does."""
-    begun = time.process_time()
+    started = time.process_time()
     function()
-    return time.process_time() - begun
+    return time.process_time() - started
 
 
 def fit(data, settings, max_iter, tol=0.0):
@@ -116,9 +116,9 @@ def paper_rounds(repeats):
     names = ("dense", "singular value decomposition", "gaussian", "poisson")
     times = {name: [] for name in names}
     for _ in range(repeats):
-        begun = time.process_time()
+        started = time.process_time()
         statistics, theta = dense_round(clients, weights, statistics, theta, 2, penalty)
-        times["dense"].append(time.process_time() - begun)
+        times["dense"].append(time.process_time() - started)
         times["singular value decomposition"].append(
             seconds(lambda matrix=statistics: threshold_singular_values(matrix, penalty, 2))
         )
@@ -131,9 +131,9 @@ def paper_fit(settings):
     """Seconds, rounds and peak megabytes of a whole fit."""
     before = peak_megabytes()
     data = make_site_counts(**PAPER, random_state=0)
-    begun = time.process_time()
+    started = time.process_time()
     imputer = fit(data, settings, max_iter=10_000, tol=1e-4)
-    return time.process_time() - begun, imputer.n_iter_, peak_megabytes() - before
+    return time.process_time() - started, imputer.n_iter_, peak_megabytes() - before
 
 
 def print_paper(options):
@@ -167,9 +167,9 @@ def scale_fit(n_sites, n_observations, rank, n_rounds):
     data = make_site_counts(n_sites, 240, 100, observed=n_observations, random_state=0)
     settings = {"rank": rank, **POISSON}
     first = seconds(lambda: fit(data, settings, 1))
-    begun = time.process_time()
+    started = time.process_time()
     fit(data, settings, 1 + n_rounds)
-    later = (time.process_time() - begun - first) / n_rounds
+    later = (time.process_time() - started - first) / n_rounds
     codes = [
         cells[:, 0].astype(np.int64) * 240 + cells[:, 1].astype(np.int64) for cells in data.clients
     ]

@@ -92,10 +92,10 @@ def fitted(folder, limit, given, rounds):
         X, clients = [np.load(file, mmap_mode="r") for file in files], None
     else:
         X, clients = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("rows", "labels"))
-    begun = []
+    started = []
 
     def step_size(round_number):  # asked for once a round
-        begun.append(time.perf_counter())
+        started.append(time.perf_counter())
         return 1.0 if rounds == "exact" else 0.05
 
     mixture = FederatedGaussianMixture(
@@ -111,7 +111,7 @@ def fitted(folder, limit, given, rounds):
     before, start = private_memory(), time.perf_counter()
     with Peak() as peak:
         mixture.fit(X, clients=clients)
-    return before, peak.largest, begun[0] - start, float(np.median(np.diff(begun)))
+    return before, peak.largest, started[0] - start, float(np.median(np.diff(started)))
 
 
 def in_a_process(function, *arguments):

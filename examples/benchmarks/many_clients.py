@@ -54,10 +54,10 @@ def measured(n_clients, rows_each, shuffled, rounds, repeats):
 
     def fitted(X, labels, rounds, n_clients):
         """Seconds before the first round, of the median round and of the fastest tenth."""
-        begun, rounds_begun = time.perf_counter(), []
+        started, round_starts = time.perf_counter(), []
 
         def step_size(round_number):  # asked for once a round
-            rounds_begun.append(time.perf_counter())
+            round_starts.append(time.perf_counter())
             return 0.01
 
         FederatedGaussianMixture(
@@ -71,7 +71,7 @@ def measured(n_clients, rows_each, shuffled, rounds, repeats):
             eval_every=None,
             random_state=0,
         ).fit(X, clients=labels)
-        return rounds_begun[0] - begun, *np.quantile(np.diff(rounds_begun), [0.5, 0.1])
+        return round_starts[0] - started, *np.quantile(np.diff(round_starts), [0.5, 0.1])
 
     fitted(*table(10, rows_each, shuffled=False), 2, 10)  # what is imported late
     X, labels = table(n_clients, rows_each, shuffled=shuffled)

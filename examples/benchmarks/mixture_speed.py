@@ -53,9 +53,9 @@ def seconds(make, few, many):
 
     def timed(max_iter):
         model, arguments = make(max_iter)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         model.fit(*arguments[0], **arguments[1])
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     return (timed(many) - timed(few)) / (many - few)
 

@@ -100,9 +100,9 @@ def seconds(fit, *, cold=False):
     def timed(function, *arguments):
         if cold:
             np.add(others, 1.0, out=others)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         after = function(*arguments)
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - started)
         return after
 
     watched(fit, timed)

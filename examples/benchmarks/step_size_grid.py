@@ -177,7 +177,7 @@ def run(
     step_size = np.nanmax(fit(5).history_["step_size"])
     travel = NOISY_TRAVEL if solver == "fedem" and batch_size is not None else TRAVEL
     rounds = int(min(max(FEWEST_ROUNDS, travel / step_size), MOST_ROUNDS))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     federated = fit(rounds)
     fitted = (federated.weights_, federated.means_, federated.covariances_)
     length = length_of_messages(*federated.means_.shape, covariance_type)
@@ -197,7 +197,7 @@ def run(
         "gap": f"{pooled - federated.score(X):.5f}",
         "safeguarded": int((federated.history_["safeguarded"] > 0).sum()),
         "finite": all(np.isfinite(values).all() for values in fitted),
-        "seconds": round(time.perf_counter() - begun, 1),
+        "seconds": round(time.perf_counter() - started, 1),
     }
 
 
