@@ -78,10 +78,10 @@ def with_vanishing_ones_frozen(model, step, statistics):
     is too small for means at such a distance.
     """
     vanishes = _vanishes(model, step.statistics, statistics)
-    kept = with_some_frozen(model, step.statistics, statistics, vanishes)
-    if not vanishes.any() or not keeps(model, kept, statistics, 0.0):
+    if not vanishes.any():
         return step
-    return step._replace(statistics=kept)
+    kept = with_some_frozen(model, step.statistics, statistics, vanishes)
+    return step._replace(statistics=kept) if keeps(model, kept, statistics, 0.0) else step
 
 
 def _vanishes(model, proposal, statistics):
