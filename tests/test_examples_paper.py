@@ -86,7 +86,8 @@ def test_participation_raises_the_floor_and_nothing_else(script, small):
     floors = {}
     for p in (0.1, 1.0):
         epochs, values = names["mean_over_runs"](small["iid"], p, 400 * p, n_runs=2)
-        # The same number of rounds, which read p times as many rows.
+        # The same number of rounds, which read p times as many rows: 960 messages of a run in place
+        # of 9,600, whose number has a relative standard deviation of 0.03.
         assert epochs[-1] == pytest.approx(400 * p, rel=0.15)
         # Reached after half of them, which is twice as many values as the script's figure has.
         floors[p] = values[len(values) // 2 :].mean()
