@@ -118,11 +118,15 @@ class PoissonMixtureModel(RowModel):
         """A fifth of the Gaussian mixture's share of the clients, as a guess."""
         return 0.006 * federation.effective_n_clients
 
-    def minibatch_bounds(self, federation, batch_size, omega_p):
-        """A fifth of the Gaussian mixture's bounds, as a guess."""
+    def noise_bound(self, federation, batch_size, omega_p):
+        """A fifth of the Gaussian mixture's bound, as a guess."""
         n_rows = federation.effective_n_clients * batch_size
-        noise = 0.02 * n_rows / (self.n_statistics * (1 + omega_p))
-        return noise, 0.02 * np.sqrt(n_rows / (1 + omega_p))
+        return 0.02 * n_rows / (self.n_statistics * (1 + omega_p))
+
+    def spider_bound(self, federation, batch_size, omega_p):
+        """A fifth of the Gaussian mixture's bound, as a guess."""
+        n_rows = federation.effective_n_clients * batch_size
+        return 0.02 * np.sqrt(n_rows / (1 + omega_p))
 
     def constants(self):
         """Sizes and hyper-parameters, by which checkpoints distinguish models."""

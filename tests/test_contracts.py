@@ -141,11 +141,11 @@ def test_sizes_are_as_the_contract_says(case):
     assert model.block_rows >= 1
     assert model.criterion in SIGNS
     assert 0 <= model.averaging_bound(federation) < np.inf
-    noise, spider = model.minibatch_bounds(federation, 2, 0.0)
+    noise, spider = model.noise_bound(federation, 2, 0.0), model.spider_bound(federation, 2, 0.0)
     assert 0 < noise < np.inf and 0 < spider < np.inf
     # Two messages of twice the variance tell as much as one.
-    shares = np.divide(model.minibatch_bounds(federation, 2, 3.0), (noise, spider))
-    assert 0 < shares[0] <= 1 / 4 and shares[1] == pytest.approx(1 / 2)
+    assert 0 < model.noise_bound(federation, 2, 3.0) <= noise / 4
+    assert model.spider_bound(federation, 2, 3.0) == pytest.approx(spider / 2)
 
 
 def test_the_criterion_is_that_of_the_raw_rows(case):

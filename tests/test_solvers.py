@@ -455,7 +455,8 @@ def test_minibatches_of_clients_who_count_unlike_average_as_those_of_as_many_as_
     model, bounds = mixture_model(stack(ragged_clients((10,) * 4)), "diag"), []
     for lengths, batch_size in (((30, 10), 5), ((10,) * 4, 2)):  # 1.6 times 5 rows, and 4 times 2
         federation = stack(ragged_clients(lengths))
-        bounds.append(model.minibatch_bounds(federation, batch_size, 1.0))
+        minibatches = federation, batch_size, 1.0
+        bounds.append([model.noise_bound(*minibatches), model.spider_bound(*minibatches)])
     assert_allclose(bounds[0], bounds[1], rtol=1e-14)
 
 

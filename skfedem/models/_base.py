@@ -226,15 +226,18 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def minibatch_bounds(
-        self, federation: Federation, batch_size: float, omega_p: float
-    ) -> tuple[float, float]:
-        """Bounds of γ due to the noise of minibatches and messages together.
+    def noise_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
+        """Bound of FedEM's γ due to the noise of minibatches and messages together.
 
-        The first is a bound of FedEM's steps. It is divided by ``1 + 5 ω_p`` in Theorem 4, and by
-        ``1 + ω_p`` if ``message_units`` make the noise of compression similar to that of rows. The
-        second, multiplied by ``√(p / k_in)``, is a bound of VR-FedEM's steps, with k_in as in
-        Proposition 25; p and ``1 + ω_p`` are ours.
+        It is divided by ``1 + 5 ω_p`` in Theorem 4, and by ``1 + ω_p`` if ``message_units`` make
+        the noise of compression similar to that of rows.
+        """
+
+    @abstractmethod
+    def spider_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
+        """Bound of VR-FedEM's γ, to be multiplied by ``√(p / k_in)``, due to the same noise.
+
+        k_in is as in Proposition 25; p and ``1 + ω_p`` are ours.
         """
 
     @abstractmethod

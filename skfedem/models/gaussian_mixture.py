@@ -365,13 +365,17 @@ class GaussianMixtureModel(RowModel):
         of_rows = _ROWS * federation.n_samples / self.n_statistics
         return min(_CLIENTS * federation.effective_n_clients, of_rows)
 
-    def minibatch_bounds(self, federation, batch_size, omega_p):
-        """Bounds by the number of rows read in a round; that of FedEM is divided by q."""
+    def noise_bound(self, federation, batch_size, omega_p):
+        """Bound by the number of rows read in a round, over q."""
         n_rows = federation.effective_n_clients * batch_size
         # Noise of means affects such a covariance the more, the further they are from the centre.
         factor = 5 if self.covariance_is_rest else 1
-        noise = _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
-        return noise, _SPIDER * np.sqrt(n_rows / (1 + omega_p))
+        return _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
+
+    def spider_bound(self, federation, batch_size, omega_p):
+        """Bound by the number of rows read in a round."""
+        n_rows = federation.effective_n_clients * batch_size
+        return _SPIDER * np.sqrt(n_rows / (1 + omega_p))
 
     def surrogate(self, statistics, parameters):
         """``<s, φ(θ)> - ψ(θ)``; nats per row."""

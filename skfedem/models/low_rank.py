@@ -37,7 +37,7 @@ _GROWTH = 1.3
 _NOTHING = 1e-6
 # Without constants, an objective is accurate down to this share of its value with constants.
 _FEW_DIGITS = 1e-9
-# Shares of the bounds of minibatch_bounds. With 2 for both, SPIDER diverged on presences with
+# Shares of noise_bound and spider_bound. With 2 for both, SPIDER diverged on presences with
 # "rand_k" at ω = 1, and FedEM was at its limit: a cell that is drawn with probability π, and then
 # weighted by 1 / π, requires γ < 2 π.
 _NOISE = 1.0
@@ -177,16 +177,13 @@ class LowRankModel(Model):
         """0, because few clients observe the same cell, so that errors do not average out."""
         return 0.0
 
-    def minibatch_bounds(self, federation, batch_size, omega_p):
-        """Bounds by the share of cells that a client reads, as errors do not average out.
+    def noise_bound(self, federation, batch_size, omega_p):
+        """Bound by the share of cells that a client reads, as errors do not average out."""
+        return _NOISE * _share_read(federation, batch_size) / (1 + 5 * omega_p)
 
-        It is the share of a mean client, or that of the client with the noisiest cells if this is
-        smaller: the one with the most cells, if all cells have the same weight.
-        """
-        weights, lengths = federation.weights, federation.lengths
-        longest = float(weights.max() / (weights / lengths).max())
-        share = batch_size / max(longest, float(weights @ lengths))
-        return _NOISE * share / (1 + 5 * omega_p), _SPIDER * np.sqrt(share / (1 + omega_p))
+    def spider_bound(self, federation, batch_size, omega_p):
+        """Bound by the same share."""
+        return _SPIDER * np.sqrt(_share_read(federation, batch_size) / (1 + omega_p))
 
     def downlink_numbers(self, federation, clients, parameters):
         """Number of values of θ in the clients' cells, or of all factors and effects if fewer."""
@@ -317,3 +314,14 @@ def _next_momentum(momentum):
 
 def _take(cells, index):
     return Cells(*(column[index] for column in cells))
+
+
+def _share_read(federation, batch_size):
+    """Share of its cells that a client reads in a minibatch.
+
+    It is the share of a mean client, or that of the client with the noisiest cells if this is
+    smaller: the one with the most cells, if all cells have the same weight.
+    """
+    weights, lengths = federation.weights, federation.lengths
+    longest = float(weights.max() / (weights / lengths).max())
+    return batch_size / max(longest, float(weights @ lengths))

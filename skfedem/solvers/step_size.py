@@ -75,10 +75,11 @@ def first_step_size(problem: Problem) -> float:
         )
         bounds.append(max(followed, averaging))
     if problem.batch_size is not None:
-        noise, spider = problem.model.minibatch_bounds(
-            problem.federation, problem.batch_size, omega_p
-        )
-        bounds.append(noise if problem.lasting_noise else spider * sqrt(p / problem.n_inner))
+        minibatches = problem.federation, problem.batch_size, omega_p
+        if problem.lasting_noise:
+            bounds.append(problem.model.noise_bound(*minibatches))
+        else:
+            bounds.append(problem.model.spider_bound(*minibatches) * sqrt(p / problem.n_inner))
     return min(bounds)
 
 
@@ -108,7 +109,7 @@ def stream_step_size(problem: Problem, n_before: float) -> float:
         federation=federation._replace(weights=federation.weights / problem.presence)
     )
     share = (n_rows / (n_before + n_rows)) ** _STREAM_DECAY
-    noise, _ = problem.model.minibatch_bounds(present.federation, batch_size, 0.0)
+    noise = problem.model.noise_bound(present.federation, batch_size, 0.0)
     noise *= _STREAM_NOISE / (1 + problem.omega)
     return min(share, noise, first_step_size(present))
 
