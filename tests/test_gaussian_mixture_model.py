@@ -80,6 +80,20 @@ def test_features_are_the_literal_ones_in_standard_units(covariance_type):
 
 
 @every_covariance_type
+@pytest.mark.parametrize("varies", [(True, False, True), (False, False, False)])
+def test_statistics_are_zero_where_functions_are_zero_for_all_rows(covariance_type, varies):
+    _, federation = small_model(covariance_type)
+    rows = np.where(varies, federation.rows, 2.0)
+    model = mixture_model(federation._replace(rows=rows), covariance_type, reg_covar=1e-3)
+    shape = {"full": (2, 1, 1), "tied": (1, 1), "diag": (2, 3), "spherical": 2}[covariance_type]
+    covariances = np.ones(shape) * (np.eye(3) if covariance_type in ("full", "tied") else 1)
+    parameters = model.parameters(np.array([0.4, 0.6]), np.ones((2, 3)), covariances)
+    found = table(model, model.statistics_of(parameters))
+    is_zero = (model.features(rows) == 0).all(axis=1)
+    assert_array_equal(found == 0, np.stack([is_zero, is_zero]))
+
+
+@every_covariance_type
 def test_log_likelihood_of_any_parameters_is_scipys(covariance_type):
     # Also of covariances that T would not give: what a user may start from.
     model, federation = small_model(covariance_type)

@@ -60,14 +60,6 @@ def test_sums_under_given_probabilities_are_those_of_products_that_are_written_o
     assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
 
-def test_axes_without_variance_are_known(federation):
-    constant = federation._replace(rows=federation.rows * np.r_[np.ones(N_FEATURES - 1), 0])
-    narrow = mixture_model(constant, "full", N_COMPONENTS, reg_covar=1e-6)
-    wide = replace(narrow, is_wide=True)
-    assert not np.all(narrow._functions_of_ones)
-    assert_allclose(wide._functions_of_ones, narrow._functions_of_ones, rtol=1e-13)
-
-
 def test_many_features_few_components_and_rows_enough_are_worth_it():
     least = {"covariance_type": "full", "n_components": 5, "n_features": 20, "n_rows": 20}
     assert are_worth_it(**least)

@@ -304,15 +304,20 @@ class GaussianMixtureModel(RowModel):
         elif self.covariance_type == "spherical":
             variance = covariances - regularization
             statistics[:, 1 + d] = weights * (d * variance + (means**2).sum(axis=1))
-        statistics *= self._functions_of_ones != 0
+        statistics[:, self._is_zero] = 0.0
         return statistics.ravel()
 
     @cached_property
-    def _functions_of_ones(self):
-        """f(y) of a row that is 1 along every axis on which rows vary."""
-        row = self.units.means_to_rows(np.ones((1, self.n_features)))
-        one, features = np.ones((1, 1)), self.features(row)
-        return self._products.segment_products(one, features, np.ones(1, dtype=np.intp))[0]
+    def _is_zero(self):
+        """Functions f(y) that are 0 for all rows, because these do not vary along an axis."""
+        varies = self.units.varies
+        second = {
+            "full": np.logical_and.outer(varies, varies)[upper(self.n_features)],
+            "tied": varies[:0],
+            "diag": varies,
+            "spherical": varies.any(keepdims=True),
+        }
+        return ~np.concatenate([[True], varies, second[self.covariance_type]])
 
     def split(self, statistics):
         """Mass, mean and second moment of each component; if "tied", the moment of all rows."""
@@ -398,11 +403,10 @@ class GaussianMixtureModel(RowModel):
             regularization = self.regularization(means)
             covariances = within_rows(covariances, regularization, weights, self.covariance_type)
             roots, inverses = roots_and_inverses(self.covariance_type, covariances)
-        is_zero = self._functions_of_ones == 0
         # In a stream, the clients' messages remove the noise of the means from the covariance.
         is_rest = self.covariance_is_rest and not self.in_stream
         return component_units(
-            self.covariance_type, weights, means, roots, inverses, is_zero, is_rest=is_rest
+            self.covariance_type, weights, means, roots, inverses, self._is_zero, is_rest=is_rest
         )
 
     def constants(self):
