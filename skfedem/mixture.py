@@ -641,7 +641,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     def _check_parameters(self):
         is_data = hasattr(self.n_components, "__len__") and not isinstance(self.n_components, str)
-        hint = "Give the data to fit." if is_data else ""
+        hint = "Pass data to fit. GridSearchCV compares several numbers." if is_data else ""
         check_number("n_components", self.n_components, kind=Integral, low=1, hint=hint)
         check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
         check_choice("init_params", self.init_params, INIT_PARAMS)

@@ -343,6 +343,12 @@ def test_fewer_rows_than_components():
     check_refused(ValueError, says, X, OWNERS, n_components=29)
 
 
+@pytest.mark.parametrize("given", [X, [1, 2, 3]])
+def test_data_or_several_numbers_in_place_of_a_number_of_components(given):
+    says = ["n_components", "integer >= 1", "Pass data to fit", "GridSearchCV"]
+    check_refused(TypeError, says, CLIENTS, n_components=given)
+
+
 # ---- what is no number
 
 

@@ -41,10 +41,10 @@ def check_values(observations, family, missing):
         )
     what_to_do = "Correct it, or choose another family."
     if is_matrix and value.is_integer():
-        what_to_do = (
-            "Correct it, choose another family, or give "
-            f"missing_values={_bare(value)} if this marks missing cells."
-        )
+        what_to_do = "Correct it, choose another family"
+        if family.name == "bernoulli" and value > 1:
+            what_to_do = "Give numpy.minimum(X, 1), in which NaN remains, if these are counts"
+        what_to_do += f", or give missing_values={_bare(value)} if this marks missing cells."
     raise ValueError(f"Expected {family.domain} for family={family.name!r}, {got}. {what_to_do}")
 
 

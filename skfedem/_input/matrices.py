@@ -25,8 +25,8 @@ GIVE_MATRICES = (
 
 HOW_NUMBERS = (
     "Put names of sites in the index of a DataFrame (set_index). In triplets (site, month, value), "
-    "which are fitted with their `shape`, number sites and months from 0. Encode or drop other "
-    "columns that are not numbers."
+    "which are fitted with their `shape`, number sites and months from 0. Give NaN for missing "
+    "cells. Encode or drop other columns that are not numbers."
 )
 
 
