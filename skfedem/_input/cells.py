@@ -7,7 +7,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
 
 from .._federation import MOST_CLIENTS, client_groups, offsets_of
 from .._messages import plural
@@ -22,7 +22,8 @@ from .observations import (
     observations_of_triplets,
     triplets_of_one_client,
 )
-from .tables import n_dimensions, refuse_other_frames
+from .table_labels import is_frame
+from .tables import column_names, n_dimensions, refuse_other_frames, refuse_vectors
 
 # Number of observations sorted at once, to limit the memory in addition to input and result.
 _BLOCK = 2**20
@@ -117,11 +118,14 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
                 "Expected `clients=None` with a list of clients or a 3-D array, got both: they "
                 f"already tell the client of each matrix. {GIVE_MATRICES}"
             )
-        observations = observations_of_list(estimator, list(X), shape, missing, rows)
+        observations = observations_of_list(list(X), shape, missing, rows)
+        table = X[0] if shape is None and column_names(X[0], 0) is not None else None
     elif shape is not None:
-        observations = observations_of_triplets(estimator, X, clients, shape, missing, rows)
+        observations, table = observations_of_triplets(X, clients, shape, missing, rows), None
     else:
-        observations = observations_of_table(estimator, X, clients, missing, reset=True)
+        refuse_vectors(X, clients)
+        observations, table = observations_of_table(estimator, X, clients, missing), X
+    _check_features(estimator, table, observations.shape[1], reset=True)
     check_values(observations, family, missing)
     if not len(observations.codes):
         raise ValueError(
@@ -139,7 +143,8 @@ def check_matrix(estimator, X, missing_values, family, origin=0.0):
     if is_cell_list(X):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
     missing = marker(missing_values)
-    observations = observations_of_table(estimator, X, None, missing, reset=False)
+    observations = observations_of_table(estimator, X, None, missing)
+    _check_features(estimator, X, observations.shape[1], reset=False)
     check_values(observations, family, missing)
     return _merged(observations, family, origin)
 
@@ -152,7 +157,7 @@ def check_clients_of_sites(X, shape, missing_values, family, origin, *, are_trip
     """
     missing = marker(missing_values)
     given = shape if are_triplets else None
-    observations = observations_of_list(BaseEstimator(), list(X), given, missing, "shared")
+    observations = observations_of_list(list(X), given, missing, "shared")
     if observations.shape != shape:
         raise ValueError(f"Expected matrices of shape {shape}, got {observations.shape}.")
     check_values(observations, family, missing)
@@ -184,6 +189,12 @@ def check_triplets(X, shape, missing_values, family, origin):
     observations = triplets_of_one_client(X, shape, missing)
     check_values(observations, family, missing)
     return _merged(observations, family, origin)
+
+
+def _check_features(estimator, table, n_columns, *, reset):
+    """Store or compare number and names of the features; only a DataFrame has names."""
+    named = table if is_frame(table) else np.empty((0, n_columns))
+    validate_data(estimator, named, reset=reset, skip_check_array=True)
 
 
 def _merged(observations, family, origin, keep_observations=False):

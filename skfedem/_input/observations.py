@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array
 
 from .._cells import cell_codes
 from .._federation import client_groups, offsets_of
@@ -25,11 +25,9 @@ from .matrices import (
 )
 from .table_labels import check_same_labels, is_frame
 from .tables import (
-    column_names,
     is_missing,
     refuse_dates,
     refuse_no_clients,
-    refuse_vectors,
     refuse_what_is_no_table,
 )
 
@@ -59,7 +57,7 @@ class Observations(NamedTuple):
     given: object = None
 
 
-def observations_of_list(estimator, X, shape, missing, rows):
+def observations_of_list(X, shape, missing, rows):
     refuse_no_clients(X, GIVE_MATRICES)
     shape = _checked_shape(shape, rows)
     tables = [client_table(table, f" of client {k}") for k, table in enumerate(X)]
@@ -67,7 +65,6 @@ def observations_of_list(estimator, X, shape, missing, rows):
     if shape is not None:
         for k, table in enumerate(tables):
             _check_fits_shape(table, shape, f" of client {k}")
-        _set_features(estimator, np.empty((1, shape[1])))
         pieces = _from_triplets(tables, shape, missing, " of client {}")
         given = [None if _is_triplets(table) else table for table in tables]
     else:
@@ -76,8 +73,6 @@ def observations_of_list(estimator, X, shape, missing, rows):
         _check_alike(tables, rows)
         check_same_labels(X, rows)
         shape, given = tables[0].shape[-2:], X
-        unnamed = column_names(X[0], 0) is None
-        _set_features(estimator, np.empty((1, shape[1])) if unnamed else X[0])
         pieces = [_observed(table, missing) for table in tables]
         if rows == "disjoint":
             row_offsets = offsets_of([table.shape[-2] for table in tables])
@@ -91,15 +86,13 @@ def observations_of_list(estimator, X, shape, missing, rows):
     )
 
 
-def observations_of_table(estimator, X, clients, missing, *, reset):
+def observations_of_table(estimator, X, clients, missing):
     """Observations in a table of one client, or of several with a label for each row.
 
-    With ``reset``, the features are stored on the estimator; otherwise, they are compared.
+    Error messages name the estimator.
     """
     refuse_name(clients)
-    if reset:
-        refuse_vectors(X, clients)
-    table = _one_table(estimator, X, reset)
+    table = _one_table(estimator, X)
     refuse_filled_columns(X, missing)
     codes, values = _observed(table, missing)
     given = X if is_frame(X) else table
@@ -118,7 +111,7 @@ def observations_of_table(estimator, X, clients, missing, *, reset):
     return Observations(codes[order], values[order], offsets, table.shape, ids, given=given)
 
 
-def observations_of_triplets(estimator, X, clients, shape, missing, rows):
+def observations_of_triplets(X, clients, shape, missing, rows):
     """Observations in a table of triplets of one client, or of several with a label for each."""
     refuse_name(clients)
     shape = _checked_shape(shape, rows)
@@ -128,7 +121,6 @@ def observations_of_triplets(estimator, X, clients, shape, missing, rows):
             "Expected triplets (site, month, value) with `shape`, got a sparse matrix, which has "
             "a shape of its own. Fit without `shape`."
         )
-    _set_features(estimator, np.empty((1, shape[1])))
     triplets = triplets_of_one_client(X, shape, missing)
     if clients is None:
         return triplets
@@ -194,11 +186,6 @@ def _checked_size(shape):
             "those without observations."
         )
     return shape
-
-
-def _set_features(estimator, table, reset=True):
-    """Store or compare number and names of the features, by scikit-learn's checks."""
-    validate_data(estimator, table, reset=reset, skip_check_array=True)
 
 
 def _check_alike(tables, rows):
@@ -272,7 +259,7 @@ def _from_triplets(tables, shape, missing, whose):
     return pieces
 
 
-def _one_table(estimator, X, reset):
+def _one_table(estimator, X):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
     refuse_what_is_no_table(X)
     refuse_dates(X, advice=HOW_NUMBERS)
@@ -299,7 +286,6 @@ def _one_table(estimator, X, reset):
         estimator=estimator,
         input_name="X",
     )
-    _set_features(estimator, X if is_frame(X) else table, reset)
     _checked_size(table.shape)
     return table
 
