@@ -879,7 +879,7 @@ def test_the_objective_has_all_its_terms():
     effects = Effects(0.1, np.array([1.0, -1.0]), np.array([-2.0, 2.0]))
     low_rank = LowRank(np.eye(2), np.array([3.0, 1.0]), np.eye(2))
     theta = np.log([2.0, 1.0, 4.0, 3.0])
-    iterate = Iterate(low_rank, None, effects, theta, None)
+    iterate = Iterate(low_rank, np.array([3.0, 0, 0, 1]), effects, theta, None)
     # N·μ is 2 + 2 + 12 + 3; the nuclear norm is 4, and the effects' squares add up to 10.
     linear = 5 * np.log(2) + 7 * np.log(4) + 2 * np.log(3)
     want = 19 - linear + 0.5 * 4 + 0.5 * 0.2 * 10

@@ -19,7 +19,7 @@ import numpy as np
 from .._client_vectors import OnOwnRows
 from ._base import Estimate, Model, Step
 from .client_rows import segment_sums
-from .low_rank_theta import Cells, Theta, at
+from .low_rank_theta import Cells, Theta, at, low_rank_at
 from .main_effects import ridge
 from .proximal import (
     MAX_HALVINGS,
@@ -281,12 +281,10 @@ class LowRankModel(Model):
 
     def surrogate(self, statistics, parameters):
         """Negative objective at θ, with the server's estimate of the observations; nats."""
-        iterate = statistics.iterate
-        theta = parameters.natural
-        if theta.low_rank is not iterate.low_rank:
-            support = self.pooled.support
-            values = at(theta, support.rows, support.columns)
-            iterate = Iterate(theta.low_rank, None, theta.effects, values, None)
+        effects, low_rank = parameters.natural
+        cells = self.pooled.support.rows, self.pooled.support.columns
+        values = low_rank_at(low_rank, *cells)
+        iterate = Iterate(low_rank, values, effects, values + effects.at(*cells), factor=None)
         return self.log_base_measure - objective(self.pooled, iterate, statistics.sums)
 
     def criterion_value(self, mean_log_likelihood, parameters):

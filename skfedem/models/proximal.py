@@ -29,8 +29,7 @@ class Iterate(NamedTuple):
     Attributes
     ----------
     low_rank : LowRank
-    low_rank_values : ndarray of shape (n_observed,), or None
-        None if only the objective is needed.
+    low_rank_values : ndarray of shape (n_observed,)
     effects : Effects
     theta : ndarray of shape (n_observed,)
         Sum of effects and low-rank part.
@@ -39,7 +38,7 @@ class Iterate(NamedTuple):
     """
 
     low_rank: LowRank
-    low_rank_values: np.ndarray | None
+    low_rank_values: np.ndarray
     effects: Effects
     theta: np.ndarray
     factor: np.ndarray | None
