@@ -26,9 +26,9 @@ from .proximal import (
     Iterate,
     extrapolate,
     largest_curvature,
-    moved,
     objective,
     proximal_step,
+    with_effects,
 )
 
 # Growth factor of an adaptive natural step per round, until the curvature limits it.
@@ -249,7 +249,9 @@ class LowRankModel(Model):
         # A step of length 0 provides no information on the curvature.
         growth = _GROWTH if move.sq_norm > 0 else 1.0
         return move, Point(
-            iterate=moved(pooled, origin, move),
+            iterate=with_effects(
+                pooled, move.low_rank, move.low_rank_values, origin.effects, origin.factor
+            ),
             previous=statistics.iterate,
             momentum=_next_momentum(momentum),
             natural_step=growth * move.natural_step,

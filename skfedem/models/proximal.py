@@ -160,11 +160,6 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
     return None
 
 
-def moved(pooled, origin, move):
-    """Iterate after a step from ``origin``, with updated effects."""
-    return with_effects(pooled, move.low_rank, move.low_rank_values, origin.effects, origin.factor)
-
-
 def _above_tangent(pooled, theta, mean, log_partition, change):
     """``Σ N (ψ(θ + change) - ψ(θ) - ψ'(θ) change)``: how far the loss lies above its tangent."""
     family = pooled.family
