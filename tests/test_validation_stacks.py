@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator, clone
 from refusals import CLIENTS, FITTED
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._federation import MOST_CLIENTS
+from skfedem._input import cells
 from skfedem._input import clients as input_clients
-from skfedem._input import observations
 from skfedem._input.clients import check_clients, stacks, together
 from skfedem.datasets import split_clients
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
@@ -181,7 +181,7 @@ def test_an_odd_table_among_many_costs_only_those_beside_it():
 def test_small_tables_go_together_whatever_set_output_asks_for(estimator, monkeypatch):
     fitted, read = clone(estimator).fit(CLIENTS), []
     arrays = fitted.transform(CLIENTS)
-    for module in (input_clients, observations):
+    for module in (input_clients, cells):
         check = module.validate_data
         monkeypatch.setattr(
             module, "validate_data", lambda *a, to=check, **k: read.append(1) or to(*a, **k)
