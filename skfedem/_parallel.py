@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import ExitStack
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from functools import cache, partial
 from queue import SimpleQueue
@@ -76,51 +77,22 @@ class Workers:
 
     def _share(self, function, groups):
         """As ``map``, in threads: every worker takes the next group when it has finished one."""
-        self._tasks = self._tasks or self._call_helpers()
+        if self._tasks is None:
+            self._tasks = self._call_helpers()
         waiting = deque(enumerate(groups))
-        results = [None] * len(groups)
-        ends, interrupts = [], []
-        started: list[None] = []
-        done: SimpleQueue = SimpleQueue()
-
-        def work():
-            while True:
-                try:
-                    position, group = waiting.popleft()
-                except IndexError:
-                    return
-                results[position] = function(group)
-
-        def task():
-            error = None
-            started.append(None)
-            try:
-                work()
-            except BaseException as raised:
-                waiting.clear()
-                error = raised
-            ends.append(error)
-            done.put(None)
-
-        n_sent = 0
+        work = partial(_work, function, waiting)
+        helpers: list[Future] = [Future() for _ in range(self._n_workers - 1)]
         try:
-            while n_sent < self._n_workers - 1:
+            for helper in helpers:
                 # In the context of the fit, for the user's settings such as numpy.errstate.
-                self._tasks.put(partial(copy_context().run, task))
-                n_sent += 1
-            work()
+                self._tasks.put((helper, partial(copy_context().run, work)))
+            results = work()
         finally:
-            waiting.clear()  # after an error or interrupt, no further groups are started
-            # A task whose sending was interrupted is not in n_sent, but may have started.
-            while len(ends) < max(n_sent, len(started)):
-                try:
-                    done.get()
-                except KeyboardInterrupt as interrupt:
-                    interrupts.append(interrupt)
-        for error in (*interrupts, *ends):
-            if error is not None:
-                raise error
-        return results
+            waiting.clear()  # if the sending was interrupted
+            started = _join(helpers)
+        for helper in started:
+            results |= helper.result()
+        return [results[position] for position in range(len(groups))]
 
     def _call_helpers(self):
         """Let joblib's threads run the tasks in a queue until the end of the fit."""
@@ -128,7 +100,7 @@ class Workers:
         n_helpers = self._n_workers - 1
         threads = {"prefer": "threads", "require": "sharedmem", "return_as": "generator"}
         pool = Parallel(n_jobs=self._n_workers, **threads)
-        running = self._stack.enter_context(pool)(delayed(_run)(tasks) for _ in range(n_helpers))
+        running = self._stack.enter_context(pool)(delayed(_help)(tasks) for _ in range(n_helpers))
 
         def dismiss():
             for _ in range(n_helpers):
@@ -137,6 +109,43 @@ class Workers:
 
         self._stack.callback(dismiss)
         return tasks
+
+
+def _work(function, waiting):
+    """Results, by position, of the groups that a worker takes until none is waiting."""
+    try:
+        return {position: function(group) for position, group in _taken_from(waiting)}
+    finally:
+        waiting.clear()  # after an error, no worker starts another group
+
+
+def _taken_from(waiting):
+    """Remove and yield the first item of a deque until it is empty; threads may share it."""
+    with suppress(IndexError):
+        while True:
+            yield waiting.popleft()
+
+
+def _join(helpers):
+    """Wait for the helpers that have started, even if interrupted, and return them."""
+    try:
+        started = [helper for helper in helpers if not helper.cancel()]
+        wait(started)
+    except KeyboardInterrupt:
+        _join(helpers)
+        raise
+    return started
+
+
+def _help(tasks):
+    """Run tasks, pairs of a future and its function, from a queue until None arrives."""
+    single_threaded_libraries()  # OpenMP has a separate limit in each thread
+    for future, function in iter(tasks.get, None):
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
 
 
 def single_threaded_libraries():
@@ -152,13 +161,6 @@ def single_threaded_libraries():
 def _libraries():
     """Libraries that use threads; finding them takes milliseconds."""
     return ThreadpoolController()
-
-
-def _run(tasks):
-    """Run tasks from a queue until None arrives."""
-    single_threaded_libraries()  # OpenMP has a separate limit in each thread
-    for task in iter(tasks.get, None):
-        task()
 
 
 def n_workers(n_jobs, prefer="threads"):

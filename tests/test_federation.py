@@ -387,7 +387,7 @@ def test_an_interrupted_caller_waits_for_its_helpers(threads_always_pay, interru
         assert len(done) == 1
 
 
-def test_a_task_that_was_sent_but_not_counted_is_waited_for(threads_always_pay):
+def test_a_helper_that_has_begun_when_sending_is_interrupted_is_waited_for(threads_always_pay):
     helped, done = threading.Event(), []
 
     def group(number):
@@ -410,6 +410,26 @@ def test_a_task_that_was_sent_but_not_counted_is_waited_for(threads_always_pay):
         with pytest.raises(KeyboardInterrupt):
             workers.map(group, range(2), "kind")
         assert done == [0]
+
+
+def test_an_inner_call_does_not_wait_for_helpers_that_are_busy(threads_always_pay):
+    met = threading.Barrier(2, timeout=60)
+
+    def outer(number):
+        met.wait()
+        return workers.map(lambda k: number + k * k, range(5), "inner")
+
+    def call():
+        nonlocal workers
+        with Workers(2) as workers:
+            workers._seconds |= {"outer": inf, "inner": inf}
+            results.extend(workers.map(outer, range(2), "outer"))
+
+    workers, results = None, []
+    caller = threading.Thread(target=call, daemon=True)  # so that waiting for ever would be seen
+    caller.start()
+    caller.join(60)
+    assert results == [[number + k * k for k in range(5)] for number in range(2)]
 
 
 # ---- stopping rules
