@@ -436,8 +436,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
                 lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
             result = run_solver(settings, problem, start, workers, resume_from, tasks)
-            # The criteria of exact rounds lag behind: they belong to the iterates before the last.
-            objective = result.history["objective"][-1] if problem.exact else result.criteria[-1]
+            objective = result.final_criterion
             if np.isnan(objective):
                 objective, _ = evaluate(problem, result.server, workers)
         memory = None

@@ -419,7 +419,7 @@ def outcome_of(step_size, safeguarded, *, round_index):
         "epoch": np.arange(1.0 + len(step_size)),
     }
     server = ServerState(round_index, None, None, None, step_limit=0.9)
-    result = Run(server, None, history, None, [], np.nan, converged=False, gains=None)
+    result = Run(server, None, history, None, [], np.nan, np.nan, converged=False, gains=None)
     return FederatedGaussianMixture(max_iter=10), result
 
 

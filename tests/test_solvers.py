@@ -35,7 +35,7 @@ from skfedem.datasets import make_fedem_mixture, make_federated_mixture
 from skfedem.models import gaussian_mixture
 from skfedem.models._base import Step
 from skfedem.models.mixture_start import start_run
-from skfedem.solvers import _evaluation, _loop, _options
+from skfedem.solvers import _loop, _options
 from skfedem.solvers._base import (
     Broadcast,
     Received,
@@ -1058,7 +1058,7 @@ def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, mon
 
 def test_an_interrupted_evaluation_leaves_no_half_a_round(monkeypatch):
     # The history has a row of this round by then.
-    monkeypatch.setattr(_evaluation, "evaluate", interrupted(_evaluation.evaluate, at=3))
+    monkeypatch.setattr(_loop, "evaluate", interrupted(_loop.evaluate, at=3))
     gm = FederatedGaussianMixture(2, omega=1.0, eval_every=1, random_state=0)
     generator = np.random.default_rng(0)
     with pytest.warns(ConvergenceWarning, match="after 2 rounds"):
@@ -1075,7 +1075,7 @@ def test_a_second_interrupt_while_the_fit_ends_loses_no_round(omega, monkeypatch
 
     def interrupted(*args):
         if args[2].progress.n_rounds == 4:
-            monkeypatch.setattr(_loop, "evaluated_columns", interrupt)  # the one at the end
+            monkeypatch.setattr(_loop, "evaluate", interrupt)  # the one at the end
             interrupt()
         return one_round(*args)
 

@@ -12,10 +12,15 @@ from sklearn.mixture import GaussianMixture
 
 from problems import COVARIANCE_TYPES
 from problems import quiet_fit as fit
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
+from skfedem import (
+    FederatedGaussianMixture,
+    FederatedMatrixImputer,
+    FederatedMatrixImputerCV,
+    impute,
+)
 from skfedem._federation import Federation
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
-from skfedem.solvers import _loop
+from skfedem.solvers import _loop, _run_state
 from watched import interrupted
 
 LENGTHS = (30, 12, 25, 40, 18)
@@ -118,6 +123,14 @@ def test_a_fit_without_a_round_hands_on_no_gains_of_other_rows(stop, monkeypatch
             fit(gm, others)
     assert gm.n_iter_ == 0
     assert fit(gm.set_params(max_iter=100), others).n_iter_ == 2
+
+
+@pytest.mark.parametrize("eval_every", ["auto", None])
+def test_a_fit_without_a_round_hands_on_the_gains_of_its_rows(eval_every):
+    gm = FederatedGaussianMixture(**{**GIVEN, "tol": 1e-3}, warm_start=True)
+    fit(gm, CLIENTS)
+    fit(gm.set_params(max_iter=0, eval_every=eval_every), CLIENTS)
+    assert fit(gm.set_params(max_iter=100), CLIENTS).n_iter_ == 1
 
 
 @pytest.mark.parametrize("change", [{"solver": "vr_fedem"}, "labels"], ids=["solver", "labels"])
@@ -810,10 +823,31 @@ def test_a_fit_that_goes_on_is_evaluated_every_so_many_rounds_of_its_own():
 
 
 def test_of_exact_rounds_only_the_last_is_evaluated_by_itself(monkeypatch):
-    evaluated, asked = _loop.evaluated_columns, []
-    monkeypatch.setattr(
-        _loop, "evaluated_columns", lambda *args: asked.append(args) or evaluated(*args)
-    )
+    evaluate, asked = _loop.evaluate, []
+    monkeypatch.setattr(_loop, "evaluate", lambda *args: asked.append(args) or evaluate(*args))
     gm = fit(FederatedGaussianMixture(**GIVEN, max_iter=5), CLIENTS)
     assert len(asked) == 1
     assert np.isfinite(gm.history_["log_likelihood"]).all()
+
+
+@pytest.mark.parametrize("control_step", [0.5, 1.0])  # with 0.5, V_i = h_i(Ŝ) are sent first
+@pytest.mark.parametrize("eval_every", ["auto", None])
+@pytest.mark.parametrize("estimator", [FederatedGaussianMixture(**GIVEN), FederatedMatrixImputer()])
+def test_a_start_without_a_round_is_evaluated_once(
+    estimator, eval_every, control_step, monkeypatch
+):
+    asked = []
+    for module in (_loop, _run_state, impute):
+        evaluate = module.evaluate
+        monkeypatch.setattr(
+            module, "evaluate", lambda *args, do=evaluate: asked.append(args) or do(*args)
+        )
+    estimator = clone(estimator).set_params(
+        max_iter=0, eval_every=eval_every, control_step=control_step
+    )
+    is_mixture = isinstance(estimator, FederatedGaussianMixture)
+    fitted = fit(estimator, CLIENTS if is_mixture else MATRICES)
+    assert len(asked) == 1
+    assert np.isfinite(fitted.lower_bound_ if is_mixture else fitted.objective_)
+    criterion = fitted.history_["log_likelihood" if is_mixture else "objective"]
+    assert np.isfinite(criterion).all() == (eval_every is not None)

@@ -32,12 +32,6 @@ def evaluate(problem, server, workers, controls=None):
     return model.criterion_value(log_likelihood, server.parameters), mean_field
 
 
-def evaluated_columns(problem, server, workers):
-    """Columns of the history, evaluated at Ŝ over all rows of all clients."""
-    criterion, mean_field = evaluate(problem, server, workers)
-    return columns_at(problem.model, server, criterion, mean_field)
-
-
 def columns_at(model, server, criterion, mean_field):
     """Columns of the history at Ŝ, from the results of ``evaluate``."""
     if not server.has_field:

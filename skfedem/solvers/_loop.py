@@ -22,7 +22,7 @@ from ._base import (
     outer_loop_of,
     server_half,
 )
-from ._evaluation import evaluate, evaluated_columns, evaluation_columns, evaluation_due
+from ._evaluation import columns_at, evaluate, evaluation_columns, evaluation_due
 from ._run_state import initialise
 from ._stopping import Gains, next_gains, next_sweep, of_these_rows
 
@@ -48,7 +48,8 @@ class Run(NamedTuple):
 
     ``criteria`` are values of the model's criterion (log-likelihood or objective): with exact
     rounds, those by which convergence was judged; otherwise those that were evaluated, at least the
-    last. ``initial_criterion`` is the value at the start, NaN if it was not computed. ``trace`` has
+    last. ``initial_criterion`` and ``final_criterion`` are the values at the start and at the end,
+    NaN if they were not computed. ``trace`` has
     ``model.trace(parameters)`` for each row of the history. ``gains``, with which a continued run
     judges its first round, is None unless rounds are exact and the last one was evaluated.
     ``stopped_by`` is "keyboard" or "callback" if either stopped the run, else None.
@@ -60,6 +61,7 @@ class Run(NamedTuple):
     trace: np.ndarray
     criteria: list
     initial_criterion: float
+    final_criterion: float
     converged: bool
     gains: Gains | None
     stopped_by: str | None = None
@@ -106,7 +108,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             run_state = one_round(solver, problem, run_state, options, workers)
             row = run_state.history.row(-1)
             if problem.exact:
-                row = {**row, "criterion_before": run_state.criteria[-1]}
+                row = {**row, "criterion_before": run_state.criteria_before[-1]}
             report(row)
             if tasks and tasks.end_round(run_state):
                 stopped_by = "callback"
@@ -130,52 +132,42 @@ def _after_whole_rounds(problem, run_state):
 
 def _outcome(problem, run_state, options, workers, tasks, stopped_by):
     """Outcome of a run after its last round, which is evaluated unless it was already."""
-    progress, history = run_state.progress, run_state.history
+    progress, history, model = run_state.progress, run_state.history, problem.model
+    server, watched = progress.server, options.eval_every is not None
+    initial_criterion = [*run_state.criteria_before, run_state.initial_criterion][0]
+    *earlier, criterion = history.column(model.criterion)
+    if not progress.n_rounds:
+        criterion = initial_criterion
     try:
         if tasks:
             tasks.end_start(run_state)
-        criteria = _final_criteria(problem, run_state, options, workers)
+        # If nothing is to be evaluated, the criteria that exact rounds yield are enough.
+        if np.isnan(criterion) and (watched or not run_state.criteria_before):
+            criterion, mean_field = evaluate(problem, server, workers)
+            if watched:
+                history.update(-1, **columns_at(model, server, criterion, mean_field))
     except KeyboardInterrupt:
-        stopped_by = "keyboard"
         if not progress.n_rounds:
             raise
-        criteria = _known_criteria(problem, run_state)
-        if not problem.exact and np.isnan(history.row(-1)[problem.model.criterion]):
-            criteria.append(np.nan)  # the criterion of the last round is unknown
-    gains, criterion = None, history.row(-1)[problem.model.criterion]
+        stopped_by = "keyboard"
+    gains = None
     if problem.exact and not np.isnan(criterion):
         # If no round was completed, the gains may be those of other rows.
-        gains = of_these_rows(run_state.stopping, criterion, problem.model)
+        gains = of_these_rows(run_state.stopping, criterion, model)
         gains = gains._replace(next_criterion=criterion)
+    evaluated = [*(value for value in earlier if value == value), criterion]
     return Run(
-        server=progress.server,
+        server=server,
         states=run_state.states,
         history=history.as_dict(),
         trace=np.array(run_state.trace),
-        criteria=criteria,
-        initial_criterion=(
-            run_state.criteria[0] if run_state.criteria else run_state.initial_criterion
-        ),
+        criteria=run_state.criteria_before or evaluated,
+        initial_criterion=initial_criterion,
+        final_criterion=criterion,
         converged=progress.converged,
         gains=gains,
         stopped_by=stopped_by,
     )
-
-
-def _final_criteria(problem, run_state, options, workers):
-    """Criteria for ``Run``; also evaluates the last row of the history if necessary."""
-    server, history = run_state.progress.server, run_state.history
-    # The last row is not evaluated if the run was stopped, or if there were no exact rounds.
-    if options.eval_every is not None and np.isnan(history.row(-1)[problem.model.criterion]):
-        history.update(-1, **evaluated_columns(problem, server, workers))
-    return _known_criteria(problem, run_state) or [evaluate(problem, server, workers)[0]]
-
-
-def _known_criteria(problem, run_state):
-    """Criteria from exact rounds, or otherwise those that were evaluated so far."""
-    if problem.exact:
-        return list(run_state.criteria)
-    return [value for value in run_state.history.column(problem.model.criterion) if value == value]
 
 
 def one_round(solver, problem, run_state, options, workers):
@@ -211,7 +203,7 @@ def one_round(solver, problem, run_state, options, workers):
     if options.eval_every is not None and (
         _is_over(after, options) or evaluation_due(problem, progress.epoch, after, options)
     ):
-        history.update(-1, **evaluated_columns(problem, server, workers))
+        history.update(-1, **columns_at(model, server, *evaluate(problem, server, workers)))
     return run_state._replace(progress=after, stopping=stopping)
 
 
@@ -232,7 +224,7 @@ def _judged_exactly(problem, run_state, received, server, info, options):
     criterion = model.criterion_value(received.log_likelihood, run_state.progress.server.parameters)
     if options.eval_every is not None:
         history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
-    run_state.criteria.append(criterion)
+    run_state.criteria_before.append(criterion)
     gains = next_gains(run_state.stopping, criterion, info.step_taken, model)
     return server, gains, gains.settled(options.tol)
 

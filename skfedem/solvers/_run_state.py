@@ -39,9 +39,10 @@ class Progress(NamedTuple):
 class RunState(NamedTuple):
     """Complete state of a run after a round, as saved in a checkpoint.
 
-    ``stopping`` is the state of the stopping rule. ``criteria`` are those from exact rounds;
-    ``initial_criterion`` is that of the start, NaN if it is unknown or the first round will yield
-    it. A round modifies ``states``, ``history``, ``trace`` and ``criteria`` in place.
+    ``stopping`` is the state of the stopping rule. ``criteria_before`` has, for each exact round,
+    the criterion of the iterate before it, which the round yields; ``initial_criterion`` is that of
+    the start, NaN if it is unknown or the first round will yield it. A round modifies ``states``,
+    ``history``, ``trace`` and ``criteria_before`` in place.
     """
 
     progress: Progress
@@ -49,7 +50,7 @@ class RunState(NamedTuple):
     history: History
     trace: list
     stopping: Gains | Sweep
-    criteria: list
+    criteria_before: list
     initial_criterion: float
 
 
@@ -85,7 +86,7 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
         _first_history(problem, start, progress, seen, n_up),
         trace=[problem.model.trace(server.parameters)],
         stopping=stopping,
-        criteria=[],
+        criteria_before=[],
         initial_criterion=np.nan if evaluation is None else evaluation[0],
     )
 
