@@ -34,7 +34,7 @@ from skfedem._parallel import Workers
 from skfedem.compression import Identity
 from skfedem.participation import draw_active
 from skfedem.solvers._base import Problem, outer_loop_of
-from skfedem.solvers._stopping import first_sweep, next_gains, next_sweep, no_gains
+from skfedem.solvers._stopping import Gains, first_sweep, next_gains, next_sweep, no_gains
 from watched import library_threads
 
 LARGEST_UNIFORM = 1 - 2.0**-53
@@ -444,6 +444,11 @@ def stops(values, steps, tol=0.1, n_quiet=1):
         gains = next_gains(gains, value, step_size, model)
         stopped.append(gains.settled(tol))
     return stopped
+
+
+@pytest.mark.parametrize(("latest", "settled"), [([2e-4, 1e-4], True), ([1e-4, 2e-4], False)])
+def test_small_gains_that_grow_do_not_stop_exact_rounds(latest, settled):
+    assert Gains(np.array(latest)).settled(1e-3) is settled
 
 
 def test_exact_rounds_stop_at_the_first_small_change():

@@ -178,6 +178,13 @@ def test_two_fits_are_one_where_control_variates_end_at_zero(participation):
     assert_array_equal(got[1:], want[201:])
 
 
+def test_control_variates_are_summed_again_if_rounding_errors_have_added_up():
+    gm = fit(FederatedGaussianMixture(**SETTINGS["all rows"], max_iter=5, warm_start=True), CLIENTS)
+    server = gm._memory.server
+    gm._memory = gm._memory._replace(server=server._replace(control=server.control + 1e-9))
+    assert_memory_is_the_mean(fit(gm.set_params(max_iter=0), CLIENTS))
+
+
 def test_going_on_reads_no_rows(monkeypatch):
     gm = FederatedGaussianMixture(**SETTINGS["all rows"], max_iter=5, warm_start=True)
     fit(gm, CLIENTS)
