@@ -438,7 +438,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             result = run_solver(settings, problem, start, workers, resume_from, tasks)
             objective = result.final_criterion
             if np.isnan(objective):
-                objective, _ = evaluate(problem, result.server, workers)
+                objective = evaluate(problem, result.server, workers).criterion
         memory = None
         if self.warm_start:  # only if asked for: it is as large as the data
             memory = memory_of(ids, problem, result.server, result.states, result.gains, digest)

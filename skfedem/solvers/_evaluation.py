@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .._federation import client_groups
+from .._typing import FloatArray
+
+
+class Evaluation(NamedTuple):
+    """Criterion and mean field h(Ŝ) over all rows of all clients."""
+
+    criterion: float
+    mean_field: FloatArray
 
 
 def evaluate(problem, server, workers, controls=None):
-    """Criterion and mean field h(Ŝ) over all rows of all clients.
+    """Evaluate the server's state on all rows of all clients.
 
     ``controls``, if given, is an array of client vectors that is overwritten by the fields h_i(Ŝ).
     """
@@ -29,11 +39,12 @@ def evaluate(problem, server, workers, controls=None):
     parts = workers.map(part, groups, "evaluation")
     mean_field = vectors.total(every, [field for field, _ in parts])
     log_likelihood = sum(value for _, value in parts)
-    return model.criterion_value(log_likelihood, server.parameters), mean_field
+    return Evaluation(model.criterion_value(log_likelihood, server.parameters), mean_field)
 
 
-def columns_at(model, server, criterion, mean_field):
-    """Columns of the history at Ŝ, from the results of ``evaluate``."""
+def columns_at(model, server, evaluation):
+    """Columns of the history at Ŝ, from its evaluation."""
+    criterion, mean_field = evaluation
     if not server.has_field:
         return evaluation_columns(model, criterion)
     return evaluation_columns(model, criterion, model.field_sq_norm(server.statistics, mean_field))

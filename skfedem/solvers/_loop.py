@@ -143,9 +143,10 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
             tasks.end_start(run_state)
         # If nothing is to be evaluated, the criteria that exact rounds yield are enough.
         if np.isnan(criterion) and (watched or not run_state.criteria_before):
-            criterion, mean_field = evaluate(problem, server, workers)
+            evaluation = evaluate(problem, server, workers)
+            criterion = evaluation.criterion
             if watched:
-                history.update(-1, **columns_at(model, server, criterion, mean_field))
+                history.update(-1, **columns_at(model, server, evaluation))
     except KeyboardInterrupt:
         if not progress.n_rounds:
             raise
@@ -203,7 +204,7 @@ def one_round(solver, problem, run_state, options, workers):
     if options.eval_every is not None and (
         _is_over(after, options) or evaluation_due(problem, progress.epoch, after, options)
     ):
-        history.update(-1, **columns_at(model, server, *evaluate(problem, server, workers)))
+        history.update(-1, **columns_at(model, server, evaluate(problem, server, workers)))
     return run_state._replace(progress=after, stopping=stopping)
 
 

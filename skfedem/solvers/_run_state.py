@@ -63,46 +63,66 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
     # In exact rounds, the field does not depend on V, and the first one sets V_i to h_i(Ŝ) if α =
     # 1. With a smaller α, V_i would still be biased towards 0 when later rounds are random.
     needs_controls = not problem.exact or problem.control_step < 1
-    sends_fields = needs_controls and start.kept is None and control_init == "field"
-    server, states, evaluation = _first_states(solver, problem, start, workers, sends_fields)
+    model, evaluation = problem.model, None
+    if start.kept is not None:
+        server, states = start.kept.server, start.kept.states
+    else:
+        server, controls = _first_server(problem, start), problem.vectors.zeros()
+        if needs_controls and control_init == "field":
+            evaluation = evaluate(problem, server, workers, controls)
+            server = server._replace(control=evaluation.mean_field)
+            start = _after_fields(problem, start, controls.size)
+        states = solver.init(problem, controls)
     if evaluation is None and watched and not problem.exact:
         evaluation = evaluate(problem, server, workers)
+    if problem.exact:
+        kept_gains = start.kept.gains if start.kept else None
+        stopping = kept_gains or no_gains(model)
+    else:
+        stopping = first_sweep(problem, server)
     n_samples = problem.federation.n_samples
     progress = Progress(
         server,
-        n_expectations=(start.n_passes + int(sends_fields)) * n_samples,
+        n_expectations=start.n_passes * n_samples,
         n_samples=n_samples,
         first_round=server.round_index,
     )
-    if problem.exact:
-        before = start.kept.gains if start.kept else None
-        stopping = before or no_gains(problem.model)
-    else:
-        stopping = first_sweep(problem, server)
-    seen, n_up = evaluation if watched else None, states.controls.size if sends_fields else 0
     return RunState(
         progress,
         states,
-        _first_history(problem, start, progress, seen, n_up),
-        trace=[problem.model.trace(server.parameters)],
+        _first_history(model, start, progress, evaluation if watched else None),
+        trace=[model.trace(server.parameters)],
         stopping=stopping,
         criteria_before=[],
-        initial_criterion=np.nan if evaluation is None else evaluation[0],
+        initial_criterion=np.nan if evaluation is None else evaluation.criterion,
     )
 
 
-def _first_history(problem, start, progress, evaluation, n_up):
-    """History with row 0: costs before the first round, and the evaluation of the start.
+def _first_server(problem, start):
+    """State of the server at a new start, with V = 0."""
+    return ServerState(
+        round_index=0,
+        statistics=start.statistics,
+        parameters=start.parameters,
+        control=problem.vectors.server_zeros(),
+        has_field=start.has_field,
+    )
 
-    ``n_up`` is the total number of values in the fields that clients have sent.
-    """
-    model, server, n_down = problem.model, progress.server, 0
-    if n_up:
-        every = np.arange(problem.federation.n_clients)
-        n_down = model.downlink_numbers(problem.federation, every, server.parameters)
-    seen = evaluation_columns(model)
-    if evaluation is not None:
-        seen = columns_at(model, server, *evaluation)
+
+def _after_fields(problem, start, n_numbers):
+    """The same start, including the costs of the clients' fields, ``n_numbers`` in total."""
+    every = np.arange(problem.federation.n_clients)
+    n_down = problem.model.downlink_numbers(problem.federation, every, start.parameters)
+    start = start.after(FLOAT_BITS * n_numbers, FLOAT_BITS * n_down)
+    return start._replace(n_passes=start.n_passes + 1)
+
+
+def _first_history(model, start, progress, evaluation):
+    """History with row 0: costs before the first round, and the evaluation of the start if any."""
+    if evaluation is None:
+        evaluated = evaluation_columns(model)
+    else:
+        evaluated = columns_at(model, progress.server, evaluation)
     history = History()
     history.append(
         round=0,
@@ -110,28 +130,9 @@ def _first_history(problem, start, progress, evaluation, n_up):
         field_sq_norm=np.nan,
         step_size=np.nan,
         n_active=0,
-        uplink_bits=start.uplink_bits + FLOAT_BITS * n_up,
-        downlink_bits=start.downlink_bits + FLOAT_BITS * n_down,
+        uplink_bits=start.uplink_bits,
+        downlink_bits=start.downlink_bits,
         safeguarded=0,
-        **seen,
+        **evaluated,
     )
     return history
-
-
-def _first_states(solver, problem, start, workers, sends_fields):
-    """Initial states of server and clients, and the evaluation that the fields yield."""
-    if start.kept is not None:
-        return start.kept.server, start.kept.states, None
-    controls, evaluation = problem.vectors.zeros(), None
-    server = ServerState(
-        0,
-        start.statistics,
-        start.parameters,
-        problem.vectors.server_zeros(),
-        has_field=start.has_field,
-    )
-    if sends_fields:
-        evaluation = evaluate(problem, server, workers, controls)
-        _, mean_field = evaluation
-        server = server._replace(control=mean_field)
-    return server, solver.init(problem, controls), evaluation
