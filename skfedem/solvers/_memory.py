@@ -106,8 +106,8 @@ def rows_that_matter(federation, solver):
 
     The control variates of a mixture are valid for other rows too. FedEM has no other states.
     """
-    matter = isinstance(federation.rows, tuple) or solver is not fedem
-    return fingerprint(federation) if matter else ""
+    of_cells = isinstance(federation.rows, tuple)
+    return fingerprint(federation) if of_cells or solver is not fedem else ""
 
 
 def same_rows(memory, federation, ids):
@@ -138,12 +138,14 @@ def go_on(memory, solver, problem, start, ids):
         check_kinds(memory.ids, ids)
         at = find_labels(memory.ids, ids)
         states.controls[at >= 0] = memory.states.controls[at[at >= 0]]
-    server = memory.server._replace(control=_control_again(memory, problem, states.controls, ids))
-    # ``start_again`` returns this very object if the run starts where the other one ended.
-    gains = memory.gains if start.parameters is server.parameters else None
-    server = server._replace(
-        statistics=start.statistics, parameters=start.parameters, has_field=start.has_field
+    server = memory.server._replace(
+        statistics=start.statistics,
+        parameters=start.parameters,
+        control=_control_again(memory, problem, states.controls, ids),
+        has_field=start.has_field,
     )
+    # ``start_again`` returns this very object if the run starts where the other one ended.
+    gains = memory.gains if start.parameters is memory.server.parameters else None
     return start._replace(kept=Kept(server, states, gains))
 
 
@@ -152,11 +154,12 @@ def _control_again(memory, problem, controls, ids):
     control, control_before = mean_control(problem, controls), memory.server.control
     # Without np.abs, which would need a temporary array as large as all V_i.
     largest = max(controls.max(initial=0), -controls.min(initial=0))
-    rounding = _ROUNDING * max(1.0, largest)
-    same_weights = np.array_equal(memory.weights, problem.federation.weights)
-    same_terms = same_weights and np.array_equal(memory.ids, ids)
-    same = same_terms and np.allclose(control, control_before, rtol=0, atol=rounding)
-    return control_before if same else control
+    is_same = (
+        np.array_equal(memory.ids, ids)
+        and np.array_equal(memory.weights, problem.federation.weights)
+        and np.allclose(control, control_before, rtol=0, atol=_ROUNDING * max(1.0, largest))
+    )
+    return control_before if is_same else control
 
 
 def in_setting(memory, problem, kind):
