@@ -536,7 +536,7 @@ def _outcome(problem, result, cells, objective):
     norms = problem.vectors.norms(residuals)
     drift[cells.observers] = np.sqrt(federation.lengths) * norms
     return {
-        **_so_far(result.server, len(result.trace) - 1, cells.origin),
+        **_so_far(result.server, result.n_rounds, cells.origin),
         "objective_": float(objective),
         "converged_": result.converged,
         "history_": {**result.history, "singular_values": result.trace},

@@ -66,6 +66,11 @@ class Run(NamedTuple):
     gains: Gains | None
     stopped_by: str | None = None
 
+    @property
+    def n_rounds(self):
+        """Number of rounds of this run."""
+        return len(self.history["step_size"]) - 1
+
 
 def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
     """Run a solver until it converges, or reaches the maximum number of rounds or epochs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -30,29 +30,26 @@ def printer(verbose, criterion):
 
     def print_row(row):
         if verbose > 1 or (verbose and row["round"] % 10 == 0):
-            when, value, field = "", row[criterion], row["field_sq_norm"]
-            if "criterion_before" in row:
-                when, value = " before it", row["criterion_before"]
-            is_evaluated = value == value
-            print(
-                "  Round {round}: epoch {epoch:.1f}, step size {step_size:.3g}".format(**row)
-                + (f", squared norm of the field {field:.3g}" if field == field else "")
-                + (f", {criterion.replace('_', '-')}{when} {value:.6g}" if is_evaluated else "")
-            )
+            parts = ["epoch {epoch:.1f}, step size {step_size:.3g}".format(**row)]
+            if not isnan(row["field_sq_norm"]):
+                parts.append(f"squared norm of the field {row['field_sq_norm']:.3g}")
+            when = " before it" if "criterion_before" in row else ""
+            value = row.get("criterion_before", row[criterion])
+            if not isnan(value):
+                parts.append(f"{criterion.replace('_', '-')}{when} {value:.6g}")
+            print(f"  Round {row['round']}: {', '.join(parts)}")
 
     return print_row
 
 
 def print_outcome(result, criterion):
     """Print how a run ended, its final criterion, and the bytes that clients sent."""
-    n_rounds = len(result.history["round"]) - 1
     ended = "Converged" if result.converged else "Not converged"
     n_bytes = int(result.history["uplink_bits"].sum()) // 8
     reached = result.history[criterion][-1]
-    is_evaluated = reached == reached
     print(
-        f"  {ended} after {plural(n_rounds, 'round')}, {n_bytes:,} bytes sent by clients"
-        + (f": {criterion.replace('_', '-')} {reached:.6g}" if is_evaluated else "")
+        f"  {ended} after {plural(result.n_rounds, 'round')}, {n_bytes:,} bytes sent by clients"
+        + ("" if isnan(reached) else f": {criterion.replace('_', '-')} {reached:.6g}")
     )
 
 
@@ -83,29 +80,35 @@ def warn_outcome(estimator, result, schedule, wording, *, is_worse):
     ``schedule`` maps a round to its step size. ``is_worse`` says that a fit ended worse than it
     started, so that more rounds would not help.
     """
-    n_rounds = len(result.history["round"]) - 1
     if result.stopped_by == "callback":
         return
     if result.stopped_by == "keyboard":
         warn(
-            f"Interrupted from the keyboard after {plural(n_rounds, 'round')}: the estimator has "
-            "the parameters reached by then. With warm_start=True, the next fit starts from them.",
+            f"Interrupted from the keyboard after {plural(result.n_rounds, 'round')}: the "
+            "estimator has the parameters reached by then. With warm_start=True, the next fit "
+            "starts from them.",
             ConvergenceWarning,
         )
         return
-    if not n_rounds:
+    if not result.n_rounds:
         if estimator.max_iter != 0:
-            without = ", or set control_init='zeros', which takes no pass over the data"
-            warn(
-                f"No round was run: the initialisation took {result.history['epoch'][0]:.2g} of "
-                f"max_epochs={estimator.max_epochs}. Increase max_epochs"
-                f"{without if estimator.control_init == 'field' else ''}.",
-                ConvergenceWarning,
-            )
+            _warn_of_no_round(estimator, result)
         return
     _warn_of_steps(estimator, result, schedule, wording)
     if not (result.converged or is_worse):
         _warn_of_no_convergence(estimator, result, schedule, wording)
+
+
+def _warn_of_no_round(estimator, result):
+    """Warn that the initialisation took all epochs."""
+    advice = "Increase max_epochs"
+    if estimator.control_init == "field":
+        advice += ", or set control_init='zeros', which takes no pass over the data"
+    warn(
+        f"No round was run: the initialisation took {result.history['epoch'][0]:.2g} of "
+        f"max_epochs={estimator.max_epochs}. {advice}.",
+        ConvergenceWarning,
+    )
 
 
 def _warn_of_steps(estimator, result, schedule, wording):
@@ -142,7 +145,7 @@ def calmer(estimator, *steps):
     Advice on control variates precedes ``steps``: if they diverge, no step size helps.
     """
     ways = []
-    if (estimator.omega > 0 or estimator.participation < 1) and _control_step_is_ill(estimator):
+    if _needs_controls(estimator) and _control_step_is_ill(estimator):
         ways.append("control_step='auto'")
     ways += steps
     if steps and not is_auto(estimator.step_size):
@@ -167,6 +170,11 @@ def ways_to_less_noise(estimator):
     return ["solver='vr_fedem'", "a larger batch_size"]
 
 
+def _needs_controls(estimator):
+    """Whether rounds are noisy without control variates, even if clients read all rows."""
+    return estimator.omega > 0 or estimator.participation < 1
+
+
 def _control_step_is_ill(estimator):
     """Whether α is 0, or so large that control variates may not converge."""
     step = estimator.control_step
@@ -175,12 +183,11 @@ def _control_step_is_ill(estimator):
 
 def _warn_of_no_convergence(estimator, result, schedule, wording):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
-    n_rounds = len(result.history["step_size"]) - 1
     why, advice = _reason(estimator, result, schedule, wording.iteration)
     if estimator.tol == 0:
         why = f" (no fit can reach that){why}"
     warn(
-        f"Not converged to tol={estimator.tol} after {plural(n_rounds, 'round')}{why}. "
+        f"Not converged to tol={estimator.tol} after {plural(result.n_rounds, 'round')}{why}. "
         f"{', or '.join([advice, *wording.otherwise])}.",
         ConvergenceWarning,
     )
@@ -194,10 +201,9 @@ def took_few_steps(result):
 
 def _reason(estimator, result, schedule, iteration):
     """Likely reason for lack of convergence ("" if unclear), and advice."""
-    steps = result.history["step_size"]
-    n_rounds, travelled = len(steps) - 1, steps[1:].sum()
     less_noise = ways_to_less_noise(estimator)
     if took_few_steps(result):
+        travelled = result.history["step_size"][1:].sum()
         if less_noise:  # it is unknown how many rounds the noise needs to vanish
             longer = [] if is_auto(estimator.step_size) else ["a larger step_size"]
             advice = f"Use {either([*longer, *less_noise])}"
@@ -206,7 +212,7 @@ def _reason(estimator, result, schedule, iteration):
         if estimator.tol == 0:
             advice += ", and increase tol, to see whether it converges"
         return f": the steps added up to only {travelled:.2g} {iteration}", advice
-    if estimator.control_step == 0 and (estimator.omega > 0 or estimator.participation < 1):
+    if estimator.control_step == 0 and _needs_controls(estimator):
         why = (
             ": with control_step=0, the noise of compression and partial participation does not "
             "vanish"
@@ -217,14 +223,14 @@ def _reason(estimator, result, schedule, iteration):
     if less_noise:
         why = ": the noise of FedEM's minibatches vanishes slowly, if at all"
         return why, f"Use {either(less_noise)}"
-    rounds_left = estimator.max_iter is None or n_rounds < estimator.max_iter
+    rounds_left = estimator.max_iter is None or result.n_rounds < estimator.max_iter
     return "", f"Increase {'max_epochs' if rounds_left else 'max_iter'}"
 
 
 def _how_to_travel_on(estimator, result, schedule, travelled):
     """Advice that makes the sum of steps large enough: more rounds, or larger steps."""
+    n_rounds = result.n_rounds
     first, last = result.history["epoch"][[0, -1]]
-    n_rounds = len(result.history["epoch"]) - 1
     missing, last_step = _ENOUGH_STEPS - travelled, _last_step(estimator, result, schedule)
     if last_step * (_MOST_ROUNDS - n_rounds) < missing:
         ways = calmer(estimator) if is_auto(estimator.step_size) else []
