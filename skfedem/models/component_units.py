@@ -29,16 +29,23 @@ from .covariances import MATRICES, packed, upper
 RAREST = 1e-3
 
 
-class MatrixUnits(NamedTuple):
-    """Maps of "full" statistics to the units of their components and back.
+class ComponentUnits(NamedTuple):
+    """Maps of statistics to the units of their components and back.
+
+    A row y in standard units is z in those of a component. Moments of y are replaced by those of z,
+    then squares are centred, and all are divided by their deviation.
 
     Attributes
     ----------
-    forward, backward : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
-        Matrices that map (1, y) to (1, z) and back.
-    squares : ndarray of int
-        Indices of the functions that are ``z_j²``, ...
-    expected : ndarray
+    map_moments : callable
+        ``map_moments(by, moments, out)`` fills in the moments of z from those of y, or the reverse.
+        Both have shape (n, n_components, n_functions), and may be the same array.
+    forward, backward : ndarray or Axes
+        The argument ``by`` for the map from y to z, and for its inverse; or from y to R z, see
+        ``_of_a_rest``.
+    squares : ndarray of int, or slice
+        Functions that are ``z_j²`` or ``||z||²``, ...
+    expected : ndarray of shape (n_squares,)
         ... and their means.
     deviation : ndarray of shape (n_components, n_functions)
         Root mean square of a row's contribution to a statistic.
@@ -46,112 +53,84 @@ class MatrixUnits(NamedTuple):
         Statistics that are 0 for all rows, and stay 0.
     """
 
-    forward: np.ndarray
-    backward: np.ndarray
-    squares: np.ndarray
+    map_moments: Callable
+    forward: Any
+    backward: Any
+    squares: Any
     expected: np.ndarray
     deviation: np.ndarray
     is_zero: np.ndarray
 
     def to_components(self, statistics):
         """Convert statistics (n, q) from standard units to the units of the components."""
-        table = statistics.reshape(len(statistics), *self.deviation.shape)
-        table = _congruent(self.forward, table, np.empty_like(table))
-        table[:, :, self.squares] -= table[:, :, :1] * self.expected
-        table /= self.deviation
-        return table.reshape(statistics.shape)
+        moments = statistics.reshape(len(statistics), *self.deviation.shape)
+        mapped = np.empty_like(moments)
+        self.map_moments(self.forward, moments, mapped)
+        mapped[:, :, self.squares] -= mapped[:, :, :1] * self.expected
+        mapped /= self.deviation
+        return mapped.reshape(statistics.shape)
 
     def to_standard(self, statistics):
         """Convert statistics (n, q) from the units of the components to standard units."""
-        table = statistics.reshape(len(statistics), *self.deviation.shape) * self.deviation
-        table[:, :, self.squares] += table[:, :, :1] * self.expected
-        table = _congruent(self.backward, table, table)
-        table[:, :, self.is_zero] = 0.0
-        return table.reshape(statistics.shape)
+        moments = statistics.reshape(len(statistics), *self.deviation.shape) * self.deviation
+        moments[:, :, self.squares] += moments[:, :, :1] * self.expected
+        self.map_moments(self.backward, moments, moments)
+        moments[:, :, self.is_zero] = 0.0
+        return moments.reshape(statistics.shape)
 
 
-def _congruent(matrices, table, mapped):
-    """Fill in ``M U Mᵀ``, where U is the moment of (1, y), given by its upper triangle.
-
-    ``mapped`` may be the table (n, n_components, n_functions) itself.
-    """
+def _map_matrices(matrices, moments, out):
+    """``M U Mᵀ`` for "full", where U is the moment of (1, y), given by its upper triangle."""
     size = matrices.shape[1]
     rows, columns = upper(size)
     # One component fits into the cache; with clients on the last axis, products are few and large.
     for component, matrix in enumerate(matrices):
-        moments = np.ascontiguousarray(table[:, component].T)[packed(size)]
-        moments = (matrix @ moments.reshape(size, -1)).reshape(moments.shape)
-        moments = np.swapaxes(moments, 0, 1).reshape(size, -1)
-        moments = (matrix @ moments).reshape(size * size, -1)
-        mapped[:, component] = moments[rows * size + columns].T
-    return mapped
+        own = np.ascontiguousarray(moments[:, component].T)[packed(size)]
+        own = (matrix @ own.reshape(size, -1)).reshape(own.shape)
+        own = np.swapaxes(own, 0, 1).reshape(size, -1)
+        own = (matrix @ own).reshape(size * size, -1)
+        out[:, component] = own[rows * size + columns].T
 
 
-class LinearUnits(NamedTuple):
-    """Maps of "tied", "diag" and "spherical" statistics to the units of their components and back.
+def _map_vectors(matrices, moments, out):
+    """``M u`` for "tied", where u is the mean of (1, y)."""
+    # matmul with a transposed second factor is slow.
+    transposed = np.swapaxes(matrices, 1, 2).copy()
+    np.matmul(np.swapaxes(moments, 0, 1), transposed, out=np.swapaxes(out, 0, 1))
+
+
+class Axes(NamedTuple):
+    """The map ``shift + scale y`` along each axis.
 
     Attributes
     ----------
-    mapped : callable
-        ``mapped(statistics, by)``: ``_of_first_moments`` for "tied", else ``_of_squares``.
-    forward, backward : ndarray or Coefficients
-        The argument ``by`` for the map and its inverse; for "tied", matrices of shape
-        (n_components, 1 + n_features, 1 + n_features).
+    shift : ndarray of shape (n_components, n_features)
+    factors : ndarray of shape (n_components, n_functions)
+        1, scale and scale², by which moments are multiplied without a shift.
     """
 
-    mapped: Callable
-    forward: Any
-    backward: Any
-
-    def to_components(self, statistics):
-        """Convert statistics (n, q) from standard units to the units of the components."""
-        return self.mapped(statistics, self.forward)
-
-    def to_standard(self, statistics):
-        """Convert statistics (n, q) from the units of the components to standard units."""
-        return self.mapped(statistics, self.backward)
+    shift: np.ndarray
+    factors: np.ndarray
 
 
-def _of_first_moments(statistics, matrices):
-    table = statistics.reshape(len(statistics), *matrices.shape[:2])
-    mapped = np.empty_like(table)
-    # matmul with a transposed second factor is slow.
-    transposed = np.swapaxes(matrices, 1, 2).copy()
-    np.matmul(np.swapaxes(table, 0, 1), transposed, out=np.swapaxes(mapped, 0, 1))
-    return mapped.reshape(statistics.shape)
+def _axes(shift, scale, n_functions):
+    """Axes; ``scale`` may have the shape (n_components, 1)."""
+    d, factors = shift.shape[1], np.ones((len(shift), n_functions))
+    factors[:, 1 : 1 + d], factors[:, 1 + d :] = scale, scale**2
+    return Axes(shift, factors)
 
 
-class Coefficients(NamedTuple):
-    """Coefficients of a linear map of mass, first and second moments along each axis.
-
-    ``mass_to_first`` times the mass is added to the first moments, and so on. All have shape
-    (n_components, n_features), or (n_components, 1) if they are the same for all axes.
-    """
-
-    mass: np.ndarray
-    mass_to_first: np.ndarray
-    first: np.ndarray
-    mass_to_second: np.ndarray
-    first_to_second: np.ndarray
-    second: np.ndarray
-
-
-def _of_squares(statistics, by):
-    n_components, d = by.first.shape
-    table = statistics.reshape(len(statistics), n_components, -1)
-    mass, first, second = table[:, :, :1], table[:, :, 1 : 1 + d], table[:, :, 1 + d :]
-    mapped = np.empty_like(table)
-    np.multiply(mass, by.mass, out=mapped[:, :, :1])
-    np.multiply(first, by.first, out=mapped[:, :, 1 : 1 + d])
-    mapped[:, :, 1 : 1 + d] += mass * by.mass_to_first
-    mixed = first * by.first_to_second
-    if second.shape[2] < d:
-        mixed = mixed.sum(axis=2, keepdims=True)
-    own = mapped[:, :, 1 + d :]
-    np.multiply(second, by.second, out=own)
-    own += mixed
-    own += mass * by.mass_to_second
-    return mapped.reshape(statistics.shape)
+def _map_squares(axes, moments, out):
+    """Mass, first and second moments for "diag"; for "spherical" the sum of the latter."""
+    shift, d = axes.shift, axes.shift.shape[1]
+    np.multiply(moments, axes.factors, out=out)
+    mass, first, second = out[:, :, :1], out[:, :, 1 : 1 + d], out[:, :, 1 + d :]
+    # (shift + x)² = x² + shift (x + (shift + x))
+    mixed = first.copy()
+    first += mass * shift
+    mixed += first
+    mixed *= shift
+    second += mixed if second.shape[2] == d else mixed.sum(axis=2, keepdims=True)
 
 
 def component_units(covariance_type, weights, means, roots, inverses, is_zero, *, is_rest):
@@ -160,52 +139,29 @@ def component_units(covariance_type, weights, means, roots, inverses, is_zero, *
     ``is_rest`` says that a "tied" covariance is a known second moment minus that of the means.
     """
     n_components, d = means.shape
-    root_weight = np.sqrt(np.maximum(weights, RAREST))[:, None]
-    if covariance_type not in MATRICES:
-        roots, inverses = roots.reshape(n_components, -1), inverses.reshape(n_components, -1)
-        n_squares = d if covariance_type == "spherical" else 1
-        return _of_variances(root_weight, means, roots, inverses, is_zero, n_squares)
-    roots, inverses = roots.reshape(-1, d, d), inverses.reshape(-1, d, d)
-    centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
+    weights = np.maximum(weights, RAREST)[:, None]
+    squares = slice(1 + d, None)
     if covariance_type == "full":
-        return _of_matrices(root_weight, means, centers, roots, inverses, is_zero)
-    if is_rest:
-        forward, backward = _of_a_rest(root_weight, means, centers, roots[0], inverses[0])
+        squares = 1 + d + np.diagonal(packed(d))
+    # 1, z_j and z_j z_l have mean square 1; a sum of n squares z_j² has mean n and variance 2 n.
+    n_terms = d if covariance_type == "spherical" else 1
+    expected = np.where(is_zero[squares], 0.0, n_terms)
+    deviation = np.repeat(np.sqrt(weights), len(is_zero), axis=1)
+    deviation[:, squares] *= np.sqrt(2 * n_terms)
+    if covariance_type in MATRICES:
+        map_moments = _map_matrices if covariance_type == "full" else _map_vectors
+        roots, inverses = roots.reshape(-1, d, d), inverses.reshape(-1, d, d)
+        centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
+        if is_rest:
+            forward, backward = _of_a_rest(weights, means, centers, roots[0], inverses[0])
+        else:
+            forward, backward = _homogeneous(-centers, inverses), _homogeneous(means, roots)
     else:
-        forward = _homogeneous(-centers, inverses) / root_weight[:, :, None]
-        backward = _homogeneous(means, roots) * root_weight[:, :, None]
-    # Statistics that are 0 for all rows, along axes without variance, stay 0.
-    return LinearUnits(_of_first_moments, forward=forward, backward=backward * ~is_zero[:, None])
-
-
-def _of_matrices(root_weight, means, centers, roots, inverses, is_zero):
-    """Units of "full" components."""
-    d = means.shape[1]
-    squares = 1 + d + np.flatnonzero(np.eye(d)[upper(d)])
-    # z_j² has mean 1 and variance 2; 1, z_j and z_j z_l have the mean square 1.
-    deviation = np.repeat(root_weight, len(is_zero), axis=1)
-    deviation[:, squares] *= np.sqrt(2)
-    return MatrixUnits(
-        forward=_homogeneous(-centers, inverses),
-        backward=_homogeneous(means, roots),
-        squares=squares,
-        expected=1.0 * ~is_zero[squares],
-        deviation=deviation,
-        is_zero=is_zero,
-    )
-
-
-def _of_variances(root_weight, means, roots, inverses, is_zero, n_squares):
-    """Units of "diag" and "spherical" components; moments are sums of ``n_squares`` squares."""
-    varies, d = ~is_zero, means.shape[1]
-    # A sum of n squares has mean n and variance 2 n.
-    expected, deviation = n_squares * varies[1 + d :], np.sqrt(2 * n_squares)
-    shift = -(inverses * means)
-    return LinearUnits(
-        _of_squares,
-        forward=_normalised(shift, inverses, root_weight, expected, deviation),
-        backward=_denormalised(means, roots, root_weight, expected, deviation, varies),
-    )
+        map_moments = _map_squares
+        roots, inverses = roots.reshape(n_components, -1), inverses.reshape(n_components, -1)
+        forward = _axes(-inverses * means, inverses, len(is_zero))
+        backward = _axes(means, roots, len(is_zero))
+    return ComponentUnits(map_moments, forward, backward, squares, expected, deviation, is_zero)
 
 
 def within_rows(covariances, regularization, weights, covariance_type):
@@ -236,7 +192,7 @@ def _homogeneous(shift, scale):
     return _blocks(1.0, np.zeros_like(shift), shift, scale)
 
 
-def _of_a_rest(root_weight, means, centers, root, inverse):
+def _of_a_rest(weights, means, centers, root, inverse):
     """Maps of (1, y) to units for a covariance that is the rest of a moment, and inverses.
 
     In units of a component, noise m in its mass and v in its first moment changes the covariance
@@ -253,8 +209,8 @@ def _of_a_rest(root_weight, means, centers, root, inverse):
 
     Parameters
     ----------
-    root_weight : ndarray of shape (n_components, 1)
-        √π.
+    weights : ndarray of shape (n_components, 1)
+        π.
     means, centers : ndarray of shape (n_components, n_features)
         μ and t.
     root, inverse : ndarray of shape (n_features, n_features)
@@ -263,10 +219,10 @@ def _of_a_rest(root_weight, means, centers, root, inverse):
     Returns
     -------
     forward, backward : ndarray of shape (n_components, 1 + n_features, 1 + n_features)
-        ``R [[1, 0], [-t, L⁻¹]] / √π`` and its inverse.
+        ``R [[1, 0], [-t, L⁻¹]]`` and its inverse.
     """
     squared = (centers**2).sum(axis=1, keepdims=True)
-    c = root_weight**2 * squared
+    c = weights * squared
     mass, mixed, along, across = 1 + 0.5 * c * squared, c, 1 + 2 * c, 1 + c
     det = 1 + 2 * c + 0.5 * c * squared
     for _ in range(2):
@@ -277,21 +233,16 @@ def _of_a_rest(root_weight, means, centers, root, inverse):
     nonzero = np.maximum(squared, np.finfo(float).tiny)
     rows, beyond = centers @ inverse, (along - across) / nonzero
     forward = _blocks(
-        (mass - mixed * squared) / root_weight,
-        mixed / root_weight * rows,
-        (mixed - along) / root_weight * centers,
-        (across / root_weight)[:, :, None] * inverse,
+        mass - mixed * squared,
+        mixed * rows,
+        (mixed - along) * centers,
+        across[:, :, None] * inverse,
     )
-    forward[:, 1:, 1:] += _outer(beyond / root_weight * centers, rows)
+    forward[:, 1:, 1:] += _outer(beyond * centers, rows)
     mass, mixed, along, across = along / det, -mixed / det, mass / det, 1 / across
     beyond = (along - across) / nonzero
-    backward = _blocks(
-        mass * root_weight,
-        mixed * root_weight * centers,
-        (mass + mixed) * root_weight * means,
-        (across * root_weight)[:, :, None] * root,
-    )
-    backward[:, 1:, 1:] += _outer((mixed + beyond) * root_weight * means, centers)
+    backward = _blocks(mass, mixed * centers, (mass + mixed) * means, across[:, :, None] * root)
+    backward[:, 1:, 1:] += _outer((mixed + beyond) * means, centers)
     return forward, backward
 
 
@@ -306,35 +257,3 @@ def _blocks(corner, row, column, rest):
     matrices[:, :1, 0], matrices[:, 0, 1:], matrices[:, 1:, 0] = corner, row, column
     matrices[:, 1:, 1:] = rest
     return matrices
-
-
-def _normalised(shift, scale, root_weight, expected, deviation):
-    """``z = shift + scale y`` and ``(z² - expected) / deviation``, divided by ``root_weight``."""
-    return Coefficients(
-        mass=1 / root_weight,
-        mass_to_first=shift / root_weight,
-        first=np.broadcast_to(scale / root_weight, shift.shape),
-        mass_to_second=(_squared(shift, expected) - expected) / (deviation * root_weight),
-        first_to_second=2 * shift * scale / (deviation * root_weight),
-        second=scale**2 / (deviation * root_weight),
-    )
-
-
-def _denormalised(shift, scale, root_weight, expected, deviation, varies):
-    """``y = shift + scale z`` and y², from the results of ``_normalised``."""
-    d = shift.shape[1]
-    first, second = varies[1 : 1 + d], varies[1 + d :]
-    return Coefficients(
-        mass=root_weight,
-        mass_to_first=shift * root_weight * first,
-        first=scale * root_weight * first,
-        mass_to_second=(_squared(shift, expected) + scale**2 * expected) * root_weight * second,
-        first_to_second=2 * shift * scale * root_weight * second,
-        second=scale**2 * deviation * root_weight * second,
-    )
-
-
-def _squared(shift, expected):
-    """``shift²``, or its sum if the second moment is a sum."""
-    squared = shift**2
-    return squared if len(expected) == shift.shape[1] else squared.sum(axis=1, keepdims=True)
