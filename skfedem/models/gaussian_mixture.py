@@ -289,23 +289,10 @@ class GaussianMixtureModel(RowModel):
         Along axes on which rows do not vary, it is 0, as for the rows.
         """
         weights, means, covariances = parameters[:3]
-        d = self.n_features
-        statistics = np.empty((self.n_components, self.n_functions))
-        statistics[:, 0] = weights
-        statistics[:, 1 : 1 + d] = weights[:, None] * means
-        regularization = self.regularization(means)
-        if self.covariance_type == "full":
-            second = covariances - regularization
-            second = second + means[:, :, None] * means[:, None, :]
-            statistics[:, 1 + d :] = weights[:, None] * second[:, *upper(d)]
-        elif self.covariance_type == "diag":
-            second = covariances - regularization + means**2
-            statistics[:, 1 + d :] = weights[:, None] * second
-        elif self.covariance_type == "spherical":
-            variance = covariances - regularization
-            statistics[:, 1 + d] = weights * (d * variance + (means**2).sum(axis=1))
-        statistics[:, self._is_zero] = 0.0
-        return statistics.ravel()
+        second = self._second_moments(means, covariances - self.regularization(means))
+        moments = np.hstack([np.ones((self.n_components, 1)), means, second])
+        moments[:, self._is_zero] = 0.0
+        return (weights[:, None] * moments).ravel()
 
     @cached_property
     def _is_zero(self):
@@ -339,6 +326,17 @@ class GaussianMixtureModel(RowModel):
         if self.covariance_type == "diag":
             return second - means**2
         return (second[:, 0] - (means**2).sum(axis=1)) / d
+
+    def _second_moments(self, means, scatter):
+        """Second moments of the components in the functions f(y); the inverse of ``scatter``."""
+        d = self.n_features
+        if self.covariance_type == "full":
+            return (scatter + means[:, :, None] * means[:, None, :])[:, *upper(d)]
+        if self.covariance_type == "tied":
+            return np.empty((self.n_components, 0))
+        if self.covariance_type == "diag":
+            return scatter + means**2
+        return (d * scatter + (means**2).sum(axis=1))[:, None]
 
     def _check_scatter(self, scatter, means):
         """Raise if a variance is no larger than rounding errors."""
