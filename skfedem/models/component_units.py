@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .covariances import MATRICES, packed, upper
+from .covariances import MATRICES, packed, upper, variances_of
 
 # Lower bound for weights: otherwise, rows of a rare component would make messages so large that the
 # other components suffer.
@@ -170,11 +170,8 @@ def within_rows(covariances, regularization, weights, covariance_type):
     Covariances may be much larger due to regularisation, which does not depend on the rows. The
     second moment of all rows is 1.
     """
-    variances, added = covariances, regularization
-    if covariance_type in MATRICES:
-        variances, added = (
-            np.diagonal(matrices, axis1=-2, axis2=-1) for matrices in (covariances, regularization)
-        )
+    variances = variances_of(covariance_type, covariances)
+    added = variances_of(covariance_type, regularization)
     most = np.ones(1)
     if covariance_type != "tied":
         most = (1 / np.maximum(weights, RAREST)).reshape(-1, *[1] * (variances.ndim - 1))

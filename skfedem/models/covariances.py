@@ -36,6 +36,12 @@ def roots_and_inverses(covariance_type, covariances):
     return roots, inverses_of_triangles(roots, lower=True)
 
 
+def variances_of(covariance_type, covariances):
+    """Variances along the axes, which are the diagonals of covariance matrices."""
+    has_matrices = covariance_type in MATRICES
+    return np.diagonal(covariances, axis1=-2, axis2=-1) if has_matrices else covariances
+
+
 def cholesky(matrices):
     """Lower-triangular Cholesky factors of matrices (..., d, d); None if one has none."""
     try:

@@ -37,11 +37,12 @@ from .covariances import (
     roots_and_inverses,
     unpack,
     upper,
+    variances_of,
     without_negative_variance,
 )
 from .mixture_domain import safeguarded_step
 from .mixture_natural import natural_parameter
-from .mixture_parameters import Parameters, squared_scale
+from .mixture_parameters import Parameters, covariances_to_standard
 from .mixture_stream import field_with_moment, with_vanishing_ones_frozen
 from .units import ROUNDING, Units
 
@@ -162,19 +163,18 @@ class GaussianMixtureModel(RowModel):
             return self.given_regularization + rounding[:, :, None] * np.eye(self.n_features)
         if self.covariance_type == "spherical":
             rounding = rounding.mean(axis=1)
-        return np.maximum(self.reg_covar / squared_scale(self), rounding)
+        return np.maximum(self.given_regularization, rounding)
 
     @cached_property
     def given_regularization(self):
-        """``reg_covar`` times the identity of the rows' units, in standard units."""
-        return self.units.matrices_to_standard(self.reg_covar * np.eye(self.n_features))
+        """``reg_covar`` in standard units: a matrix, or a variance of each axis or of all."""
+        identity = np.eye(self.n_features) if self.covariance_type in MATRICES else 1.0
+        return covariances_to_standard(self, self.reg_covar * identity)
 
     @cached_property
     def _regularization_exceeds_rows(self):
         """Whether ``reg_covar`` exceeds the variance of the rows along some axis."""
-        if self.covariance_type in MATRICES:
-            return bool((np.diagonal(self.given_regularization) > 1).any())
-        return bool((self.reg_covar / np.square(self.units.scale) > 1).any())
+        return bool((variances_of(self.covariance_type, self.given_regularization) > 1).any())
 
     @cached_property
     def _shared_regularization(self):

@@ -9,8 +9,8 @@ import numpy as np
 from .._federation import read
 from .._messages import short, shown
 from .._parameters import check_shape, check_shares
-from .covariances import MATRICES, roots_and_inverses
-from .mixture_parameters import covariances_to_standard, squared_scale
+from .covariances import MATRICES, roots_and_inverses, variances_of
+from .mixture_parameters import covariances_to_standard
 
 # Advice in error messages if a fit or a stream cannot continue.
 _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
@@ -145,14 +145,11 @@ def check_spread(model, name, covariances):
     """Raise if covariances, given in the rows' units, are too large or small in standard units."""
     if covariances is None:
         return
-    has_matrices = model.covariance_type in MATRICES
     with np.errstate(over="ignore", invalid="ignore"):
         standard = covariances_to_standard(model, covariances)
-    given, variances = (
-        np.diagonal(values, axis1=-2, axis2=-1) if has_matrices else values
-        for values in (covariances, standard)
-    )
+    variances = variances_of(model.covariance_type, standard)
     if not (variances.min() >= _FARTHEST**-2 and variances.max() <= _FARTHEST**2):
+        given = variances_of(model.covariance_type, covariances)
         raise ValueError(
             f"Expected {name} with variances within a factor of {_FARTHEST**2:g} of those of the "
             f"rows, got variances from {given.min():.3g} to {given.max():.3g}. Give it in the "
@@ -163,10 +160,7 @@ def check_spread(model, name, covariances):
 def check_regularization(model):
     """Raise if ``reg_covar`` is too large in standard units."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if model.covariance_type in MATRICES:
-            variances = np.diagonal(model.given_regularization)
-        else:
-            variances = model.reg_covar / squared_scale(model)
+        variances = variances_of(model.covariance_type, model.given_regularization)
     if not np.max(variances) <= _LARGEST_SHARE:
         raise ValueError(
             f"Expected reg_covar to be at most {_LARGEST_SHARE:g} times the variances of the rows, "

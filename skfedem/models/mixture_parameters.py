@@ -86,12 +86,11 @@ def lost_in_rounding(model, parameters):
     varies = model.units.varies
     rounding = ROUNDING * (1 + means[:, varies] ** 2)
     if model.covariance_type == "diag":
-        given = (model.reg_covar / squared_scale(model))[varies]
-        cases = [(covariances[:, varies], rounding, given)]
+        cases = [(covariances[:, varies], rounding, model.given_regularization[varies])]
     elif model.covariance_type == "spherical":
         # The mean over all features: perhaps none of them varies.
         rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
-        cases = [(covariances[:, None], rounding, model.reg_covar / squared_scale(model))]
+        cases = [(covariances[:, None], rounding, model.given_regularization)]
     else:
         variances, axes = np.linalg.eigh(covariances[..., varies, :][..., varies])
         matrix = model.given_regularization[varies, :][:, varies]
