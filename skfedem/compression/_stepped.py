@@ -54,21 +54,15 @@ class Stepped(Operator):
             return super().send(values, uniforms, lengths)  # a subclass overrides one of them
         x, sizes = _vectors.as_vectors(values, lengths)
         xi = _vectors.as_uniforms(uniforms, x)
-        integers, scale, steps, blocks = self._factors(x.ravel(), xi.ravel(), sizes)
+        ratios, scale, steps, blocks = self._ratios(x.ravel(), sizes)
+        integers = self._round(ratios, xi.ravel())
         code = self._code(0)  # sizes do not depend on the bound on the integers
         n_bytes = code.sizes_of(integers, steps, blocks)
         return _product(integers, scale, x.ravel()).reshape(x.shape), n_bytes
 
     def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:
-        integers, scale, _, _ = self._factors(x, uniforms, lengths)
-        return _product(integers, scale, x)
-
-    def _factors(
-        self, x: FloatArray, uniforms: FloatArray, lengths: IntArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray, _vectors.Blocks]:
-        """Magnitudes of Q(x) as integers; steps by coordinate and by block; the blocks."""
-        ratios, scale, steps, blocks = self._ratios(x, lengths)
-        return self._round(ratios, uniforms), scale, steps, blocks
+        ratios, scale, _, _ = self._ratios(x, lengths)
+        return _product(self._round(ratios, uniforms), scale, x)
 
     def _ratios(
         self, x: FloatArray, lengths: IntArray
