@@ -77,17 +77,17 @@ def first_call(settings, ids, federation, given, workers):
     start = _best_start(settings, problem._replace(seed=seed_of_fits), given, seeds, workers)
     start = start.after(bits, bits)
     model, statistics = for_stream(model, start.statistics)
-    start = start._replace(statistics=statistics)
-    problem = problem._replace(model=model, batch_size=None)
-    # Initial fields would soon be out of date, for good if a client does not return.
-    first = initialise(fedem, problem, start, workers, control_init="zeros", watched=True)
+    problem, start = problem._replace(model=model), start._replace(statistics=statistics)
+    # Initial fields would soon be out of date, for good if a client does not return. The start is
+    # evaluated here if messages are compressed or clients may be absent, else by the first round.
+    whole = problem._replace(batch_size=None)
+    first = initialise(fedem, whole, start, workers, control_init="zeros", watched=True)
     history = {**first.history.as_dict(), "weights": np.array(first.trace)}
     memory = memory_of(ids, problem, first.progress.server, first.states)
-    # The rounds will read these rows again. The start counts as many rows as a round is expected to
-    # read. If it counted all of them, it would be forgotten more slowly if few clients answer.
-    n_expected = problem.participation * federation.n_samples
-    memory = memory._replace(totals=np.zeros(len(ids)), n_samples=n_expected)
-    return Beginning(problem._replace(batch_size=settings.batch_size), memory, history, 0)
+    # The rounds will read these rows again. If the start counted all of them, it would be forgotten
+    # more slowly if few clients answer.
+    memory = memory._replace(totals=np.zeros(len(ids)), n_samples=_n_expected(problem))
+    return Beginning(problem, memory, history, 0)
 
 
 def _problem_of_call(settings, model, federation, seed):
@@ -96,6 +96,11 @@ def _problem_of_call(settings, model, federation, seed):
     if is_auto(settings.control_step):
         problem = problem._replace(control_step=_LEARNING * problem.control_step)
     return problem
+
+
+def _n_expected(problem):
+    """Number of the call's rows that its rounds are expected to read."""
+    return problem.participation * problem.federation.n_samples
 
 
 def _best_start(settings, problem, given, seeds, workers):
@@ -165,23 +170,16 @@ def _start_at_the_end(start, fitted):
 def next_call(settings, ids, federation, given, memory, history):
     """Start of a later call: the end of an earlier call or of a fit."""
     check_distance_of_rows(memory.model, given, federation, ids)
-    memory = _in_new_domain(settings, given, memory)
+    memory, units_before = _in_new_domain(settings, given, memory), memory.model.units
     model, bits = with_axes_of(memory.model, federation)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
     model, statistics = for_stream(model, memory.server.statistics)
+    server = memory.server._replace(statistics=statistics)
+    memory = memory._replace(model=model, server=server)
     (seed,) = seeds_of_runs(settings.random_state, 1)
     problem = _problem_of_call(settings, model, federation, seed)
-    server, average = memory.server._replace(statistics=statistics), memory.average
-    units_before = memory.model.units
     if model.units is not units_before:
-        n_expected = problem.participation * federation.n_samples
-        share = n_expected / (memory.n_samples + n_expected)
-        statistics = with_variance_along_new_axes(model, statistics, units_before, share)
-        parameters = model.maximization(statistics)
-        server = server._replace(statistics=statistics, parameters=parameters, has_field=True)
-        if average is not None:
-            average = with_variance_along_new_axes(model, average, units_before, share)
-    memory = memory._replace(model=model, server=server, average=average)
+        memory = _along_new_axes(memory, units_before, _n_expected(problem))
     if not of_stream(memory):
         # A stream starts with V_i = 0: control variates of a fit belong to other rows, and would
         # take tens of calls to be forgotten.
@@ -204,6 +202,18 @@ def _in_new_domain(settings, given, memory):
         server = server._replace(statistics=statistics)
     if average is not None and not in_domain(model, average):
         average = brought_into_domain(model, average, memory.model.maximization(average))
+    return memory._replace(server=server, average=average)
+
+
+def _along_new_axes(memory, units_before, n_new):
+    """Memory in which ``n_new`` rows vary along the axes that are new in its units."""
+    model, server, average = memory.model, memory.server, memory.average
+    share = n_new / (memory.n_samples + n_new)
+    statistics = with_variance_along_new_axes(model, server.statistics, units_before, share)
+    parameters = model.maximization(statistics)
+    server = server._replace(statistics=statistics, parameters=parameters, has_field=True)
+    if average is not None:
+        average = with_variance_along_new_axes(model, average, units_before, share)
     return memory._replace(server=server, average=average)
 
 
