@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .component_units import RAREST
-from .covariances import upper
+from .covariances import packed
 from .mixture_domain import keeps, with_some_frozen
 from .units import n_moments, second_moment
 
@@ -24,24 +24,26 @@ def for_stream(model, statistics):
 def field_with_moment(model, federation, parameters, statistics, field, step_size):
     """H, followed by the field of the second moment of the rows; see ``Model.stream_field``.
 
-    Clients send their scatter about the broadcast means. The server adds the second moment of the
-    means from its own estimate, including its errors: these cancel in the covariance, which is the
-    difference of the two.
+    Clients send their scatter about the broadcast means: the second moment of their rows minus
+    ``_between`` of their statistics. The server adds ``_between`` of its estimate Ŝ + H of these
+    statistics. Errors of H then cancel in the covariance, which is the moment minus that of the
+    means.
     """
-    weights, clients = federation.weights, np.arange(federation.n_clients)
-    batch = second_moment(federation, model.units.center, matrix=True)
-    batch = model.units.moment_to_standard(batch / weights.sum())
-    alone = replace(model, second_moment=batch).parameters(*parameters[:3])
-    sent = model.all_rows(federation, parameters.natural, clients).statistics
-    sent = weights @ sent / weights.sum()
+    weights, every = federation.weights, np.arange(federation.n_clients)
+    of_rows = second_moment(federation, model.units.center, matrix=True)
+    of_rows = model.units.moment_to_standard(of_rows / weights.sum())
+    own = weights @ model.all_rows(federation, parameters.natural, every).statistics
+    own = own / weights.sum()
     # The covariance subtracts the means of frozen components too: keep their share in the moment.
     before = model.reference(statistics)
     vanishes = _vanishes(model, before + step_size * field, before)
-    moved = with_some_frozen(model, before + field, before, vanishes)
-    moment = batch + _between(model, parameters.means, moved - sent)
+    estimate = with_some_frozen(model, before + field, before, vanishes)
+    moment = of_rows + _between(model, parameters.means, estimate - own)
+    field = np.append(field, moment - model.moment(statistics))
+    parameters = replace(model, second_moment=of_rows).parameters(*parameters[:3])
     # With a known covariance, only the log-likelihood needs it, and evaluations are not sent.
     n_numbers = n_moments(model.n_features, True) if model.covariance_is_rest else 0
-    return np.append(field, moment - model.moment(statistics)), alone, n_numbers
+    return field, parameters, n_numbers
 
 
 def _between(model, means, statistics):
@@ -61,9 +63,7 @@ def with_variance_along_new_axes(model, statistics, units_before, share):
     if model.covariance_type not in ("full", "diag"):
         return statistics
     d, is_new = model.n_features, model.units.varies & ~units_before.varies
-    squares = np.arange(d)
-    if model.covariance_type == "full":
-        squares = np.flatnonzero(np.eye(d)[upper(d)])
+    squares = np.diagonal(packed(d)) if model.covariance_type == "full" else np.arange(d)
     table = model.table(statistics).copy()
     table[:, 1 + d + squares[is_new]] += share * table[:, :1]
     return table.ravel()
