@@ -117,9 +117,10 @@ class Effects(NamedTuple):
         return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
 
 
-class _Evaluation(NamedTuple):
-    """θ in the observed cells for some effects, ``Σ N ψ(θ)`` and the objective."""
+class _Point(NamedTuple):
+    """Effects, with their θ in the observed cells, ``Σ N ψ(θ)`` and the objective."""
 
+    effects: Effects
     theta: np.ndarray
     loss: float
     objective: float
@@ -183,25 +184,18 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
     factor : ndarray or None
         Cholesky factor for the next call.
     """
-    support, family = pooled.support, pooled.family
-    cells = support.rows, support.columns
+    support = pooled.support
     if pooled.effects == "none":
-        return start, low_rank_values + start.at(*cells), None
-
-    def evaluated(effects):
-        theta = low_rank_values + effects.at(*cells)
-        loss = float(support.counts @ family.log_partition(theta))
-        return _Evaluation(theta, loss, loss - _linear(pooled, effects) + ridge(pooled, effects))
-
-    effects, current = start, evaluated(start)
+        return start, low_rank_values + start.at(support.rows, support.columns), None
+    current = _point(pooled, low_rank_values, start)
     for _ in range(_MAX_NEWTON_STEPS):
-        slopes, weights = _derivatives(pooled, effects, current.theta)
+        slopes, weights = _derivatives(pooled, current.effects, current.theta)
         direction, factor = _newton_direction(pooled, slopes, weights, factor)
         # A safe share for each effect separately: with a common share, a row far down the logistic
         # curve would shorten all other steps, or overshoot while these gain. If the intercept is
         # shortened more than the effects that compensate it, the safe direction may increase the
         # objective.
-        safe = Effects(*(safe_share(family, np.abs(move)) * move for move in direction))
+        safe = Effects(*(safe_share(pooled.family, np.abs(move)) * move for move in direction))
         if _decrease(slopes, safe) > 0:
             direction = safe
         decrease = _decrease(slopes, direction)
@@ -209,13 +203,21 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
         rounding = _ROUNDING * (current.loss + size) + np.finfo(float).tiny
         if decrease <= min(_TOLERANCE * size, _FEW_NATS) + rounding:
             break
-        step = _line_search(evaluated, support, effects, direction, current.objective, decrease)
+        step = _line_search(pooled, low_rank_values, current, direction, decrease)
         if step is None:
             break
-        effects, current, length = step
+        current, length = step
         if length == 1 and decrease <= _LAST_DECREASE:
             break
-    return effects, current.theta, factor
+    return current.effects, current.theta, factor
+
+
+def _point(pooled, low_rank_values, effects):
+    support = pooled.support
+    theta = low_rank_values + effects.at(support.rows, support.columns)
+    loss = float(support.counts @ pooled.family.log_partition(theta))
+    objective = loss - _linear(pooled, effects) + ridge(pooled, effects)
+    return _Point(effects, theta, loss, objective)
 
 
 def _decrease(slopes, direction):
@@ -223,34 +225,31 @@ def _decrease(slopes, direction):
     return sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
 
 
-def _line_search(evaluated, support, effects, direction, value, decrease):
+def _line_search(pooled, low_rank_values, current, direction, decrease):
     """Halve Newton's step until the objective decreases sufficiently.
 
     Parameters
     ----------
-    evaluated : callable
-        Maps effects to their ``_Evaluation``.
-    support : Support
-    effects, direction : Effects
-    value : float
-        Objective of these effects.
+    pooled : Pooled
+    low_rank_values : ndarray of shape (n_cells,)
+    current : _Point
+    direction : Effects
     decrease : float
         Newton's decrement, twice the predicted gain of a whole step.
 
     Returns
     -------
-    effects : Effects
-        Effects after the step. None is returned instead of all three if no step was short enough.
-    evaluation : _Evaluation
+    point : _Point
+        After the step. None is returned instead of both if no step was short enough.
     length : float
         Share of the direction that was taken.
     """
     length = 1.0
     for halvings in range(_MAX_HALVINGS):
-        proposal = _centred(support, effects, direction, length)
-        evaluation = evaluated(proposal)
-        if evaluation.objective <= value - _SUFFICIENT_DECREASE * length * decrease:
-            return proposal, evaluation, length
+        effects = _centred(pooled.support, current.effects, direction, length)
+        point = _point(pooled, low_rank_values, effects)
+        if point.objective <= current.objective - _SUFFICIENT_DECREASE * length * decrease:
+            return point, length
         length = length / 2
         if halvings == 0:
             longest = max(np.abs(move).max() for move in direction)
