@@ -342,10 +342,10 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             folds = deal_cells(cells, self.n_splits, seed)
             self._check_minibatches(cells, folds)
             imputer = self._imputer(seed)
-            trials, paths, largest = self._search(imputer, cells, folds, grid)
+            trials, largest = self._search(imputer, cells, folds, grid)
         results, best_index = tabulated(trials), index_of_best(trials)
         best = trials[best_index]
-        path = paths[best.effects_penalty]
+        path = grid.path(largest[best.effects_penalty])
         advice = refit(imputer, best, path, X, clients=clients, shape=shape)
         store(
             self,
@@ -508,24 +508,23 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 check_minibatches(self, lengths[has_cells], cells.ids[has_cells], "observed cells")
 
     def _search(self, imputer, cells, folds, grid):
-        """Trials; and the path and its largest penalty for each penalty on the effects."""
+        """Trials, and the largest penalty of the path for each penalty on the effects."""
         # The cells are numbered by common sites already, and these histories are not shown.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
-        trials, paths, largest, ridges = [], {}, {}, grid.ridges
+        trials, largest, ridges = [], {}, grid.ridges
         while ridges:
             for ridge in ridges:
                 beginning = clone(imputer).set_params(effects_penalty=ridge)
                 largest[ridge] = largest_penalty(beginning, cells)
-                paths[ridge] = grid.path(largest[ridge])
-            plans = [
-                (clone(imputer).set_params(rank=rank, effects_penalty=ridge), paths[ridge])
-                for rank, ridge in product(grid.ranks, ridges)
-            ]
+            plans = []
+            for rank, ridge in product(grid.ranks, ridges):
+                first = clone(imputer).set_params(rank=rank, effects_penalty=ridge)
+                plans.append((first, grid.path(largest[ridge])))
             trials += follow_paths(
                 plans, cells, folds, self.patience, n_jobs=self.n_jobs, verbose=self.verbose
             )
             ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)])
-        return trials, paths, largest
+        return trials, largest
 
     def _warn_of_end(self, best, gain):
         # With a suitable bound on the rank, hardly any penalty is needed: the scores settle.
