@@ -302,9 +302,9 @@ def test_a_series_of_words_is_no_table():
         ([np.where(SEEN[0], np.inf, NAN)], "client 0: Input X contains infinity"),
         (
             WORDS,
-            "^Expected numbers: could not convert .*'many'. Put names of sites in the index",
+            "^Expected numbers: could not .*'many' in row 0, column 0. Put names of sites in",
         ),
-        ([WORDS], "client 0: Expected numbers: could not convert .*'many'. Put names of sites"),
+        ([WORDS], "client 0: Expected numbers: could not .*'many' in row 0, column 0. Put names"),
     ],
 )
 def test_what_does_not_fit_the_fit(fitted, X, says):

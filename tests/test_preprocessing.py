@@ -1024,13 +1024,15 @@ def test_bad_tables_to_transform_back(transformer):
 def test_text_to_transform_back_is_told_as_text_to_transform(transformer, method):
     answer = getattr(clone(transformer).fit(X), method)
     words = [["1", "2", "3", "red", "5"]]
-    with pytest.raises(ValueError, match="^Expected numbers: .*'red'. Encode or drop columns"):
+    with pytest.raises(ValueError, match="^Expected numbers: .*'red' in row 0, column 3. Encode"):
         answer(words)
     with pytest.raises(ValueError, match="In the table of client 1: Expected numbers: .*'red'"):
         answer([X, words])
     with pytest.raises(ValueError, match="'red' in column 3. Encode or drop columns"):
         answer(pd.DataFrame(words))
-    with pytest.raises(ValueError, match="Expected numbers, got int too large .*as identifiers"):
+    with pytest.raises(
+        ValueError, match="numbers: int too large .* in row 0, column 0. .*identifiers"
+    ):
         answer([[10**400, 2, 3, 4, 5]])
 
 

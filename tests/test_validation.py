@@ -131,7 +131,7 @@ BAD_TABLES = {
     ),
     "an integer that is larger than any float in one table": (
         [[10**400, 1], [1, 2]],
-        "Expected numbers, got int too large to convert.*as identifiers",
+        "Expected numbers: int too large .* in row 0, column 0.*Encode or drop.*identifiers",
     ),
     "an integer that is larger than any float in one frame": (
         pd.DataFrame({"a": [1.0, 2.0], "b": pd.Series([10**400, 2], dtype=object)}),
@@ -375,9 +375,71 @@ def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
         clone(estimator).fit(frame.assign(when=[1.0, 2.0])).transform(frame)
 
 
+@every_estimator
+@pytest.mark.parametrize("kind", ["array", "list", "frame", "polars"])
+@pytest.mark.parametrize(
+    ("entry", "error", "says"),
+    [
+        ("dune", ValueError, "could not convert string to float: 'dune'"),
+        (1j, TypeError, "float.. argument must be a string or a real number, not 'complex'"),
+        ({}, TypeError, "float.. argument must be a string or a real number, not 'dict'"),
+        (10**400, ValueError, "int too large to convert to float"),
+    ],
+)
+def test_entries_that_are_no_numbers_are_told_by_their_place(estimator, kind, entry, error, says):
+    table = np.array([[1.0, 2.0, 4.0], [3.0, entry, 5.0]], dtype=object)
+    place = "in row 1, column 1"
+    if kind == "list":
+        if isinstance(estimator, FederatedMatrixImputer) and isinstance(entry, str | complex):
+            pytest.skip("the list becomes an array of one type, which is told")
+        table = table.tolist()
+    elif kind != "array":
+        table, error, place = pd.DataFrame(table, columns=list("abc")), ValueError, "in column 'b'"
+    if kind == "polars":
+        polars = pytest.importorskip("polars")
+        table = polars.DataFrame(
+            {name: polars.Series([*table[name]], dtype=polars.Object) for name in table}
+        )
+    with pytest.raises(error, match=f"^Expected numbers: {says} {place}. [EP].*ncode or drop"):
+        clone(estimator).fit(table)
+    whose = " in the table of client 1"
+    with pytest.raises((TypeError, ValueError), match=f"(numbers{whose}|supported.*{whose})"):
+        clone(estimator).fit([np.ones((4, 3)), table])
+
+
+@every_estimator
+def test_columns_of_text_of_polars_are_told(estimator):
+    polars = pytest.importorskip("polars")
+    table = polars.DataFrame({"a": ["1", "2"], "site": ["dune", "bog"]})
+    with pytest.raises(ValueError, match="^Expected numbers: .*'dune' in column 'site'. "):
+        clone(estimator).fit(table)
+
+
+@every_estimator
+@pytest.mark.parametrize("as_list", [False, True])
+def test_complex_numbers_and_raw_memory_are_told_by_their_type(estimator, as_list):
+    whose = " in the table of client 0" if as_list else ""
+    for table, says in [
+        (
+            np.ones((3, 2)) + 1j,
+            f"^Complex data not supported. Expected numbers{whose}, got dtype c",
+        ),
+        (pd.DataFrame({"a": 1j}, index=[0]), f"^Expected numbers{whose}, got dtype c.* column 'a'"),
+        (np.ones((3, 2)).view("V8"), rf"^Expected numbers{whose}, got dtype [|]V8"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            clone(estimator).fit([table] if as_list else table)
+
+
+def test_a_wrong_number_of_columns_is_told_before_their_missing_numbers():
+    frame = pd.DataFrame({k: pd.array([True, None], dtype="boolean") for k in range(3)})
+    with pytest.raises(ValueError, match="X has 3 features"):
+        FITTED.predict(frame)
+
+
 def test_text_in_the_table_of_a_client_is_told_by_its_column():
     frame = pd.DataFrame({"a": [1.0, 2.0], "site": ["dune", "bog"]})
-    says = "numbers in the table of client 1: .*'dune' in column 'site'.*the names of clients"
+    says = "numbers in the table of client 1: .*'dune' in column 'site'.*such as names of clients"
     with pytest.raises(ValueError, match=says):
         FederatedGaussianMixture().fit([frame.assign(site=0.0), frame])
 

@@ -7,10 +7,11 @@ from scipy.sparse import issparse
 
 from .._messages import naming, plural
 from .tables import (
-    NO_NUMBERS,
     check_dimensions,
     is_client_list,
     is_missing,
+    no_numbers,
+    refuse_dtype,
     refuse_masked,
     refuse_no_clients,
     refuse_odd_entries,
@@ -59,15 +60,13 @@ def client_table(table, whose):
     if issparse(table):
         return as_coo(table, where)
     or_else = ", or a 3-D array if one client has them all"
-    refuse_odd_entries(table, whose, or_else, with_dates=HOW_NUMBERS)
+    refuse_odd_entries(table, whose, or_else, HOW_NUMBERS)
     try:
         array = as_numbers(table)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(no_numbers(table, error, where)) from error
-    refuse_no_numbers(array, where)
+        raise no_numbers(table, error, where, HOW_NUMBERS, as_numbers) from error
+    refuse_dtype(array, where, HOW_NUMBERS)
     check_dimensions(table, array, (2, 3), f"Expected a 2-D or 3-D table{whose}", GIVE_MATRICES)
-    if array.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: the table{whose} has dtype {array.dtype}.")
     return array
 
 
@@ -121,27 +120,6 @@ def as_numbers(table):
         if not missing.any():
             raise
         return np.where(missing, np.nan, array).astype(np.float64)
-
-
-def refuse_no_numbers(array, where=""):
-    if array.dtype.kind in NO_NUMBERS:
-        raise ValueError(f"Expected numbers{where}, got dtype {array.dtype}. {HOW_NUMBERS}")
-
-
-def no_numbers(table, error, where=""):
-    """Error message for a table that as_numbers could not convert, with NumPy's reason."""
-    why = f"{str(error).rstrip('.')}{_first_without_numbers(table)}"
-    return f"Expected numbers{where}: {why}. {HOW_NUMBERS}"
-
-
-def _first_without_numbers(table):
-    """First column of a DataFrame that as_numbers cannot convert, for a message."""
-    for k, name in enumerate(getattr(table, "columns", ()) if hasattr(table, "iloc") else ()):
-        try:
-            as_numbers(table.iloc[:, k])
-        except (TypeError, ValueError, OverflowError):
-            return f" in column {name!r}"
-    return ""
 
 
 def checked_index(name, index, size):

@@ -19,15 +19,15 @@ from .matrices import (
     as_coo,
     as_numbers,
     client_table,
-    no_numbers,
     refuse_filled_columns,
-    refuse_no_numbers,
 )
 from .table_labels import check_same_labels, is_frame
 from .tables import (
     is_missing,
-    refuse_dates,
+    no_numbers,
+    refuse_dtype,
     refuse_no_clients,
+    refuse_odd_columns,
     refuse_what_is_no_table,
 )
 
@@ -262,22 +262,15 @@ def _from_triplets(tables, shape, missing, whose):
 def _one_table(estimator, X):
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
     refuse_what_is_no_table(X)
-    refuse_dates(X, advice=HOW_NUMBERS)
+    refuse_odd_columns(X, advice=HOW_NUMBERS)
     if issparse(X):
         table = as_coo(X)
     else:
         try:
             table = as_numbers(X)
         except (TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, TypeError) and not is_frame(X):
-                raise  # scikit-learn's estimator checks expect NumPy's error
-            raise ValueError(no_numbers(X, error)) from error
-    if not table.ndim:
-        raise TypeError(
-            f"Expected a table or a list of tables, got {short(X)} of type {type(X).__name__}. "
-            "Give a matrix with missing cells, or a list with one for each client."
-        )
-    refuse_no_numbers(table)
+            raise no_numbers(X, error, "", HOW_NUMBERS, as_numbers) from error
+        refuse_dtype(table, "", HOW_NUMBERS)
     table = check_array(
         table,
         accept_sparse=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from mmap import mmap
 from os import PathLike
@@ -18,9 +18,11 @@ GIVE_TABLES = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
     "(a client label for each row), or one 2-D array alone for a single client."
 )
-# Kinds of NumPy's dtypes for text and for times.
-NO_NUMBERS = "USTmM"
-_ENCODE = "Encode or drop columns that are not numbers, such as one with the names of clients."
+# Kinds of NumPy's dtypes for text, times, raw memory and complex numbers.
+_NO_NUMBERS = "USTmMVc"
+_ENCODE = (
+    "Encode or drop columns that are not measurements, such as names of clients or identifiers."
+)
 # Method names of pyarrow and Hugging Face, Spark, DuckDB, and pyarrow's datasets.
 _CONVERT = ("to_pandas", "toPandas", "df", "to_table")
 _OF_GROUPS = "[table for _, table in X] if it comes from groupby"
@@ -112,14 +114,14 @@ def refuse_other_frames(table, where=""):
         )
 
 
-def refuse_dates(table, where="", advice=_ENCODE):
-    """Raise for a DataFrame with dates or durations, which NumPy would convert to numbers."""
+def refuse_odd_columns(table, where="", advice=_ENCODE):
+    """Raise for a DataFrame with complex numbers, or times, which NumPy would make numbers."""
     dtypes = getattr(table, "dtypes", None)
     if dtypes is None or not hasattr(table, "columns"):
         return
     for k, dtype in enumerate(dtypes):
-        is_polars_date = hasattr(dtype, "is_temporal") and dtype.is_temporal()
-        if is_polars_date or getattr(dtype, "kind", "O") in "mM":
+        is_polars_time = hasattr(dtype, "is_temporal") and dtype.is_temporal()
+        if is_polars_time or getattr(dtype, "kind", "O") in "mMc":
             column = f"column {table.columns[k]!r}"
             raise ValueError(f"Expected numbers{where}, got dtype {dtype} in {column}. {advice}")
 
@@ -158,10 +160,8 @@ def client_rows(table, k):
         ) from error
     expected = f"Expected a 2-D table (rows by features) for client {k}"
     check_dimensions(table, array, (2,), expected, GIVE_TABLES)
-    if array.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: client {k} has dtype {array.dtype}.")
     if array.dtype not in (np.float32, np.float64):
-        array = _as_numbers(table, array, f"the table of client {k}")
+        array = _as_numbers(table, array, f" in the table of client {k}")
     if not len(array):
         raise ValueError(
             f"Expected at least one row for every client, got none for client {k} (shape "
@@ -170,14 +170,14 @@ def client_rows(table, k):
     return array
 
 
-def refuse_odd_entries(table, whose, or_else, with_dates=_ENCODE):
+def refuse_odd_entries(table, whose, or_else, advice=_ENCODE):
     """Raise if a client's table is lazy, or if its entries are not numbers.
 
-    ``or_else`` is further advice in the message if entries are tables, and ``with_dates`` the
-    advice if they are dates.
+    ``or_else`` is further advice in the message if entries are tables, and ``advice`` that if they
+    are times or complex.
     """
     refuse_other_frames(table, whose)
-    refuse_dates(table, f" in the table{whose}", with_dates)
+    refuse_odd_columns(table, f" in the table{whose}", advice)
     if holds_tables(table):
         raise ValueError(
             f"Expected numbers in the table{whose}, got entries that are tables or lists "
@@ -196,51 +196,85 @@ def check_dimensions(table, array, allowed, expected, advice):
         raise ValueError(f"{expected}, got {got}. {advice}")
 
 
-def _as_numbers(table, array, whose):
+def _as_numbers(table, array, where):
     """Array of a table as numbers; integers are only converted when stacked or read."""
+    refuse_dtype(array, where)
     try:
-        if array.dtype.kind in NO_NUMBERS:
-            raise ValueError(f"got dtype {array.dtype}")
         if hasattr(table, "isna"):  # converts pandas.NA to NaN
             return table.to_numpy(np.float64, na_value=np.nan)
         return array if array.dtype.kind in "biuf" else array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        refuse_text(table, f" in {whose}")
-        raise ValueError(f"Expected numbers in {whose}: {error}. {_ENCODE}") from error
+        raise no_numbers(table, error, where) from error
 
 
-def refuse_text(X, where=""):
-    """Raise for the first column of a DataFrame that does not hold numbers."""
-    for name in getattr(X, "columns", ()):
-        if getattr(X[name], "ndim", 1) != 1 or getattr(X[name].dtype, "kind", "O") in "biufc":
-            continue
-        try:
-            np.asarray(X[name], dtype=np.float64)
-        except (TypeError, ValueError, OverflowError) as reason:
-            raise ValueError(
-                f"Expected numbers{where}: {reason} in column {name!r}. {_ENCODE}"
-            ) from reason
+def refuse_dtype(array, where="", advice=_ENCODE):
+    """Raise for an array of text, times, raw memory or complex numbers."""
+    if array.dtype.kind in _NO_NUMBERS:
+        why = "Complex data not supported. " if array.dtype.kind == "c" else ""
+        raise ValueError(f"{why}Expected numbers{where}, got dtype {array.dtype}. {advice}")
+
+
+def no_numbers(table, error, where="", advice=_ENCODE, convert=np.asarray):
+    """Error for a table that cannot be converted, which names the first such entry."""
+    reason = _first_refusal(table, convert) or str(error).rstrip(".")
+    # scikit-learn's checks of estimators expect NumPy's type of error for arrays.
+    is_array = not hasattr(table, "columns")
+    kind = TypeError if is_array and isinstance(error, TypeError) else ValueError
+    return kind(f"Expected numbers{where}: {reason}. {advice}")
+
+
+def _first_refusal(table, convert):
+    """Reason and place of the first entry of a table that cannot be converted, None without one."""
+    if hasattr(table, "columns"):
+        return _refused_column(table, convert)
+    is_object = getattr(getattr(table, "dtype", None), "kind", "O") == "O"
+    return _refused_entry(table, convert) if is_object else None
+
+
+def _refused_column(table, convert):
+    for k, name in enumerate(table.columns):
+        column = table.iloc[:, k] if hasattr(table, "iloc") else table[name]
+        is_numeric = getattr(column.dtype, "kind", "O") in "biuf"  # perhaps with pandas.NA
+        if not is_numeric and (reason := _refusal(column, convert)):
+            return f"{reason} in column {name!r}"
+    return None
+
+
+def _refused_entry(table, convert):
+    entries = table.astype(object).filled(np.nan) if _is_masked(table) else table
+    entries = np.asarray(entries, dtype=object)
+    flat = entries.ravel()
+    axes = ("row", "column") if entries.ndim < 3 else ("observer", "row", "column")
+    for k in range(len(flat) if entries.ndim and _refusal(flat, convert) else 0):
+        if reason := _refusal(flat[k : k + 1], convert):
+            index = np.unravel_index(k, entries.shape)
+            return f"{reason} in {', '.join(map('{} {}'.format, axes, index))}"
+    return None
+
+
+def _refusal(entries, convert):
+    """Reason why entries cannot be converted, None if they can."""
+    try:
+        # As objects, because NumPy's errors would show text of an array with the name of its type.
+        is_sequence = np.asarray(convert(entries), object).astype(np.float64).ndim != 1
+    except (TypeError, ValueError, OverflowError) as error:
+        return str(error).rstrip(".")
+    return "setting an array element with a sequence" if is_sequence else None
 
 
 @contextmanager
 def table_of_numbers(X):
     """Context with an unmasked table, in which errors about non-numbers come with advice."""
     refuse_what_is_no_table(X)
-    refuse_dates(X)
+    refuse_odd_columns(X)
     refuse_sparse_columns(X)
-    if isinstance(X, np.ndarray) and X.dtype.kind in NO_NUMBERS:  # NumPy converts some of these
-        raise ValueError(f"Expected numbers, got dtype {X.dtype}. {_ENCODE}")
+    if isinstance(X, np.ndarray):  # NumPy converts some of these
+        refuse_dtype(X)
     try:
         yield unmasked(X)
     except (TypeError, ValueError, OverflowError) as error:
-        refuse_text(X)
-        if isinstance(error, OverflowError):
-            raise ValueError(
-                f"Expected numbers, got {error}. Drop columns that are not measurements, such as "
-                "identifiers."
-            ) from error
-        if str(error).startswith("could not convert string"):  # in a list of rows
-            raise ValueError(f"Expected numbers: {error}. {_ENCODE}") from error
+        if _first_refusal(X, np.asarray):
+            raise no_numbers(X, error) from error
         raise
 
 
@@ -249,13 +283,14 @@ def refuse_what_is_no_table(X):
     kind = type(X).__name__
     if issparse(X):
         return  # scikit-learn reports it
-    if X is None or isinstance(X, str | bytes | PathLike):
-        is_file = "" if X is None else "If this names a file, read it first. "
+    refuse_other_frames(X)
+    is_file = isinstance(X, str | bytes | PathLike)
+    if is_file or not (isinstance(X, Iterable | Sized) or hasattr(X, "__array__")):
+        first = "If this names a file, read it first. " if is_file else ""
         raise TypeError(
-            f"Expected a table or a list of tables, got {short(X)} of type {kind}. {is_file}Give "
+            f"Expected a table or a list of tables, got {short(X)} of type {kind}. {first}Give "
             "one table, or a list with one for each client."
         )
-    refuse_other_frames(X)
     if isinstance(X, Mapping):
         remedy = "list(X.values()) if it holds the clients' tables"
         if "clients" in X:  # as returned by skfedem.datasets
