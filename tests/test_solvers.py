@@ -34,6 +34,7 @@ from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_federated_mixture
 from skfedem.models import gaussian_mixture
 from skfedem.models._base import Step
+from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture_start import start_run
 from skfedem.solvers import _loop, _options
 from skfedem.solvers._base import (
@@ -229,6 +230,26 @@ def quiet_run(monkeypatch, step_taken, participation):
     options = Options(lambda k: 1.0, eval_every=None)
     with Workers(1) as workers:
         return run(SOLVERS["fedem"], problem, start, options, workers, lambda row: None)
+
+
+@pytest.mark.parametrize("participation", [0.9, 1.0])
+def test_a_model_without_a_likelihood_does_not_converge(participation, monkeypatch):
+    monkeypatch.setattr(GaussianMixtureModel, "criterion_value", lambda self, mean, theta: np.nan)
+    says = r"number as log_likelihood of GaussianMixtureModel, got NaN from .* of -\d"
+    with pytest.raises(ValueError, match=says):
+        quiet_run(monkeypatch, step_taken=1.0, participation=participation)
+
+
+def test_a_stream_without_a_likelihood_keeps_what_it_had(monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    mixture = FederatedGaussianMixture(2, random_state=0).partial_fit(rows)
+    monkeypatch.setattr(GaussianMixtureModel, "criterion_value", lambda self, mean, theta: np.nan)
+    kept = copy.deepcopy(vars(mixture))
+    with pytest.raises(ValueError, match="log_likelihood of GaussianMixtureModel, got NaN"):
+        mixture.partial_fit(rows)
+    assert vars(mixture).keys() == kept.keys()
+    assert_array_equal(mixture.means_, kept["means_"])
+    assert_array_equal(mixture.history_["log_likelihood"], kept["history_"]["log_likelihood"])
 
 
 @pytest.mark.parametrize("participation", [0.9, 1.0])

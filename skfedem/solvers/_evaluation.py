@@ -39,7 +39,19 @@ def evaluate(problem, server, workers, controls=None):
     parts = workers.map(part, groups, "evaluation")
     mean_field = vectors.total(every, [field for field, _ in parts])
     log_likelihood = sum(value for _, value in parts)
-    return Evaluation(model.criterion_value(log_likelihood, server.parameters), mean_field)
+    return Evaluation(checked_criterion(model, log_likelihood, server.parameters), mean_field)
+
+
+def checked_criterion(model, log_likelihood, parameters):
+    """Value of the model's criterion; raise if it is NaN, which no stopping rule would notice."""
+    criterion = model.criterion_value(log_likelihood, parameters)
+    if np.isnan(criterion):
+        raise ValueError(
+            f"Expected a number as {model.criterion} of {type(model).__name__}, got NaN from a "
+            f"mean log-likelihood of {log_likelihood:.6g}. Check the E-step for logarithms of 0, "
+            "and the M-step for statistics outside its domain."
+        )
+    return criterion
 
 
 def columns_at(model, server, evaluation):

@@ -22,7 +22,13 @@ from ._base import (
     outer_loop_of,
     server_half,
 )
-from ._evaluation import columns_at, evaluate, evaluation_columns, evaluation_due
+from ._evaluation import (
+    checked_criterion,
+    columns_at,
+    evaluate,
+    evaluation_columns,
+    evaluation_due,
+)
 from ._run_state import initialise
 from ._stopping import Gains, next_gains, next_sweep, of_these_rows
 
@@ -227,7 +233,8 @@ def _judged_exactly(problem, run_state, received, server, info, options):
     The E-steps of the round yield the criterion of the previous row, which is filled in here.
     """
     model, history = problem.model, run_state.history
-    criterion = model.criterion_value(received.log_likelihood, run_state.progress.server.parameters)
+    parameters = run_state.progress.server.parameters
+    criterion = checked_criterion(model, received.log_likelihood, parameters)
     if options.eval_every is not None:
         history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
     run_state.criteria_before.append(criterion)

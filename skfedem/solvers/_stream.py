@@ -29,7 +29,7 @@ from .._input.known_labels import check_kinds, find_labels, labels_together
 from .._rows import ReorderedRows, take_rows
 from . import fedem
 from ._base import RoundInfo, mean_field, server_half
-from ._evaluation import evaluation_columns
+from ._evaluation import checked_criterion, evaluation_columns
 from ._loop import active_clients, client_round
 from ._memory import at_estimate, in_setting
 from .step_size import averaging_rate, stream_step_size
@@ -208,6 +208,7 @@ def _round(problem, memory, here, batch, active, schedule, workers):
         rate = averaging_rate(batch.n_samples, memory.n_samples)
         memory = memory._replace(average=average + rate * (after.statistics - average))
 
+    log_likelihood = received.log_likelihood / batch.weights.sum()
     n_numbers *= len(clients)
     # Clients also receive the constants appended to Ŝ, as they may have been absent.
     n_downlink = model.downlink_numbers(batch, clients, parameters) + n_numbers
@@ -218,7 +219,7 @@ def _round(problem, memory, here, batch, active, schedule, workers):
         n_active=len(clients),
         uplink_bits=8 * received.n_bytes + FLOAT_BITS * n_numbers,
         downlink_bits=FLOAT_BITS * n_downlink,
-        criterion=model.criterion_value(received.log_likelihood / batch.weights.sum(), parameters),
+        criterion=checked_criterion(model, log_likelihood, parameters),
     )
     return memory._replace(server=after), row
 
