@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -964,6 +965,14 @@ def test_other_data_of_the_same_sizes_are_refused(kind, tmp_path):
     if kind == "imputer":
         with pytest.raises(ValueError, match="Expected a checkpoint of this run"):
             clone(estimator).fit([table.T for table in make()], resume_from=path)
+
+
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_a_tilde_is_no_home_as_for_numpy(as_path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    imputer = FederatedMatrixImputer(checkpoint=as_path("~/run.npz"), max_iter=3)
+    with pytest.raises(ValueError, match=r"got .*~/run.npz.*Give os\.path\.expanduser\(path\)"):
+        imputer.fit(matrices())
 
 
 def test_a_folder_that_does_not_exist_is_said_before_the_first_round(tmp_path):

@@ -169,8 +169,10 @@ def _check_path(path):
         raise TypeError(f"Expected checkpoint to be a path or None, got {short(path)}.")
     # Unlike the methods of Path, these functions of os.path return False instead of raising.
     if not os.path.isdir(Path(path).parent):
+        home = str(path).startswith("~")
+        hint = "Give os.path.expanduser(path): ~ is not expanded" if home else "Create the folder"
         raise ValueError(
-            f"Expected checkpoint to be in a folder that exists, got {path!r}. Create the folder."
+            f"Expected checkpoint to be in a folder that exists, got {path!r}. {hint}."
         )
     if os.path.exists(Path(path)) and not os.path.isfile(Path(path)):
         raise ValueError(
