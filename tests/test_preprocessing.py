@@ -538,7 +538,7 @@ def test_a_client_that_does_not_suit_the_transformer_is_named():
     with pytest.raises(ValueError, match="At client 0: n_components=2 must be less or equal to"):
         PerClient(IncrementalPCA(2)).fit(CLIENTS[1:])
     with pytest.raises(ValueError, match="At client 1: "):  # although there is nothing to learn
-        PerClient(Normalizer()).fit([np.ones((3, 2)), np.full((3, 2), np.inf)])
+        PerClient(Normalizer()).fit([np.ones((3, 2)), *np.full((2, 3, 2), np.inf)])
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,8 @@ class PerClient(
                 # The first table must have the features that the frozen transformer was fitted to.
                 with _naming(ids[0], len(tables)):
                     validate_data(transformer, tables[0], skip_check_array=True, reset=False)
-            # Only the features are learnt; the first client comes last, so that its own are kept.
-            for label, table in [*zip(ids, tables, strict=True)][::-1]:
+            # Only the features are learnt, which all clients share.
+            for label, table in zip(ids, tables, strict=True):
                 with _naming(label, len(tables)):
                     transformer.fit(table, None)
         store(
