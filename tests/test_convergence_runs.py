@@ -176,6 +176,21 @@ def test_groups_by_label(pyplot, mixtures):
     assert second is None
 
 
+@pytest.mark.parametrize("n_groups", [1, 3])
+def test_one_legend_serves_all_axes_after_those_of_components(pyplot, mixtures, n_groups):
+    names = ["a", "b", "c"][:n_groups]
+    display = ConvergenceDisplay.from_estimators(
+        mixtures[:n_groups], labels=names, y=["weights", "log_likelihood", "step_size"]
+    )
+    texts = [
+        [text.get_text() for text in axis.get_legend().get_texts()] if axis.get_legend() else []
+        for axis in display.ax_
+    ]
+    # Components are told apart in a single group; otherwise, groups are, on whichever axes.
+    want = [["a 0", "a 1", "a 2"], ["a"], []] if n_groups == 1 else [names, [], []]
+    assert texts == want
+
+
 def test_histories_are_not_changed(pyplot, mixtures):
     before = {name: column.copy() for name, column in mixtures[0].history_.items()}
     ConvergenceDisplay.from_estimators(mixtures, x="bits", y=list(before)).plot(xscale="log")

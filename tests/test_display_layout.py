@@ -159,6 +159,15 @@ def test_a_legend_of_components_is_no_higher_than_its_axes(paper, mixtures, name
     assert shown[0] == 0 and len(set(np.diff(shown))) <= 1
 
 
+def test_a_legend_of_components_fits_into_axes_without_a_layout(paper):
+    history = made_history([0, 1], [1, 2]) | {"weights": np.full((2, 20), 0.05)}
+    axis = ConvergenceDisplay(history, y="weights").plot(paper.subplots(figsize=(3, 2))[1]).ax_
+    axis.figure.draw_without_rendering()
+    legend, axes = axis.get_legend().get_window_extent(), axis.get_window_extent()
+    assert axes.x0 <= legend.x0 and legend.x1 <= axes.x1
+    assert axes.y0 <= legend.y0 and legend.y1 <= axes.y1
+
+
 def test_formulas_in_legends_are_not_cut(paper):
     rows = np.random.default_rng(0).normal(size=(60, 1))
     runs = [FederatedGaussianMixture(2, random_state=k).fit(rows) for k in range(2)]

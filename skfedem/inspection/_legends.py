@@ -26,18 +26,18 @@ def legend_above(axis, *, ours, **options):
         lay_out(figure)  # on higher axes, ticks differ and may need more room
 
 
-def fitting_legend(axis, share, handles, labels, *, ncols, thinned=False, **options):
+def fitting_legend(axis, share, handles, labels, *, ncols, step=None, **options):
     """Draw a legend no wider than a share of its axes, whose layout must be done.
 
     A legend that is too wide gets fewer columns, or else its labels are wrapped; otherwise the
     layout would shrink the axes. Formulas are not wrapped, and labels are not wrapped to less than
-    the width of the title. A ``thinned`` legend is also no higher than its axes: it only has every
-    second label, or fewer.
+    the width of the title. A legend with a ``step`` only has every ``step``-th label, or fewer, so
+    that it is no higher than its axes.
     """
     axes = axis.get_window_extent()
     room = share * axes.width
     longest = max((len(label) for label in labels if "$" not in label), default=1)
-    shortest, step = max(1, len(options.get("title", ""))), 1
+    shortest = max(1, len(options.get("title", "")))
     while True:
         wrapped = [label if "$" in label else fill(label, longest) for label in labels]
         legend = axis.legend(handles[::step], wrapped[::step], ncols=ncols, **options)
@@ -46,7 +46,7 @@ def fitting_legend(axis, share, handles, labels, *, ncols, thinned=False, **opti
             ncols -= 1
         elif size.width > room and longest > shortest:
             longest = max(shortest, int(longest * room / size.width))
-        elif thinned and size.height > axes.height and step < len(labels):
+        elif step and size.height > axes.height and step < len(labels):
             step += 1
         else:
             return legend

@@ -14,8 +14,9 @@ from ._legends import fitting_legend, legend_above
 _FEW_POINTS = 30
 _MOST_LEGEND_ROWS = 8
 _MOST_LEGEND_ENTRIES = 24
-_LEGEND_SHARE = 0.36  # of the width of the axes, for a legend beside them
-_INSIDE_SHARE = 0.9  # likewise, for a legend inside the axes
+_INSIDE_SHARE = 0.9  # of the width of the axes, for a legend inside them
+_BESIDE_SHARE = 0.36  # likewise, for a legend beside the axes
+_BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
 _COMPONENTS = {"singular_values": "factor"}
 
 
@@ -64,31 +65,38 @@ def _component_labels(curve):
 
 
 def add_legends(axes, names, series, *, ours):
-    """Draw legends: beside the axes of a new figure, or inside those given by the user."""
+    """Draw legends: inside the axes given by the user, or above the first of a new figure.
+
+    Those of the components of a single group are beside their axes, if a layout makes room there.
+    """
     if not ours:
         for figure in dict.fromkeys(axis.figure.figure for axis in axes):
             lay_out(figure)  # once: legends inside the axes do not move them
+    is_shown = False
     for axis, name, curves in zip(axes, names, series, strict=True):
         handles, labels = axis.get_legend_handles_labels()
         if not labels:
             continue
         if curves[0].per_component and len(curves) == 1:
-            # Only an even selection of many components: their colours repeat anyway.
-            some = slice(None, None, ceil(len(labels) / _MOST_LEGEND_ENTRIES))
-            handles, labels = handles[some], labels[some]
-            options: dict[str, Any] = {
-                "title": _COMPONENTS.get(name, "component"),
-                "ncols": ceil(len(labels) / _MOST_LEGEND_ROWS),
-                "frameon": not ours,
-            }
-            if axis.figure.get_layout_engine() is None:
-                axis.legend(handles, labels, loc="best", **options)
-            else:  # the layout makes room beside the axes
-                lay_out(axis.figure)
-                options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
-                fitting_legend(axis, _LEGEND_SHARE, handles, labels, thinned=True, **options)
+            _list_components(axis, name, handles, labels, frameon=not ours)
         elif not ours:
             legend = fitting_legend(axis, _INSIDE_SHARE, handles, labels, ncols=1, loc="best")
             legend.set_in_layout(False)  # it is inside the axes and needs no room beside them
-        elif axis is axes[0] or series[0][0].per_component:  # otherwise one legend serves all axes
+        elif not is_shown:  # one legend serves all axes
             legend_above(axis, ours=True, bbox_to_anchor=(0, 1.04), frameon=False)
+            is_shown = True
+
+
+def _list_components(axis, name, handles, labels, *, frameon):
+    """Draw a legend of the components; of many, an even selection, as their colours repeat."""
+    share, place = _INSIDE_SHARE, {"loc": "best"}
+    if axis.figure.get_layout_engine() is not None:  # it makes room beside the axes
+        lay_out(axis.figure)
+        share, place = _BESIDE_SHARE, _BESIDE
+    step = ceil(len(labels) / _MOST_LEGEND_ENTRIES)
+    options = {
+        "title": _COMPONENTS.get(name, "component"),
+        "ncols": ceil(len(labels) / (step * _MOST_LEGEND_ROWS)),
+        "frameon": frameon,
+    }
+    fitting_legend(axis, share, handles, labels, step=step, **options, **place)
