@@ -158,6 +158,10 @@ def test_points_that_no_line_leads_to_are_marked(pyplot):
     assert line.get_marker() == "."
     x = points(line)[0]
     assert x[np.array(line.get_markevery())].tolist() == [3, 40, 99]
+    # With a marker of one's own, all are marked.
+    display.plot(yscale="log", line_kw={"marker": "s"})
+    (line,) = display.lines_["loss"]
+    assert (line.get_marker(), line.get_markevery()) == ("s", None)
     # Few points are all marked, however many are not drawn.
     loss[20:] = 0.0
     display = ConvergenceDisplay(made_history(range(100), loss), y="loss").plot(yscale="log")

@@ -41,10 +41,10 @@ def test_a_column_between_gaps_has_a_marker(pyplot):
     imputer = FederatedMatrixImputer(1, random_state=0)
     imputer.fit(np.random.default_rng(0).normal(size=(20, 51)))
     display = ImputationDisplay.from_estimator(imputer, column_labels=years)
-    assert (display.lines_[0].get_marker(), display.lines_[0].get_markevery()) == ("o", [0])
+    assert (display.lines_[0].get_marker(), display.lines_[0].get_markevery()) == (".", [0])
     display.plot(line_kw={"ms": 9, "markevery": 3})
     line = display.lines_[0]
-    assert (line.get_marker(), line.get_markersize(), line.get_markevery()) == ("o", 9, 3)
+    assert (line.get_marker(), line.get_markersize(), line.get_markevery()) == (".", 9, 3)
 
 
 @pytest.mark.parametrize(

@@ -166,11 +166,20 @@ def with_options(style, options, artist):
     return style | normalize_kwargs(options, artist)
 
 
-def isolated(values):
-    """Indices of values between NaNs, which no line would show, as a list."""
+def marked(style, values, few=0):
+    """Style of a line through values, with markers unless it has some.
+
+    They are at all known values if these are at most ``few``, otherwise only at those between NaNs,
+    which no line would show.
+    """
+    if "marker" in style:
+        return style
     known = np.isfinite(values)
+    if known.sum() <= few:
+        return {"marker": "."} | style
     beside = np.append(known[1:], False) | np.append(False, known[:-1])
-    return np.flatnonzero(known & ~beside).tolist()
+    alone = np.flatnonzero(known & ~beside).tolist()
+    return {"marker": ".", "markevery": alone} | style if alone else style
 
 
 def one_or_all(axes):

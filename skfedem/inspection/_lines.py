@@ -5,9 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-import numpy as np
-
-from ._common import isolated, lay_out, with_options
+from ._common import lay_out, marked, with_options
 from ._legends import fitting_legend, legend_above
 
 # Up to this number of points, markers show where a series was evaluated.
@@ -31,8 +29,8 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
         labels = _component_labels(curve) if len(curves) == 1 else [curve.label]
         for component, middle in enumerate(curve.middle.T):
             label = labels[component] if component < len(labels) else None
-            options = with_options({"label": label, **style, **_marks(middle)}, line_kw, Line2D)
-            (line,) = axis.plot(curve.x, middle, **options)
+            options = with_options({"label": label, **style}, line_kw, Line2D)
+            (line,) = axis.plot(curve.x, middle, **marked(options, middle, _FEW_POINTS))
             lines.append(line)
             if len(curves) > 1:
                 style |= {
@@ -46,14 +44,6 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
                 low, high = curve.low[:, component], curve.high[:, component]
                 bands.append(axis.fill_between(curve.x, low, high, **options))
     return lines, bands
-
-
-def _marks(values):
-    """Markers for all points if they are few, otherwise only for isolated points."""
-    if np.isfinite(values).sum() <= _FEW_POINTS:
-        return {"marker": "."}
-    alone = isolated(values)
-    return {"marker": ".", "markevery": alone} if alone else {}
 
 
 def _component_labels(curve):

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._parameters import check_choice, check_number
 from ._columns import in_cells, unbroken
-from ._common import given_axes, isolated, new_axes, with_options, wrapped
+from ._common import given_axes, marked, new_axes, with_options, wrapped
 from ._legends import legend_above
 from ._matrix import moving_mean
 
@@ -84,21 +84,16 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
 
     style: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "label": "fitted"}
     style["linewidth"] = 0.8 if window else 1.5
-    at, total = _interrupted(positions, trend)
-    if len(positions) <= _FEW_COLUMNS:
-        style["marker"] = "."
     style = with_options(style, line_kw, Line2D)
-    if "marker" not in style:
-        style = _marked(total) | style
-    lines = axis.plot(at, total, **style)
+    at, total = _interrupted(positions, trend)
+    lines = axis.plot(at, total, **marked(style, total, _FEW_COLUMNS))
     if window:
         style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
+        style |= {"label": f"mean over {window} {unit}", "markersize": 10}
         runs = [moving_mean(trend[run], window) for run in unbroken(positions)]
         # No line across gaps: means on both sides belong to different times.
         at, smooth = _interrupted(positions, np.concatenate(runs))
-        lines += axis.plot(
-            at, smooth, label=f"mean over {window} {unit}", **style, **_marked(smooth)
-        )
+        lines += axis.plot(at, smooth, **marked(style, smooth))
     return lines
 
 
@@ -106,12 +101,6 @@ def _interrupted(positions, values):
     """Positions and values of columns, with a NaN in each gap."""
     gaps = [run.start for run in unbroken(positions)[1:]]
     return np.insert(positions, gaps, positions[gaps]), np.insert(values, gaps, np.nan)
-
-
-def _marked(values):
-    """Style with markers at values without a neighbour, which no line would show."""
-    alone = isolated(values)
-    return {"marker": "o", "markersize": 5, "markevery": alone} if alone else {}
 
 
 def _draw_points(axis, positions, display, row_name, yscale):
