@@ -14,15 +14,17 @@ from ._common import characters_in, wrapped
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _MIDNIGHT = re.compile(r"(?<=\d)[T ]00:00(:00(\.0+)?)?$")
 _LAST_WORD = re.compile(r"[^\W_]*$")
+# SI's symbols of the units of time, from the largest, and NumPy's codes.
 _UNITS: dict[str, Any] = {
-    "d": np.timedelta64(1, "D"),
-    "h": np.timedelta64(1, "h"),
-    "min": np.timedelta64(1, "m"),
-    "s": np.timedelta64(1, "s"),
-    "ms": np.timedelta64(1, "ms"),
-    "µs": np.timedelta64(1, "us"),
-    "ns": np.timedelta64(1, "ns"),
+    "d": "D",
+    "h": "h",
+    "min": "m",
+    "s": "s",
+    "ms": "ms",
+    "µs": "us",
+    "ns": "ns",
 }
+_OF_NO_FIXED_LENGTH = ("Y", "M", "generic")  # codes of other units
 _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many if they are long, and thus rotated
@@ -89,17 +91,10 @@ def place(labels):
     Increasing numbers or dates (possibly text like 1995-01 or 1995-01-31, or all numbers like
     199501) are drawn to scale; all other labels are placed one after another.
     """
-    from matplotlib.dates import date2num
-
     labels = _months(labels)
-    dated = all(isinstance(label, date) or _ISO_DATE.fullmatch(str(label)) for label in labels)
-    if labels.dtype.kind == "M" or dated:
-        try:
-            days = date2num(labels.astype("datetime64[s]"))
-        except (TypeError, ValueError):  # NaT, or invalid such as 1995-13
-            days = np.zeros(0)
-        if len(days) and _fits_an_axis(days) and (np.diff(days) > 0).all():
-            return Columns(days, "dates", [])
+    days = _days(labels)
+    if len(days) and (np.diff(days) > 0).all() and _fits_an_axis(days):
+        return Columns(days, "dates", [])
     if labels.dtype.kind in "iuf" and np.isfinite(labels).all() and (np.diff(labels) > 0).all():
         return Columns(labels.astype(np.float64), "numbers", [])
     if labels.dtype.kind == "m" and not np.isnat(labels).any():
@@ -119,24 +114,42 @@ def _months(labels):
     return (12 * (years - 1970) + months - 1).astype("datetime64[M]")
 
 
+def _days(labels):
+    """Day numbers of dates, or of text like dates; none if some label is anything else."""
+    from matplotlib.dates import date2num
+
+    try:
+        if labels.dtype.kind == "M" or all(map(_is_date, labels)):
+            return date2num(labels.astype("datetime64[s]"))
+    except (TypeError, ValueError):  # NaT, or invalid such as 1995-13
+        pass
+    return np.zeros(0)
+
+
+def _is_date(label):
+    return isinstance(label, date) or _ISO_DATE.fullmatch(str(label))
+
+
 def _fits_an_axis(days):
-    """Whether days and some margin fit on an axis of dates, from the year 1 to 9999."""
+    """Whether increasing days and a margin fit on an axis of dates, from the year 1 to 9999."""
     from matplotlib.dates import date2num
 
     first, last = date2num(np.array(["0001-01-01", "9999-12-31"], dtype="datetime64[D]"))
     # Cells extend half a gap beyond the ends, axes of lines a twentieth of the range.
-    gaps = np.diff(days)
-    margin = max(366.0, 0.1 * (days.max() - days.min()), 0.5 * np.abs(gaps).max(initial=0))
-    return first + margin <= days.min() and days.max() + margin <= last
+    margin = max(366.0, 0.1 * (days[-1] - days[0]), 0.5 * np.diff(days).max(initial=0))
+    return first + margin <= days[0] and days[-1] + margin <= last
 
 
 def _durations(labels):
-    """Durations as text, in the largest unit of which all of them are multiples."""
-    if np.datetime_data(labels.dtype)[0] not in ("Y", "M", "generic"):  # of no fixed length
-        for name, unit in _UNITS.items():
-            numbers, rests = np.divmod(labels, unit)
+    """Durations as text such as "6 h", in the largest unit of which all of them are multiples.
+
+    Labels without such a unit are returned as they are.
+    """
+    if np.datetime_data(labels.dtype)[0] not in _OF_NO_FIXED_LENGTH:
+        for symbol, code in _UNITS.items():
+            numbers, rests = np.divmod(labels, np.timedelta64(1, code))
             if not rests.any():
-                return [f"{number} {name}" for number in numbers]
+                return [f"{number} {symbol}" for number in numbers]
     return labels
 
 
