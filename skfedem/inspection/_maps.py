@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from .._parameters import check_choice
@@ -15,6 +18,16 @@ _COLORS = "viridis"
 _ROUNDING = 1e-9
 
 
+class _Map(NamedTuple):
+    """Cells, blank where NaN, in a colour map; ``bar`` is the label of its colour bar, if any."""
+
+    values: np.ndarray
+    colors: Any = _COLORS
+    opacity: np.ndarray | None = None
+    title: str = ""
+    bar: str = ""
+
+
 def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     """Draw maps of the observed cells and the fitted means, or one map of the latter."""
     if mark_missing and display.observed is None:
@@ -22,68 +35,80 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
             "Expected the observed cells with mark_missing=True, got none. Pass the X of the fit "
             "to from_estimator."
         )
-    norm = _norm(display, color_scale)
-    n_maps = 1 if mark_missing or display.observed is None else 2
-    axes = _axes(ax, n_maps, display.fitted.shape)
+    check_choice("color_scale", color_scale, ("auto", "linear", "log"))
+    is_log = color_scale == "log" or (color_scale == "auto" and display.family == "poisson")
+    norm = _norm(display, is_log)
+    quantity = _QUANTITIES[display.family] + (", log(1 + x) scale" if is_log else "")
+    maps = (_marked if mark_missing else _side_by_side)(display, quantity)
+    axes = _axes(ax, 1 if mark_missing else len(maps), display.fitted.shape)
     # Cells of row k are centred at k.
     rows = band_edges(display.n_rows, len(display.fitted)) - 0.5
-    grid = positions, rows
-    draw = _draw_marked if mark_missing else _draw_beside
-    images = draw(display, axes, grid, norm)
-    colorbars = [
-        _colorbar(image, axes, norm) for image in (images if mark_missing else images[-1:])
-    ]
+    layers = [*zip(cycle(axes), maps, strict=False)]
+    # Drawn from the last to the first, which is on top if they share their axes.
+    images = [_draw_map(axis, positions, rows, each, norm) for axis, each in layers[::-1]][::-1]
+    labels = [each.bar for each in maps if each.bar]
+    colorbars = [_colorbar(image, axes, is_log) for image in images[-len(labels) :]]
     for axis in axes:
         _furnish_rows(axis, display.n_rows, rows)
     lay_out(axes[0].figure)  # the height of the axes, to which labels are wrapped
     for axis in axes:
         axis.set_ylabel(_along(_row_label(display, row_name, np.diff(rows)), axis))
-    for colorbar, label in zip(colorbars, _quantities(display, norm, mark_missing), strict=True):
+    for colorbar, label in zip(colorbars, labels, strict=True):
         colorbar.set_label(_along(label, colorbar.ax))
-    if mark_missing:  # both have the same scale, which is written beside the first, outer one
-        colorbars[1].set_ticks([])
+    for colorbar in colorbars[1:]:  # its scale is written beside the first, outer one
+        colorbar.set_ticks([])
     return axes, images, colorbars
 
 
-def _draw_beside(display, axes, grid, norm):
-    """Draw observed cells (if known) and fitted means on separate axes."""
+def _side_by_side(display, quantity):
+    """Maps of the observed cells (if known) and of the fitted means."""
+    if display.observed is None:
+        return [_Map(display.fitted, title="fitted mean", bar=quantity)]
     observed, fitted = "observed (grey: missing)", "fitted mean"
     if _has_bands(display):
         observed, fitted = "mean over observed (grey: none)", "fitted mean over all"
-    maps = {observed: display.observed, fitted: display.fitted}
-    if display.observed is None:
-        maps = {"fitted mean": display.fitted}
-    images = []
-    for axis, (title, values) in zip(axes, maps.items(), strict=True):
-        axis.set_title(title, fontsize="medium")
-        images.append(_draw_map(axis, grid, values, norm, _COLORS))
-    return images
+    return [
+        _Map(display.observed, title=observed),
+        _Map(display.fitted, title=fitted, bar=quantity),
+    ]
 
 
-def _draw_marked(display, axes, grid, norm):
-    """Draw fitted means of observed cells on top of the paler ones of missing cells.
+def _marked(display, quantity):
+    """Maps of the fitted means of observed cells and, paler and below, of those of missing cells.
 
     The opacity of the former is the share of their band that was observed.
     """
     share = display.band_observed_share
     if share is None:
         share = np.where(np.isnan(display.observed), 0.0, 1.0)
-    of_missing = np.where(share < 1, display.fitted, np.nan)
-    of_observed = np.where(share > 0, display.fitted, np.nan)
-    missing = _draw_map(axes[0], grid, of_missing, norm, _pale(_COLORS))
-    observed = _draw_map(axes[0], grid, of_observed, norm, _COLORS, alpha=share)
-    return [observed, missing]
+    observed, missing = "observed", "missing"
+    if _has_bands(display):
+        observed, missing = "all observed", "none observed"
+    return [
+        _Map(
+            np.where(share > 0, display.fitted, np.nan),
+            opacity=share,
+            bar=f"fitted where {observed}: {quantity}",
+        ),
+        _Map(
+            np.where(share < 1, display.fitted, np.nan),
+            _pale(_COLORS),
+            bar=f"fitted where {missing}",
+        ),
+    ]
 
 
-def _draw_map(axis, grid, values, norm, colors, alpha=None):
-    """Draw the cells of a grid (column positions, row edges), leaving NaN blank."""
-    positions, rows = grid
-    columns, values = in_cells(positions, values)
-    if alpha is not None:
-        alpha = np.nan_to_num(in_cells(positions, alpha)[1])
+def _draw_map(axis, positions, rows, each, norm):
+    """Draw the cells of a grid of column positions and row edges, leaving NaN blank."""
+    columns, values = in_cells(positions, each.values)
+    alpha = None
+    if each.opacity is not None:
+        alpha = np.nan_to_num(in_cells(positions, each.opacity)[1])
+    if each.title:
+        axis.set_title(each.title, fontsize="medium")
     shown = np.ma.masked_invalid(values)
     return axis.pcolormesh(
-        columns, rows, shown, norm=norm, cmap=colors, alpha=alpha, rasterized=True
+        columns, rows, shown, norm=norm, cmap=each.colors, alpha=alpha, rasterized=True
     )
 
 
@@ -128,11 +153,10 @@ def _axes(ax, n_panels, shape):
     return new_axes(n_panels, height=height, beside=beside, sharex=True, sharey=True)
 
 
-def _norm(display, color_scale):
+def _norm(display, is_log):
     """Colour scale that observed and fitted values share."""
     from matplotlib.colors import FuncNorm, Normalize
 
-    check_choice("color_scale", color_scale, ("auto", "linear", "log"))
     shown = [display.fitted] if display.observed is None else [display.fitted, display.observed]
     low = float(min(np.nanmin(values) for values in shown))
     high = float(max(np.nanmax(values) for values in shown))
@@ -140,45 +164,29 @@ def _norm(display, color_scale):
         low, high = 0.0, 1.0
     elif display.family == "poisson":
         high = max(high, 1.0)  # means that are 0 up to rounding then look like 0
-    if color_scale == "linear" or (color_scale == "auto" and display.family != "poisson"):
-        largest = max(abs(low), abs(high))
-        if high - low < _ROUNDING * largest:  # values that are equal up to rounding look equal
-            low, high = low - 0.1 * largest, high + 0.1 * largest
-        return Normalize(low, high)
-    if low < 0:
+    if is_log and low < 0:
         raise ValueError(
             f"Expected no negative values for color_scale='log', got {low:.3g}. Use "
             "color_scale='linear'."
         )
-    return FuncNorm((np.log1p, np.expm1), 0.0, high)
+    if is_log:
+        return FuncNorm((np.log1p, np.expm1), 0.0, high)
+    largest = max(abs(low), abs(high))
+    if high - low < _ROUNDING * largest:  # values that are equal up to rounding look equal
+        low, high = low - 0.1 * largest, high + 0.1 * largest
+    return Normalize(low, high)
 
 
-def _quantities(display, norm, mark_missing):
-    """Label of each colour bar."""
-    scale = ", log(1 + x) scale" if _is_logarithmic(norm) else ""
-    quantity = _QUANTITIES[display.family] + scale
-    if not mark_missing:
-        return [quantity]
-    if _has_bands(display):
-        return [f"fitted where all observed: {quantity}", "fitted where none observed"]
-    return [f"fitted where observed: {quantity}", "fitted where missing"]
-
-
-def _is_logarithmic(norm):
-    from matplotlib.colors import FuncNorm
-
-    return isinstance(norm, FuncNorm)
-
-
-def _colorbar(image, axes, norm):
+def _colorbar(image, axes, is_log):
     from matplotlib.ticker import FixedLocator
 
     bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
-    if _is_logarithmic(norm):
+    if is_log:
         # For small counts, powers of ten alone would give only two or three ticks.
-        steps = (1, 2, 5) if norm.vmax < 100 else (1,)
+        highest = image.norm.vmax
+        steps = (1, 2, 5) if highest < 100 else (1,)
         ticks = np.outer(10.0 ** np.arange(17), steps).ravel()
-        bar.ax.yaxis.set_major_locator(FixedLocator([0, *ticks[ticks <= max(norm.vmax, 1)]]))
+        bar.ax.yaxis.set_major_locator(FixedLocator([0, *ticks[ticks <= max(highest, 1)]]))
         bar.ax.yaxis.set_major_formatter("{x:,.0f}")
         bar.ax.minorticks_off()
     return bar
