@@ -14,7 +14,7 @@ from .._optional import check_installed
 from .._parameters import check_choice, check_counts, check_switch
 from .._random import random_numbers
 from .._typing import FilePath, Seed
-from ._ebird_files import CELL, EBirdFiles, one_per_event, one_per_group
+from ._ebird_files import CELL, EBirdFiles, Periods, one_per_event, one_per_group
 
 if TYPE_CHECKING:
     from pandas import Period
@@ -178,12 +178,8 @@ def read_ebird(
     if n_clients is not None:
         check_counts(n_clients=n_clients)
     random_numbers(random_state)
-    files = EBirdFiles(
-        "OBSERVER ID" if by == "observer" else by,
-        freq,
-        _ordinals(start, end, freq),
-        int(chunk_rows),
-    )
+    member_column = "OBSERVER ID" if by == "observer" else by
+    files = EBirdFiles(member_column, _periods(start, end, freq), int(chunk_rows))
     if sampling_path is not None:
         files.check_sampling(sampling_path)
     found, common_name, days = files.reports(ebd_path, species, complete_only)
@@ -265,32 +261,32 @@ def _why_none(n_inside, n_kept, days, sampling_path):
     return f"{found} between start and end, all with count 'X'. Use values='presence'{or_zeros}."
 
 
-def _ordinals(start, end, freq):
-    """Ordinals of the first and the last period; None for no limit."""
+def _periods(start, end, freq):
+    first = -np.inf if start is None else _ordinal("start", start, "start_time", freq)
+    last = np.inf if end is None else _ordinal("end", end, "end_time", freq)
+    if first > last:
+        raise ValueError(f"Expected start <= end, got start={start!r} and end={end!r}. Swap them.")
+    return Periods(freq, first, last)
+
+
+def _ordinal(name, value, moment, freq):
+    """Number of the period with the start time or end time of a date, a month, a year, ..."""
     import pandas
 
-    limits = {"start": start, "end": end}
-    for (name, value), moment in zip(limits.items(), ("start_time", "end_time"), strict=True):
-        if value is None:
-            continue
-        try:
-            if not isinstance(value, str | date | np.datetime64 | pandas.Period):
-                raise TypeError(f"{type(value).__name__} is no date")
-            # A year or month is a period itself, whose end counts: the end "2020" is 31 December.
-            if isinstance(value, np.datetime64):
-                value = str(value)
-            days = "D" if isinstance(value, date) else None
-            instant = getattr(pandas.Period(value, freq=days), moment)
-            limits[name] = pandas.Period(instant, freq=freq).ordinal
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"Expected {name} to be a date such as '2000-01', got {value!r}. Give a string, a "
-                "date or a Period."
-            ) from error
-    first, last = limits.values()
-    if first is not None and last is not None and first > last:
-        raise ValueError(f"Expected start <= end, got start={start!r} and end={end!r}. Swap them.")
-    return first, last
+    try:
+        if not isinstance(value, str | date | np.datetime64 | pandas.Period):
+            raise TypeError(f"{type(value).__name__} is no date")
+        # A year or month is a period itself, whose end counts: the end "2020" is 31 December.
+        if isinstance(value, np.datetime64):
+            value = str(value)
+        days = "D" if isinstance(value, date) else None
+        instant = getattr(pandas.Period(value, freq=days), moment)
+        return pandas.Period(instant, freq=freq).ordinal
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"Expected {name} to be a date such as '2000-01', got {value!r}. Give a string, a date "
+            "or a Period."
+        ) from error
 
 
 def _federate(files, cells, n_clients, random_state):
@@ -299,8 +295,9 @@ def _federate(files, cells, n_clients, random_state):
 
     sites, site_labels = _relabel(cells[:, 0], files.sites.labels())
     members, member_labels = _relabel(cells[:, 2], files.members.labels())
-    first = int(cells[:, 1].min()) if files.first is None else files.first
-    last = int(cells[:, 1].max()) if files.last is None else files.last
+    freq, first, last = files.periods
+    first = int(cells[:, 1].min()) if np.isinf(first) else first
+    last = int(cells[:, 1].max()) if np.isinf(last) else last
     client_ids = member_labels
     member_clients = np.arange(len(member_labels))
     if n_clients is not None:
@@ -319,7 +316,7 @@ def _federate(files, cells, n_clients, random_state):
         clients=np.split(triplets[order], ends),
         shape=(len(site_labels), last - first + 1),
         sites=site_labels,
-        months=pandas.PeriodIndex.from_ordinals(np.arange(first, last + 1), freq=files.freq),
+        months=pandas.PeriodIndex.from_ordinals(np.arange(first, last + 1), freq=freq),
         client_ids=client_ids,
         members=member_labels,
         member_clients=member_clients,

@@ -9,7 +9,7 @@ import csv
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,17 @@ class _Numbers:
         return np.array(list(self._numbers), dtype=str)
 
 
+class Periods(NamedTuple):
+    """Periods that are kept.
+
+    ``first`` and ``last`` are the ordinals of pandas's periods, or infinite for no limit.
+    """
+
+    freq: str
+    first: float
+    last: float
+
+
 class EBirdFiles:
     """Reader of both files, with the same numbers of sites and members in both.
 
@@ -65,17 +76,13 @@ class EBirdFiles:
     ----------
     member_column : str
         The column whose values define the clients, or the members of clients.
-    freq : str
-        Frequency of the periods.
-    ordinals : tuple of int or None
-        Numbers of the first and the last period that are kept.
+    periods : Periods
     chunk_rows : int
     """
 
-    def __init__(self, member_column, freq, ordinals, chunk_rows):
+    def __init__(self, member_column, periods, chunk_rows):
         self.member_column = member_column
-        self.freq = freq
-        self.first, self.last = ordinals
+        self.periods = periods
         self.chunk_rows = chunk_rows
         self.sites = _Numbers()
         self.members = _Numbers()
@@ -243,12 +250,9 @@ class EBirdFiles:
             _check_field(frame, frame[column] != "", column, "an identifier", path)
         dates = pandas.to_datetime(frame[_DATE], format="%Y-%m-%d", errors="coerce")
         _check_field(frame, dates.notna(), _DATE, "a date such as 2020-05-31", path)
-        periods = pandas.PeriodIndex(dates, freq=self.freq).astype("int64").to_numpy()
-        inside = np.full(len(frame), True)
-        if self.first is not None:
-            inside &= periods >= self.first
-        if self.last is not None:
-            inside &= periods <= self.last
+        freq, first, last = self.periods
+        periods = pandas.PeriodIndex(dates, freq=freq).astype("int64").to_numpy()
+        inside = (first <= periods) & (periods <= last)
         frame = frame[inside]
         part = dict(
             event=frame[_EVENT],
