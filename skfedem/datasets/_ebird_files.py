@@ -87,6 +87,15 @@ class EBirdFiles:
         self.sites = _Numbers()
         self.members = _Numbers()
 
+    def check_sampling(self, path):
+        """Raise if these are no sampling events, before hours are spent on reading reports."""
+        names, _ = self._columns(path, [_COMPLETE])
+        if _COUNT in names:
+            raise ValueError(
+                f"Expected checklists, one a row, in {path}, got the column {_COUNT!r}: these are "
+                "reports of species. Give the file of sampling events that comes with them."
+            )
+
     def reports(self, path, species, complete_only):
         """Rows with the species within the periods; its common name; its first and last day.
 
@@ -99,24 +108,22 @@ class EBirdFiles:
         parts: list[Any] = []
         days: list[str] = []
         common_name = None
-        for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag], optional=[_ROW]):
+        for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag]):
             _collect_names(frame, names, path, species)
             if species is not None:
                 frame = frame[_is_species(frame, species)]
-            if len(frame):
-                common_name = common_name or _text(frame["COMMON NAME"].iloc[0])
-                given = frame[_DATE]
-                frame, part = self._checklists(frame, path)
-                days += [given.min(), given.max()]
-                part["value"], part["uncounted"] = _counts(frame, path)
-                part["complete"] = _flags(frame, path) if complete_only else True
-                if _ROW in frame:
-                    # 64-bit hashes: with ten million rows, there is a collision in one of 400,000
-                    # files.
-                    part["row"] = pandas.util.hash_array(frame[_ROW].to_numpy(dtype=object))
-                    part["named"] = (frame[_ROW] != "").to_numpy()
-                if len(part) or not parts:
-                    parts.append(part)
+            if not len(frame):
+                continue
+            common_name = common_name or _text(frame["COMMON NAME"].iloc[0])
+            days += [frame[_DATE].min(), frame[_DATE].max()]
+            frame, part = self._checklists(frame, path)
+            part["value"], part["uncounted"] = _counts(frame, path)
+            part["complete"] = _flags(frame, path) if complete_only else True
+            if _ROW in frame:
+                part["row"] = _hashes(frame[_ROW])
+                part["named"] = frame[_ROW] != ""
+            if len(part) or not parts:
+                parts.append(part)
         if not names:
             raise ValueError(f"Expected rows in {path}, got none. Check the download.")
         if not parts:
@@ -137,70 +144,33 @@ class EBirdFiles:
         """
         import pandas
 
-        hash_of = pandas.util.hash_array
-        alone, events, shared = [np.empty((0, len(CELL)))], [np.empty(0, dtype=np.uint64)], []
+        cells, events, shared = [np.empty((0, len(CELL)))], [np.empty(0, dtype=np.uint64)], []
         is_listed = np.full(len(reported), False)
-        for frame in self._chunks(path, [_COMPLETE], refused=_COUNT):
+        for frame in self._chunks(path, [_COMPLETE]):
             places = np.array([reported.get_indexer(frame[column]) for column in (_EVENT, _GROUP)])
             is_listed[places[places >= 0]] = True
-            is_absence = _flags(frame, path).to_numpy() & (places < 0).all(axis=0)
+            is_absence = _flags(frame, path) & (places < 0).all(axis=0)
             _, part = self._checklists(frame[is_absence], path)
             part["value"] = 0
             in_group = part["group"] != ""
+            alone = part[~in_group]
             # Empty parts are dropped: those of thousands of chunks would fill the memory.
-            if not in_group.all():
-                alone.append(part.loc[~in_group, CELL].to_numpy(dtype=np.float64))
-                events.append(hash_of(part.loc[~in_group, "event"].to_numpy(dtype=object)))
+            if len(alone):
+                cells.append(alone[CELL].to_numpy(dtype=np.float64))
+                events.append(_hashes(alone["event"]))
             if in_group.any():
                 shared.append(part[in_group])
         _, once = np.unique(np.concatenate(events), return_index=True)
-        cells = np.concatenate(alone)[once]
+        absences = np.concatenate(cells)[once]
         if shared:
-            shared = one_per_group(pandas.concat(shared, ignore_index=True))
-            cells = np.concatenate([cells, shared[CELL].to_numpy(dtype=np.float64)])
-        return cells, reported[is_listed]
+            copies = one_per_group(pandas.concat(shared, ignore_index=True))
+            absences = np.concatenate([absences, copies[CELL].to_numpy(dtype=np.float64)])
+        return absences, reported[is_listed]
 
-    def check_sampling(self, path):
-        """Raise if columns are missing, before hours are spent on reading reports."""
-        self._columns(path, [_COMPLETE], _COUNT)
-
-    @contextmanager
-    def _readable(self, path):
-        """Context that explains what is wrong with a file that pandas cannot read."""
-        import pandas
-
-        try:
-            yield
-        except pandas.errors.EmptyDataError as error:
-            raise ValueError(
-                f"Expected a line with the names of the columns in {path}, got an empty file. Give "
-                "a file of the eBird Basic Dataset as it is shipped."
-            ) from error
-        except (ImportError, MemoryError):
-            raise
-        except Exception as error:
-            # Broken archives and truncated downloads raise errors of many types.
-            if getattr(error, "errno", None) is not None:
-                raise  # by the system, such as a missing file or a lack of permission
-            raise ValueError(
-                f"Expected a complete text file, plain or .gz, in {path}, got one that cannot be "
-                f"read ({error}). {_UNPACK} Download it again if it is cut off."
-            ) from error
-
-    def _columns(self, path, more_columns, refused, optional=()):
+    def _columns(self, path, more_columns):
         """Names of all columns, and positions of those to read."""
-        import pandas
-
-        given = os.path.expanduser(path)  # as pandas does
-        if os.path.exists(given) and not os.path.isfile(given):
-            raise ValueError(
-                "Expected a regular file, as it is read more than once, got the folder, pipe or "
-                f"device {path}. Give the path of a file ebd_....txt."
-            )
+        names = _header(path)
         columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
-        with self._readable(path):
-            header = pandas.read_csv(path, nrows=0, **_OPTIONS).columns
-        names = [_text(name).strip("\ufeff ") for name in header]
         missing = [name for name in dict.fromkeys(columns) if name not in names]
         if missing and not "".join(names).isprintable():
             raise ValueError(f"Expected text in {path}, got other bytes. {_UNPACK}")
@@ -214,24 +184,19 @@ class EBirdFiles:
                 f"Expected {', '.join(map(repr, missing))} among the columns of {path}, got "
                 f"{', '.join(map(repr, names)) or 'an empty first line'}. {what_to_do}"
             )
-        if refused in names:
-            raise ValueError(
-                f"Expected checklists, one a row, in {path}, got the column {refused!r}: these are "
-                "reports of species. Give the file of sampling events that comes with them."
-            )
-        columns += [name for name in optional if name in names]
-        return names, sorted({names.index(name) for name in columns})
+        return names, sorted({names.index(name) for name in [*columns, _ROW] if name in names})
 
-    def _chunks(self, path, more_columns, refused=None, optional=()):
+    def _chunks(self, path, more_columns):
+        """Data frames of the columns to read, as text, indexed by the line in the file."""
         import pandas
 
-        names, used = self._columns(path, more_columns, refused, optional)
-        _check_end(path, names)
+        names, used = self._columns(path, more_columns)
+        _check_end(path, len(names))
         frames = pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **_OPTIONS)
-        with frames, self._readable(path):
+        with frames, _readable(path):
             for frame in frames:
                 frame.columns = [names[k] for k in used]
-                frame.index += 2  # the line in the file
+                frame.index += 2
                 odd = frame[frame[_EVENT].isin(["", _EVENT])]
                 if len(odd):
                     is_blank = odd.apply(lambda column: column.str.strip() == "").all(axis=1)
@@ -264,7 +229,46 @@ class EBirdFiles:
         return frame, pandas.DataFrame(part)
 
 
-def _check_end(path, names):
+@contextmanager
+def _readable(path):
+    """Context that explains what is wrong with a file that pandas cannot read."""
+    import pandas
+
+    try:
+        yield
+    except pandas.errors.EmptyDataError as error:
+        raise ValueError(
+            f"Expected a line with the names of the columns in {path}, got an empty file. Give a "
+            "file of the eBird Basic Dataset as it is shipped."
+        ) from error
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        # Broken archives and truncated downloads raise errors of many types.
+        if getattr(error, "errno", None) is not None:
+            raise  # by the system, such as a missing file or a lack of permission
+        raise ValueError(
+            f"Expected a complete text file, plain or .gz, in {path}, got one that cannot be read "
+            f"({error}). {_UNPACK} Download it again if it is cut off."
+        ) from error
+
+
+def _header(path):
+    """Names of the columns of a file."""
+    import pandas
+
+    given = os.path.expanduser(path)  # as pandas does
+    if os.path.exists(given) and not os.path.isfile(given):
+        raise ValueError(
+            "Expected a regular file, as it is read more than once, got the folder, pipe or device "
+            f"{path}. Give the path of a file ebd_....txt."
+        )
+    with _readable(path):
+        header = pandas.read_csv(path, nrows=0, **_OPTIONS).columns
+    return [_text(name).strip("\ufeff ") for name in header]
+
+
+def _check_end(path, n_columns):
     """Raise if the last line of a plain file is cut off; compressed files fail when read."""
     path = os.path.expanduser(path)  # as pandas does
     if Path(path).suffix.lower() in _COMPRESSED or not os.path.isfile(path):
@@ -275,18 +279,26 @@ def _check_end(path, names):
     if not others:  # longer than the tail, or the header
         return
     n_fields = len(last.split(b"\t"))
-    if last.strip() and n_fields < len(names):
+    if last.strip() and n_fields < n_columns:
         raise ValueError(
-            f"Expected {len(names)} fields in the last line of {path}, got {n_fields}: the file is "
+            f"Expected {n_columns} fields in the last line of {path}, got {n_fields}: the file is "
             "cut off. Download it again."
         )
 
 
 def _text(label):
+    """Text of a field that was read one character for each byte."""
     try:
         return label.encode("latin-1").decode("utf-8")
     except UnicodeDecodeError:
         return label
+
+
+def _hashes(texts):
+    """Hashes of 64 bits: with ten million texts, two are alike in one of 400,000 files."""
+    import pandas
+
+    return pandas.util.hash_array(texts.to_numpy(dtype=object))
 
 
 def _check_field(frame, valid, column, expected, path):
@@ -327,18 +339,14 @@ def _collect_names(frame, names, path, species):
 
 def _shown(names):
     shown = list(names.values())[:_N_NAMES_SHOWN]
-    return ", ".join(shown + ["..."] * (len(names) > _N_NAMES_SHOWN)) or "none"
+    return ", ".join(shown + ["..."] * (len(names) > _N_NAMES_SHOWN))
 
 
 def _is_species(frame, species):
     wanted = species.strip().casefold()
-    same = np.full(len(frame), False)
-    for column in _SPECIES:
-        spellings = [
-            name for name in frame[column].unique() if _text(name).strip().casefold() == wanted
-        ]
-        same |= frame[column].isin(spellings).to_numpy()
-    return same
+    names = [name for column in _SPECIES for name in frame[column].unique()]
+    spellings = [name for name in names if _text(name).strip().casefold() == wanted]
+    return frame[[*_SPECIES]].isin(spellings).any(axis=1)
 
 
 def one_per_event(rows):
