@@ -450,7 +450,7 @@ def test_missing_values_of_pandas(dtype):
     want = StandardScaler().fit(wanted)
     assert_same_scaler(FederatedStandardScaler().fit(tables), want)
     assert_same_scaler(FederatedStandardScaler().fit(pd.concat(tables), clients=OWNERS), want)
-    with pytest.raises(ValueError, match="NaN or infinity.*row 3, column 1 of client 0"):
+    with pytest.raises(ValueError, match=r"NaN or infinity.*row 3, column 1 \('b'\) of client 0"):
         FederatedPCA().fit(tables)
 
 

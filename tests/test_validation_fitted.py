@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.exceptions import NotFittedError
 
-from refusals import CLIENTS, FITTED, X, objects, with_value
+from refusals import CLIENTS, FITTED, OWNERS, X, objects, with_value
 from skfedem import FederatedGaussianMixture
 from skfedem.preprocessing import FederatedPCA
 
@@ -111,3 +111,18 @@ def test_missing_numbers_after_the_fit_are_found_too(method, value):
         getattr(FITTED, method)(with_value(value)[1])
     with pytest.raises(ValueError, match=f"client 1.*{where}"):
         getattr(FITTED, method)(with_value(value))
+
+
+def test_the_column_of_a_missing_number_is_named():
+    tables = [pd.DataFrame(rows, columns=["age", "bp"]) for rows in with_value(np.nan)]
+    joined = pd.concat(tables)
+    gm = FederatedGaussianMixture().fit([tables[0], tables[2]])
+    for refused, where in (
+        (lambda: gm.fit(tables), r"row 3, column 1 \('bp'\) of client 1\."),
+        (lambda: gm.fit(joined), r"row 12, column 1 \('bp'\)\."),
+        (lambda: gm.fit(joined, clients=OWNERS), r"row 12, column 1 \('bp'\) of client 'birch'\."),
+        (lambda: gm.predict(tables[1]), r"row 3, column 1 \('bp'\)\."),
+        (lambda: gm.fit(tables[1].to_numpy()), r"row 3, column 1\."),
+    ):
+        with pytest.raises(ValueError, match=f"got nan in {where}"):
+            refused()

@@ -101,10 +101,10 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     rows = _validated(estimator, X, reset=True)
     weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
     if clients is None:
-        check_finite(rows, allow_nan=allow_nan)
+        check_finite(rows, _names(estimator), allow_nan=allow_nan)
         check_weights(weights)
         return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
-    return _from_labels(rows, clients, weights, allow_nan)
+    return _from_labels(estimator, rows, clients, weights, allow_nan)
 
 
 def _validated(estimator, X, *, reset):
@@ -113,6 +113,11 @@ def _validated(estimator, X, *, reset):
         # Memory-mapped integers are converted when they are read, not all at once.
         dtype = "numeric" if is_mapped(table) else [np.float64, np.float32]
         return validate_data(estimator, table, dtype=dtype, reset=reset, ensure_all_finite=False)
+
+
+def _names(estimator):
+    """Names of the features, or None."""
+    return getattr(estimator, "feature_names_in_", None)
 
 
 def refuse_labels_of_a_list(clients):
@@ -124,7 +129,7 @@ def refuse_labels_of_a_list(clients):
         )
 
 
-def _from_labels(rows, clients, weights, allow_nan):
+def _from_labels(estimator, rows, clients, weights, allow_nan):
     ids, order, offsets = grouped(clients, len(rows))
 
     def of_whom(row):
@@ -132,7 +137,7 @@ def _from_labels(rows, clients, weights, allow_nan):
         position = row if order is None else np.flatnonzero(order == row)[0]
         return f" of client {shown(ids[owners_of(offsets, position)])}"
 
-    check_finite(rows, of_whom, allow_nan=allow_nan)
+    check_finite(rows, _names(estimator), of_whom, allow_nan=allow_nan)
     check_weights(weights, of_whom)
     if order is not None:
         rows, weights = _chosen(rows, order), None if weights is None else weights[order]
@@ -179,9 +184,11 @@ def _from_list(estimator, X, allow_nan):
     else:
         dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
         rows = np.concatenate(tables, dtype=dtype)
-    check_finite(
-        rows, lambda row: f" of client {owners_of(offsets, row)}", offsets, allow_nan=allow_nan
-    )
+
+    def of_whom(row):
+        return f" of client {owners_of(offsets, row)}"
+
+    check_finite(rows, _names(estimator), of_whom, offsets, allow_nan=allow_nan)
     return ClientData(rows, offsets, np.arange(len(tables)))
 
 
@@ -224,7 +231,7 @@ def check_columns(estimator, X, shapes):
 def check_rows(estimator, X, *, allow_nan=False):
     """Validate one table against the fitted estimator."""
     rows = _validated(estimator, X, reset=False)
-    check_finite(rows, allow_nan=allow_nan)
+    check_finite(rows, _names(estimator), allow_nan=allow_nan)
     return rows
 
 
@@ -244,7 +251,7 @@ def check_columns_of_fit(estimator, X):
 
     Called before values are checked, because misspelt columns of joined tables contain NaN.
     """
-    want, table = getattr(estimator, "feature_names_in_", None), first_table(X)
+    want, table = _names(estimator), first_table(X)
     if want is None:
         return
     refuse_other_frames(table, " of client 0" if is_client_list(X) else "")

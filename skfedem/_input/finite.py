@@ -11,16 +11,19 @@ from .tables import LARGEST
 _BLOCK = 2**18
 
 
-def check_finite(rows, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
-    """Raise if values are missing, infinite, or too large to be squared."""
+def check_finite(rows, names, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
+    """Raise if values are missing, infinite, or too large to be squared.
+
+    ``names`` are those of the columns, or None.
+    """
     n_rows = max(1, _BLOCK // rows.shape[1])
     for start in range(0, len(rows), n_rows):
         block = rows[start : start + n_rows]
         if not (float(block.min()) >= -LARGEST and float(block.max()) <= LARGEST):
-            _check_each(block, start, of_whom, offsets, allow_nan)
+            _check_each(block, start, names, of_whom, offsets, allow_nan)
 
 
-def _check_each(block, start, of_whom, offsets, allow_nan):
+def _check_each(block, start, names, of_whom, offsets, allow_nan):
     """Raise for the first invalid value of a block, whose first row is ``start``."""
     finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
     # In double precision: as a float32, the bound would overflow, with a warning.
@@ -30,7 +33,8 @@ def _check_each(block, start, of_whom, offsets, allow_nan):
     row, column = np.argwhere(bad)[0]
     value, row = block[row, column], row + start
     within = row if offsets is None else row - offsets[owners_of(offsets, row)]
-    got = f"got {value} in row {within}, column {column}{of_whom(row)}"
+    name = "" if names is None else f" ({names[column]!r})"
+    got = f"got {value} in row {within}, column {column}{name}{of_whom(row)}"
     if finite.all():
         raise ValueError(
             f"Expected numbers of at most {LARGEST:g} in size, {got}: their squares are too "
