@@ -87,7 +87,7 @@ def _warn_of_end(imputer, problem, result):
         otherwise=instead_of_more_rounds(imputer),
     )
     schedule = step_schedule(in_python_numbers(imputer), problem)
-    warn_outcome(imputer, result, schedule, wording, is_worse=is_worse)
+    warn_outcome(imputer, problem, result, schedule, wording, is_worse=is_worse)
 
 
 def _warn_of_silent(cells):

@@ -10,7 +10,7 @@ from ._messages import either, warn
 from .models.covariances import MATRICES
 from .models.mixture_parameters import in_row_units, lost_in_rounding
 from .solvers._options import step_schedule
-from .solvers._report import Wording, calmer, took_few_steps, warn_outcome
+from .solvers._report import Wording, calmer, took_few_rounds, took_few_steps, warn_outcome
 
 # Nats per row. Starting at the optimum, the noise of minibatches costs less than this.
 _LARGE_FALL = 0.1
@@ -47,7 +47,8 @@ def warn_of_fit(settings, problem, result):
     """Give the warnings that apply to a fit with these parameters."""
     fall = 0.0 if problem.exact else result.initial_criterion - result.criteria[-1]
     otherwise = []
-    if not took_few_steps(result):  # otherwise, neither tol nor data are to blame
+    # Otherwise, neither tol nor data are to blame.
+    if not (took_few_steps(result) or took_few_rounds(problem, result)):
         if settings.tol > 0:
             otherwise.append("increase tol")
         if not problem.lasting_noise:
@@ -62,7 +63,7 @@ def warn_of_fit(settings, problem, result):
         otherwise=otherwise,
     )
     schedule = step_schedule(settings, problem)
-    warn_outcome(settings, result, schedule, wording, is_worse=fall > _LARGE_FALL)
+    warn_outcome(settings, problem, result, schedule, wording, is_worse=fall > _LARGE_FALL)
     if not problem.exact:
         ways = calmer(settings, "a smaller step_size")
         _warn_of_noise(ways, result, problem.federation.n_samples, fall)

@@ -95,6 +95,26 @@ def test_no_other_tol_is_advised_where_none_would_do(tol):
     assert "tol," not in message and "data" not in message
 
 
+@pytest.mark.parametrize(
+    ("settings", "fewest"),
+    [
+        ({"omega": 0.1, "step_size": 0.4}, "30 rounds"),
+        ({"participation": 0.05, "step_size": 0.2}, "60 rounds with participation=0.05"),
+    ],
+)
+def test_rounds_too_few_for_the_stopping_rule_are_said_to_be_so(settings, fewest):
+    max_iter = int(fewest[:2]) - 1
+    gm = FederatedGaussianMixture(
+        **EXACT | settings, covariance_type="spherical", tol=1e9, max_iter=max_iter
+    )
+    many_clients = np.arange(N_SAMPLES) % 60
+    assert said_by(gm.fit, X, clients=many_clients) == [
+        f"Not converged to tol=1000000000.0 after {max_iter} rounds: such a fit takes at least "
+        f"{fewest}. Increase max_iter."
+    ]
+    assert said_by(gm.set_params(max_iter=2 * max_iter).fit, X, clients=many_clients) == []
+
+
 @pytest.mark.parametrize("step_size", [5e-324, 1e-300])
 def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
     gm = FederatedGaussianMixture(**EXACT, step_size=step_size, omega=1.0, max_iter=3, max_epochs=9)

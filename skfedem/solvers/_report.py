@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._messages import either, plural, warn
 from .._parameters import is_auto
+from ._stopping import fewest_rounds
 
 # If the sum of the steps is less than this, it is a likely reason for no convergence ...
 _FEW_STEPS = 10
@@ -74,7 +75,7 @@ class Wording(NamedTuple):
     otherwise: list[str]
 
 
-def warn_outcome(estimator, result, schedule, wording, *, is_worse):
+def warn_outcome(estimator, problem, result, schedule, wording, *, is_worse):
     """Warn of interruption, of steps that were shortened, and of lack of convergence.
 
     ``schedule`` maps a round to its step size. ``is_worse`` says that a fit ended worse than it
@@ -96,7 +97,7 @@ def warn_outcome(estimator, result, schedule, wording, *, is_worse):
         return
     _warn_of_steps(estimator, result, schedule, wording)
     if not (result.converged or is_worse):
-        _warn_of_no_convergence(estimator, result, schedule, wording)
+        _warn_of_no_convergence(estimator, problem, result, schedule, wording)
 
 
 def _warn_of_no_round(estimator, result):
@@ -181,9 +182,9 @@ def _control_step_is_ill(estimator):
     return not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
 
 
-def _warn_of_no_convergence(estimator, result, schedule, wording):
+def _warn_of_no_convergence(estimator, problem, result, schedule, wording):
     """Warn that ``tol`` was not reached, and say what is likely to help."""
-    why, advice = _reason(estimator, result, schedule, wording.iteration)
+    why, advice = _reason(estimator, problem, result, schedule, wording.iteration)
     if estimator.tol == 0:
         why = f" (no fit can reach that){why}"
     warn(
@@ -199,7 +200,12 @@ def took_few_steps(result):
     return bool(steps.sum() < min(_FEW_STEPS, len(steps)))
 
 
-def _reason(estimator, result, schedule, iteration):
+def took_few_rounds(problem, result):
+    """Whether a run had too few rounds to end by itself, however small its gains."""
+    return result.n_rounds < fewest_rounds(problem)
+
+
+def _reason(estimator, problem, result, schedule, iteration):
     """Likely reason for lack of convergence ("" if unclear), and advice."""
     less_noise = ways_to_less_noise(estimator)
     if took_few_steps(result):
@@ -224,7 +230,11 @@ def _reason(estimator, result, schedule, iteration):
         why = ": the noise of FedEM's minibatches vanishes slowly, if at all"
         return why, f"Use {either(less_noise)}"
     rounds_left = estimator.max_iter is None or result.n_rounds < estimator.max_iter
-    return "", f"Increase {'max_epochs' if rounds_left else 'max_iter'}"
+    advice = f"Increase {'max_epochs' if rounds_left else 'max_iter'}"
+    if not took_few_rounds(problem, result):
+        return "", advice
+    absences = f" with participation={problem.participation:g}" if problem.participation < 1 else ""
+    return f": such a fit takes at least {fewest_rounds(problem)} rounds{absences}", advice
 
 
 def _how_to_travel_on(estimator, result, schedule, travelled):

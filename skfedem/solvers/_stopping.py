@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, nan
+from math import ceil, inf, isnan, nan
 from typing import NamedTuple
 
 import numpy as np
@@ -114,6 +114,13 @@ def next_gains(gains, criterion, step_size, model):
     if gains.step_size > 0:
         gain = model.change(criterion, gains.criterion) / gains.step_size
     return Gains(np.append(gains.latest[1:], gain), criterion, step_size)
+
+
+def fewest_rounds(problem):
+    """Expected number of random rounds in the sweeps that a run must end with; 0 if exact."""
+    if problem.exact:
+        return 0
+    return ceil(_QUIET_SWEEPS * max(_SHORTEST_SWEEP, 1 / problem.participation))
 
 
 def next_sweep(sweep, problem, server, step_size, n_messages, tol):
