@@ -14,8 +14,6 @@ import numpy as np
 from scipy.linalg import sqrtm
 from scipy.stats import multivariate_normal
 
-COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
-
 
 class Parameters(NamedTuple):
     """Parameter of a Gaussian mixture, in scikit-learn's shapes."""
@@ -265,10 +263,6 @@ def mixture_problem(clients, client_weights, covariance_type, reg_covar=0.0, fix
 # Arrays are replaced, never changed in place: a Round that was given out stays as it was.
 
 
-def no_quantisation(k, i, vector, theta):
-    return vector
-
-
 def client_fields(client_statistics, m_step, start, n_clients):
     """h_i(Ŝ_0) for each client: the V_{0,i} of Theorem 1."""
     theta = m_step(start)
@@ -293,7 +287,7 @@ def fedem(
     participation,
     active_sets,
     batches,
-    quantise=no_quantisation,
+    quantise,
 ):
     """Algorithm 1: FedEM with partial participation. Yields a Round after each round."""
     n_clients = len(controls)
@@ -332,7 +326,7 @@ def vr_fedem_full_participation(
     batches,
     n_inner,
     n_outer,
-    quantise=no_quantisation,
+    quantise,
 ):
     """Algorithm 2 as printed: every client takes part in every round.
 
@@ -378,7 +372,7 @@ def vr_fedem(
     active_sets,
     batches,
     n_inner,
-    quantise=no_quantisation,
+    quantise,
 ):
     """Algorithm 2 with partial participation. Yields a Round after each round.
 
@@ -423,22 +417,3 @@ def vr_fedem(
         S = S + step_sizes[index] * H  # line 14
         V = V + control_step * message_sum  # line 15
         yield Round(S, list(V_clients), V, H)  # line 16
-
-
-# ---- compression
-
-
-def dither(vector, uniforms, levels, order=2):
-    """Random dithering, after A6: (‖x‖_r / s) sign(x) ⌊s |x| / ‖x‖_r + ξ⌋, coordinate-wise."""
-    if order == math.inf:
-        norm = max(abs(x) for x in vector)
-    else:
-        norm = sum(abs(x) ** order for x in vector) ** (1 / order)
-    if norm == 0:
-        return np.zeros(len(vector))
-    return np.array(
-        [
-            norm / levels * math.copysign(1, x) * math.floor(levels * abs(x) / norm + xi)
-            for x, xi in zip(vector, uniforms, strict=True)
-        ]
-    )

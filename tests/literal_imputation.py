@@ -16,9 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, gammaln
 
-FAMILIES = ("gaussian", "bernoulli", "poisson")
-EFFECTS = ("both", "rows", "columns", "none")
-
 
 class Cells(NamedTuple):
     """Observations: values[m] was seen in the cell (rows[m], columns[m])."""
@@ -40,42 +37,11 @@ class Effects(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Minimum of `objective`, Θ and the effects that attain it, and the certificate for them."""
+    """Minimum of `objective`, and Θ and the effects that attain it."""
 
     objective: float
     low_rank: np.ndarray
     effects: Effects
-    gap: "Gap"
-
-    @property
-    def theta(self):
-        return self.effects.matrix() + self.low_rank
-
-
-class Gap(NamedTuple):
-    """How far a point is from the conditions of optimality: all are 0 at the optimum.
-
-    effects      largest absolute derivative of the objective in an effect
-    support      ‖G V + λ U‖ or ‖Uᵀ G + λ Vᵀ‖, the larger: G is opposed to Θ = U diag(s) Vᵀ on its
-                 singular vectors. It contains Uᵀ G V = -λ I
-    complement   max(‖(I - U Uᵀ) G (I - V Vᵀ)‖₂ - λ, 0): elsewhere G is at most λ
-    objective    bound on objective - minimum, for a point whose derivatives in the effects are 0
-    """
-
-    effects: float
-    support: float
-    complement: float
-    objective: float
-
-
-class MissRound(NamedTuple):
-    """What stands after round k: Ŝ_{k+1}, θ_{k+1}, the V_{k+1,c}, V_{k+1} and the field H_{k+1}."""
-
-    statistics: np.ndarray
-    theta: np.ndarray
-    client_controls: list
-    control: np.ndarray
-    field: np.ndarray
 
 
 # ---- the families: p(x; θ) = ρ(x) exp(x θ - ψ(θ))
@@ -155,140 +121,43 @@ def threshold_singular_values(matrix, threshold, rank=None):
 # ---- Algorithm 7
 
 
-def client_statistic(observers, theta, family, batch=None):
+def client_statistic(observers, theta):
     """s̄_c: mean over the client's observers of the matrix of lines 9 and 10.
 
-    An observer's matrix is Y where it observed and ψ'(θ) elsewhere. (The paper prints θ, which is
-    ψ'(θ) for a Gaussian.) An observer sees a cell at most once: who saw it twice is two observers.
-
-    `batch` holds positions among the client's observations, its observers' one after the other; the
-    b of them stand for all M: the observed part, Y - ψ'(θ), counts M/b times. A cell that is in
-    the batch twice counts twice.
+    An observer's matrix is Y where it observed and θ elsewhere. An observer sees a cell at most
+    once: who saw it twice is two observers.
     """
-    expectation = mean(theta, family)
-    total = np.zeros_like(expectation)
-    if batch is None:
-        for rows, columns, values in observers:
-            matrix = np.array(expectation)
-            for row, column, y in zip(rows, columns, values, strict=True):
-                matrix[row, column] = y
-            total += matrix
-        return total / len(observers)
-    seen = [cell for cells in observers for cell in zip(*cells, strict=True)]
-    for position in batch:
-        row, column, y = seen[position]
-        total[row, column] += len(seen) / len(batch) * (y - expectation[row, column])
-    return expectation + total / len(observers)
+    total = np.zeros_like(theta)
+    for rows, columns, values in observers:
+        matrix = np.array(theta)
+        for row, column, y in zip(rows, columns, values, strict=True):
+            matrix[row, column] = y
+        total += matrix
+    return total / len(observers)
 
 
-def missing_values_m_step(statistics, family, rank, penalty, start, tol=1e-13, max_iter=100_000):
-    """T: argmin over θ of at most this rank of Σ ψ(θ) - <S, θ> + λ‖θ‖_*.
+def algorithm_7(clients, rank, penalty, start, client_weights, step_sizes):
+    """FedMissEM with dense matrices: yields Ŝ_{k+1} and θ_{k+1} after each round.
 
-    Gaussian: the singular value decomposition of S, thresholded at λ and cut at `rank`. Else
-    "computed iteratively": proximal gradient from `start`, to convergence. Where the rank binds the
-    problem is not convex, and what is found is a stationary point that depends on `start`.
+    Every client takes part, reads all its observations, and compresses nothing. The V_{k,c} then
+    cancel: H_{k+1} = V_k + Σ w_c (s̄_c(θ_k) - Ŝ_k - V_{k,c}) is the mean field.
+
+    clients           for each client c, a list of observers; an observer is Cells
+    rank, penalty     r and λ, on the paper's scale
+    start             Ŝ_0: a dense J x L matrix
+    client_weights    the w_c, for the paper's 1/n. The paper's objective, where observers count
+                      alike, has w_c = (observers of c) / (all observers)
+    step_sizes        γ_1, γ_2, ..., one per round
     """
-    if family == "gaussian":
-        return threshold_singular_values(statistics, penalty, rank)
-
-    def smooth(theta):
-        return float(np.sum(potential(theta, family) - statistics * theta))
-
-    theta = np.array(start, dtype=float)
-    curvature = 0.25 if family == "bernoulli" else float(np.max(variance(theta, family)))
-    for _ in range(max_iter):
-        gradient = mean(theta, family) - statistics
-        while True:
-            new = threshold_singular_values(theta - gradient / curvature, penalty / curvature, rank)
-            step = new - theta
-            with np.errstate(over="ignore"):
-                value = smooth(new)
-            model = smooth(theta) + np.sum(gradient * step) + curvature / 2 * np.sum(step**2)
-            if value <= model + 1e-13 * abs(model):
-                break
-            curvature *= 2
-        theta = new
-        if np.linalg.norm(step) <= tol * max(1.0, float(np.linalg.norm(theta))):
-            return theta
-    raise RuntimeError("the M-step did not converge")
-
-
-def no_quantisation(k, c, matrix):
-    return matrix
-
-
-def algorithm_7(
-    clients,
-    family,
-    rank,
-    penalty,
-    start,
-    controls,
-    client_weights,
-    step_sizes,
-    control_step,
-    participation,
-    active_sets,
-    batches,
-    quantise=no_quantisation,
-    start_theta=None,
-):
-    """FedMissEM with dense matrices. Yields a MissRound after each round.
-
-    clients                 for each client c, a list of observers; an observer is Cells
-    rank, penalty           r (None: no limit) and λ, on the paper's scale
-    start, controls         Ŝ_0, and the list of the V_{0,c}: dense J x L matrices
-    client_weights          the w_c, for the paper's 1/n. The paper's objective, where observers
-                            count alike, has w_c = (observers of c) / (all observers)
-    step_sizes              γ_1, γ_2, ..., one per round
-    control_step            α
-    participation           p, and `active_sets`: for each round, the clients that take part
-                            (Algorithm 7 prints p = 1; lines 4 and 18 as in Algorithm 1)
-    batches                 batches[k][c]: None for all of the client's observations; positions
-                            among them (see `client_statistic`); or a boolean J x L matrix, the
-                            selection of line 7 *as printed*: S and Δ stay 0 outside of it
-    quantise(k, c, matrix)  the compressed matrix
-    start_theta             where the first iterative M-step starts; default 0
-    """
-    n_clients = len(clients)
-    S, V_clients = start, list(controls)  # line 1
-    V = 0.0
-    for c in range(n_clients):
-        V = V + client_weights[c] * V_clients[c]
-    theta = np.zeros_like(start) if start_theta is None else start_theta
-    theta = missing_values_m_step(S, family, rank, penalty, theta)
-    for k in range(len(active_sets)):  # line 3
-        V_next = list(V_clients)
-        quantised = {}
-        for c in range(n_clients):  # lines 4 and 5
-            if c not in active_sets[k]:
-                continue
-            batch = batches[k][c]  # line 7
-            printed = batch is not None and np.asarray(batch).dtype == bool
-            S_client = client_statistic(
-                clients[c], theta, family, None if printed else batch
-            )  # lines 8 to 10
-            delta = S_client - S - V_clients[c]  # line 11
-            if printed:
-                delta = np.where(batch, delta, 0.0)  # line 6: 0 outside of the loops of 8 and 9
-            quantised[c] = quantise(k, c, delta)  # line 15
-            V_next[c] = V_clients[c] + control_step * quantised[c]  # line 14
-        message_sum = np.zeros_like(S)
-        for c in quantised:
-            message_sum = message_sum + client_weights[c] * quantised[c]
-        H = V + message_sum / participation  # line 18
-        S = S + step_sizes[k] * H  # line 19
-        V = V + control_step * message_sum  # line 20
-        V_clients = V_next
-        theta = missing_values_m_step(S, family, rank, penalty, theta)  # lines 21 and 22
-        yield MissRound(S, theta, list(V_clients), V, H)
-
-
-def missing_values_controls(clients, family, rank, penalty, start, start_theta=None):
-    """h_c(Ŝ_0) = s̄_c(T(Ŝ_0)) - Ŝ_0 for each client: the V_{0,c} of Theorem 1."""
-    theta = np.zeros_like(start) if start_theta is None else start_theta
-    theta = missing_values_m_step(start, family, rank, penalty, theta)
-    return [client_statistic(observers, theta, family) - start for observers in clients]
+    S = start
+    theta = threshold_singular_values(S, penalty, rank)
+    for step_size in step_sizes:  # line 3
+        H = -S
+        for w, observers in zip(client_weights, clients, strict=True):  # lines 4 to 11, and 18
+            H = H + w * client_statistic(observers, theta)
+        S = S + step_size * H  # line 19
+        theta = threshold_singular_values(S, penalty, rank)  # lines 21 and 22
+        yield S, theta
 
 
 # ---- pooled soft-impute
@@ -376,69 +245,13 @@ def _fit_effects(counts, sums, low_rank, start, effects, family, tol):
     raise RuntimeError("the effects did not converge: is there a row or column without a minimum?")
 
 
-def optimality_gap(rows, columns, values, low_rank, fitted_effects, penalty, family, effects):
-    """The certificate `Gap` of a point (Θ, effects): optimal exactly where all its entries are 0.
-
-    It reads the conditions off the point itself and needs no other solution. The problem is convex,
-    so the conditions are sufficient as well as necessary. Nothing here limits the rank: a solver
-    whose rank is below that of the optimum solves another problem, one that is not convex, and its
-    solution fails `complement` although it may be the best of its rank.
-
-    The rank of Θ is the number of its singular values above 1e-9 of the largest.
-    """
-    counts, sums = _counts_and_sums(rows, columns, values, low_rank.shape)
-    theta = fitted_effects.matrix() + low_rank
-    gradient = counts * mean(theta, family) - sums
-    by_effect = _effect_coordinates(gradient, effects)
-    left, singular_values, right = np.linalg.svd(low_rank, full_matrices=False)
-    rank = int(np.sum(singular_values > 1e-9 * singular_values[0]))
-    left, right = left[:, :rank], right[:rank].T
-    support = max(
-        np.linalg.norm(gradient @ right + penalty * left),
-        np.linalg.norm(left.T @ gradient + penalty * right.T),
-    )
-    complement = gradient - left @ (left.T @ gradient)
-    complement = complement - (complement @ right) @ right.T
-
-    # With G1 = 0 and 1ᵀG = 0 where there are effects, convexity gives F(Θ) - F(Θ*) <=
-    # <G, Θ - Θ*> + λ‖Θ‖_* - λ‖Θ*‖_* <= <G, Θ> + λ‖Θ‖_* + (‖G‖₂ - λ)‖Θ*‖_*, and
-    # λ‖Θ*‖_* <= F(Θ) - the smallest that minus the log-likelihood can be.
-    observed = np.asarray(values, dtype=float)
-    if family == "gaussian":
-        saturated = log_density(observed, observed, family)
-    elif family == "bernoulli":
-        saturated = np.zeros_like(observed)
-    else:
-        saturated = log_density(observed, np.log(np.maximum(observed, 1e-300)), family)
-    value = objective(rows, columns, values, low_rank, fitted_effects, penalty, family)
-    excess = max(float(np.linalg.norm(gradient, 2)) - penalty, 0.0)
-    bound = np.sum(gradient * low_rank) + penalty * np.sum(singular_values)
-    bound = bound + excess * (value + np.sum(saturated)) / penalty
-    return Gap(
-        effects=float(np.max(np.abs(by_effect), initial=0.0)),
-        support=float(support),
-        complement=max(float(np.linalg.norm(complement, 2)) - penalty, 0.0),
-        objective=float(bound),
-    )
-
-
-def soft_impute(
-    rows,
-    columns,
-    values,
-    shape,
-    penalty,
-    family="gaussian",
-    effects="both",
-    tol=1e-9,
-    max_iter=20_000,
-):
+def soft_impute(rows, columns, values, shape, penalty, family, effects, tol, max_iter=20_000):
     """Minimise `objective` over Θ and the effects, whatever the rank of Θ. Returns a Fit.
 
     Accelerated proximal gradient in Θ with backtracking, started anew whenever the momentum points
     uphill. The effects are eliminated: each gradient is taken at the effects that are best for its
     Θ, so that it is the gradient of the objective minimised over them, a convex function of Θ.
-    Done when every entry of the `Gap`, divided by λ or by the objective, is below `tol`.
+    Done when the step times the curvature, which is 0 at the optimum alone, is below `tol` times λ.
 
     `effects`: "both", "rows", "columns" (each beside an intercept) or "none" (no intercept either);
     they are not penalised. At the optimum Θ is orthogonal to them: with "both" its rows and columns
@@ -464,7 +277,7 @@ def soft_impute(
     fitted = Effects(0.0, np.zeros(shape[0]), np.zeros(shape[1]))
     curvature = counts.max() * {"gaussian": 1.0, "bernoulli": 0.25, "poisson": 1.0}[family]
     momentum = 1.0
-    for iteration in range(max_iter):
+    for _ in range(max_iter):
         fitted = _fit_effects(counts, sums, extrapolated, fitted, effects, family, effects_tol)
         gradient = counts * mean(fitted.matrix() + extrapolated, family) - sums
         value = smooth(extrapolated, fitted)
@@ -483,11 +296,8 @@ def soft_impute(
         slope = 0.0 if uphill else (momentum - 1) / next_momentum
         extrapolated = new + slope * (new - low_rank)
         low_rank, momentum = new, next_momentum
-        if iteration % 10 == 9:
-            at_best = _fit_effects(counts, sums, low_rank, fitted, effects, family, effects_tol)
-            problem = rows, columns, values, low_rank, at_best, penalty, family
-            gap, value = optimality_gap(*problem, effects), objective(*problem)
-            conditions = max(gap.effects, gap.support, gap.complement)
-            if conditions <= tol * penalty and gap.objective <= tol * max(1.0, abs(value)):
-                return Fit(value, low_rank, at_best, gap)
-    raise RuntimeError(f"soft-impute did not converge: {gap}")
+        if curvature * np.linalg.norm(step) <= tol * penalty:
+            fitted = _fit_effects(counts, sums, low_rank, fitted, effects, family, effects_tol)
+            problem = rows, columns, values, low_rank, fitted, penalty, family
+            return Fit(objective(*problem), low_rank, fitted)
+    raise RuntimeError("soft-impute did not converge")

@@ -34,31 +34,18 @@ def test_dense_baseline_is_algorithm_7(step_size):
         groups.append(group)
     weights = np.array([1, 3, 2]) / 6
     start = rng.normal(size=shape)
-    literal = algorithm_7(
-        groups,
-        "gaussian",
-        rank,
-        penalty,
-        start,
-        controls=[np.zeros(shape)] * 3,
-        client_weights=weights,
-        step_sizes=[step_size] * n_rounds,
-        control_step=0.5,
-        participation=1.0,
-        active_sets=[range(3)] * n_rounds,
-        batches=[[None] * 3] * n_rounds,
-    )
+    literal = algorithm_7(groups, rank, penalty, start, weights, [step_size] * n_rounds)
     clients = [
         dense.dense_client(*map(np.concatenate, zip(*group, strict=True)), len(group), shape[1])
         for group in groups
     ]
     statistics, theta = start, dense.threshold_singular_values(start, penalty, rank)
-    for expected in literal:
+    for expected_statistics, expected_theta in literal:
         statistics, theta = dense.dense_round(
             clients, weights, statistics, theta, rank, penalty, step_size
         )
-        np.testing.assert_allclose(statistics, expected.statistics, atol=1e-13)
-        np.testing.assert_allclose(theta, expected.theta, atol=1e-13)
+        np.testing.assert_allclose(statistics, expected_statistics, atol=1e-13)
+        np.testing.assert_allclose(theta, expected_theta, atol=1e-13)
 
 
 @pytest.fixture

@@ -408,8 +408,8 @@ class Drawn:
         return np.array([np.linalg.solve(A, part) for A, part in parts])
 
 
-def literal_rounds(solver, problem, start, step_sizes, controls=None):
-    """Rounds of the literal algorithm on a mixture problem, in the model's standard units."""
+def literal_arguments(problem, drawn, start, step_sizes, controls=None):
+    """What the literal algorithms all take, of a mixture problem in the model's standard units."""
     model, federation = problem.model, problem.federation
     rows = standard_rows(model, federation.rows)
     clients = np.split(rows, federation.offsets[1:-1])
@@ -423,14 +423,26 @@ def literal_rounds(solver, problem, start, step_sizes, controls=None):
     statistics = start.statistics.reshape(model.n_components, -1)
     if controls is None:
         controls = literal.client_fields(client_statistics, m_step, statistics, len(clients))
+    return {
+        "client_statistics": client_statistics,
+        "m_step": m_step,
+        "start": statistics,
+        "controls": controls,
+        "client_weights": federation.weights,
+        "step_sizes": step_sizes,
+        "control_step": problem.control_step,
+        "batches": drawn.batches,
+        "quantise": drawn.quantise,
+    }
+
+
+def literal_rounds(solver, problem, start, step_sizes, controls=None):
     drawn = Drawn(problem, len(step_sizes))
-    extra = {"n_inner": problem.n_inner} if solver is SOLVERS["vr_fedem"] else {}
-    algorithm = literal.vr_fedem if solver is SOLVERS["vr_fedem"] else literal.fedem
-    return algorithm(
-        client_statistics, m_step, statistics, controls, federation.weights, step_sizes,
-        problem.control_step, problem.participation, drawn.active_sets, drawn.batches,
-        quantise=drawn.quantise, **extra,
-    )  # fmt: skip
+    given = literal_arguments(problem, drawn, start, step_sizes, controls)
+    given.update(participation=problem.participation, active_sets=drawn.active_sets)
+    if solver is SOLVERS["vr_fedem"]:
+        return literal.vr_fedem(**given, n_inner=problem.n_inner)
+    return literal.fedem(**given)
 
 
 def assert_same_rounds(rounds, expected):
@@ -482,6 +494,18 @@ def test_rounds_are_those_of_the_paper(name, setting, solver):
     else:
         expected = literal_rounds(solver, problem, start, [STEP_SIZE] * 10)
     assert_same_rounds(rounds, expected)
+
+
+def test_vr_fedem_with_everyone_is_algorithm_2_as_printed():
+    federation = stack(ragged_clients((7, 12, 4, 9)))
+    model = mixture_model(federation, "diag", reg_covar=1e-2)
+    setting = Setting(Dithering(omega=1.0), batch_size=3)
+    problem = make_problem(model, federation, setting, n_inner=5, seed=11)
+    start = start_at(model, federation, mixture_parameters(model))
+    _, *rounds = run_rounds(SOLVERS["vr_fedem"], problem, start, n_rounds=10, step_size=STEP_SIZE)
+    given = literal_arguments(problem, Drawn(problem, 10), start, [STEP_SIZE] * 10)
+    printed = literal.vr_fedem_full_participation(**given, n_inner=5, n_outer=2)
+    assert_same_rounds(rounds, printed)
 
 
 @every_solver

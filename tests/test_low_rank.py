@@ -158,7 +158,7 @@ def pooled_optimum(family, overlap, effects="both"):
 
 def soft_impute(data, family, effects="both", penalty=None):
     penalty = PENALTIES[family] if penalty is None else penalty
-    return oracle.soft_impute(*data[:3], SHAPE, penalty, family, effects, tol=1e-7)
+    return oracle.soft_impute(*data[:3], SHAPE, penalty, family, effects, 1e-7)
 
 
 every_family = pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
@@ -187,11 +187,11 @@ def test_exact_rounds_reach_the_pooled_optimum(family, overlap, effects):
 @every_split
 def test_without_effects_exact_rounds_are_pooled_soft_impute(family, overlap):
     data = observations(family, overlap)
-    want = oracle.soft_impute(*data[:3], SHAPE, PENALTIES[family], family, "none", tol=1e-11)
+    want = oracle.soft_impute(*data[:3], SHAPE, PENALTIES[family], family, "none", 1e-11)
     result = fitted(problem_of(data, family, effects="none"), max_iter=400)
     low_rank = result.server.parameters.natural.low_rank
     dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
-    # An objective has half the digits of θ. The oracle's gap of 1e-11 is a gradient, of which
+    # An objective has half the digits of θ. The oracle's tol of 1e-11 is of a gradient, of which
     # curvatures of a few hundredths make some 1e-10; after 250 rounds, 2e-8 were left.
     assert_allclose(dense, want.low_rank, rtol=0, atol=1e-8)
 
@@ -324,19 +324,15 @@ def test_a_large_ridge_leaves_the_intercept_free():
 def test_it_is_algorithm_7_of_one_observer_step_by_step(penalty):
     data = observations("gaussian", overlap=False)
     observer = oracle.Cells(*data[:3])
-    start = oracle.client_statistic([observer], np.zeros(SHAPE), "gaussian")
-    literal = oracle.algorithm_7(
-        [[observer]], "gaussian", 2, penalty, np.zeros(SHAPE), [start], [1.0], [1.0] * 12, 1.0,
-        1.0, [[0]] * 12, [[None]] * 12,
-    )  # fmt: skip
+    literal = oracle.algorithm_7([[observer]], 2, penalty, np.zeros(SHAPE), [1.0], [1.0] * 12)
     problem = problem_of(
         (*data[:3], np.zeros_like(data[3])), "gaussian", penalty=penalty, rank=2, effects="none",
         adaptive=False,
     )  # fmt: skip
-    for k, want in enumerate(literal):
+    for k, (_, want) in enumerate(literal):
         low_rank = fitted(problem, step_size=1.0, max_iter=k + 1).server.parameters.natural.low_rank
         dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
-        assert_allclose(dense, want.theta, atol=1e-8)
+        assert_allclose(dense, want, atol=1e-8)
 
 
 @every_family
@@ -376,12 +372,9 @@ def test_it_is_algorithm_7_of_observers_who_see_the_same_cells(penalty, n_observ
         oracle.Cells(rows[own], columns[own], values[own])
         for own in (owners == i for i in range(n_observers))
     ]
-    zeros, every = np.zeros(SHAPE), list(range(n_observers))
     literal = oracle.algorithm_7(
-        [[observer] for observer in observers], "gaussian", 2, penalty / n_observers, zeros,
-        [oracle.client_statistic([observer], zeros, "gaussian") for observer in observers],
-        [1 / n_observers] * n_observers, [1.0] * 12, 1.0, 1.0, [every] * 12,
-        [[None] * n_observers] * 12,
+        [[observer] for observer in observers], 2, penalty / n_observers, np.zeros(SHAPE),
+        [1 / n_observers] * n_observers, [1.0] * 12,
     )  # fmt: skip
     problem = problem_of(
         (rows, columns, values, owners), "gaussian", penalty=penalty, rank=2, effects="none",
@@ -389,11 +382,11 @@ def test_it_is_algorithm_7_of_observers_who_see_the_same_cells(penalty, n_observ
     )  # fmt: skip
     # Our step of 1 is the longest that stands for any number of observers.
     step_size = n_sightings / n_observers
-    for k, want in enumerate(literal):
+    for k, (_, want) in enumerate(literal):
         result = fitted(problem, step_size=step_size, max_iter=k + 1)
         low_rank = result.server.parameters.natural.low_rank
         dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
-        assert_allclose(dense, want.theta, atol=1e-8)
+        assert_allclose(dense, want, atol=1e-8)
 
 
 # ---- invariants
