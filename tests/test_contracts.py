@@ -1234,6 +1234,7 @@ def test_linear_algebra_rounds_the_same_for_any_number_of_workers(threads_always
             results.append(
                 run(SOLVERS["fedem"], problem, start, options, workers, lambda row: None)
             )
+    assert threads_always_pay == [2, 2]  # the first of three rounds is done alone
     assert_same_runs(results[0], results[1:])
 
 

@@ -207,7 +207,7 @@ def test_a_fixed_covariance_has_no_parameters():
 
 
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "score_samples"])
-def test_small_arrays_are_answered_as_each_alone(method, monkeypatch):
+def test_small_arrays_are_answered_as_each_alone(method):
     gm = FederatedGaussianMixture(**EXACT).fit(CLIENTS)
     answers = getattr(gm, method)
     rng = np.random.default_rng(0)

@@ -345,6 +345,7 @@ def test_results_do_not_depend_on_n_jobs(monkeypatch, threads_always_pay):
         fit(FederatedGaussianMixture(**STOCHASTIC, n_jobs=k), CLIENTS, sample_weight=WEIGHTS)
         for k in (None, 2)
     ]
+    assert set(threads_always_pay) == {2}
     assert_array_equal(fits[0].means_, fits[1].means_)
     assert_array_equal(fits[0].history_["log_likelihood"], fits[1].history_["log_likelihood"])
 

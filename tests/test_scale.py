@@ -369,6 +369,7 @@ def test_bits_do_not_depend_on_the_workers(threads_always_pay, fit):
     want = fitted(clients, **FITS[fit])
     for n_jobs in (2, 3):
         assert_same_fit(fitted(clients, **FITS[fit], n_jobs=n_jobs), want)
+    assert set(threads_always_pay) == {2, 3}
     for backend in ("loky", "threading"):
         with parallel_config(backend, n_jobs=2):
             assert_same_fit(fitted(clients, **FITS[fit]), want)

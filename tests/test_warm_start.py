@@ -474,7 +474,7 @@ def test_runs_go_on_where_an_outer_loop_was_begun_early(tmp_path, stop):
         assert_array_equal(gm.covariances_, whole.covariances_)
 
 
-def test_a_failing_fit_leaves_the_last_one(monkeypatch):
+def test_a_failing_fit_leaves_the_last_one():
     gm = FederatedGaussianMixture(**NOISY, max_iter=6, warm_start=True)
     fit(gm, CLIENTS)
     controls, means = gm._memory.states.controls.copy(), gm.means_.copy()
