@@ -214,6 +214,34 @@ def test_a_gain_is_judged_by_the_step_that_made_it(estimator, n_quiet):
     assert estimator.n_iter_ > 8 + n_quiet
 
 
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_a_run_has_the_criteria_that_it_computes_whether_it_is_watched_or_not(participation):
+    problem = problem_of(participation=participation)
+    start = start_at(problem.model, problem.federation, mixture_parameters(problem.model))
+    with Workers(1) as workers:
+        watched, unwatched = (
+            run(
+                SOLVERS["fedem"],
+                problem,
+                start,
+                Options(lambda k: 0.5, max_iter=4, tol=0.0, eval_every=eval_every),
+                workers,
+                lambda row: None,
+            )
+            for eval_every in (1, None)
+        )
+    values = watched.history["log_likelihood"].tolist()
+    for result in (watched, unwatched):
+        assert result.initial_criterion == values[0]
+    assert watched.final_criterion == values[4]
+    if problem.exact:  # a round yields the criterion of the iterate before it
+        assert watched.criteria == unwatched.criteria == values[:4]
+        assert np.isnan(unwatched.final_criterion)
+    else:
+        assert watched.criteria == values
+        assert unwatched.criteria == [unwatched.final_criterion] == values[4:]
+
+
 # ---- when others do
 
 
