@@ -189,9 +189,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _family(self):
         return FAMILIES[self._fitted_family]
 
-    def _origin(self):
-        """Origin of the cells to be scored or regressed on, see ``CellData``."""
-        return self.intercept_ if self._fitted_family == "gaussian" else 0.0
+    def _reading(self):
+        """How to read cells: marker of missing ones, family, and origin (see ``CellData``)."""
+        origin = self.intercept_ if self._fitted_family == "gaussian" else 0.0
+        return self.missing_values, self._family(), origin
 
     def _theta(self):
         effects = Effects(self.intercept_, self.row_effects_, self.column_effects_)
@@ -222,7 +223,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         def of_client(table):
             if holds_clients(table):
-                return joined(each(table, lambda matrix: answer(matrix, of_matrix)))
+                return joined(each(table, partial(answer, form=of_matrix)))
             is_matrix = issparse(table) or not self._has_triplets
             return answer(table, of_matrix if is_matrix else "triplets")
 
@@ -230,12 +231,11 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _cells(self, table, form):
         """Cells of a table with the "sites" of the fit, with other "rows", or of "triplets"."""
-        given = self.missing_values, self._family(), self._origin()
         if form == "triplets":
-            return check_triplets(table, self._shape, *given)
+            return check_triplets(table, self._shape, *self._reading())
         if form == "rows" and self._has_triplets:
             refuse_triplets_alone(table, self._shape[1])
-        cells = check_matrix(self, table, *given)
+        cells = check_matrix(self, table, *self._reading())
         rows, columns = table_labels(table)
         check_labels("column", self._column_labels, columns, "Reindex it")
         if form == "sites":
@@ -323,9 +323,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _scored_table(self, table, form):
         """As ``_scored``, for one table."""
         cells = self._cells(table, form)
-        if form == "rows":
-            return self._scored_cells(self._solved_across(cells), cells)
-        return self._scored_cells(_natural(self._theta(), cells), cells)
+        is_new = form == "rows"
+        natural = self._solved_across(cells) if is_new else _natural(self._theta(), cells)
+        return self._scored_cells(natural, cells)
 
     def _scored_under_fit(self, X):
         """As ``_scored``, for tables without labels of clients who share the sites of the fit."""
@@ -333,12 +333,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         sizes = [table.nnz if issparse(table) else np.size(table) for table in X]
         for group in client_groups(offsets_of(sizes), _SCORED_TOGETHER):
             cells = check_clients_of_sites(
-                X[group],
-                self._shape,
-                self.missing_values,
-                self._family(),
-                self._origin(),
-                are_triplets=self._has_triplets,
+                X[group], self._shape, *self._reading(), are_triplets=self._has_triplets
             )
             total += self._scored_cells(_natural(theta, cells), cells)
         return total
