@@ -400,10 +400,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             ended well below the log-likelihood of the start; or if the fit was interrupted from the
             keyboard.
         UserWarning
-            If a ``Compressor`` object is not used, or is coarser than ``omega``; if covariances
-            were widened by rounding, because rows lie too far apart; if ``batch_size`` is larger
-            than every client's number of rows; or if a checkpoint could not be written (the fit
-            then continues).
+            If X has a column of the name of ``clients``; if a ``Compressor`` object is not used, or
+            is coarser than ``omega``; if covariances were widened by rounding, because rows lie too
+            far apart; if ``batch_size`` is larger than every client's number of rows; or if a
+            checkpoint could not be written (the fit then continues).
 
         Notes
         -----

@@ -131,6 +131,26 @@ def test_the_name_of_a_column_is_told_before_the_text_in_it(fit):
         fit(table, clients="owner")
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        FederatedGaussianMixture(max_iter=0),
+        FederatedStandardScaler(),
+        FederatedMatrixImputer(1),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_numbers_of_clients_that_are_still_among_the_columns(estimator):
+    table = pd.DataFrame(X, columns=["x", "y"]).assign(owner=np.arange(N_SAMPLES) % 3)
+    says = r"Column 'owner', .* is still in X .* X\.drop\(columns=\['owner'\]\)"
+    with pytest.warns(UserWarning, match=says) as caught:
+        estimator.fit(table, clients=table["owner"])
+    assert [warning.filename for warning in caught] == [__file__]
+    estimator.fit(table[["x", "y"]], clients=table["owner"])  # warns nothing
+    estimator.fit(table, clients=pd.Series(OWNERS))
+    estimator.fit(pd.DataFrame(X), clients=pd.DataFrame(OWNERS)[0])
+
+
 def test_missing_numbers_of_labelled_rows_name_the_client():
     rows = X.copy()
     rows[10, 1] = np.nan

@@ -14,6 +14,7 @@ from .._messages import plural
 from .._parameters import check_choice
 from .._typing import RowsName
 from .cell_values import check_values
+from .client_labels import warn_of_labels_among_columns
 from .matrices import GIVE_MATRICES, holds_clients, is_cell_list
 from .observations import (
     marker,
@@ -125,6 +126,7 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
     else:
         refuse_vectors(X, clients)
         observations, table = observations_of_table(estimator, X, clients, missing), X
+        warn_of_labels_among_columns(X, clients)
     _check_features(estimator, table, observations.shape[1], reset=True)
     check_values(observations, family, missing)
     if not len(observations.codes):

@@ -7,7 +7,8 @@ from numbers import Integral
 import numpy as np
 import sklearn
 
-from .._messages import short
+from .._messages import short, warn
+from .table_labels import is_frame
 from .tables import missing_labels, refuse_masked
 
 
@@ -21,6 +22,18 @@ def refuse_name(clients):
         raise TypeError(
             f"Expected `clients` to hold one label for each row, got the string {name}. If that is "
             f"a column of X, give the column itself, X[{name}], and drop it from X."
+        )
+
+
+def warn_of_labels_among_columns(X, labels):
+    """Warn if the labels are a column of X that was not dropped from X."""
+    name = getattr(labels, "name", None)
+    # A number as the name, such as 0, may only be the default.
+    if is_frame(X) and isinstance(name, str) and name in X.columns:
+        warn(
+            f"Column {name!r}, which has the client labels, is still in X and was fitted like the "
+            f"other columns. Fit X.drop(columns=[{name!r}]) if it only tells who owns a row.",
+            UserWarning,
         )
 
 

@@ -20,7 +20,7 @@ from .._federation import (
 )
 from .._messages import naming, shown, warn
 from .._rows import JoinedRows, ReorderedRows, precision_of
-from .client_labels import grouped, refuse_name
+from .client_labels import grouped, refuse_name, warn_of_labels_among_columns
 from .finite import check_finite
 from .sample_weight import check_row_weights, check_weights, weights_of_table
 from .table_labels import is_frame
@@ -104,6 +104,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         check_finite(rows, _names(estimator), allow_nan=allow_nan)
         check_weights(weights)
         return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
+    warn_of_labels_among_columns(X, clients)
     return _from_labels(estimator, rows, clients, weights, allow_nan)
 
 

@@ -136,7 +136,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Warns
         -----
         UserWarning
-            If a feature has no value at any client; ``transform`` leaves it unchanged.
+            If a feature has no value at any client, which ``transform`` leaves unchanged; or if X
+            has a column of the name of ``clients``.
         """
         check_switch("with_mean", self.with_mean)
         check_switch("with_std", self.with_std)
