@@ -18,7 +18,7 @@ def legend_above(axis, *, ours, **options):
     lay_out(axis.figure)
     n_labels = len(axis.get_legend_handles_labels()[1])
     options = {"loc": "lower left", "ncols": min(n_labels, _MOST_COLUMNS), **options}
-    legend = fitting_legend(axis, 1.0, *axis.get_legend_handles_labels(), **options)
+    legend = fitting_legend(axis, 1.0, **options)
     if ours:
         figure = axis.figure
         height = legend.get_window_extent().height / figure.dpi
@@ -26,7 +26,7 @@ def legend_above(axis, *, ours, **options):
         lay_out(figure)  # on higher axes, ticks differ and may need more room
 
 
-def fitting_legend(axis, share, handles, labels, *, ncols, step=None, **options):
+def fitting_legend(axis, share, *, ncols, step=None, **options):
     """Draw a legend no wider than a share of its axes, whose layout must be done.
 
     A legend that is too wide gets fewer columns, or else its labels are wrapped; otherwise the
@@ -34,6 +34,7 @@ def fitting_legend(axis, share, handles, labels, *, ncols, step=None, **options)
     the width of the title. A legend with a ``step`` only has every ``step``-th label, or fewer, so
     that it is no higher than its axes.
     """
+    handles, labels = axis.get_legend_handles_labels()
     axes = axis.get_window_extent()
     room = share * axes.width
     longest = max((len(label) for label in labels if "$" not in label), default=1)

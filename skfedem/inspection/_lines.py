@@ -64,29 +64,26 @@ def add_legends(axes, names, series, *, ours):
             lay_out(figure)  # once: legends inside the axes do not move them
     is_shown = False
     for axis, name, curves in zip(axes, names, series, strict=True):
-        handles, labels = axis.get_legend_handles_labels()
-        if not labels:
+        n_labels = len(axis.get_legend_handles_labels()[1])
+        if not n_labels:
             continue
         if curves[0].per_component and len(curves) == 1:
-            _list_components(axis, name, handles, labels, frameon=not ours)
+            _list_components(axis, name, n_labels, frameon=not ours)
         elif not ours:
-            legend = fitting_legend(axis, _INSIDE_SHARE, handles, labels, ncols=1, loc="best")
+            legend = fitting_legend(axis, _INSIDE_SHARE, ncols=1, loc="best")
             legend.set_in_layout(False)  # it is inside the axes and needs no room beside them
         elif not is_shown:  # one legend serves all axes
             legend_above(axis, ours=True, bbox_to_anchor=(0, 1.04), frameon=False)
             is_shown = True
 
 
-def _list_components(axis, name, handles, labels, *, frameon):
+def _list_components(axis, name, n_labels, *, frameon):
     """Draw a legend of the components; of many, an even selection, as their colours repeat."""
     share, place = _INSIDE_SHARE, {"loc": "best"}
     if axis.figure.get_layout_engine() is not None:  # it makes room beside the axes
         lay_out(axis.figure)
         share, place = _BESIDE_SHARE, _BESIDE
-    step = ceil(len(labels) / _MOST_LEGEND_ENTRIES)
-    options = {
-        "title": _COMPONENTS.get(name, "component"),
-        "ncols": ceil(len(labels) / (step * _MOST_LEGEND_ROWS)),
-        "frameon": frameon,
-    }
-    fitting_legend(axis, share, handles, labels, step=step, **options, **place)
+    step = ceil(n_labels / _MOST_LEGEND_ENTRIES)
+    ncols = ceil(n_labels / (step * _MOST_LEGEND_ROWS))
+    title = _COMPONENTS.get(name, "component")
+    fitting_legend(axis, share, ncols=ncols, step=step, title=title, frameon=frameon, **place)
