@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._input.clients import first_table
 from ._common import characters_in, wrapped
 
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
@@ -50,8 +51,7 @@ class Columns(NamedTuple):
 
 def known_labels(estimator, X):
     """Column labels of a DataFrame (or a list of them), or else of the fit; may be None."""
-    first = X[0] if isinstance(X, list | tuple) and len(X) else X
-    labels = getattr(first, "columns", None)
+    labels = getattr(first_table(X), "columns", None)
     if not estimator._has_triplets and labels is not None:
         return labels
     return estimator._column_labels
