@@ -843,19 +843,36 @@ def test_a_step_is_noisy_if_many_like_it_would_leave_the_domain():
         assert (step.noisy, step.safeguarded, step.step_taken) == (noisy, 0, step_size)
 
 
-@pytest.mark.parametrize("lasting_noise", [True, False])
-def test_a_noisy_step_limits_those_that_follow_only_where_noise_lasts(lasting_noise):
+def after_noise(step_size, lasting_noise=True, step_limit=np.inf):
+    """Server after a step along a field that takes 90 times a component's statistics away."""
     federation = stack(ragged_clients((30, 20)))
     model = mixture_model(federation, "diag", 2)
     start = start_at(model, federation, mixture_parameters(model))
     problem = make_problem(model, federation, omega=1.0, lasting_noise=lasting_noise)
-    step_size = 1e-4  # of which 0.6 sqrt(2 / γ) times the mass is too much to add up
     field = np.zeros((2, model.n_functions))
     field[0] = -90 * start.statistics.reshape(2, -1)[0]
-    server = ServerState(0, start.statistics, start.parameters, np.zeros(model.n_statistics))
-    after, info = server_half(problem, server, Received(field.ravel()), step_size)
-    assert info.step_taken == step_size
-    assert after.step_limit == (0.95 * step_size if lasting_noise else np.inf)
+    server = ServerState(
+        0, start.statistics, start.parameters, np.zeros(model.n_statistics), step_limit
+    )
+    return server_half(problem, server, Received(field.ravel()), step_size)
+
+
+# Of 90 times a mass, 0.6 sqrt(2 / γ) times it is too much for such steps to add up.
+NOISY_STEP = 1e-4
+
+
+@pytest.mark.parametrize("lasting_noise", [True, False])
+def test_a_noisy_step_limits_those_that_follow_only_where_noise_lasts(lasting_noise):
+    after, info = after_noise(NOISY_STEP, lasting_noise)
+    assert info.step_taken == NOISY_STEP
+    assert after.step_limit == (0.95 * NOISY_STEP if lasting_noise else np.inf)
+
+
+@pytest.mark.parametrize("step_size", [NOISY_STEP, 1.0])
+def test_a_given_step_above_the_limit_of_automatic_ones_does_not_raise_it(step_size):
+    after, info = after_noise(step_size, step_limit=1e-5)
+    assert (info.step_taken < step_size) == (step_size == 1.0)
+    assert after.step_limit == 1e-5
 
 
 def test_a_step_that_only_rare_components_cannot_stand_is_not_noisy():
