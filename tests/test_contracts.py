@@ -1075,6 +1075,19 @@ def test_server_half_is_pure_and_does_what_the_algorithm_says(case, solver, sett
 
 
 @every_solver
+def test_a_step_of_0_moves_nothing_but_the_memory(case, solver):
+    problem, before, message, moved, _ = server_half_of_a_message(
+        case, solver, SETTINGS["compressed"]
+    )
+    problem = problem._replace(lasting_noise=True)
+    after, info = server_half(problem, before, Received(message), 0.0)
+    assert after.statistics is before.statistics
+    assert_array_equal(after.control, moved.control)
+    assert info[1:] == (case.model.field_sq_norm(before.statistics, info.field), 0, 0.0)
+    assert after.step_limit == np.inf  # it was not too long
+
+
+@every_solver
 @every_setting_of_rows
 def test_the_server_of_a_row_model_adds_the_field(row_case, solver, setting):
     _, before, _, after, info = server_half_of_a_message(row_case, solver, setting)

@@ -295,6 +295,9 @@ def test_a_penalty_that_leaves_nothing_is_no_trouble_however_long_the_run():
     result = fitted(problem, max_iter=1500)
     assert result.server.parameters.natural.low_rank.singular_values.size == 0
     assert np.isfinite(result.history["field_sq_norm"][1:]).all()
+    # Where nothing moves, nothing is learnt of how long a step may be.
+    short = fitted(problem, max_iter=5)
+    assert result.server.statistics.natural_step == short.server.statistics.natural_step
 
 
 def test_a_large_ridge_leaves_the_intercept_free():
