@@ -199,7 +199,7 @@ def _effect_hessian(weights, effects):
 
 
 def _as_effects(coordinates, shape, effects):
-    """Effects whose rows and columns each add up to 0, from any that give the same matrix."""
+    """Effects with these coordinates; those that there are not are 0."""
     intercept, by_row, by_column = 0.0, np.zeros(shape[0]), np.zeros(shape[1])
     if effects != "none":
         intercept = coordinates[0]
@@ -207,8 +207,7 @@ def _as_effects(coordinates, shape, effects):
         by_row = coordinates[1 : 1 + shape[0]]
     if effects in ("both", "columns"):
         by_column = coordinates[-shape[1] :]
-    intercept = float(intercept + by_row.mean() + by_column.mean())
-    return Effects(intercept, by_row - by_row.mean(), by_column - by_column.mean())
+    return Effects(float(intercept), by_row, by_column)
 
 
 def _fit_effects(counts, sums, low_rank, start, effects, family, tol):
@@ -297,7 +296,6 @@ def soft_impute(rows, columns, values, shape, penalty, family, effects, tol, max
         extrapolated = new + slope * (new - low_rank)
         low_rank, momentum = new, next_momentum
         if curvature * np.linalg.norm(step) <= tol * penalty:
-            fitted = _fit_effects(counts, sums, low_rank, fitted, effects, family, effects_tol)
             problem = rows, columns, values, low_rank, fitted, penalty, family
             return Fit(objective(*problem), low_rank, fitted)
     raise RuntimeError("soft-impute did not converge")
