@@ -434,3 +434,13 @@ def test_n_init_keeps_the_best_start(capsys):
     assert best.lower_bound_ == bounds[-1] == max(bounds)
     assert bounds == sorted(bounds)
     assert bounds[-1] > bounds[0] + 0.1
+
+
+def test_a_given_centre_without_rows_has_a_hundredth_of_the_mean_component():
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    federation = Federation(rows, offsets_of([15, 25]), np.array([0.4, 0.6]))
+    model, _ = mixture_start.standardise(FederatedGaussianMixture(2), federation, Given())
+    means = np.array([[0.0, 0.0], [99.0, 0.0]])
+    statistics, *_ = mixture_assignment.assign(model, federation, "kmeans", means, seed=0)
+    assert_allclose(model.table(statistics)[:, 0], [0.995, 0.005], rtol=1e-12)
+    assert_allclose(model.table(statistics).sum(axis=0)[1:3], 0.0, atol=1e-12)

@@ -134,6 +134,21 @@ def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():
         assert share == pytest.approx(1e-4 * copies.var(axis=0).mean(), rel=1e-12)
 
 
+def test_k_means_of_a_client_stops_by_the_variance_of_weighted_rows():
+    # With the tolerance of rows that count alike, it would take a step more here.
+    rows = np.random.default_rng(5).normal(size=(400, 2))
+    weights = 1.0 + 40 * (np.abs(rows).max(axis=1) > 2)
+    rows, weights = mixture_assignment._distinct(rows, weights)
+    tol = mixture_assignment._weighted_tol(rows, weights)
+    options = {"n_init": 1, "sample_weight": weights}
+    want, longer = (
+        mixture_assignment._kmeans(rows, 3, 0, **options, tol=tol) for tol in (tol, 1e-4)
+    )
+    assert want.n_iter_ < longer.n_iter_
+    centroids, _ = mixture_assignment._centroids_to_send(rows, 3, 0, weights)
+    assert_array_equal(centroids, want.cluster_centers_)
+
+
 def test_centroids_are_sent_with_the_weight_of_their_rows():
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(center, 0.1, size=(20, 2)) for center in (0, 5)])
