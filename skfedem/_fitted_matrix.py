@@ -27,7 +27,7 @@ from ._input.table_labels import check_labels, is_frame, table_labels
 from ._matrix_warnings import warn_of_means
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
 from .models.families import FAMILIES
-from .models.low_rank_theta import LowRank, Theta, at, dense, in_parts
+from .models.low_rank_theta import LowRank, Theta, at, dense, in_parts, relative_cells
 from .models.main_effects import LEAST_PENALTY, Effects
 from .models.row_regression import fit_rows
 
@@ -271,16 +271,16 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _solved_means(self, cells):
         """Means of rows that were not in the fit."""
-        theta = dense(self._solved_rows(cells))
+        theta = dense(self._solved_rows(cells, slice(None)))
         largest = np.full(len(theta), self._largest_theta)
         np.maximum.at(largest, cells.rows, theta[cells.rows, cells.columns])
         return self._means(theta, largest)
 
-    def _solved_rows(self, cells):
-        """θ of rows that were not in the fit, from their observed cells."""
+    def _solved_rows(self, cells, given):
+        """θ of rows that were not in the fit, from the given ones of their observed cells."""
         root = np.sqrt(self.singular_values_)
         row_effects, factors = fit_rows(
-            cells._replace(values=cells.values - cells.origin),
+            relative_cells(cells).take(given),
             cells.shape[0],
             self.intercept_ - cells.origin + self.column_effects_,
             self.column_factors_ * root,
@@ -292,14 +292,14 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         effects = Effects(self.intercept_, row_effects, self.column_effects_)
         return Theta(effects, LowRank(factors, root, self.column_factors_))
 
-    def _solved_across(self, cells):
-        """θ of observed cells of new rows: each half of a row is predicted from the other half."""
+    def _cross_predicted(self, cells):
+        """θ of observed cells of new rows, minus the origin: half of a row from the other half."""
         first = offsets_of(np.bincount(cells.rows, minlength=cells.shape[0]))
         is_second = (np.arange(len(cells.rows)) - first[cells.rows]) % 2 == 1
         natural = np.empty(len(cells.rows))
         for asked in (is_second, ~is_second):
-            theta = self._solved_rows(_those(cells, ~asked))
-            natural[asked] = _natural(theta, _those(cells, asked))
+            theta = self._solved_rows(cells, ~asked).minus(cells.origin)
+            natural[asked] = at(theta, cells.rows[asked], cells.columns[asked])
         return natural
 
     def _scored_cells(self, natural, cells):
@@ -324,7 +324,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """As ``_scored``, for one table."""
         cells = self._cells(table, form)
         is_new = form == "rows"
-        natural = self._solved_across(cells) if is_new else _natural(self._theta(), cells)
+        natural = self._cross_predicted(cells) if is_new else _natural(self._theta(), cells)
         return self._scored_cells(natural, cells)
 
     def _scored_under_fit(self, X):
@@ -339,17 +339,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return total
 
 
-def _those(cells, chosen):
-    """Some of the cells of one table."""
-    rows, columns = cells.rows[chosen], cells.columns[chosen]
-    values, counts = cells.values[chosen], cells.counts[chosen]
-    return cells._replace(rows=rows, columns=columns, values=values, counts=counts)
-
-
 def _natural(theta, cells):
-    """θ of each cell, relative to the origin of the cells."""
-    effects = theta.effects._replace(intercept=theta.effects.intercept - cells.origin)
-    return at(theta._replace(effects=effects), cells.rows, cells.columns)
+    """θ of each cell, minus the origin of the cells."""
+    return at(theta.minus(cells.origin), cells.rows, cells.columns)
 
 
 def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:

@@ -149,7 +149,7 @@ class LowRankModel(Model):
         lengths = federation.lengths_of(clients)
         drawn = batches + federation.offsets[clients][:, None]
         places = batches + (np.cumsum(lengths) - lengths)[:, None]
-        cells = _take(federation.rows, drawn.ravel())
+        cells = federation.rows.take(drawn.ravel())
         return Minibatch(cells, places.ravel(), int(lengths.sum()), batches.shape[1])
 
     def minibatch_mean(self, natural, minibatch):
@@ -168,7 +168,7 @@ class LowRankModel(Model):
         return at(natural, cells.rows, cells.columns)
 
     def _cells(self, federation, clients):
-        return _take(federation.rows, self.vectors(federation).places(clients))
+        return federation.rows.take(self.vectors(federation).places(clients))
 
     def _residuals(self, cells, theta):
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
@@ -310,10 +310,6 @@ class LowRankModel(Model):
 
 def _next_momentum(momentum):
     return 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
-
-
-def _take(cells, index):
-    return Cells(*(column[index] for column in cells))
 
 
 def _share_read(federation, batch_size):

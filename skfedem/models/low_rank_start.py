@@ -14,7 +14,7 @@ from .._parameters import is_auto
 from ._base import Start
 from .families import FAMILIES
 from .low_rank import LowRankModel, Point
-from .low_rank_theta import Cells, Theta, low_rank_at, zero_low_rank
+from .low_rank_theta import Theta, low_rank_at, relative_cells, zero_low_rank
 from .main_effects import Effects, Margins, Pooled, Support
 from .proximal import largest_curvature, with_effects
 from .thresholding import block_to_find
@@ -33,12 +33,11 @@ def cell_federation(data, client_weights):
     """
     lengths = np.diff(data.offsets)[data.observers]
     offsets = offsets_of(lengths)
-    cells = Cells(data.rows, data.columns, data.values - data.origin, data.counts)
     weights = weights_of_clients(lengths, client_weights)
     if client_weights == "uniform":
         weights = weights * lengths / np.add.reduceat(data.counts, offsets[:-1])
         weights /= weights.sum()
-    return Federation(cells, offsets, weights)
+    return Federation(relative_cells(data), offsets, weights)
 
 
 def low_rank_model(estimator, federation, shape, log_base_measures):

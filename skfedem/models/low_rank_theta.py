@@ -35,6 +35,10 @@ class Cells(NamedTuple):
     values: np.ndarray
     counts: np.ndarray
 
+    def take(self, index):
+        """Some of the cells."""
+        return Cells(*(column[index] for column in self))
+
 
 class LowRank(NamedTuple):
     """``left @ diag(singular_values) @ right.T``.
@@ -60,6 +64,16 @@ class Theta(NamedTuple):
 
     effects: Effects
     low_rank: LowRank
+
+    def minus(self, number):
+        """θ minus a number in every cell."""
+        intercept = self.effects.intercept - number
+        return self._replace(effects=self.effects._replace(intercept=intercept))
+
+
+def relative_cells(data):
+    """Cells of validated data, with values relative to the origin of the data."""
+    return Cells(data.rows, data.columns, data.values - data.origin, data.counts)
 
 
 def zero_low_rank(shape):
