@@ -468,9 +468,22 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         check_checkpoint_parameters(self)
 
     def _warm_theta(self, data, known):
-        """θ of the last fit, relative to the origin of the data; None without a warm start."""
+        """θ from which a warm start continues, minus the origin of the data; None without one."""
         if not (self.warm_start and hasattr(self, "converged_")):
             return None
+        self._check_matrix_of_fit(data, known)
+        effects, low_rank = self._theta().minus(data.origin)
+        allowed = Effects(
+            0.0 if self.effects == "none" else effects.intercept,
+            effects.rows * (self.effects in ("both", "rows")),
+            effects.columns * (self.effects in ("both", "columns")),
+        )
+        left, singular_values, right = low_rank
+        rank = self.rank
+        return Theta(allowed, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
+
+    def _check_matrix_of_fit(self, data, known):
+        """Raise unless the matrix has the shape, labels and family of the last fit."""
         if self._shape != data.shape or self._fitted_family != self.family:
             raise ValueError(
                 f"Expected a matrix of shape {self._shape} and family={self._fitted_family!r} as "
@@ -481,14 +494,6 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             labels = f"_{axis}_labels"
             what_to_do = "Reindex the tables, or fit with warm_start=False"
             check_labels(axis, getattr(self, labels), known[labels], what_to_do)
-        theta, rank = self._theta(), self.rank
-        left, singular_values, right = theta.low_rank
-        effects = Effects(
-            0.0 if self.effects == "none" else theta.effects.intercept - data.origin,
-            theta.effects.rows * (self.effects in ("both", "rows")),
-            theta.effects.columns * (self.effects in ("both", "columns")),
-        )
-        return Theta(effects, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
 
     def _start(self, problem, ids, theta):
         """Start of a run: the end of the last fit if it had these cells, its θ, or a new start."""
@@ -508,12 +513,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "n_clients_": len(data.ids),
             "client_ids_": data.ids,
             "row_offsets_": data.row_offsets,
-            "unobserved_rows_": np.flatnonzero(
-                np.bincount(data.rows, minlength=data.shape[0]) == 0
-            ),
-            "unobserved_columns_": np.flatnonzero(
-                np.bincount(data.columns, minlength=data.shape[1]) == 0
-            ),
+            "unobserved_rows_": _absent(data.rows, data.shape[0]),
+            "unobserved_columns_": _absent(data.columns, data.shape[1]),
             # Parameters of this fit, which set_params may change later.
             "_fitted_family": self.family,
             "_fitted_effects": self.effects,
@@ -527,6 +528,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "_column_labels": column_labels,
             **features_of(checked),
         }
+
+
+def _absent(numbers, size):
+    """Numbers below a size that do not occur."""
+    return np.flatnonzero(np.bincount(numbers, minlength=size) == 0)
 
 
 def _outcome(problem, result, cells, objective):
