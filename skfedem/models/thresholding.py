@@ -69,14 +69,7 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     shrunk = singular_values[:rank] - threshold
     kept = np.flatnonzero(shrunk > _ROUNDING * singular_values[0])
     thresholded = LowRank(left @ turned.T[:, kept], shrunk[kept], block[:, kept])
-    # The vectors of zero singular values are arbitrary: they are replaced by noise.
-    found = singular_values > _ROUNDING * singular_values[0]
-    are_all_kept = len(kept) == len(singular_values)
-    followed = _n_followed(rank, len(kept), _TWENTIETH if are_all_kept else _QUARTER)
-    size = min(followed + _SPARE, *matrix.shape)
-    next_block = np.zeros((len(block), size))
-    next_block[:, : len(found)] = (block * found)[:, :size]
-    return thresholded, _with_spares_stirred(next_block, min(followed, np.count_nonzero(found)))
+    return thresholded, _next_block(matrix.shape, block, singular_values, len(kept), rank)
 
 
 def block_to_find(low_rank, rank):
@@ -88,6 +81,18 @@ def block_to_find(low_rank, rank):
     """
     size = _n_followed(rank, len(low_rank.singular_values), _TWENTIETH) + _SPARE
     return np.empty((0, min(size, len(low_rank.left), len(low_rank.right))))
+
+
+def _next_block(shape, block, singular_values, n_kept, rank):
+    """Right singular vectors for the next call, their number adapted to that of those kept."""
+    # The vectors of zero singular values are arbitrary: they are replaced by noise.
+    found = singular_values > _ROUNDING * singular_values[0]
+    are_all_kept = n_kept == len(singular_values)
+    followed = _n_followed(rank, n_kept, _TWENTIETH if are_all_kept else _QUARTER)
+    size = min(followed + _SPARE, *shape)
+    next_block = np.zeros((len(block), size))
+    next_block[:, : len(found)] = (block * found)[:, :size]
+    return _with_spares_stirred(next_block, min(followed, np.count_nonzero(found)))
 
 
 def _n_followed(rank, n_kept, part):
