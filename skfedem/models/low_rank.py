@@ -209,22 +209,20 @@ class LowRankModel(Model):
         repeated without momentum, which then restarts.
         """
         current, step = statistics.iterate, None
-        with np.errstate(over="ignore"):
-            largest_square = len(field) * (self.scale * np.abs(field).max()) ** 2
-        if not np.isfinite(largest_square):  # singular values would overflow
-            return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
+        if self._would_overflow(field):
+            return _no_step(statistics)
         sums = self._sums(current, field)
         if not self.adaptive:
             statistics = statistics._replace(natural_step=self._safe_step(current), block=None)
         elif exact and statistics.momentum > 1:
             step = self._leap(statistics, sums, step_size)
         step = step or self._step_from(current, statistics, sums, step_size)
-        if step is None:
-            safe = statistics._replace(natural_step=self._safe_step(current))
-            return Step(safe, np.nan, MAX_HALVINGS, 0.0)
-        move, point = step
-        halvings = 0 if self.adaptive else move.halvings
-        return Step(point, move.sq_norm, halvings, step_size * 0.5**halvings)
+        return step or _no_step(statistics._replace(natural_step=self._safe_step(current)))
+
+    def _would_overflow(self, field):
+        """Whether singular values of the field may overflow, or are NaN."""
+        with np.errstate(over="ignore"):
+            return not np.isfinite(len(field) * (self.scale * np.abs(field).max()) ** 2)
 
     def _leap(self, statistics, sums, step_size):
         """Step from ``Θ + β (Θ - Θ_before)``; None if it fails or increases the objective."""
@@ -234,12 +232,11 @@ class LowRankModel(Model):
         step = self._step_from(origin, statistics, sums, step_size, statistics.momentum)
         if step is None:
             return None
-        _, point = step
-        rise = objective(pooled, point.iterate, sums) - objective(pooled, current, sums)
+        rise = objective(pooled, step.statistics.iterate, sums) - objective(pooled, current, sums)
         return step if rise <= 0 else None
 
     def _step_from(self, origin, statistics, sums, step_size, momentum=1.0):
-        """Proximal step from an iterate, and the resulting point; None if it fails."""
+        """Proximal step from an iterate, then the effects; None if it fails."""
         pooled = self.pooled
         move = proximal_step(
             pooled, origin, sums, step_size, statistics.natural_step, statistics.block
@@ -248,7 +245,7 @@ class LowRankModel(Model):
             return None
         # A step of length 0 provides no information on the curvature.
         growth = _GROWTH if move.sq_norm > 0 else 1.0
-        return move, Point(
+        point = Point(
             iterate=with_effects(
                 pooled, move.low_rank, move.low_rank_values, origin.effects, origin.factor
             ),
@@ -258,6 +255,8 @@ class LowRankModel(Model):
             sums=sums,
             block=move.block,
         )
+        halvings = 0 if self.adaptive else move.halvings
+        return Step(point, move.sq_norm, halvings, step_size * 0.5**halvings)
 
     def _safe_step(self, iterate):
         """Natural step allowed by the curvature: everywhere, or at θ if it is unbounded."""
@@ -306,6 +305,11 @@ class LowRankModel(Model):
         """Singular values, padded with zeros to the maximum rank."""
         singular_values = parameters.natural.low_rank.singular_values
         return np.pad(singular_values, (0, self.pooled.rank - len(singular_values)))
+
+
+def _no_step(statistics):
+    """Step if none was short enough."""
+    return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
 
 
 def _next_momentum(momentum):
