@@ -21,7 +21,7 @@ from ._input.cells import (
     check_triplets,
     refuse_triplets_alone,
 )
-from ._input.clients import stacks, together
+from ._input.each_client import each_client_stacked, stacks
 from ._input.matrices import checked_index, each_matrix, holds_clients
 from ._input.table_labels import check_labels, is_frame, table_labels
 from ._matrix_warnings import warn_of_means
@@ -80,7 +80,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if not holds_clients(X):
             filled = fill(X, form)
             return in_container(self, filled) if form == "triplets" else filled
-        each = each_matrix if form == "sites" else partial(together, one_by_one=each_matrix)
+        each = each_matrix
+        if form == "rows":
+            each = partial(each_client_stacked, one_by_one=each_matrix)
         # The index of a table of triplets does not label sites.
         tables = [None] * len(X) if self._has_triplets else X
         return in_containers(self, self._answers(X, fill, each, self._stacked), tables)

@@ -17,7 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._compat import in_containers
 from ._federation import offsets_of
-from ._input.clients import check_rows, together
+from ._input.clients import check_rows
+from ._input.each_client import each_client_stacked
 from ._input.sample_weight import check_row_weights
 from ._input.tables import is_client_list
 from ._parameters import check_counts
@@ -269,7 +270,7 @@ class FittedMixture(
         """Apply a method of scikit-learn's mixture to one table, or to each table of a list."""
         check_is_fitted(self)
         if is_client_list(X):
-            return together(X, lambda table: self._by_client(table, method))
+            return each_client_stacked(X, lambda table: self._by_client(table, method))
         rows = check_rows(self, X)
         roots = self._roots()
         shift = self._near_narrow_components(roots)

@@ -15,7 +15,8 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._federation import MOST_CLIENTS
 from skfedem._input import cells
 from skfedem._input import clients as input_clients
-from skfedem._input.clients import check_clients, stacks, together
+from skfedem._input.clients import check_clients
+from skfedem._input.each_client import each_client_stacked, stacks
 from skfedem.datasets import split_clients
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
 
@@ -158,7 +159,7 @@ def test_an_odd_table_among_many_costs_only_those_beside_it():
         asked.append(len(rows))
         return np.asarray(rows)
 
-    assert_array_equal(together(tables, answer), tables)
+    assert_array_equal(each_client_stacked(tables, answer), tables)
     assert asked == [MOST_CLIENTS, MOST_CLIENTS, 1]
     # Errors name the client by its position among all.
     tables[-1] = np.array([[np.nan, np.inf]])

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import issparse, vstack
 from sklearn.utils.validation import validate_data
 
 from .._federation import (
-    MOST_CLIENTS,
     Federation,
-    client_groups,
     offsets_of,
     owners_of,
     sample_weight_of,
     weights_of_clients,
 )
-from .._messages import naming, shown, warn
+from .._messages import shown, warn
 from .._rows import JoinedRows, ReorderedRows, precision_of
 from .client_labels import grouped, refuse_name, warn_of_labels_among_columns
 from .finite import check_finite
 from .sample_weight import check_row_weights, check_weights, weights_of_table
-from .table_labels import is_frame
 from .tables import (
     GIVE_TABLES,
     are_reordered,
@@ -41,10 +36,6 @@ from .tables import (
 # Up to this number of bytes, unordered tables are copied in the order of clients, which is faster
 # to read; larger tables are not copied.
 _LARGEST_COPY = 2**28
-# Number of values in small tables that are processed together, which fit into a cache.
-_TOGETHER = 2**17
-# Sparse formats that store single entries.
-_ENTRIES = ("coo", "csr", "csc", "lil", "dok")
 
 
 class ClientData(NamedTuple):
@@ -273,81 +264,6 @@ def store(estimator, known, **attributes):
     vars(estimator).update({**known, **attributes})
     if "feature_names_in_" not in known:
         vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
-
-
-def each_client(X, answer, first=0):
-    """Apply ``answer`` to each table of a list; errors number the clients from ``first`` on."""
-    refuse_no_clients(X)
-    answers = []
-    for k, table in enumerate(X, first):
-        if is_client_list(table):
-            raise ValueError(
-                f"Expected a 2-D table (rows by features) for client {k}, got a list of "
-                f"{len(table)} tables. Give one list with all tables."
-            )
-        with naming(f"In the table of client {k}"):
-            answers.append(answer(table))
-    return tuple(answers)
-
-
-def together(X, answer, one_by_one=each_client):
-    """As ``each_client``, for row-wise answers: small tables are processed together.
-
-    For a few rows, checks take longer than arithmetic. After an error, tables are processed one by
-    one, so that errors name the client.
-    """
-    answers = []
-    for first in range(0, len(X) or 1, MOST_CLIENTS):
-        tables, own = X[first : first + MOST_CLIENTS], []
-        try:
-            for rows, lengths in stacks(tables):
-                own += np.split(answer(rows), np.cumsum(lengths)[:-1])
-        except (TypeError, ValueError):
-            own = one_by_one(tables, answer, first)
-        answers += own
-    return tuple(answers)
-
-
-def stacks(X):
-    """Yield the rows of tables in a list, small ones stacked, with the lengths of the tables.
-
-    Large tables are not copied. Raises ValueError unless all tables are plain arrays, sparse
-    matrices, or DataFrames of one library, with the same columns and types; integers and doubles
-    may be mixed.
-    """
-    if len({_kind(table) for table in X}) != 1:
-        raise ValueError("expected tables of one kind with the same columns and types")
-    lengths, width = [table.shape[0] for table in X], X[0].shape[1]
-    if issparse(X[0]):
-        concatenate = vstack
-    elif type(X[0]) is np.ndarray:
-        concatenate = np.concatenate
-    else:
-        concatenate = sys.modules[_library(X[0])].concat
-    for group in client_groups(offsets_of(lengths), max(1, _TOGETHER // max(1, width))):
-        tables = X[group]
-        yield concatenate(tables) if len(tables) > 1 else tables[0], lengths[group]
-
-
-def _kind(table):
-    """Key that is equal for tables that can be stacked; raise ValueError for other tables."""
-    if type(table) is np.ndarray and table.ndim == 2 and len(table):
-        return _read_as(table.dtype), table.shape[1]
-    if issparse(table) and table.format in _ENTRIES and table.ndim == 2 and table.shape[0]:
-        return type(table), table.dtype, table.shape[1]
-    if _library(table) in ("pandas", "polars") and is_frame(table) and len(table):
-        return type(table), tuple(table.columns), tuple(map(_read_as, table.dtypes))
-    raise ValueError("expected a table with two dimensions and with rows")
-
-
-def _read_as(dtype):
-    """Dtype after stacking with doubles; float64 for integers of at least 32 bits."""
-    is_integer = isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype.itemsize >= 4
-    return np.dtype(np.float64) if is_integer else dtype
-
-
-def _library(table):
-    return type(table).__module__.partition(".")[0]
 
 
 def federation_of(data, client_weights):

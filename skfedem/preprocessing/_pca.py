@@ -14,7 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
 from .._compat import in_containers
-from .._input.clients import check_rows, store, together
+from .._input.clients import check_rows, store
+from .._input.each_client import each_client_stacked
 from .._input.sample_weight import check_row_weights
 from .._input.tables import is_client_list
 from .._messages import short
@@ -224,7 +225,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return in_containers(self, together(X, self._transformed), X)
+            return in_containers(self, each_client_stacked(X, self._transformed), X)
         return self._transformed(X)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
@@ -249,7 +250,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return together(X, self.inverse_transform)
+            return each_client_stacked(X, self.inverse_transform)
         scores = check_transformed(X, self.n_components_)
         axes = self.components_
         if self.whiten:
@@ -285,7 +286,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         self._check_invertible()
         if is_client_list(X):
-            return together(X, self.score_samples)
+            return each_client_stacked(X, self.score_samples)
         rows, of_rows = check_rows(self, X), self._centered_pca().score_samples
         n_rows = n_rows_for_products(rows.shape[1])
         return in_blocks(rows, n_rows, lambda block: of_rows(self._centered(block)))

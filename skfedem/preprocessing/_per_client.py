@@ -21,7 +21,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._compat import row_count, rows_of
 from .._input.client_labels import grouped
-from .._input.clients import check_columns, each_client, refuse_labels_of_a_list, store
+from .._input.clients import check_columns, refuse_labels_of_a_list, store
+from .._input.each_client import each_client
 from .._input.tables import (
     GIVE_TABLES,
     is_client_list,

@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._bits import FLOAT_BITS
 from .._compat import in_containers
-from .._input.clients import check_rows, store, together
+from .._input.clients import check_rows, store
+from .._input.each_client import each_client_stacked
 from .._input.tables import is_client_list
 from .._messages import warn
 from .._parameters import check_switch
@@ -198,7 +199,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return in_containers(self, together(X, self._transformed), X)
+            return in_containers(self, each_client_stacked(X, self._transformed), X)
         return self._transformed(X)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
@@ -223,7 +224,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return together(X, self.inverse_transform)
+            return each_client_stacked(X, self.inverse_transform)
         rows = check_transformed(X, self.n_features_in_, allow_nan=True)
         return _by_precision(rows, self._restored)
 
