@@ -17,12 +17,12 @@ from .._federation import (
 from .._messages import shown, warn
 from .._rows import JoinedRows, ReorderedRows, precision_of
 from .client_labels import grouped, refuse_name, warn_of_labels_among_columns
+from .entries import client_rows, table_of_numbers
 from .finite import check_finite
 from .sample_weight import check_row_weights, check_weights, weights_of_table
 from .tables import (
     GIVE_TABLES,
     are_reordered,
-    client_rows,
     column_names,
     is_client_list,
     is_mapped,
@@ -30,7 +30,6 @@ from .tables import (
     refuse_other_frames,
     refuse_vectors,
     shorten,
-    table_of_numbers,
 )
 
 # Up to this number of bytes, unordered tables are copied in the order of clients, which is faster

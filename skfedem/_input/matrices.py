@@ -6,17 +6,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 from .._messages import naming, plural
-from .tables import (
-    check_dimensions,
-    is_client_list,
-    is_missing,
-    no_numbers,
-    refuse_dtype,
-    refuse_masked,
-    refuse_no_clients,
-    refuse_odd_entries,
-    unmasked,
-)
+from .entries import check_dimensions, no_numbers, refuse_dtype, refuse_odd_entries
+from .tables import is_client_list, is_missing, refuse_masked, refuse_no_clients, unmasked
 
 GIVE_MATRICES = (
     "Give a list with one sites x months matrix for each client (an array or DataFrame with "

@@ -13,6 +13,7 @@ from .._cells import cell_codes
 from .._federation import client_groups, offsets_of
 from .._messages import plural, short
 from .client_labels import grouped, refuse_name
+from .entries import no_numbers, refuse_dtype, refuse_odd_columns
 from .matrices import (
     GIVE_MATRICES,
     HOW_NUMBERS,
@@ -22,14 +23,7 @@ from .matrices import (
     refuse_filled_columns,
 )
 from .table_labels import check_same_labels, is_frame
-from .tables import (
-    is_missing,
-    no_numbers,
-    refuse_dtype,
-    refuse_no_clients,
-    refuse_odd_columns,
-    refuse_what_is_no_table,
-)
+from .tables import is_missing, refuse_no_clients, refuse_what_is_no_table
 
 _HOW_ROWS = (
     "Give all clients the same sites and months. If each client has rows of its own, give "

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_array
 
 from .._input.clients import check_clients, features_of, federation_of
-from .._input.tables import table_of_numbers
+from .._input.entries import table_of_numbers
 from .._parameters import unfitted
 
 
