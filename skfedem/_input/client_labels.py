@@ -32,7 +32,7 @@ def warn_of_labels_among_columns(X, labels):
     if is_frame(X) and isinstance(name, str) and name in X.columns:
         warn(
             f"Column {name!r}, which has the client labels, is still in X and was fitted like the "
-            f"other columns. Fit X.drop(columns=[{name!r}]) if it only tells who owns a row.",
+            "other columns. Drop it from X if it only tells who owns a row.",
             UserWarning,
         )
 

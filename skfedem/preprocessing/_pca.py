@@ -164,6 +164,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         ------
         TypeError, ValueError
             If data or parameters are invalid; an earlier fit is then kept unchanged.
+
+        Warns
+        -----
+        UserWarning
+            If X has a column of the name of ``clients``.
         """
         check_switch("whiten", self.whiten)
         _check_n_components(self.n_components)
