@@ -98,8 +98,8 @@ def test_no_other_tol_is_advised_where_none_would_do(tol):
 @pytest.mark.parametrize(
     ("settings", "fewest"),
     [
-        ({"omega": 0.1, "step_size": 0.4}, "30 rounds"),
-        ({"participation": 0.05, "step_size": 0.2}, "60 rounds with participation=0.05"),
+        ({"omega": 0.1, "step_size": 0.4}, "30 rounds or more"),
+        ({"participation": 0.05, "step_size": 0.2}, "60 rounds or more with participation=0.05"),
     ],
 )
 def test_rounds_too_few_for_the_stopping_rule_are_said_to_be_so(settings, fewest):
@@ -109,7 +109,7 @@ def test_rounds_too_few_for_the_stopping_rule_are_said_to_be_so(settings, fewest
     )
     many_clients = np.arange(N_SAMPLES) % 60
     assert said_by(gm.fit, X, clients=many_clients) == [
-        f"Not converged to tol=1000000000.0 after {max_iter} rounds: such a fit takes at least "
+        f"Not converged to tol=1000000000.0 after {max_iter} rounds: such a fit takes about "
         f"{fewest}. Increase max_iter."
     ]
     assert said_by(gm.set_params(max_iter=2 * max_iter).fit, X, clients=many_clients) == []

@@ -201,7 +201,7 @@ def took_few_steps(result):
 
 
 def took_few_rounds(problem, result):
-    """Whether a run had too few rounds to end by itself, however small its gains."""
+    """Whether a run had fewer rounds than its stopping rule takes, however small the gains."""
     return result.n_rounds < fewest_rounds(problem)
 
 
@@ -233,8 +233,10 @@ def _reason(estimator, problem, result, schedule, iteration):
     advice = f"Increase {'max_epochs' if rounds_left else 'max_iter'}"
     if not took_few_rounds(problem, result):
         return "", advice
+    # "About", because more clients than expected may answer.
+    fewest = f"about {fewest_rounds(problem)} rounds or more"
     absences = f" with participation={problem.participation:g}" if problem.participation < 1 else ""
-    return f": such a fit takes at least {fewest_rounds(problem)} rounds{absences}", advice
+    return f": such a fit takes {fewest}{absences}", advice
 
 
 def _how_to_travel_on(estimator, result, schedule, travelled):
