@@ -38,8 +38,11 @@ def new_runs(settings, federation, given):
     return federated_problem(settings, model, federation, seed=0), start
 
 
-def next_run(settings, ids, federation, given, memory):
-    """As ``new_runs``, for a run that continues an earlier fit, in the units of that fit."""
+def next_run(settings, ids, federation, given, memory, data):
+    """As ``new_runs``, for a run that continues an earlier fit, in the units of that fit.
+
+    ``data`` is as in ``Memory``.
+    """
     before, server = memory.model, memory.server
     check_distance_of_rows(before, given, federation, ids)
     model, bits = standardised_again(settings, before, federation, given)
@@ -48,7 +51,7 @@ def next_run(settings, ids, federation, given, memory):
     def start(problem):
         first = start_again(model, federation, before, server, given)
         first = first.after(bits, bits + bits_of_units(model, n_new))
-        return go_on(memory, SOLVERS[settings.solver], problem, first, ids)
+        return go_on(memory, SOLVERS[settings.solver], problem, first, ids, data)
 
     return federated_problem(settings, model, federation, seed=0), start
 

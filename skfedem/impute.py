@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
+from ._federation import fingerprint
 from ._fitted_matrix import FittedMatrix, tags_of_matrices
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
@@ -47,7 +48,7 @@ from .models.low_rank_start import cell_federation, low_rank_model, start_again,
 from .models.low_rank_theta import LowRank, Theta
 from .models.main_effects import EFFECTS, Effects
 from .solvers._evaluation import evaluate
-from .solvers._memory import go_on, memory_of, rows_that_matter, same_rows
+from .solvers._memory import go_on, memory_of, same_rows
 from .solvers._options import (
     SOLVERS,
     check_federated_parameters,
@@ -426,13 +427,13 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         theta = self._warm_theta(data, known)
         (seed,) = seeds_of_runs(self.random_state, 1)
         seed = seed_of(self, seed, resume_from)
-        digest = rows_that_matter(federation, SOLVERS[self.solver]) if self.warm_start else ""
+        digest = fingerprint(federation) if self.warm_start else ""
         task = FitTask(self, X, y, settings.max_iter)
         with Workers(self.n_jobs) as workers:
             base_measures = data.log_base_measure[data.observers]
             model = low_rank_model(settings, federation, data.shape, base_measures)
             problem = federated_problem(settings, model, federation, seed)
-            start = self._start(problem, ids, theta)
+            start = self._start(problem, ids, theta, digest)
             tasks = task.begin_start(
                 lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
@@ -495,13 +496,13 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             what_to_do = "Reindex the tables, or fit with warm_start=False"
             check_labels(axis, getattr(self, labels), known[labels], what_to_do)
 
-    def _start(self, problem, ids, theta):
+    def _start(self, problem, ids, theta, digest):
         """Start of a run: the end of the last fit if it had these cells, its θ, or a new start."""
         model, federation = problem.model, problem.federation
         memory = None if theta is None else getattr(self, "_memory", None)
-        if memory and same_rows(memory, federation, ids):
+        if memory and same_rows(memory, federation, ids, digest):
             start = start_again(model, federation, memory.model, memory.server, theta)
-            return go_on(memory, SOLVERS[self.solver], problem, start, memory.ids)
+            return go_on(memory, SOLVERS[self.solver], problem, start, ids, digest)
         return start_run(model, federation, theta)
 
     def _known(self, X, clients, shape, data, checked):

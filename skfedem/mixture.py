@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
+from ._federation import fingerprint
 from ._fitted_mixture import FittedMixture
 from ._input.clients import (
     check_clients,
@@ -55,8 +56,8 @@ from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_given import check_start
-from .solvers._memory import at_estimate, memory_of, rows_that_matter
-from .solvers._options import SOLVERS, check_federated_parameters
+from .solvers._memory import at_estimate, memory_of
+from .solvers._options import check_federated_parameters
 from .solvers._resume import check_checkpoint_parameters
 
 
@@ -430,14 +431,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         given = check_start(settings, settings.n_features_in_, warm=memory is not None)
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
-        digest = rows_that_matter(federation, SOLVERS[settings.solver])
+        # Control variates are valid for other rows too, and FedEM's clients keep nothing else.
+        digest = "" if settings.solver == "fedem" else fingerprint(federation)
         task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
             if memory is None:
                 problem, start = new_runs(settings, federation, given)
             else:
                 memory = at_estimate(memory)
-                problem, start = next_run(settings, data.ids, federation, given, memory)
+                problem, start = next_run(settings, data.ids, federation, given, memory, digest)
 
             def so_far(run):
                 fitted = so_far_fitted(problem.model, run.server, run.n_rounds, settings)

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._federation import fingerprint
 from .._input.known_labels import check_kinds, find_labels
 from ..models._base import Model
-from . import fedem
 from ._base import ServerState, mean_control
 from ._stopping import Gains
 
@@ -45,7 +43,7 @@ class Memory(NamedTuple):
     n_inner : int
         k_in.
     data : str
-        Fingerprint of the rows if the states depend on them, otherwise "".
+        Fingerprint of the rows if the clients' states are only valid for these rows, otherwise "".
     model : Model
         Model with the units of Ŝ and V.
     server : ServerState
@@ -85,7 +83,7 @@ class Kept(NamedTuple):
 
 
 def memory_of(ids, problem, server, states, gains=None, data=""):
-    """Memory of a run; ``data`` is the result of ``rows_that_matter`` for its rows."""
+    """Memory of a run; ``data`` as in ``Memory``."""
     return Memory(
         ids=ids,
         totals=problem.federation.totals,
@@ -101,36 +99,27 @@ def memory_of(ids, problem, server, states, gains=None, data=""):
     )
 
 
-def rows_that_matter(federation, solver):
-    """Fingerprint of the rows if the clients' states are only valid for these rows, otherwise "".
-
-    The control variates of a mixture are valid for other rows too. FedEM has no other states.
-    """
-    of_cells = isinstance(federation.rows, tuple)
-    return fingerprint(federation) if of_cells or solver is not fedem else ""
-
-
-def same_rows(memory, federation, ids):
-    """Whether clients and rows are those of the memory."""
+def same_rows(memory, federation, ids, data):
+    """Whether clients and rows are those of the memory; ``data`` as in ``Memory``."""
     return (
         np.array_equal(memory.ids, ids)
         and np.array_equal(memory.totals, federation.totals)
-        and (not memory.data or memory.data == fingerprint(federation))
+        and memory.data == data
     )
 
 
-def go_on(memory, solver, problem, start, ids):
+def go_on(memory, solver, problem, start, ids, data):
     """Start of a run that continues another one: its V, its count of rounds, its random streams.
 
     The problem is in the units of the memory. Known clients keep their control variates; new ones
     start with V_i = 0. If nothing has changed, clients keep all states; otherwise VR-FedEM's
-    estimates are reset. Vectors on the clients' own rows require the same rows. Raises ValueError
-    if labels are of another kind than the known ones.
+    estimates are reset. Vectors on the clients' own rows require the same rows. ``data`` is as in
+    ``Memory``. Raises ValueError if labels are of another kind than the known ones.
     """
     states = solver.init(problem, problem.vectors.zeros())
     memory = in_setting(memory, problem, type(states).__module__)
     same_solver = memory.n_inner == problem.n_inner and type(memory.states) is type(states)
-    if same_solver and same_rows(memory, problem.federation, ids):
+    if same_solver and same_rows(memory, problem.federation, ids, data):
         states = type(states)(*(kept.copy() for kept in memory.states))
     elif np.array_equal(memory.ids, ids):
         states.controls[:] = memory.states.controls
