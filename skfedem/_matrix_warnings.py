@@ -17,7 +17,7 @@ from ._messages import either, shown, warn
 from ._parameters import in_python_numbers, is_auto
 from .models.families import MAX_LOG_MEAN
 from .solvers._options import step_schedule
-from .solvers._report import Wording, calmer, warn_outcome
+from .solvers._report import Wording, against_noise, warn_outcome
 
 # If the curvature of a cell is this many times the median, other cells converge too slowly. One
 # flock among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the
@@ -73,7 +73,7 @@ def _warn_of_end(imputer, problem, result):
         rise = problem.model.change(final, initial)
     is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
     if is_worse:
-        ways = either(calmer(imputer, "a smaller step_size"))
+        ways = either(against_noise(imputer, "a smaller step_size"))
         warn(
             f"The objective ended at {final:.3g}, above its value at the start, {initial:.3g}: do "
             f"not use this fit. Use {ways}.",

@@ -10,7 +10,7 @@ from ._messages import either, warn
 from .models.covariances import MATRICES
 from .models.mixture_parameters import in_row_units, lost_in_rounding
 from .solvers._options import step_schedule
-from .solvers._report import Wording, calmer, took_few_rounds, took_few_steps, warn_outcome
+from .solvers._report import Wording, against_noise, took_few_rounds, took_few_steps, warn_outcome
 
 # Nats per row. Starting at the optimum, the noise of minibatches costs less than this.
 _LARGE_FALL = 0.1
@@ -65,7 +65,7 @@ def warn_of_fit(settings, problem, result):
     schedule = step_schedule(settings, problem)
     warn_outcome(settings, problem, result, schedule, wording, is_worse=fall > _LARGE_FALL)
     if not problem.exact:
-        ways = calmer(settings, "a smaller step_size")
+        ways = against_noise(settings, "a smaller step_size")
         _warn_of_noise(ways, result, problem.federation.n_samples, fall)
     lost = lost_in_rounding(problem.model, result.server.parameters)
     if len(lost):

@@ -43,7 +43,7 @@ from .compression import Compressor
 from .impute import FederatedMatrixImputer
 from .models.families import FAMILIES
 from .solvers._options import check_federated_parameters
-from .solvers._report import ways_to_less_noise
+from .solvers._report import against_minibatch_noise
 
 # A path has settled if its last step gained less than this, in nats per held-out cell: with a bound
 # on the rank, the remaining gain was then 0.2 to 0.7 times the last one.
@@ -552,7 +552,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             given = [name for name in ("max_iter", "max_epochs") if getattr(self, name) is not None]
             longer = f"increase {' or '.join(given)}"
             ways = [*instead_of_more_rounds(self), longer, "leave out small penalties"]
-            if less_noise := ways_to_less_noise(self):
+            if less_noise := against_minibatch_noise(self):
                 ways.insert(0, f"use {either(less_noise)}")
             advice = ", or ".join(ways) if self.tol else "increase tol"
             warn(

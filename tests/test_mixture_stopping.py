@@ -17,7 +17,7 @@ from skfedem.solvers._report import (
     Wording,
     _how_to_travel_on,
     _warn_of_steps,
-    calmer,
+    against_noise,
 )
 from watched import said_by
 
@@ -410,8 +410,8 @@ def test_advice_is_about_what_is_random(setting, ways):
 
 def test_loops_of_one_round_are_not_advised_to_be_shorter():
     gm = FederatedGaussianMixture(solver="vr_fedem", batch_size=5, n_inner=1)
-    assert calmer(gm) == ["a larger batch_size"]
-    assert calmer(gm.set_params(n_inner=2)) == ["a larger batch_size", "a smaller n_inner"]
+    assert against_noise(gm) == ["a larger batch_size"]
+    assert against_noise(gm.set_params(n_inner=2)) == ["a larger batch_size", "a smaller n_inner"]
 
 
 def test_steps_out_of_the_domain_are_counted_and_said():
@@ -482,11 +482,13 @@ def test_advice_where_automatic_steps_are_too_short_is_not_a_number_of_rounds():
     [(0, True), (0.3, False), (0.5, False), (0.6, True), ("auto", False)],
 )
 def test_a_memory_that_does_not_learn_or_diverges_is_among_what_may_help(control_step, is_ill):
-    ways = calmer(FederatedGaussianMixture(omega=1.0, control_step=control_step), "another step")
+    ways = against_noise(
+        FederatedGaussianMixture(omega=1.0, control_step=control_step), "another step"
+    )
     learning = ["control_step='auto'"] if is_ill else []  # up to 1 / (1 + ω) it contracts
     assert ways == [*learning, "another step", "a smaller omega"]
     # Where nothing is compressed and nobody away, V_i cancels.
-    assert calmer(FederatedGaussianMixture(batch_size=5, control_step=0)) == [
+    assert against_noise(FederatedGaussianMixture(batch_size=5, control_step=0)) == [
         "a larger batch_size",
         "solver='vr_fedem'",
     ]

@@ -125,7 +125,7 @@ def _warn_of_steps(estimator, result, schedule, wording):
             f"Steps {wording.left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
             f"{'were shortened' if shortened else 'did not update rare components'}. Use "
-            f"{either(calmer(estimator, f'a smaller step_size (it was {last:.3g})'))}"
+            f"{either(against_noise(estimator, f'a smaller step_size (it was {last:.3g})'))}"
             f"{wording.remedy}.",
             ConvergenceWarning,
         )
@@ -135,12 +135,12 @@ def _warn_of_steps(estimator, result, schedule, wording):
             warn(
                 f"Step sizes were reduced from {planned:.2g} to at most {limit:.2g}, because "
                 "rounds were too noisy for larger ones: the fit converges slowly, if at all. Use "
-                f"{either(calmer(estimator) or ['a smaller step_size'])}{wording.remedy}.",
+                f"{either(against_noise(estimator) or ['a smaller step_size'])}{wording.remedy}.",
                 ConvergenceWarning,
             )
 
 
-def calmer(estimator, *steps):
+def against_noise(estimator, *steps):
     """Advice, as a list, that makes this estimator's rounds less noisy.
 
     Advice on control variates precedes ``steps``: if they diverge, no step size helps.
@@ -164,7 +164,7 @@ def calmer(estimator, *steps):
     return ways
 
 
-def ways_to_less_noise(estimator):
+def against_minibatch_noise(estimator):
     """Advice, as a list, that reduces the noise of FedEM's minibatches; empty without them."""
     if estimator.batch_size is None or estimator.solver == "vr_fedem":
         return []
@@ -207,7 +207,7 @@ def took_few_rounds(problem, result):
 
 def _reason(estimator, problem, result, schedule, iteration):
     """Likely reason for lack of convergence ("" if unclear), and advice."""
-    less_noise = ways_to_less_noise(estimator)
+    less_noise = against_minibatch_noise(estimator)
     if took_few_steps(result):
         travelled = result.history["step_size"][1:].sum()
         if less_noise:  # it is unknown how many rounds the noise needs to vanish
@@ -245,7 +245,7 @@ def _how_to_travel_on(estimator, result, schedule, travelled):
     first, last = result.history["epoch"][[0, -1]]
     missing, last_step = _ENOUGH_STEPS - travelled, _last_step(estimator, result, schedule)
     if last_step * (_MOST_ROUNDS - n_rounds) < missing:
-        ways = calmer(estimator) if is_auto(estimator.step_size) else []
+        ways = against_noise(estimator) if is_auto(estimator.step_size) else []
         return (
             f"{_MOST_ROUNDS:,} rounds would not be enough with this step size: use "
             f"{either(ways or ['a larger step_size'])}"
