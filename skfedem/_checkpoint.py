@@ -24,7 +24,7 @@ import numpy as np
 from ._messages import cut, short
 
 _FORMAT = "skfedem checkpoint"
-_VERSION = 7
+_VERSION = 8
 _HEADER, _DIGEST = "header", "digest"
 _PREVIOUS = ".previous"
 # Seconds after which a temporary file is regarded as abandoned.

@@ -535,8 +535,8 @@ def test_what_is_saved_goes_with_a_version(tmp_path):
     server = "round_index statistics control step_limit has_field n_restarts rest_until"
     gains = "latest criterion step_size next_criterion"
     sweep = "outer_loop travelled n_rounds n_messages n_quiet quiet_since converged"
-    assert _checkpoint._VERSION == 7
-    run = "n_expectations converged trace criteria initial_criterion states.controls"
+    assert _checkpoint._VERSION == 8
+    run = "n_expectations converged trace criteria_before initial_criterion states.controls"
     assert kept == {
         *run.split(),
         *(f"server.{name}" for name in server.split()),

@@ -106,7 +106,7 @@ class Checkpoint(NamedTuple):
             history=History.of_dict(state["history"]),
             trace=list(state["trace"]),
             stopping=state["stopping"],
-            criteria_before=state["criteria"].tolist(),
+            criteria_before=state["criteria_before"].tolist(),
             initial_criterion=state["initial_criterion"],
         )
 
@@ -200,7 +200,7 @@ def _as_state(run_state):
         "history": run_state.history.as_dict(),
         "trace": np.array(run_state.trace),
         "stopping": run_state.stopping,
-        "criteria": np.array(run_state.criteria_before),
+        "criteria_before": np.array(run_state.criteria_before),
         "initial_criterion": run_state.initial_criterion,
     }
 
