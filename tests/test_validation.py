@@ -408,6 +408,16 @@ def test_entries_that_are_no_numbers_are_told_by_their_place(estimator, kind, en
 
 
 @every_estimator
+@pytest.mark.parametrize("first", [0, 7, 8, 14])
+def test_of_several_entries_the_first_is_told(estimator, first):
+    table = np.ones((5, 3), dtype=object)
+    table.flat[first:] = "x"
+    place = f"'x' in row {first // 3}, column {first % 3}"
+    with pytest.raises(ValueError, match=f"^Expected numbers: .*{place}[.]"):
+        clone(estimator).fit(table)
+
+
+@every_estimator
 def test_columns_of_text_of_polars_are_told(estimator):
     polars = pytest.importorskip("polars")
     table = polars.DataFrame({"a": ["1", "2"], "site": ["dune", "bog"]})

@@ -164,15 +164,16 @@ def _refused_column(table, convert):
 def _refused_entry(table, convert):
     entries = table.astype(object).filled(np.nan) if is_masked(table) else table
     entries = np.asarray(entries, dtype=object)
-    flat = entries.ravel()
-    axes = ("row", "column") if entries.ndim < 3 else ("observer", "row", "column")
-    if not entries.ndim or not _refusal(flat, convert):
+    flat, first, end = entries.ravel(), 0, entries.size
+    while end - first > 1:  # one by one, a million entries would take seconds
+        middle = (first + end) // 2
+        first, end = (first, middle) if _refusal(flat[first:middle], convert) else (middle, end)
+    reason = _refusal(flat[first:end], convert)
+    if not (entries.ndim and reason):
         return None
-    for k in range(len(flat)):
-        if reason := _refusal(flat[k : k + 1], convert):
-            index = np.unravel_index(k, entries.shape)
-            return f"{reason} in {', '.join(map('{} {}'.format, axes, index))}"
-    return None
+    axes = ("row", "column") if entries.ndim < 3 else ("observer", "row", "column")
+    index = np.unravel_index(first, entries.shape)
+    return f"{reason} in {', '.join(map('{} {}'.format, axes, index))}"
 
 
 def _refusal(entries, convert):
