@@ -55,10 +55,10 @@ class Run(NamedTuple):
     ``criteria`` are values of the model's criterion (log-likelihood or objective): with exact
     rounds, those by which convergence was judged; otherwise those that were evaluated, at least the
     last. ``initial_criterion`` and ``final_criterion`` are the values at the start and at the end,
-    NaN if they were not computed. ``trace`` has
-    ``model.trace(parameters)`` for each row of the history. ``gains``, with which a continued run
-    judges its first round, is None unless rounds are exact and the last one was evaluated.
-    ``stopped_by`` is "keyboard" or "callback" if either stopped the run, else None.
+    NaN if they were not computed. ``trace`` has ``model.trace(parameters)`` for each row of the
+    history. ``gains``, with which a continued run judges its first round, is None unless rounds are
+    exact and the last one was evaluated. ``stopped_by`` is "keyboard" or "callback" if either
+    stopped the run, else None.
     """
 
     server: ServerState

@@ -169,10 +169,11 @@ def _check_path(path):
         raise TypeError(f"Expected checkpoint to be a path or None, got {short(path)}.")
     # Unlike the methods of Path, these functions of os.path return False instead of raising.
     if not os.path.isdir(Path(path).parent):
-        home = str(path).startswith("~")
-        hint = "Give os.path.expanduser(path): ~ is not expanded" if home else "Create the folder"
+        advice = "Create the folder."
+        if str(path).startswith("~"):
+            advice = "Give os.path.expanduser(path): ~ is not expanded."
         raise ValueError(
-            f"Expected checkpoint to be in a folder that exists, got {path!r}. {hint}."
+            f"Expected checkpoint to be in a folder that exists, got {path!r}. {advice}"
         )
     if os.path.exists(Path(path)) and not os.path.isfile(Path(path)):
         raise ValueError(
