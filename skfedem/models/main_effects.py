@@ -34,9 +34,6 @@ _LAST_DECREASE = 1e-5
 _MAX_NEWTON_STEPS = 50
 _MAX_HALVINGS = 30
 _SUFFICIENT_DECREASE = 1e-4
-# After a full Newton step has failed, no effect may change by more than this: beyond, the quadratic
-# model is invalid.
-_LONGEST = 4.0
 # Up to this number of entries, matrices are dense: SciPy's checks of a sparse matrix take as long
 # as products with so many numbers.
 _MOST_ENTRIES = 2**17
@@ -245,15 +242,12 @@ def _line_search(pooled, low_rank_values, current, direction, decrease):
         Share of the direction that was taken.
     """
     length = 1.0
-    for halvings in range(_MAX_HALVINGS):
+    for _ in range(_MAX_HALVINGS):
         effects = _centred(pooled.support, current.effects, direction, length)
         point = _point(pooled, low_rank_values, effects)
         if point.objective <= current.objective - _SUFFICIENT_DECREASE * length * decrease:
             return point, length
         length = length / 2
-        if halvings == 0:
-            longest = max(np.abs(move).max() for move in direction)
-            length = min(length, _LONGEST / longest)
     return None
 
 
