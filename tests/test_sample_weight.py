@@ -114,9 +114,9 @@ def test_a_start_from_rows_is_that_of_repeated_rows_in_any_order(
     assert_allclose(weighted.means_, gm.means_, **ALMOST)
 
 
-def test_centroids_count_by_weight_and_stop_as_those_of_repeated_rows():
+def test_centroids_and_their_tolerance_are_those_of_repeated_rows():
     rng = np.random.default_rng(0)
-    # Overlapping rows: where a centre ends depends on every count, and on when k-means stops.
+    # Overlapping rows: where a centre ends depends on every count.
     clients = [rng.normal(size=(400, 2)) for _ in range(4)]
     weights = [1 + 40 * (np.abs(rows).max(axis=1) > 2) for rows in clients]
     repeated = [np.repeat(rows, v, axis=0) for rows, v in zip(clients, weights, strict=True)]
