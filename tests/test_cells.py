@@ -546,6 +546,11 @@ BAD = {
         {},
         "Expected numbers: could not convert .*'X' in row 0, column 1. Put .*Encode or drop",
     ),
+    "a word in a cell of an observer": (
+        [np.array([[[1, 2]], [[1, "X"]]], dtype=object)],
+        {},
+        "table of client 0: could not convert .*'X' in observer 1, row 0, column 1",
+    ),
     "an integer larger than any float in one table": (
         [[10**400, 1], [1, 2]],
         {},

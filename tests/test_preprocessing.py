@@ -1226,3 +1226,10 @@ def test_what_a_mask_hides_among_integers_is_missing(dtype):
     masked = np.ma.array([[1, 0], [1, 1], [0, 1]], dtype=dtype, mask=[[1, 0], [0, 0], [0, 1]])
     assert_array_equal(FederatedStandardScaler().fit(masked).mean_, [0.5, 0.5])
     assert_array_equal(FederatedStandardScaler().fit([masked] * 2).n_samples_seen_, [4, 4])
+
+
+@pytest.mark.parametrize("make", [lambda rows: rows, lambda rows: [rows, rows]])
+def test_text_that_a_mask_hides_is_missing(make):
+    mask = [[True, False], [False, False]]
+    masked = np.ma.array([["none", 1], [2, 3]], dtype=object, mask=mask)
+    assert_array_equal(FederatedStandardScaler().fit(make(masked)).mean_, [2.0, 2.0])

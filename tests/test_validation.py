@@ -194,10 +194,14 @@ BAD_TABLES = {
         [np.ones(2).tolist(), np.ones(3).tolist()],
         "2 numbers in row 0 and 3 numbers in row 1.*every client a 2-D table",
     ),
+    "a vector and a table": (
+        [np.ones(2), CLIENTS[1]],
+        "2-D table .* for client 0, got 1 dimension",
+    ),
     "a number among rows": ([[1.0, 2.0], 3.0], "a bare number in row 1"),
     "text beside what a mask hides": (
-        np.ma.array([["red", 1.0], [2.0, 3.0]], dtype=object, mask=[[False, True], [False] * 2]),
-        "Expected numbers: .*'red'.*Encode or drop",
+        np.ma.array([["blue", 1.0], ["red", 3.0]], dtype=object, mask=[[True, False], [False] * 2]),
+        "Expected numbers: .*'red' in row 1, column 0. Encode or drop",
     ),
     "a list of tables in a list": (
         [CLIENTS[0], CLIENTS[1:]],
@@ -497,10 +501,9 @@ def test_lazy_frames_are_to_be_collected(which, estimator):
     says = f"Expected a table{of_whom}, got a LazyFrame, .*collect"
     with pytest.raises(TypeError, match=says):
         clone(estimator).fit(X[which])
-    if which != "both":
-        fitted = clone(estimator).fit(frame)
-        with pytest.raises(TypeError, match="got a LazyFrame, .*collect"):
-            getattr(fitted, "predict", fitted.transform)(X[which])
+    fitted = clone(estimator).fit(frame)
+    with pytest.raises(TypeError, match="got a LazyFrame, .*collect"):
+        getattr(fitted, "predict", fitted.transform)(X[which])
     if which in ("alone", "first") and hasattr(estimator, "partial_fit"):
         # Their columns are not read where there are no names to compare them with, either.
         for rows in (frame, frame.to_numpy()):

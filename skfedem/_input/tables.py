@@ -64,7 +64,9 @@ def unmasked(table):
     if isinstance(table, list | tuple) and any(map(is_masked, table)):
         table = np.ma.array(table)
     if is_masked(table) and table.dtype.kind in "biufO":
-        return np.ma.filled(table.astype(np.float64), np.nan)
+        if table.dtype.kind != "O":
+            table = table.astype(np.float64)
+        return np.ma.filled(table, np.nan).astype(np.float64, copy=False)
     return table
 
 
