@@ -293,10 +293,9 @@ def _line_search(regressions, direction, penalty_along, decrease, rounding):
     rows_of_cells = regressions.to_cells(np.arange(regressions.n_rows))
     change_of_theta = products(direction, regressions.design, rows_of_cells, columns)
     reach = np.maximum.reduceat(np.abs(change_of_theta), regressions.starts[:-1])
-    first = safe_share(family, reach)
     lengths, best = np.zeros(regressions.n_rows), np.full(regressions.n_rows, np.inf)
     searching, searched, change = np.arange(regressions.n_rows), regressions, change_of_theta
-    trial = first
+    trial = safe_share(family, reach)
     for _ in range(_MAX_TRIALS):
         step = searched.to_cells(trial) * change
         loss = family.log_partition(searched.theta + step) - family.log_partition(searched.theta)
@@ -308,8 +307,7 @@ def _line_search(regressions, direction, penalty_along, decrease, rounding):
         better &= objective_change < best[searching]
         lengths[searching[better]] = trial[better]
         best[searching[better]] = objective_change[better]
-        doubled = better & (trial >= first[searching])
-        doubled &= objective_change < -_STRAIGHT * promised - unsure
+        doubled = better & (objective_change < -_STRAIGHT * promised - unsure)
         going_on = doubled | (lengths[searching] == 0)
         if not going_on.any():
             break
