@@ -482,7 +482,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         round. Give it many rows, and more rows than features: with fewer, "full" covariances may
         stay far too large for tens of calls. Later calls read their rows once. A call after ``fit``
         continues from that fit. ``fit`` starts afresh, unless ``warm_start=True``. Read more in
-        :doc:`/user_guide`.
+        :doc:`/streams`.
 
         Parameters
         ----------
