@@ -531,7 +531,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
         *What is recorded.* ``n_iter_``, ``history_`` and ``lower_bounds_`` grow from call to call.
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit has not
-        seen yet, at Ŝ and not at its average. An epoch is as many rows as the call has.
+        seen yet, at Ŝ and not at its average. (In row 0, with compression or partial participation,
+        it is that of all rows of the first call.) An epoch is as many rows as the call has.
         ``partial_fit`` warns if X has a column of the name of ``clients``, and of a ``Compressor``
         that is not used or coarser than ``omega``, but not about the progress of the fit: look at
         ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
