@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import overload
 
 import numpy as np
@@ -269,9 +270,12 @@ class FittedMixture(
     def _by_client(self, X, method):
         """Apply a method of scikit-learn's mixture to one table, or to each table of a list."""
         check_is_fitted(self)
-        if is_client_list(X):
-            return each_client_stacked(X, lambda table: self._by_client(table, method))
-        rows = check_rows(self, X)
+        answer = partial(self._of_table, method=method)
+        return each_client_stacked(X, answer) if is_client_list(X) else answer(X)
+
+    def _of_table(self, table, method):
+        """Apply a method of scikit-learn's mixture to one table, near the origin and in blocks."""
+        rows = check_rows(self, table)
         roots = self._roots()
         shift = self._near_narrow_components(roots)
         of_rows = getattr(self._shifted(shift), method)
