@@ -222,29 +222,31 @@ def _warn_of_spread(imputer, problem, result):
     where = _where(imputer, int(support.rows[top]), int(support.columns[top]))
     by_count, by_mean = (of_cells[top] / np.median(of_cells) for of_cells in (counts, variances))
     if by_count > by_mean:
-        what = (
-            f"The observations of the cell {where} weigh about {by_count:,.0f} times as much as "
-            "those"
-        )
-        check = "Keep fewer observations of this cell."
-        if imputer.client_weights == "uniform":
-            check = (
-                "Keep fewer observations of this cell or, if its client has few observations in "
-                "all, use client_weights='n_samples'."
-            )
+        what, check = _often_observed(where, by_count, imputer.client_weights)
     else:
-        mean = float(family.mean(theta[top]))
-        what = f"The fitted mean {mean:.3g} {where} is about {by_mean:,.0f} times that"
-        check = (
-            "Check the counts of this row and column, or impute log1p of the counts with "
-            "family='gaussian'."
-        )
+        what, check = _large_mean(where, by_mean, float(family.mean(theta[top])))
     danger, remedy = _danger(has_momentum, result.converged)
     warn(
-        f"{what} of other cells. This limits the step size, so that the others change slowly: the "
-        f"fit may be {danger}. {remedy} {check}",
+        f"The {what} of other cells. This limits the step size, so that the others change slowly: "
+        f"the fit may be {danger}. {remedy} {check}.",
         UserWarning,
     )
+
+
+def _often_observed(where, ratio, client_weights):
+    """Subject of the warning of a cell that was observed often, and what to check."""
+    what = f"observations of the cell {where} weigh about {ratio:,.0f} times as much as those"
+    check = "Keep fewer observations of this cell"
+    if client_weights == "uniform":
+        check += " or, if its client has few observations in all, use client_weights='n_samples'"
+    return what, check
+
+
+def _large_mean(where, ratio, mean):
+    """Subject of the warning of a cell with a large count, and what to check."""
+    what = f"fitted mean {mean:.3g} {where} is about {ratio:,.0f} times that"
+    check = "Check the counts of this row and column, or impute log1p of the counts with "
+    return what, f"{check}family='gaussian'"
 
 
 def _where(imputer, row, column):
