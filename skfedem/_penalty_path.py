@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, islice
 from math import ceil
 from typing import NamedTuple
 
@@ -133,23 +133,23 @@ def trials_together(plans, splits, patience, parallel, verbose):
 
     ``splits`` are pairs (training, held_out) of triplets.
     """
-    n_folds = len(splits)
+    imputers, penalties = zip(*plans, strict=True)
+    fits = [tuple(clone(imputer) for _ in splits) for imputer in imputers]
     trials: list[list[Trial]] = [[] for _ in plans]
-    fits = [[clone(imputer) for _ in splits] for imputer, _ in plans]
     going = list(range(len(plans)))
     while going:
         found = parallel(
-            delayed(_fit_fold)(fits[path][fold], plans[path][1][len(trials[path])], fold, split)
+            delayed(_fit_fold)(fits[path][fold], penalties[path][len(trials[path])], fold, split)
             for path in going
             for fold, split in enumerate(splits)
         )
-        for k, path in enumerate(going):
-            of_folds = found[k * n_folds : (k + 1) * n_folds]
-            fits[path] = [fit for fit, _ in of_folds]
-            trials[path].append(_trial(fits[path], [score for _, score in of_folds]))
+        of_folds = iter(found)
+        for path in going:
+            fits[path], scores = zip(*islice(of_folds, len(splits)), strict=True)
+            trials[path].append(_trial(fits[path], scores))
             if verbose:
                 _print_trials(trials[path][-1:])
-        going = [path for path in going if _goes_on(trials[path], len(plans[path][1]), patience)]
+        going = [path for path in going if _goes_on(trials[path], len(penalties[path]), patience)]
     return list(chain.from_iterable(trials))
 
 
