@@ -363,7 +363,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             warn(message, category)
         if isinstance(self.penalties, Real) and len(path) > 1 and best.penalty == path[-1]:
             self._warn_of_end(best, gain=best.score - trials[best_index - 1].score)
-        self._warn_of_rounds(trials, imputer)
+        _warn_of_interruption(imputer)
+        self._warn_of_rounds(trials)
         return self
 
     def transform(self, X: MatricesLike) -> Transformed:
@@ -537,15 +538,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             UserWarning,
         )
 
-    def _warn_of_rounds(self, trials, imputer):
-        if imputer._stopped_by == "keyboard":
-            after = f"after {plural(imputer.n_iter_, 'round')}"
-            warn(
-                "The search itself was complete; the fit to all cells was stopped "
-                f"{after if imputer.n_iter_ else 'at a larger penalty'}. For more "
-                "rounds, fit FederatedMatrixImputer with best_params_.",
-                ConvergenceWarning,
-            )
+    def _warn_of_rounds(self, trials):
         n_fits = self.n_splits * len(trials)
         n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
         if n_failed:
@@ -560,3 +553,15 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
                 f'see cv_results_["n_converged"]. {advice[0].upper()}{advice[1:]}.',
                 ConvergenceWarning,
             )
+
+
+def _warn_of_interruption(imputer):
+    """Warn if the fit to all cells was stopped from the keyboard."""
+    if imputer._stopped_by != "keyboard":
+        return
+    when = f"after {plural(imputer.n_iter_, 'round')}" if imputer.n_iter_ else "at a larger penalty"
+    warn(
+        f"The search itself was complete; the fit to all cells was stopped {when}. For more "
+        "rounds, fit FederatedMatrixImputer with best_params_.",
+        ConvergenceWarning,
+    )
