@@ -276,6 +276,13 @@ def _penalty_along(coefficients, direction, penalties):
     return np.array([slope, square])
 
 
+def _change_of_loss(regressions, step):
+    """Change of each row's negative log-likelihood if θ changes by a step."""
+    log_partition, theta = regressions.family.log_partition, regressions.theta
+    change = log_partition(theta + step) - log_partition(theta)
+    return regressions.sums(regressions.counts * (change - regressions.values * step))
+
+
 def _line_search(regressions, direction, penalty_along, decrease, rounding):
     """Share of Newton's step to take for each row.
 
@@ -297,10 +304,8 @@ def _line_search(regressions, direction, penalty_along, decrease, rounding):
     searching, searched, change = np.arange(regressions.n_rows), regressions, change_of_theta
     trial = safe_share(family, reach)
     for _ in range(_MAX_TRIALS):
-        step = searched.to_cells(trial) * change
-        loss = family.log_partition(searched.theta + step) - family.log_partition(searched.theta)
         slope, square = penalty_along[:, searching]
-        objective_change = searched.sums(searched.counts * (loss - searched.values * step))
+        objective_change = _change_of_loss(searched, searched.to_cells(trial) * change)
         objective_change += trial * slope + trial**2 * square
         promised, unsure = trial * decrease[searching], rounding[searching]
         better = objective_change <= unsure - _SUFFICIENT_DECREASE * promised
