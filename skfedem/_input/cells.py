@@ -105,29 +105,15 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
     TypeError, ValueError
         If the data are invalid; the message names the client and the cell.
     """
-    rows = estimator.rows
     check_choice(
         "rows",
-        rows,
+        estimator.rows,
         get_args(RowsName),
         hint="'disjoint' is for clients that each have rows of their own.",
     )
     missing = marker(estimator.missing_values)
-    if holds_clients(X):
-        if clients is not None:
-            raise ValueError(
-                "Expected `clients=None` with a list of clients or a 3-D array, got both: they "
-                f"already tell the client of each matrix. {GIVE_MATRICES}"
-            )
-        observations = observations_of_list(list(X), shape, missing, rows)
-        table = X[0] if shape is None and column_names(X[0], 0) is not None else None
-    elif shape is not None:
-        observations, table = observations_of_triplets(X, clients, shape, missing, rows), None
-    else:
-        refuse_vectors(X, clients)
-        observations, table = observations_of_table(estimator, X, clients, missing), X
-        warn_of_labels_among_columns(X, clients)
-    _check_features(estimator, table, observations.shape[1], reset=True)
+    observations, named = _observations(estimator, X, clients, shape, missing)
+    _check_features(estimator, named, observations.shape[1], reset=True)
     check_values(observations, family, missing)
     if not len(observations.codes):
         raise ValueError(
@@ -138,6 +124,26 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
     from_mean = estimator.effects != "none" and family.name == "gaussian"
     origin = float(observations.values.mean()) if from_mean else 0.0
     return _merged(observations, family, origin, keep_observations)
+
+
+def _observations(estimator, X, clients, shape, missing):
+    """Observations in training data, and the table, or None, whose columns name the features."""
+    rows = estimator.rows
+    if holds_clients(X):
+        if clients is not None:
+            raise ValueError(
+                "Expected `clients=None` with a list of clients or a 3-D array, got both: they "
+                f"already tell the client of each matrix. {GIVE_MATRICES}"
+            )
+        observations = observations_of_list(list(X), shape, missing, rows)
+        has_names = shape is None and column_names(X[0], 0) is not None
+        return observations, X[0] if has_names else None
+    if shape is not None:
+        return observations_of_triplets(X, clients, shape, missing, rows), None
+    refuse_vectors(X, clients)
+    observations = observations_of_table(estimator, X, clients, missing)
+    warn_of_labels_among_columns(X, clients)
+    return observations, X
 
 
 def check_matrix(estimator, X, missing_values, family, origin=0.0):

@@ -52,32 +52,40 @@ class Observations(NamedTuple):
 
 
 def observations_of_list(X, shape, missing, rows):
+    """Observations in the matrices, or with a shape the triplets, of a list of clients."""
     refuse_no_clients(X, GIVE_MATRICES)
     shape = _checked_shape(shape, rows)
     tables = [client_table(table, f" of client {k}") for k, table in enumerate(X)]
-    row_offsets = None
-    if shape is not None:
-        for k, table in enumerate(tables):
-            _check_fits_shape(table, shape, f" of client {k}")
-        pieces = _from_triplets(tables, shape, missing, " of client {}")
-        given = [None if _is_triplets(table) else table for table in tables]
-    else:
-        for k, table in enumerate(X):
-            refuse_filled_columns(table, missing, f" in the table of client {k}")
-        _check_alike(tables, rows)
-        check_same_labels(X, rows)
-        shape, given = tables[0].shape[-2:], X
-        pieces = [_observed(table, missing) for table in tables]
-        if rows == "disjoint":
-            row_offsets = offsets_of([table.shape[-2] for table in tables])
-            shape = (int(row_offsets[-1]), shape[1])
-            for (codes, _), first in zip(pieces, row_offsets[:-1], strict=True):
-                codes += first * shape[1]
+    if shape is None:
+        return _of_matrices(X, tables, missing, rows)
+    for k, table in enumerate(tables):
+        _check_fits_shape(table, shape, f" of client {k}")
+    pieces = _from_triplets(tables, shape, missing, " of client {}")
+    return _joined(pieces, shape, [None if _is_triplets(table) else table for table in tables])
+
+
+def _of_matrices(X, tables, missing, rows):
+    """Observations in clients' matrices, which are stacked if their rows are disjoint."""
+    for k, table in enumerate(X):
+        refuse_filled_columns(table, missing, f" in the table of client {k}")
+    _check_alike(tables, rows)
+    check_same_labels(X, rows)
+    pieces = [_observed(table, missing) for table in tables]
+    n_rows, n_columns = tables[0].shape[-2:]
+    if rows == "shared":
+        return _joined(pieces, (n_rows, n_columns), X)
+    row_offsets = offsets_of([table.shape[-2] for table in tables])
+    for (codes, _), first in zip(pieces, row_offsets[:-1], strict=True):
+        codes += first * n_columns
+    return _joined(pieces, (int(row_offsets[-1]), n_columns), X, row_offsets)
+
+
+def _joined(pieces, shape, given, row_offsets=None):
+    """Observations of all clients, from the codes and values of each."""
     offsets = offsets_of([len(codes) for codes, _ in pieces])
     codes, values = map(np.concatenate, zip(*pieces, strict=True))
-    return Observations(
-        codes, values, offsets, _checked_size(shape), np.arange(len(X)), row_offsets, given
-    )
+    ids = np.arange(len(pieces))
+    return Observations(codes, values, offsets, _checked_size(shape), ids, row_offsets, given)
 
 
 def observations_of_table(estimator, X, clients, missing):
