@@ -28,7 +28,7 @@ from .proximal import (
     largest_curvature,
     objective,
     proximal_step,
-    with_effects,
+    with_optimal_effects,
 )
 
 # Growth factor of an adaptive natural step per round, until the curvature limits it.
@@ -246,7 +246,7 @@ class LowRankModel(Model):
         # A step of length 0 provides no information on the curvature.
         growth = _GROWTH if move.sq_norm > 0 else 1.0
         point = Point(
-            iterate=with_effects(
+            iterate=with_optimal_effects(
                 pooled, move.low_rank, move.low_rank_values, origin.effects, origin.factor
             ),
             previous=statistics.iterate,

@@ -16,7 +16,7 @@ from .families import FAMILIES
 from .low_rank import LowRankModel, Point
 from .low_rank_theta import Theta, low_rank_at, relative_cells, zero_low_rank
 from .main_effects import Effects, Margins, Pooled, Support
-from .proximal import largest_curvature, with_effects
+from .proximal import largest_curvature, with_optimal_effects
 from .thresholding import block_to_find
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
@@ -109,7 +109,7 @@ def start_run(model, federation, theta=None):
     support, family = pooled.support, pooled.family
     effects, low_rank = theta or _mean_alone(pooled)
     values = low_rank_at(low_rank, support.rows, support.columns)
-    iterate = with_effects(pooled, low_rank, values, effects)
+    iterate = with_optimal_effects(pooled, low_rank, values, effects)
     natural_step = 1 / largest_curvature(pooled, iterate.theta)
     if family.max_variance is None:
         natural_step *= _FIRST_STEP

@@ -69,7 +69,7 @@ class Move(NamedTuple):
     halvings: int
 
 
-def with_effects(pooled, low_rank, low_rank_values, effects, factor=None):
+def with_optimal_effects(pooled, low_rank, low_rank_values, effects, factor=None):
     """Iterate of a low-rank part and the corresponding optimal effects.
 
     ``effects`` are the starting point of the search, ``factor`` is from an earlier search.
