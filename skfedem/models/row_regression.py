@@ -187,19 +187,17 @@ def _blocks(cells, n_rows, offset_columns, design, penalties, family):
         first = starts[rows[0]]
         chosen = order[first : starts[rows[-1] + 1]]
         columns = cells.columns[chosen]
-        yield (
-            observed[rows],
-            _Regressions(
-                design,
-                penalties,
-                family,
-                offsets_of(sizes[rows]),
-                columns,
-                cells.values[chosen],
-                cells.counts[chosen],
-                offset_columns[columns],
-            ),
+        regressions = _Regressions(
+            design=design,
+            penalties=penalties,
+            family=family,
+            starts=offsets_of(sizes[rows]),
+            columns=columns,
+            values=cells.values[chosen],
+            counts=cells.counts[chosen],
+            theta=offset_columns[columns],
         )
+        yield observed[rows], regressions
 
 
 def _minimise(regressions, max_iter):
