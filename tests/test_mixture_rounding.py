@@ -150,6 +150,24 @@ def test_covariances_are_inverses_of_precisions_whatever_the_units(covariance_ty
         assert_allclose(correlations @ inverse, np.eye(4), atol=1e-13)
 
 
+def test_an_outlier_along_a_new_axis_takes_no_digits_from_covariances():
+    rng = np.random.default_rng(0)
+    one = rng.normal(size=(60, 1)) + 5 * rng.integers(2, size=(60, 1))
+    first = np.hstack([one, one])
+    shares = []
+    for far in 2.0 ** np.array([30, 60, 100]):
+        then = first.copy()
+        then[0] = [far, -2 * far]
+        gm = FederatedGaussianMixture(2, random_state=0).partial_fit(first).partial_fit(then)
+        covariances = gm.covariances_
+        shares.append(covariances[np.argmin(covariances[:, 0, 0])] / far**2)
+    # The component without this row varies as much along the new axis, the difference of both
+    # features, relative to the row. Along their sum, it is at most 25 / far**2.
+    assert_allclose(shares[2], shares[2][0, 0] * np.array([[1, -1], [-1, 1]]), rtol=1e-13)
+    assert_allclose(shares[1], shares[2], rtol=1e-13)
+    assert_allclose(shares[0], shares[2], rtol=1e-13)
+
+
 def test_constant_features_of_tiny_rows_stay_constant():
     rows = np.random.default_rng(0).normal(size=(200, 5))
     rows[:, 1] = 1

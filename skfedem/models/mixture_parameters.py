@@ -66,6 +66,10 @@ def _precisions_cholesky(model, parameters):
     if model.covariance_type not in MATRICES:
         return 1 / np.sqrt(parameters.covariances * squared_scale(model))
     roots = model.units.unmixing @ np.swapaxes(parameters.inverses, -1, -2)
+    # Q may permute columns. In decreasing order, QR also keeps the digits of the smallest, of an
+    # axis along which a stream began to vary, and by much.
+    order = np.argsort(-np.abs(roots).max(axis=-2), axis=-1, kind="stable")
+    roots = np.take_along_axis(roots, order[..., None, :], axis=-1)
     # roots = P Q with Q orthogonal, from the QR decomposition of the reversed transpose.
     triangles = np.linalg.qr(np.swapaxes(roots[..., ::-1, :], -1, -2), mode="r")
     upper = np.swapaxes(triangles, -1, -2)[..., ::-1, ::-1]
