@@ -59,6 +59,11 @@ def test_likelihood_is_that_of_scipy(family):
 
 
 @each_family
+def test_the_normalizer_is_what_remains_at_0(family):
+    assert family.log_normalizer == family.log_base_measure(0.0)
+
+
+@each_family
 def test_densities_add_up_to_one(family):
     theta = 1.3
     if family is GAUSSIAN:

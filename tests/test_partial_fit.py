@@ -111,6 +111,14 @@ def test_integer_weights_of_a_stream_are_repeated_rows(client_weights):
     assert_same(weighted, gm, **ALMOST)
 
 
+def test_rows_of_weight_1_are_drawn_for_the_start_as_rows_without():
+    plain = FederatedGaussianMixture(3, init_params="random_from_data", random_state=0)
+    weighted = clone(plain)
+    plain.partial_fit(CLIENTS)
+    weighted.partial_fit(CLIENTS, sample_weight=[np.ones(len(rows)) for rows in CLIENTS])
+    assert_array_equal(weighted.means_, plain.means_)
+
+
 @pytest.mark.parametrize("first", ["partial_fit", "fit"])
 def test_a_weight_that_all_rows_of_a_call_share_is_how_often_they_are_repeated(first):
     gm = FederatedGaussianMixture(**GIVEN, step_size=0.3, tol=1.0)  # automatic steps count rows

@@ -232,6 +232,11 @@ def test_labels_of_another_kind_are_nobodys():
     for labels in (OWNERS.astype(np.int8), OWNERS.astype(float), OWNERS.astype(object)):
         assert_array_equal(fit(clone_of(gm), X, clients=labels).client_drift_, before)
     assert_array_equal(fit(clone_of(gm), CLIENTS).client_drift_, before)
+    # Dates in nanoseconds are listed as numbers.
+    dated = FederatedGaussianMixture(**SETTINGS["all rows"], max_iter=0, warm_start=True)
+    fit(dated, X, clients=OWNERS.astype("datetime64[ns]"))
+    with pytest.raises(ValueError, match="of the same kind"):
+        dated.fit(X, clients=(OWNERS + 9).astype(object))
 
 
 def clone_of(gm):
