@@ -313,6 +313,7 @@ def test_a_pipeline_keeps_names_of_columns_that_are_text(pyplot):
         (np.array([1500, 500], dtype="m8[us]"), ["1500 µs", "500 µs"]),
         (np.array([1, "NaT"], dtype="m8[D]"), ["1 days", "NaT"]),
         (np.array([1, 5], dtype="m8[M]"), ["1 months", "5 months"]),
+        (np.array([1, 5], dtype="m8[ps]"), ["1 picoseconds", "5 picoseconds"]),
         # Another name does not hide what two begin with.
         (
             ["Haematopus moquini (count)", "Sterna hirundo", "Haematopus ostralegus (count)"],

@@ -25,7 +25,9 @@ _UNITS: dict[str, Any] = {
     "µs": "us",
     "ns": "ns",
 }
-_OF_NO_FIXED_LENGTH = ("Y", "M", "generic")  # codes of other units
+# Codes of units that can be converted to these: years and months have no fixed length, and a day is
+# too many picoseconds for an integer.
+_CONVERTED = ("W", *_UNITS.values())
 _LONG_LABEL = 5
 _TICKS_PER_INCH = 1.9
 _NAMES_PER_INCH = 2.2  # twice as many if they are long, and thus rotated
@@ -145,7 +147,7 @@ def _durations(labels):
 
     Labels without such a unit are returned as they are.
     """
-    if np.datetime_data(labels.dtype)[0] not in _OF_NO_FIXED_LENGTH:
+    if np.datetime_data(labels.dtype)[0] in _CONVERTED:
         for symbol, code in _UNITS.items():
             numbers, rests = np.divmod(labels, np.timedelta64(1, code))
             if not rests.any():
