@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import same_bits
-from skfedem._bits import seal
+from skfedem._bits import count_bits, height_bits, seal
 from skfedem._codec import Plain, Scaled, Sparse
 from watched import peak_memory
 
@@ -95,6 +95,7 @@ def test_sizes_of_many_rows():
     rows[3] = 0
     rows[4] *= 1000
     rows[5] *= np.arange(50) == 4
+    rows[6] = 0.1 * np.sign(rows[6])  # in which alone steps are no float32s
     # Of any lengths, the first and the last of none.
     rows = [np.empty(0), *(row[: 50 - 6 * k] for k, row in enumerate(rows)), np.empty(0)]
     lengths = np.array([len(row) for row in rows])
@@ -316,6 +317,12 @@ def test_forged_messages_are_refused_or_give_a_finite_vector(code):
                 outcomes.append(True)
                 assert np.isfinite(vector).all() and len(vector) <= 8 * 2**12 * len(body)
     assert not all(outcomes)
+
+
+def test_a_height_of_2_says_nothing_of_a_number_that_is_only_there_or_not():
+    bits = [count_bits(1), *height_bits(np.array([2]))]
+    with pytest.raises(ValueError, match="Expected heights of at most 1, got higher ones"):
+        Sparse(FORM).decode(seal(FORM, bits, np.ones(1)))
 
 
 @pytest.mark.parametrize("code, n_bits", [(Sparse(FORM), 6 + 1), (Scaled(FORM), 6 + 1 + 6 + 6)])

@@ -57,6 +57,7 @@ def test_arrays_may_come_from_tables_and_files(tmp_path):
     [
         ({"trend": list("abcde")}, r"numbers of shape \(any,\), got dtype <U1 and shape \(5,\)"),
         ({"observed_share": np.ones(4)}, r"numbers of shape \(5,\), got dtype float64 and shape"),
+        ({"observed_share": [None, "a", 1, 1, 1]}, r"shape \(5,\), got dtype object and shape"),
         ({"fitted": np.ones((2, 3))}, r"numbers of shape \(any, 5\)"),
         ({"unobserved_columns": [False, True]}, "numpy.flatnonzero"),
         ({"trend": [1, 2, 3, 4, NAN]}, r"trend to be finite .* \(5,\) with 1 values that are not"),

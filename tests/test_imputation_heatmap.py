@@ -168,6 +168,13 @@ def test_rows_and_columns_have_whole_ticks(pyplot):
         assert [text for text in texts if text in map(str, labels)] == list(map(str, labels))
 
 
+def test_thousands_of_rows_have_commas(pyplot):
+    display = ImputationDisplay(trend=[3e3], fitted=np.ones((3, 1)), n_rows=3000)
+    axis = display.plot(kind="heatmap").ax_
+    axis.figure.canvas.draw()
+    assert "1,200" in [text.get_text() for text in axis.get_yticklabels()]
+
+
 @pytest.mark.parametrize("rounding", [4e-15, 4e-12])
 def test_equal_values_have_one_color(pyplot, rounding):
     fitted = np.array([[7.0, 7 + rounding]])

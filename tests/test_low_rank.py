@@ -39,6 +39,7 @@ from skfedem.models.main_effects import (
 from skfedem.models.proximal import (
     Iterate,
     _above_tangent,
+    extrapolate,
     largest_curvature,
     objective,
     proximal_step,
@@ -359,6 +360,32 @@ def test_noisy_steps_are_those_of_the_theory(family, adaptive):
         # Decompositions of matrices of order 10.
         assert_allclose(after, want, rtol=0, atol=1e-11)
     assert after.any()
+
+
+def test_an_extrapolated_iterate_has_the_values_of_its_parts():
+    problem = problem_of(observations("poisson", overlap=True), "poisson")
+    support = problem.model.pooled.support
+    some, more = (
+        fitted(problem, max_iter=n_rounds).server.statistics.iterate for n_rounds in (2, 4)
+    )
+    found = extrapolate(more, some, 0.5)
+    values = low_rank_at(found.low_rank, support.rows, support.columns)
+    assert_allclose(found.low_rank_values, values, atol=1e-12)
+    assert_allclose(found.theta, values + found.effects.at(support.rows, support.columns))
+    assert_allclose(found.theta, more.theta + 0.5 * (more.theta - some.theta))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_round_without_a_step_short_enough_starts_from_the_curvature(monkeypatch, exact):
+    problem = problem_of(observations("poisson", overlap=True), "poisson")
+    model, point = problem.model, fitted(problem, max_iter=3).server.statistics
+    assert point.momentum > 1
+    monkeypatch.setattr(proximal, "MAX_HALVINGS", 0)
+    step = model.server_step(point, np.ones(len(model.pooled.support.counts)), 1.0, exact=exact)
+    assert step.statistics.iterate is point.iterate
+    assert step.step_taken == 0
+    largest = (model.pooled.support.counts * np.exp(point.iterate.theta)).max()
+    assert_allclose(step.statistics.natural_step, 1 / largest)
 
 
 @pytest.mark.parametrize("n_observers", [5, 8])

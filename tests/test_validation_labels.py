@@ -103,6 +103,12 @@ def test_bad_labels(labels, says):
     check_refused(ValueError, says, X, labels)
 
 
+def test_a_date_is_named_without_the_type_that_numpy_adds():
+    dates = np.where(OWNERS == "ash", "2026-01-02", "2026-01-03").astype("datetime64[D]")
+    with pytest.raises(ValueError, match="of client 2026-01-0"):
+        FederatedGaussianMixture().fit(np.full_like(X, np.nan), clients=dates)
+
+
 @pytest.mark.parametrize(("labels", "says"), NO_LABELS.values(), ids=NO_LABELS)
 def test_what_cannot_be_labels(labels, says):
     check_refused(TypeError, says, X, labels)
