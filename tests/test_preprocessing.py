@@ -1228,6 +1228,11 @@ def test_what_a_mask_hides_among_integers_is_missing(dtype):
     assert_array_equal(FederatedStandardScaler().fit([masked] * 2).n_samples_seen_, [4, 4])
 
 
+def test_rows_longer_than_a_block_are_read():
+    wide = np.arange(2.0)[:, None] + np.zeros(2**18 + 1)
+    assert_array_equal(FederatedStandardScaler().fit(wide).mean_, np.full(wide.shape[1], 0.5))
+
+
 @pytest.mark.parametrize("make", [lambda rows: rows, lambda rows: [rows, rows]])
 def test_text_that_a_mask_hides_is_missing(make):
     mask = [[True, False], [False, False]]

@@ -116,7 +116,7 @@ def _sums_about(federation, center, scatter):
     d = len(center)
     incomplete = np.zeros(federation.n_clients, dtype=bool)
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
-    moment = {"products": np.zeros((d, d)), "squares": np.zeros(d), None: None}[scatter]
+    moment = None if scatter is None else np.zeros((d, d) if scatter == "products" else d)
     n_rows = n_rows_for_products(d) if scatter == "products" else n_rows_of_sums(d)
     for group, rows, lengths, _ in read(federation, np.arange(federation.n_clients), n_rows):
         y = rows - center
