@@ -133,7 +133,6 @@ def cut(lengths, block_length=None):
     if block_length is None:
         per_vector, blocks = np.minimum(lengths, 1), lengths[lengths > 0]
     else:
-        block_length = min(block_length, int(lengths.max(initial=1)))
         per_vector = -(-lengths // block_length)
         blocks = np.full(per_vector.sum(), block_length)
         last = np.cumsum(per_vector)[lengths > 0] - 1
