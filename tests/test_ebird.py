@@ -280,6 +280,16 @@ def test_subspecies_of_one_checklist_add_up(tmp_path, chunk_rows):
     assert_array_equal(data.clients[0][:, 2], [0, 1, 1])
 
 
+def test_a_species_is_called_as_in_its_first_row_and_others_are_seen_among_many_rows(tmp_path):
+    domestic = {"COMMON NAME": "Mallard (Domestic type)"}
+    rows = [seen("S0", "5"), *(seen(f"S{k}", "5", **domestic) for k in range(1, 20))]
+    ebd = write_ebd(tmp_path, rows)
+    assert read_ebird(ebd, chunk_rows=5).species == "Mallard"
+    ebd = write_ebd(tmp_path, [*rows, seen("S20", "4", name="Common Buzzard")])
+    with pytest.raises(ValueError, match="got several: Mallard .*, Common Buzzard"):
+        read_ebird(ebd)
+
+
 def test_species_by_either_name(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "5"), seen("S2", "4", name="Common Buzzard")])
     for species in ("Common Buzzard", "common buzzard ", "Buteo buteo", "BUTEO BUTEO"):

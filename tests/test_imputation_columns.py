@@ -241,6 +241,7 @@ def test_numbers_of_years_and_months_are_dates(pyplot, dtype):
     assert_array_equal(columns.positions, days.astype(int))
     for number in (199600, 199613, 1996):
         assert _columns.place(np.sort(np.append(labels, number))).kind == "numbers"
+    assert _columns.place(labels[:1]).kind == "numbers"
 
 
 @pytest.mark.parametrize("ends", [("0900-01-01", "2020-01-01"), ("2020-01-01", "6000-01-01")])

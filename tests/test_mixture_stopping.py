@@ -155,6 +155,15 @@ def test_epochs_that_the_start_uses_up(parameters):
     assert gm.n_iter_ > 0
 
 
+def test_a_start_that_no_rows_have_uses_up_an_epoch_whatever_the_control_variates():
+    # Means so far apart leave no covariance: the statistic is computed from the rows.
+    start = {"means_init": [[-100.0] * X.shape[1], [100.0] * X.shape[1]], "control_init": "zeros"}
+    gm = FederatedGaussianMixture(2, covariance_type="tied", **start, max_iter=None, max_epochs=1)
+    with pytest.warns(ConvergenceWarning, match=r"took 1 of max_epochs=1\. Increase max_epochs\.$"):
+        gm.fit(CLIENTS)
+    assert gm.n_iter_ == 0
+
+
 def test_epochs_that_would_be_enough():
     steps = {"step_size": 0.1, "batch_size": 5, "tol": 0.0, "max_iter": None, "random_state": 0}
     gm = FederatedGaussianMixture(3, **steps, max_epochs=4, solver="vr_fedem", n_inner=1000)
