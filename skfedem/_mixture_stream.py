@@ -189,7 +189,7 @@ def next_call(settings, ids, federation, given, memory, history):
 
 
 def _in_new_domain(settings, given, memory):
-    """Memory whose Ŝ and average are in the domain of T with the current parameters.
+    """Memory whose Ŝ and average are in the domain of T with the current parameters; θ = T(Ŝ).
 
     A stream with more regularisation, or with a known covariance, may have left this domain.
     """
@@ -197,9 +197,11 @@ def _in_new_domain(settings, given, memory):
     if has_same_domain(model, memory.model):
         return memory
     server, average = memory.server, memory.average
-    if not in_domain(model, server.statistics):
-        statistics = brought_into_domain(model, server.statistics, server.parameters)
-        server = server._replace(statistics=statistics)
+    statistics = server.statistics
+    if not in_domain(model, statistics):
+        statistics = brought_into_domain(model, statistics, server.parameters)
+    # In the first round, clients get θ; if nobody takes part in it, θ is the result.
+    server = server._replace(statistics=statistics, parameters=model.maximization(statistics))
     if average is not None and not in_domain(model, average):
         average = brought_into_domain(model, average, memory.model.maximization(average))
     return memory._replace(server=server, average=average)

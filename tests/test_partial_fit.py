@@ -639,6 +639,18 @@ def test_a_known_covariance_and_regularisation_are_those_of_the_last_call():
     assert_allclose(gm.covariances_, 2 * np.eye(2), atol=1e-9)
 
 
+@pytest.mark.parametrize("step_size", ["auto", 0.5])
+def test_and_so_they_are_after_a_fit(step_size):
+    gm = FederatedGaussianMixture(**GIVEN, covariance_type="tied", step_size=step_size)
+    before = gm.fit(X).covariances_
+    gm.set_params(reg_covar=0.5, participation=1e-9).partial_fit(X[:1])
+    assert gm.history_["n_active"][-1] == 0
+    assert_allclose(gm.covariances_, before + (0.5 - 1e-6) * np.eye(2), rtol=1e-9)
+    gm.set_params(fixed_covariance=2 * np.eye(2)).partial_fit(X[:1])
+    assert_allclose(gm.precisions_, np.eye(2) / 2, atol=1e-9)
+    assert_allclose(gm.precisions_ @ gm.covariances_, np.eye(2), atol=1e-9)
+
+
 @pytest.mark.parametrize("covariance_type", ["full", "diag"])
 def test_an_average_has_the_share_of_a_new_axis_too(covariance_type):
     rows, owners = make_rows(600), np.arange(600) % 5
