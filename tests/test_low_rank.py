@@ -22,6 +22,7 @@ from skfedem.models.low_rank_start import cell_federation, low_rank_model, start
 from skfedem.models.low_rank_theta import (
     Cells,
     LowRank,
+    Theta,
     at,
     low_rank_at,
     squared_distance,
@@ -860,6 +861,18 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
     step = start_run(model, federation).statistics.natural_step
     # Observations are divided by their mean number.
     assert_allclose(1 / step, largest_variance * model.pooled.support.counts.max(), rtol=1e-12)
+
+
+def test_the_first_step_is_finite_where_a_run_has_diverged():
+    rows, columns = np.divmod(np.arange(40), 4)
+    cells = Cells(rows, columns, np.zeros(40), np.ones(40))
+    federation = Federation(cells, offsets_of([40]), np.ones(1))
+    imputer = FederatedMatrixImputer(1, family="poisson", effects="none")
+    model = low_rank_model(imputer, federation, (10, 4), np.zeros(1))
+    # All means are 0, for exp underflows; warnings are errors.
+    low_rank = LowRank(np.full((10, 1), 10**-0.5), np.array([1e5]), np.full((4, 1), -0.5))
+    theta = Theta(Effects(0.0, np.zeros(10), np.zeros(4)), low_rank)
+    assert np.isfinite(start_run(model, federation, theta).statistics.natural_step)
 
 
 def pooled_everywhere(counts, family, penalty=0.0):

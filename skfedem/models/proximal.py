@@ -173,8 +173,11 @@ def _above_tangent(pooled, theta, mean, log_partition, change):
 
 
 def largest_curvature(pooled, theta):
-    """Largest ``N ψ''`` of a cell: over all θ if ψ'' is bounded, else at this θ."""
+    """Largest ``N ψ''`` of a cell: over all θ if ψ'' is bounded, else at this θ.
+
+    At least 1e-300, so that its inverse, a step, can be multiplied.
+    """
     support, family = pooled.support, pooled.family
     bound = family.max_variance
     variance = family.variance(theta) if bound is None else bound
-    return max(float((support.counts * variance).max()), np.finfo(float).tiny)
+    return max(float((support.counts * variance).max()), 1e-300)
