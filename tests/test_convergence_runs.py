@@ -23,6 +23,7 @@ def test_mean_and_band_over_seeds(pyplot, mixtures):
     np.testing.assert_allclose(corners[:, 1].min(), low.min(), **ROUNDING)
     np.testing.assert_allclose(corners[:, 1].max(), high.max(), **ROUNDING)
     assert band.get_alpha() == 0.5
+    display.plot(quantiles=(0.5, 0.5))
     assert display.plot(quantiles=None).fill_between_ == {"step_size": []}
     again = display.plot(quantiles=np.array([0.25, 0.75])).fill_between_["step_size"][0]
     np.testing.assert_array_equal(again.get_paths()[0].vertices, corners)

@@ -87,6 +87,8 @@ def test_what_a_display_is_given_may_be_lists(pyplot):
     display.plot()
     assert_array_equal(display.lines_[0].get_ydata(), [1, 2])
     assert display.effort_ is not None
+    alone = ImputationDisplay(trend=[1.0, 2.0], fitted=[[1.0, 2.0]], n_rows=1).plot()
+    assert alone.ax_.get_legend() is None
 
 
 # ---- fitted means and observed cells

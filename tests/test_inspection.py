@@ -36,6 +36,7 @@ def test_short_names_of_options_are_matplotlibs(
     [
         ("red", TypeError, "Expected line_kw to be a dict"),
         ({"nokey": 1}, ValueError, "options of matplotlib's Line2D, .*'nokey'"),
+        ({"lw": 1, "linewidth": 2}, ValueError, "options of matplotlib's Line2D, .*'linewidth'"),
         ({"color": "no colour"}, ValueError, "not a valid value for color"),
     ],
 )
