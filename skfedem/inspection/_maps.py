@@ -46,14 +46,14 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     layers = [*zip(cycle(axes), maps, strict=False)]
     # Drawn from the last to the first, which is on top if they share their axes.
     images = [_draw_map(axis, positions, rows, each, norm) for axis, each in layers[::-1]][::-1]
-    labels = [each.bar for each in maps if each.bar]
-    colorbars = [_colorbar(image, axes, is_log) for image in images[-len(labels) :]]
+    bars = [(image, each.bar) for image, each in zip(images, maps, strict=True) if each.bar]
+    colorbars = [_colorbar(image, axes, is_log) for image, _ in bars]
     for axis in axes:
         _furnish_rows(axis, display.n_rows, rows)
     lay_out(axes[0].figure)  # the height of the axes, to which labels are wrapped
     for axis in axes:
         axis.set_ylabel(_along(_row_label(display, row_name, np.diff(rows)), axis))
-    for colorbar, label in zip(colorbars, labels, strict=True):
+    for colorbar, (_, label) in zip(colorbars, bars, strict=True):
         colorbar.set_label(_along(label, colorbar.ax))
     for colorbar in colorbars[1:]:  # its scale is written beside the first, outer one
         colorbar.set_ticks([])

@@ -145,7 +145,9 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
     """Outcome of a run after its last round, which is evaluated unless it was already."""
     progress, history, model = run_state.progress, run_state.history, problem.model
     server, watched = progress.server, options.eval_every is not None
-    initial_criterion = [*run_state.criteria_before, run_state.initial_criterion][0]
+    initial_criterion = run_state.initial_criterion
+    if run_state.criteria_before:
+        initial_criterion = run_state.criteria_before[0]
     *earlier, criterion = history.column(model.criterion)
     if not progress.n_rounds:
         criterion = initial_criterion
