@@ -7,7 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ._input.clients import features_of
 from ._messages import either, warn
-from .models.covariances import MATRICES
+from .models.covariances import MATRICES, roots_and_inverses
 from .models.mixture_parameters import in_row_units, lost_in_rounding
 from .solvers._options import step_schedule
 from .solvers._report import Wording, against_noise, took_few_rounds, took_few_steps, warn_outcome
@@ -25,6 +25,8 @@ def so_far_fitted(model, server, n_rounds, checked):
     if model.fixed_covariance is not None:
         given = np.asarray(checked.fixed_covariance, dtype=np.float64)
         covariances = (given + given.T) / 2  # exact in all digits
+        _, inverse = roots_and_inverses(model.covariance_type, covariances)
+        roots = np.ascontiguousarray(inverse.T)
     of_matrices = model.covariance_type in MATRICES
     return {
         "weights_": weights,

@@ -221,7 +221,7 @@ def mixture_model(federation, covariance_type, n_components=2, *, reg_covar=0.0,
         units=units,
         reg_covar=reg_covar,
         second_moment=units.matrices_to_standard(second_moment) if rotates else None,
-        fixed_covariance=fixed,
+        fixed_root=None if fixed is None else np.linalg.cholesky(fixed),
     )
 
 

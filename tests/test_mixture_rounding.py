@@ -277,3 +277,17 @@ def test_a_known_covariance_is_the_one_that_was_given():
     askew = np.array([[1.0, 0.5], [0.500004, 1.0]])  # which is close enough to be accepted
     covariance = gm.set_params(fixed_covariance=askew).fit(rows[:, :2]).covariances_
     assert_array_equal(covariance, covariance.T)
+
+
+@pytest.mark.parametrize("ratio", [1e6, 1e10, 1e14])
+def test_a_known_covariance_far_narrower_than_the_rows_keeps_its_digits(ratio):
+    # Clusters that are apart in all features, and in one of them by far more than it varies.
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(300, 3)) + 6 * (np.arange(300) % 3)[:, None]
+    rows[:, 0] *= ratio
+    variances = np.array([1.0, 2.0, 0.5])
+    gm = FederatedGaussianMixture(3, covariance_type="tied", fixed_covariance=np.diag(variances))
+    gm.set_params(random_state=0).fit(rows)
+    # Unlike its entries, the diagonal does not depend on the units of other features.
+    assert_allclose(np.diagonal(gm.precisions_), 1 / variances, rtol=1e-9)
+    assert_allclose(np.diagonal(gm.partial_fit(rows).precisions_), 1 / variances, rtol=1e-9)

@@ -57,6 +57,16 @@ def inverses_of_triangles(triangles, *, lower):
     return np.reshape(inverses, triangles.shape)
 
 
+def triangle_of(matrices):
+    """Lower-triangular L with L Lᵀ = M Mᵀ and a positive diagonal, for matrices M (..., d, d)."""
+    # M = L Q with Q orthogonal, from the QR decomposition of the transpose. Q may permute columns:
+    # in decreasing order, QR keeps the digits of the smallest as well.
+    order = np.argsort(-np.abs(matrices).max(axis=-2), axis=-1, kind="stable")
+    ordered = np.take_along_axis(matrices, order[..., None, :], axis=-1)
+    lower = np.swapaxes(np.linalg.qr(np.swapaxes(ordered, -1, -2), mode="r"), -1, -2)
+    return lower * np.sign(np.diagonal(lower, axis1=-2, axis2=-1))[..., None, :]
+
+
 def without_negative_variance(matrices):
     """Nearest positive semi-definite matrices to symmetric matrices (n, d, d)."""
     variances, axes = np.linalg.eigh(matrices)

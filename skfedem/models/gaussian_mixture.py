@@ -34,6 +34,7 @@ from .component_units import component_units, within_rows
 from .covariances import (
     COLLAPSED,
     MATRICES,
+    inverses_of_triangles,
     roots_and_inverses,
     unpack,
     upper,
@@ -87,8 +88,9 @@ class GaussianMixtureModel(RowModel):
     second_moment : ndarray of shape (n_features, n_features), default=None
         Σ_i w_i mean of y yᵀ over client i's rows, in standard units; for ``"tied"``, except in a
         stream.
-    fixed_covariance : ndarray of shape (n_features, n_features), default=None
-        A known shared covariance in standard units; with ``"tied"`` only.
+    fixed_root : ndarray of shape (n_features, n_features), default=None
+        Lower-triangular L with L Lᵀ = Σ, for a known shared covariance Σ in standard units; with
+        ``"tied"`` only. In Σ itself, a variance has few digits if others are much larger.
     in_stream : bool, default=False
         Whether rounds belong to a stream. With "tied", the second moment of the rows is then
         appended to Ŝ, and clients send theirs in every round, unless the covariance is known.
@@ -101,7 +103,7 @@ class GaussianMixtureModel(RowModel):
     units: Units
     reg_covar: float = 0.0
     second_moment: np.ndarray | None = None
-    fixed_covariance: np.ndarray | None = None
+    fixed_root: np.ndarray | None = None
     in_stream: bool = False
     is_wide: bool = False
 
@@ -180,6 +182,11 @@ class GaussianMixtureModel(RowModel):
     def _shared_regularization(self):
         """Regularisation of a covariance that is shared by all components."""
         return self.given_regularization + ROUNDING * np.eye(self.n_features)
+
+    @cached_property
+    def fixed_covariance(self):
+        """The known shared covariance in standard units, or None."""
+        return None if self.fixed_root is None else self.fixed_root @ self.fixed_root.T
 
     @property
     def covariance_is_rest(self):
@@ -277,7 +284,10 @@ class GaussianMixtureModel(RowModel):
 
     def parameters(self, weights, means, covariances):
         """Parameters θ with φ(θ) and ψ(θ), from weights, means and covariances."""
-        roots, inverses = roots_and_inverses(self.covariance_type, covariances)
+        if self.fixed_root is None:
+            roots, inverses = roots_and_inverses(self.covariance_type, covariances)
+        else:
+            roots, inverses = self.fixed_root, inverses_of_triangles(self.fixed_root, lower=True)
         natural, log_partition = natural_parameter(self, weights, means, inverses)
         return Parameters(
             weights, means, covariances, natural.ravel(), log_partition, roots, inverses

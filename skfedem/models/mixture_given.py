@@ -65,7 +65,7 @@ def _known_covariance(estimator, d):
         )
     fixed = check_shape("fixed_covariance", estimator.fixed_covariance, (d, d))
     _check_positive_definite("fixed_covariance", fixed)
-    return fixed
+    return (fixed + fixed.T) / 2
 
 
 def _check_kind_of_fit(estimator, n_features):

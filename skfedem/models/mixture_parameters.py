@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .covariances import MATRICES, inverses_of_triangles
+from .covariances import MATRICES, inverses_of_triangles, triangle_of
 from .units import ROUNDING
 
 # Variances below this many rounding errors of a second moment are inaccurate.
@@ -66,16 +66,9 @@ def _precisions_cholesky(model, parameters):
     if model.covariance_type not in MATRICES:
         return 1 / np.sqrt(parameters.covariances * squared_scale(model))
     roots = model.units.unmixing @ np.swapaxes(parameters.inverses, -1, -2)
-    # Q may permute columns. In decreasing order, QR also keeps the digits of the smallest, of an
-    # axis along which a stream began to vary, and by much.
-    order = np.argsort(-np.abs(roots).max(axis=-2), axis=-1, kind="stable")
-    roots = np.take_along_axis(roots, order[..., None, :], axis=-1)
-    # roots = P Q with Q orthogonal, from the QR decomposition of the reversed transpose.
-    triangles = np.linalg.qr(np.swapaxes(roots[..., ::-1, :], -1, -2), mode="r")
-    upper = np.swapaxes(triangles, -1, -2)[..., ::-1, ::-1]
-    signs = np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
+    upper = triangle_of(roots[..., ::-1, :])[..., ::-1, ::-1]
     # Pickling does not preserve other layouts, on which the rounding of BLAS depends.
-    return np.ascontiguousarray(upper * signs)
+    return np.ascontiguousarray(upper)
 
 
 def lost_in_rounding(model, parameters):

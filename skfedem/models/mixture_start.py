@@ -13,7 +13,7 @@ import numpy as np
 
 from .._bits import FLOAT_BITS
 from ._base import Start
-from .covariances import MATRICES
+from .covariances import MATRICES, roots_and_inverses, triangle_of
 from .gaussian_mixture import GaussianMixtureModel
 from .mixture_assignment import assign, pooled_statistics
 from .mixture_domain import in_domain
@@ -106,12 +106,12 @@ def with_axes_of(model, federation):
 def with_parameters(model, reg_covar, fixed_covariance):
     """Model with the current parameters; ``fixed_covariance`` is in the rows' units."""
     check_spread(model, "fixed_covariance", fixed_covariance)
-    if fixed_covariance is not None:
-        fixed_covariance = model.units.matrices_to_standard(fixed_covariance)
-    model = replace(model, reg_covar=reg_covar, fixed_covariance=fixed_covariance)
+    model = replace(model, reg_covar=reg_covar, fixed_root=None)
     if fixed_covariance is None:
         check_regularization(model)
-    return model
+        return model
+    root, _ = roots_and_inverses(model.covariance_type, fixed_covariance)
+    return replace(model, fixed_root=triangle_of(model.units.unmixing.T @ root))
 
 
 def start_again(model, federation, before, server, given):
@@ -136,9 +136,7 @@ def start_again(model, federation, before, server, given):
 
 def has_same_domain(model, before):
     """Whether T has the same domain for both models."""
-    return model.reg_covar == before.reg_covar and _same(
-        model.fixed_covariance, before.fixed_covariance
-    )
+    return model.reg_covar == before.reg_covar and _same(model.fixed_root, before.fixed_root)
 
 
 def _same(one, other):
