@@ -144,7 +144,7 @@ def _fitted(settings, problem, start, max_iter, workers):
     )
     try:
         fitted = run(fedem, problem, start, options, workers, report=lambda row: None)
-    except ValueError:
+    except np.linalg.LinAlgError:
         # Without regularisation, steps of 1 may lead to a singular covariance. A stream has shorter
         # steps.
         if settings.reg_covar > 0 or max_iter == 0:

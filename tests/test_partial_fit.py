@@ -926,6 +926,16 @@ def test_without_regularisation_a_first_call_whose_fit_collapses_is_not_fitted(c
     assert np.isfinite(streamed(gm, 50, rows).score(rows))
 
 
+def test_other_errors_in_the_fit_of_a_first_call_are_raised(monkeypatch):
+    def damaged(*args):
+        raise ValueError("damaged")
+
+    monkeypatch.setattr(_loop, "one_round", damaged)  # which no stream calls
+    gm = FederatedGaussianMixture(3, reg_covar=0, random_state=0)
+    with pytest.raises(ValueError, match="damaged"):
+        gm.partial_fit(CLIENTS)
+
+
 def test_a_first_call_spares_a_stream_a_long_way():
     # Noisy digits, on which it would end 0.095 and 0.099 nats below with these seeds.
     rng = np.random.default_rng(0)

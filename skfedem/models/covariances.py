@@ -24,7 +24,7 @@ def roots_and_inverses(covariance_type, covariances):
 
     Raises
     ------
-    ValueError
+    LinAlgError
         If a covariance matrix is not positive definite.
     """
     if covariance_type not in MATRICES:
@@ -32,7 +32,7 @@ def roots_and_inverses(covariance_type, covariances):
         return roots, 1 / roots
     roots = cholesky(covariances)
     if roots is None:
-        raise ValueError(COLLAPSED)
+        raise np.linalg.LinAlgError(COLLAPSED)
     return roots, inverses_of_triangles(roots, lower=True)
 
 

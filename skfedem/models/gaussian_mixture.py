@@ -353,7 +353,7 @@ class GaussianMixtureModel(RowModel):
         if self.covariance_type in MATRICES:
             scatter = np.linalg.eigvalsh(scatter)
         if scatter.min() <= ROUNDING * (1 + (means**2).max()):
-            raise ValueError(COLLAPSED)
+            raise np.linalg.LinAlgError(COLLAPSED)
 
     def _regularize(self, scatter, means):
         """Add the regularisation to the variances."""

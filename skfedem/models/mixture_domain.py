@@ -85,7 +85,7 @@ def brought_into_domain(model, statistics, parameters):
     """Statistics in the domain of T, close to these or to those of the parameters.
 
     The model has another regularisation than the one of the parameters, or no longer a known
-    covariance. All components have mass. Raises ValueError if no statistics are in the domain,
+    covariance. All components have mass. Raises LinAlgError if no statistics are in the domain,
     because a feature is constant and there is no regularisation.
     """
     if model.covariance_type != "tied":
@@ -94,7 +94,7 @@ def brought_into_domain(model, statistics, parameters):
     mass, means, second = model.split(statistics)
     moment = second + 0.5 * model.regularization(means)
     if cholesky(moment) is None:
-        raise ValueError(COLLAPSED)
+        raise np.linalg.LinAlgError(COLLAPSED)
     between = (mass[:, None] * means).T @ means
     largest = eigh(between, moment, eigvals_only=True)[-1]
     shrunk = statistics.copy()
