@@ -305,41 +305,60 @@ def test_a_compressor_of_what_is_no_number():
         def n_bytes(self, values, lengths=None):
             return np.full(3, 100)
 
-    says = ["finite values from compress", r"Wrong\(k=3", "Correct this class"]
+    says = ["finite values from Wrong.compress, got NaN", "Correct this class"]
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
 
 
 @pytest.mark.parametrize(
-    ("omega", "got"), [(NAN, "nan"), (INFINITY, "inf"), (-1.0, "-1.0"), (None, "nan")]
+    ("omega", "says"),
+    [
+        (NAN, "a finite number >= 0 from Wrong.omega_for, got nan for messages of 12"),
+        (INFINITY, "got inf for messages of 12"),
+        (-1.0, "got -1.0 for messages of 12"),
+        (None, r"a number, or an array of shape \(1,\), from Wrong.omega_for, got None"),
+        ("high", "got 'high'"),
+        ([1.0, 2.0], r"got \[1.0, 2.0\]"),
+    ],
 )
-def test_a_compressor_without_an_omega(omega, got):
+def test_a_compressor_without_an_omega(omega, says):
     class Wrong(RandK):
         def omega_for(self, length):
             return omega
 
-    says = [
-        r"omega_for of compressor=.*Wrong\(k=3",
-        ">= 0",
-        f"got {got} for messages of 12",
-        "class",
-    ]
+    says = [says, "Correct this class"]
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)
 
 
 @pytest.mark.parametrize(
     ("wrong", "got"),
-    [(lambda sent: None, "None"), (lambda sent: sent[:, 1:], r"\(3, 11\)"), (list, "None")],
+    [
+        (lambda sent: None, "type NoneType"),
+        (lambda sent: sent[..., 1:], r"shape \(.*\)"),
+        (list, "type list"),
+    ],
     ids=["nothing", "too short", "a list"],
 )
-def test_a_compressor_that_returns_something_else(wrong, got):
+@pytest.mark.parametrize("method", ["compress", "n_bytes"])
+def test_a_compressor_that_returns_something_else(method, wrong, got):
     class Wrong(RandK):
-        def compress(self, values, uniforms, lengths=None):
-            return wrong(super().compress(values, uniforms, lengths))
+        """One of its methods returns something else."""
+
+    right = getattr(RandK, method)
+    setattr(Wrong, method, lambda *arguments: wrong(right(*arguments)))
+    shape = {"compress": r"\(3, 12\)", "n_bytes": r"\(3,\)"}[method]
+    says = f"an array of shape {shape} from Wrong.{method}, got {got}. Correct this class"
+    check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)
+
+
+def test_a_compressor_without_loss_whose_lengths_are_none():
+    class Wrong(RandK):
+        def omega_for(self, length):
+            return 0.0
 
         def n_bytes(self, values, lengths=None):
-            return np.full(3, 100)
+            """Return nothing."""
 
-    says = [r"compress and n_bytes of .*Wrong\(k=3", r"shapes \(3, 12\) and \(3,\)", f"got {got}"]
+    says = r"an array of shape \(3,\) from Wrong.n_bytes, got type NoneType"
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)
 
 
@@ -352,13 +371,16 @@ def test_a_compressor_that_returns_no_floats(dtype):
         def n_bytes(self, values, lengths=None):
             return np.full(3, 100)
 
-    says = [r"float64 from compress of .*Wrong\(k=3", np.dtype(dtype).name, "Correct this class"]
+    says = ["float64 from Wrong.compress", np.dtype(dtype).name, "Correct this class"]
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
 
 
 @pytest.mark.parametrize(
     ("length", "says"),
-    [(-1, "lengths >= 0 from n_bytes .* got -1"), (7.5, "integers from n_bytes .* got .*float64")],
+    [
+        (-1, "lengths >= 0 from Wrong.n_bytes, got -1"),
+        (7.5, "integers from Wrong.n_bytes, got dtype float64"),
+    ],
 )
 def test_a_compressor_whose_lengths_are_none(length, says):
     class Wrong(RandK):

@@ -154,9 +154,10 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            As in `compress`.
+            As in `compress`; also if `compress` returns something else, such as None.
         """
         compressed = self.compress(values, uniforms, lengths)
+        _check_shape(self, "compress", compressed, np.shape(values))
         return compressed, self.n_bytes(compressed, lengths)
 
     @abstractmethod
@@ -205,26 +206,39 @@ class Compressor(ABC):
         return self  # it is immutable
 
 
-def check_sent(
-    compressor: Compressor,
-    sent: FloatArray,
-    n_bytes: IntArray,
-    shape: tuple[int, ...],
-    n_clients: int,
+def check_compressed(compressor: Compressor, values: FloatArray, shape: tuple[int, ...]) -> None:
+    """Raise if `compress` of a class broke its rules."""
+    _check_shape(compressor, "compress", values, shape)
+    if values.dtype.kind != "f":
+        raise broken(compressor, "compress", "float64", f"dtype {values.dtype}")
+    if not np.isfinite(values).all():
+        raise broken(compressor, "compress", "finite values", "NaN or inf")
+
+
+def check_n_bytes(compressor: Compressor, n_bytes: IntArray, n_clients: int) -> None:
+    """Raise if `n_bytes` of a class broke its rules."""
+    _check_shape(compressor, "n_bytes", n_bytes, (n_clients,))
+    if n_bytes.dtype.kind not in "iu":
+        raise broken(compressor, "n_bytes", "integers", f"dtype {n_bytes.dtype}")
+    if not (n_bytes >= 0).all():
+        raise broken(compressor, "n_bytes", "lengths >= 0", str(n_bytes.min()))
+
+
+def _check_shape(
+    compressor: Compressor, method: str, returned: Any, shape: tuple[int, ...]
 ) -> None:
-    """Raise if a compressor, which users may write themselves, broke the rules of its class."""
-    shapes = getattr(sent, "shape", None), getattr(n_bytes, "shape", None)
-    if shapes != (shape, (n_clients,)):
-        both = f"compress and n_bytes of {compressor!r} to return arrays of shapes"
-        expected, got = f"{both} {shape} and {(n_clients,)}", f"{shapes[0]} and {shapes[1]}"
-    elif sent.dtype.kind != "f":
-        expected, got = f"float64 from compress of {compressor!r}", f"dtype {sent.dtype}"
-    elif not np.isfinite(sent).all():
-        expected, got = f"finite values from compress of {compressor!r}", "NaN or inf"
-    elif n_bytes.dtype.kind not in "iu":
-        expected, got = f"integers from n_bytes of {compressor!r}", f"dtype {n_bytes.dtype}"
-    elif not (n_bytes >= 0).all():
-        expected, got = f"lengths >= 0 from n_bytes of {compressor!r}", str(n_bytes.min())
+    if not isinstance(returned, np.ndarray):
+        got = f"type {type(returned).__name__}"
+    elif returned.shape != shape:
+        got = f"shape {returned.shape}"
     else:
         return
-    raise ValueError(f"Expected {expected}, got {got}. Correct this class.")
+    raise broken(compressor, method, f"an array of shape {shape}", got)
+
+
+def broken(compressor: Compressor, method: str, expected: str, got: str) -> ValueError:
+    """Error for a class, which users may write themselves, that broke the rules of a method."""
+    return ValueError(
+        f"Expected {expected} from {type(compressor).__name__}.{method}, got {got}. Correct this "
+        "class."
+    )

@@ -25,7 +25,7 @@ from .._client_vectors import ClientVectors, weighted_sum
 from .._federation import Federation, draw_minibatches, draw_weighted_minibatches
 from .._typing import FloatArray, IntArray
 from ..compression import Compressor
-from ..compression._base import check_sent
+from ..compression._base import check_compressed, check_n_bytes
 from ..models._base import Model, Parameters, Step
 
 # Factor for the limit of automatic steps after a step that had to be shortened, ...
@@ -202,7 +202,9 @@ def compress(
     vectors, units = problem.vectors, broadcast.message_units
     lengths = vectors.lengths(clients)
     if problem.omega == 0:
-        return innovations, innovations, problem.compressor.n_bytes(innovations, lengths)
+        n_bytes = problem.compressor.n_bytes(innovations, lengths)
+        check_n_bytes(problem.compressor, n_bytes, len(clients))
+        return innovations, innovations, n_bytes
     if units is not None:
         innovations = units.to_components(innovations)
     address = problem.seed, _random.COMPRESSION, broadcast.round_index
@@ -212,7 +214,8 @@ def compress(
     except ValueError as error:
         _raise_if_diverged(problem.compressor, innovations, broadcast.round_index, error)
         raise
-    check_sent(problem.compressor, sent, n_bytes, innovations.shape, len(clients))
+    check_compressed(problem.compressor, sent, innovations.shape)
+    check_n_bytes(problem.compressor, n_bytes, len(clients))
     quantized = sent if units is None else units.to_standard(sent)
     return quantized, sent, n_bytes
 

@@ -10,7 +10,7 @@ from typing import get_args
 
 import numpy as np
 
-from .._messages import warn
+from .._messages import short, warn
 from .._parameters import (
     check_choice,
     check_n_jobs,
@@ -21,6 +21,7 @@ from .._parameters import (
 )
 from .._typing import ClientWeights, ControlInit
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
+from ..compression._base import broken
 from . import fedem, vr_fedem
 from ._base import Problem
 from ._loop import Options, run
@@ -152,14 +153,16 @@ def federated_problem(estimator, model, federation, seed):
 
 def _worst_omega(compressor, lengths):
     """Largest ω of a compressor for messages of these lengths, and the corresponding length."""
-    omegas = np.asarray(compressor.omega_for(lengths), dtype=np.float64)
+    returned = compressor.omega_for(lengths)
+    omegas = np.asarray(returned)
+    if omegas.dtype.kind not in "iuf" or omegas.shape not in ((), lengths.shape):
+        expected = f"a number, or an array of shape {lengths.shape},"
+        raise broken(compressor, "omega_for", expected, short(returned))
     omegas = np.broadcast_to(omegas, lengths.shape)
     for omega, length in zip(omegas.tolist(), lengths.tolist(), strict=True):
         if not 0 <= omega < np.inf:
-            raise ValueError(
-                f"Expected omega_for of compressor={compressor!r} to give a finite number >= 0, "
-                f"got {omega} for messages of {length} numbers. Correct this class."
-            )
+            got = f"{omega} for messages of {length} numbers"
+            raise broken(compressor, "omega_for", "a finite number >= 0", got)
     worst = int(np.argmax(omegas))
     return float(omegas[worst]), int(lengths[worst])
 
