@@ -322,8 +322,9 @@ def test_what_is_no_fitted_estimator_is_refused(pyplot):
     with pytest.raises(TypeError, match="a history_.*got KMeans"):
         ConvergenceDisplay.from_estimator(KMeans(2).fit(rows))
     fitted = FederatedGaussianMixture(random_state=0).fit(rows)
-    with pytest.raises(TypeError, match="Expected a list of fitted estimators, got one"):
-        ConvergenceDisplay.from_estimators(fitted)
+    for single in (fitted, None):
+        with pytest.raises(TypeError, match="Expected a list of fitted estimators, got one"):
+            ConvergenceDisplay.from_estimators(single)
     with pytest.raises(ValueError, match="at least one run, got none"):
         ConvergenceDisplay.from_estimators([])
     with pytest.raises(NotFittedError):
@@ -355,8 +356,10 @@ def test_bad_options_draw_nothing(pyplot, mixtures):
             display.plot(**options)
     assert not pyplot.get_fignums()
     _, axes = pyplot.subplots(3)
-    with pytest.raises(ValueError, match="Expected 2 matplotlib Axes .* got 3"):
+    with pytest.raises(ValueError, match="Expected 2 matplotlib Axes .* got 3.*new figure.$"):
         display.plot(ax=axes)
+    with pytest.raises(ValueError, match="got 1.*or draw one series, as with y='log_likelihood'"):
+        display.plot(ax=axes[0])
     with pytest.raises(TypeError, match="Expected ax to be matplotlib Axes, or several, got str"):
         display.plot(ax=["left", "right"])
 

@@ -282,7 +282,8 @@ def test_axes_of_ones_own(pyplot, imputer):
     alone = ImputationDisplay.from_estimator(imputer, clients, ax=axis)
     assert alone.effort_ is None
     assert alone.ax_ is axis
-    with pytest.raises(ValueError, match="Expected 2 matplotlib Axes in ax, one for each map"):
+    says = "Expected 2 matplotlib Axes .* each map.*or draw one map with mark_missing=True"
+    with pytest.raises(ValueError, match=says):
         display.plot(ax=axis, kind="heatmap")
     red = ImputationDisplay.from_estimator(imputer, ax=axis, line_kw={"color": "red"})
     assert red.lines_[0].get_color() == "red"

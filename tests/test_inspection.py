@@ -50,6 +50,34 @@ def test_bad_options_leave_no_figure(options, error, says, pyplot, mixtures, imp
     assert not pyplot.get_fignums()
 
 
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (np.zeros((50, 50)), "ndarray"),
+        (None, "NoneType"),
+        (FederatedMatrixImputer, "the class FederatedMatrixImputer"),
+    ],
+)
+def test_what_is_no_estimator_is_named_by_its_type(given, got, pyplot, imputer):
+    says = f"Expected a fitted estimator, got {got}. Give the object"
+    with pytest.raises(TypeError, match=says):
+        ImputationDisplay.from_estimator(given, imputer)  # arguments in the wrong order
+    with pytest.raises(TypeError, match=says):
+        ConvergenceDisplay.from_estimator(given)
+    with pytest.raises(TypeError, match=says):
+        ConvergenceDisplay.from_estimators([given])
+
+
+def test_large_options_are_shortened_in_messages(pyplot, mixtures, imputer):
+    large = np.zeros((50, 50))
+    for name in ("row_name", "line_kw"):
+        with pytest.raises(TypeError, match=rf"Expected {name} .* got array.*\.\.\."):
+            ImputationDisplay.from_estimator(imputer, **{name: large})
+    for options in ({"line_kw": {"color": large}}, {"quantiles": large}, {"y": large}):
+        with pytest.raises(ValueError, match=r"^Expected .* got [^\n]*array[^\n]*\.\.\.[^\n]*$"):
+            ConvergenceDisplay.from_estimators(mixtures, **options)
+
+
 def test_smallest_pictures(paper):
     zeros = np.zeros((1, 1))
     data = {"trend": [0.0], "fitted": zeros, "n_rows": 1, "observed": zeros}

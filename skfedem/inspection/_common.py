@@ -11,6 +11,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from .._messages import cut, short
+
 # Colour-blind safe palette of Okabe and Ito, without yellow, which is too pale for lines. Instead
 # of black, the text colour is used, which is white in dark styles. After the last colour, the cycle
 # repeats with other dashes.
@@ -46,7 +48,7 @@ def last_step(estimator, X=None):
     ------
     NotFittedError
     TypeError
-        If this is not an estimator, or a search without ``best_estimator_``.
+        If this is not an estimator, or is a search without ``best_estimator_``.
     """
     while True:
         if isinstance(estimator, Pipeline):
@@ -62,6 +64,12 @@ def last_step(estimator, X=None):
             raise TypeError(
                 f"Expected a search that fits its best estimator, got {type(estimator).__name__} "
                 "with refit=False. Search with refit=True, or fit an estimator with best_params_."
+            )
+        elif isinstance(estimator, type) or not hasattr(estimator, "fit"):
+            is_class = isinstance(estimator, type)
+            got = f"the class {estimator.__name__}" if is_class else type(estimator).__name__
+            raise TypeError(
+                f"Expected a fitted estimator, got {got}. Give the object whose `fit` was called."
             )
         else:
             check_is_fitted(estimator)
@@ -86,8 +94,8 @@ def new_axes(n_axes, *, height, beside=False, **options):
     return list(axes.flat)
 
 
-def given_axes(ax, n_axes, what):
-    """Axes given by the user, as a list.
+def given_axes(ax, n_axes, what, or_else=""):
+    """Axes given by the user, as a list; ``or_else`` is further advice if there are too few.
 
     Raises
     ------
@@ -106,7 +114,7 @@ def given_axes(ax, n_axes, what):
     if len(axes) != n_axes:
         raise ValueError(
             f"Expected {n_axes} matplotlib Axes in ax, one for each {what}, got {len(axes)}. Give "
-            "that many, or ax=None for a new figure."
+            f"that many, or ax=None for a new figure{or_else if len(axes) < n_axes else ''}."
         )
     return axes
 
@@ -121,8 +129,8 @@ def check_text(name, value):
     """Raise if a text to be drawn is not a string."""
     if not isinstance(value, str):
         raise TypeError(
-            f"Expected {name} to be a string, got {value!r} of type {type(value).__name__}. Give "
-            "what to write, in the plural, as 'sites'."
+            f"Expected {name} to be a string, got {short(value)} of type {type(value).__name__}. "
+            "Give what to write, in the plural, as 'sites'."
         )
 
 
@@ -140,7 +148,7 @@ def check_options(name, options):
         return
     if not isinstance(options, Mapping):
         raise TypeError(
-            f"Expected {name} to be a dict of matplotlib's options, or None, got {options!r}. "
+            f"Expected {name} to be a dict of matplotlib's options, or None, got {short(options)}. "
             "Write {'linewidth': 2}."
         )
     artist: Any = Line2D if name == "line_kw" else PolyCollection
@@ -151,7 +159,7 @@ def check_options(name, options):
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             f"Expected {name} to have options of matplotlib's {artist.__name__}, got "
-            f"{dict(options)!r} ({error}). Correct these."
+            f"{short(dict(options))} ({cut(error)}). Correct these."
         ) from error
 
 

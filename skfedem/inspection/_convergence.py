@@ -243,7 +243,7 @@ class ConvergenceDisplay:
             As in ``from_estimator``.
         """
         check_installed(f"{cls.__name__}.from_estimators", "matplotlib")
-        if hasattr(estimators, "fit"):
+        if hasattr(estimators, "fit") or not isinstance(estimators, Iterable):
             raise TypeError(
                 f"Expected a list of fitted estimators, got one {type(estimators).__name__}. Use "
                 "from_estimator."
@@ -321,7 +321,8 @@ class ConvergenceDisplay:
             height = 1.2 + 2.3 * len(self.y)
             axes = new_axes(len(self.y), height=height, sharex=True)
         else:
-            axes = given_axes(ax, len(self.y), "series in y")
+            or_else = f", or draw one series, as with y={self.y[0]!r}"
+            axes = given_axes(ax, len(self.y), "series in y", or_else)
         self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
         self.lines_, self.fill_between_ = {}, {}
         for name, scale, curves, axis in zip(self.y, scales, series, axes, strict=True):

@@ -146,7 +146,7 @@ def _row_label(display, row_name, sizes):
 
 def _axes(ax, n_panels, shape):
     if ax is not None:
-        return given_axes(ax, n_panels, "map")
+        return given_axes(ax, n_panels, "map", ", or draw one map with mark_missing=True")
     # Many columns need the full width, many rows the full height.
     beside = shape[0] > shape[1]
     height = 4.2 if beside or n_panels == 1 else 5.6

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._input.table_labels import is_frame
+from .._messages import short
 from ._common import as_list, last_step
 
 X_AXES = ("round", "epoch", "bits")
@@ -100,9 +101,9 @@ def check_names(histories, x, y):
                 f"{', '.join(map(repr, history))}. Add it, or choose another x."
             )
         for name in y:
-            if name not in history:
+            if not isinstance(name, str) or name not in history:
                 raise ValueError(
-                    f"Expected y to name series of {whose}, got {name!r}. It has "
+                    f"Expected y to name series of {whose}, got {short(name)}. It has "
                     f"{', '.join(map(repr, history))}."
                 )
             n_rows, shape = len(history[_column(x)]), np.shape(history[name])
@@ -150,7 +151,7 @@ def check_quantiles(quantiles):
     ):
         raise ValueError(
             "Expected quantiles to be two numbers from 0 to 1, the lower first, or None for no "
-            f"band, got {quantiles!r}."
+            f"band, got {short(quantiles)}."
         )
 
 
