@@ -324,7 +324,7 @@ def test_what_does_not_fit_the_fit(fitted, X, says):
         ([[0, 0, NAN]], r"got nan in site 0, month 0\. Leave missing"),
         ([0, 0, 1.0], "an array of triplets .* got a list with 1 dimension"),
         (None, "an array of triplets .* got a NoneType"),
-        ([["a", "b", "c"]], "Expected numbers in the table, got"),
+        ([["a", "b", "c"]], "Expected numbers in the table: .* 'a' in row 0, column 0"),
     ],
 )
 def test_bad_triplets_after_the_fit(of_triplets, bad, says):

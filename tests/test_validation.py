@@ -394,9 +394,7 @@ def test_entries_that_are_no_numbers_are_told_by_their_place(estimator, kind, en
     table = np.array([[1.0, 2.0, 4.0], [3.0, entry, 5.0]], dtype=object)
     place = "in row 1, column 1"
     if kind == "list":
-        if isinstance(estimator, FederatedMatrixImputer) and isinstance(entry, str | complex):
-            pytest.skip("the list becomes an array of one type, which is told")
-        table = table.tolist()
+        table, error = table.tolist(), (TypeError, ValueError)
     elif kind != "array":
         table, error, place = pd.DataFrame(table, columns=list("abc")), ValueError, "in column 'b'"
     if kind == "polars":
@@ -406,9 +404,24 @@ def test_entries_that_are_no_numbers_are_told_by_their_place(estimator, kind, en
         )
     with pytest.raises(error, match=f"^Expected numbers: {says} {place}. [EP].*ncode or drop"):
         clone(estimator).fit(table)
-    whose = " in the table of client 1"
-    with pytest.raises((TypeError, ValueError), match=f"(numbers{whose}|supported.*{whose})"):
+    says = f"numbers in the table of client 1: {says} {place}"
+    with pytest.raises((TypeError, ValueError), match=says):
         clone(estimator).fit([np.ones((4, 3)), table])
+
+
+@every_estimator
+@pytest.mark.parametrize("time", [np.datetime64("2020-01-01", "ns"), np.timedelta64("NaT")])
+@pytest.mark.parametrize("number", [1.0, 1])
+@pytest.mark.parametrize("as_list", [False, True])
+def test_times_among_numbers_are_told_by_their_place(estimator, time, number, as_list):
+    # NumPy would convert them, NaT to -9.2e18, and make durations of integers beside them.
+    table = np.array([[number, number], [number, time]], dtype=object)
+    table = table.tolist() if as_list else table
+    says = f"argument must be .* not '{type(time).__name__}' in row 1, column 1"
+    with pytest.raises((TypeError, ValueError), match=f"^Expected numbers: float.. {says}"):
+        clone(estimator).fit(table)
+    with pytest.raises((TypeError, ValueError), match=f"in the table of client 1: float.. {says}"):
+        clone(estimator).fit([np.ones((4, 2)), table])
 
 
 @every_estimator

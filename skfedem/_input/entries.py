@@ -62,10 +62,21 @@ def table_of_numbers(X):
     refuse_what_is_no_table(X)
     refuse_odd_columns(X)
     refuse_sparse_columns(X)
-    if isinstance(X, np.ndarray):  # NumPy converts some of these
-        refuse_dtype(X)
+    with placing_errors(X):
+        table = unmasked(X)
+        if isinstance(table, list | tuple):
+            table = np.asarray(table)
+        if isinstance(table, np.ndarray):  # NumPy converts some of these
+            refuse_dtype(X, table)
+            refuse_times(table)
+        yield table
+
+
+@contextmanager
+def placing_errors(X):
+    """Context in which errors name the first entry of a table, if any, that is no number."""
     try:
-        yield unmasked(X)
+        yield
     except (TypeError, ValueError, OverflowError) as error:
         if _first_refusal(X, np.asarray):
             raise no_numbers(X, error) from error
@@ -117,17 +128,30 @@ def check_dimensions(table, array, allowed, expected, advice):
         raise ValueError(f"{expected}, got {got}. {advice}")
 
 
-def refuse_dtype(array, where="", advice=_ENCODE):
-    """Raise for an array of text, times, raw memory or complex numbers."""
-    if array.dtype.kind in _NO_NUMBERS:
-        why = "Complex data not supported. " if array.dtype.kind == "c" else ""
-        raise ValueError(f"{why}Expected numbers{where}, got dtype {array.dtype}. {advice}")
+def refuse_dtype(table, array, where="", advice=_ENCODE):
+    """Raise for a table whose array is of text, times, raw memory or complex numbers."""
+    if array.dtype.kind not in _NO_NUMBERS:
+        return
+    if isinstance(table, list | tuple) and (reason := _refused_entry(table, np.asarray)):
+        raise ValueError(f"Expected numbers{where}: {reason}. {advice}")
+    why = "Complex data not supported. " if array.dtype.kind == "c" else ""
+    raise ValueError(f"{why}Expected numbers{where}, got dtype {array.dtype}. {advice}")
+
+
+def refuse_times(array):
+    """Raise for times among objects, which NumPy would make numbers, as Python does not."""
+    types = set(map(type, array.flat)) if array.dtype == object else set()
+    for time in types & {np.datetime64, np.timedelta64}:
+        raise TypeError(
+            f"float() argument must be a string or a real number, not {time.__name__!r}"
+        )
 
 
 def _as_numbers(table, array, where):
     """Array of a table as numbers; integers are only converted when stacked or read."""
-    refuse_dtype(array, where)
+    refuse_dtype(table, array, where)
     try:
+        refuse_times(array)
         if hasattr(table, "isna"):  # converts pandas.NA to NaN
             return table.to_numpy(np.float64, na_value=np.nan)
         return array if array.dtype.kind in "biuf" else array.astype(np.float64)
@@ -180,7 +204,9 @@ def _refusal(entries, convert):
     """Reason why entries cannot be converted, None if they can."""
     try:
         # As objects, because NumPy's errors would show text of an array with the name of its type.
-        is_sequence = np.asarray(convert(entries), object).astype(np.float64).ndim != 1
+        converted = np.asarray(convert(entries), object)
+        refuse_times(converted)
+        is_sequence = converted.astype(np.float64).ndim != 1
     except (TypeError, ValueError, OverflowError) as error:
         return str(error).rstrip(".")
     return "setting an array element with a sequence" if is_sequence else None

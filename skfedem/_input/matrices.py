@@ -6,7 +6,13 @@ import numpy as np
 from scipy.sparse import issparse
 
 from .._messages import naming, plural
-from .entries import check_dimensions, no_numbers, refuse_dtype, refuse_odd_entries
+from .entries import (
+    check_dimensions,
+    no_numbers,
+    refuse_dtype,
+    refuse_odd_entries,
+    refuse_times,
+)
 from .tables import is_client_list, is_missing, refuse_masked, refuse_no_clients, unmasked
 
 GIVE_MATRICES = (
@@ -56,7 +62,7 @@ def client_table(table, whose):
         array = as_numbers(table)
     except (TypeError, ValueError, OverflowError) as error:
         raise no_numbers(table, error, where, HOW_NUMBERS, as_numbers) from error
-    refuse_dtype(array, where, HOW_NUMBERS)
+    refuse_dtype(table, array, where, HOW_NUMBERS)
     check_dimensions(table, array, (2, 3), f"Expected a 2-D or 3-D table{whose}", GIVE_MATRICES)
     return array
 
@@ -104,6 +110,7 @@ def as_numbers(table):
     array = np.asarray(unmasked(table))
     if array.dtype != object:
         return array
+    refuse_times(array)
     try:
         return array.astype(np.float64)
     except TypeError:

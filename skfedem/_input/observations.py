@@ -272,7 +272,7 @@ def _one_table(estimator, X):
             table = as_numbers(X)
         except (TypeError, ValueError, OverflowError) as error:
             raise no_numbers(X, error, "", HOW_NUMBERS, as_numbers) from error
-        refuse_dtype(table, "", HOW_NUMBERS)
+        refuse_dtype(X, table, "", HOW_NUMBERS)
     table = check_array(
         table,
         accept_sparse=True,
