@@ -23,6 +23,7 @@ from .._compat import row_count, rows_of
 from .._input.client_labels import grouped, warn_of_labels_among_columns
 from .._input.clients import check_columns, refuse_labels_of_a_list, store
 from .._input.each_client import each_client
+from .._input.entries import placing_errors
 from .._input.tables import (
     GIVE_TABLES,
     is_client_list,
@@ -176,7 +177,7 @@ class PerClient(
                     validate_data(transformer, tables[0], skip_check_array=True, reset=False)
             # Only the features are learnt, which all clients share.
             for label, table in zip(ids, tables, strict=True):
-                with _naming(label, len(tables)):
+                with _naming(label, len(tables)), placing_errors(table):
                     transformer.fit(table, None)
         store(
             self,
@@ -398,7 +399,7 @@ def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int
     sizes: list[int] = []
     spoiled: dict[str, Any] = {}
     for label, table in zip(ids, tables, strict=True):
-        with _naming(label, len(tables)):
+        with _naming(label, len(tables)), placing_errors(table):
             transformer.partial_fit(table)
         # Missing values are harmless if a later client replaces them.
         spoiled = {name: spoiled.get(name, label) for name in _missing(transformer)}
