@@ -138,23 +138,37 @@ def _warn_of_offset(cells):
 def _warn_of_lines(imputer, X, cells):
     """Warn if tables look like lines (site, month, value) whose ``shape`` was not given.
 
-    Lines are complete rows of dense tables without names, and their first two columns are numbers
-    of sites and months. A complete matrix would have nothing to impute.
+    The first two columns of dense tables are then numbers of sites and months. Besides, rows are
+    complete and without names, since a complete matrix would have nothing to impute; or sites and
+    months recur, but no pair of them.
     """
     tables = X if is_cell_list(X) else [X]
-    if cells.shape[1] != 3 or _has_names(imputer._row_labels) or any(map(issparse, tables)):
+    if cells.shape[1] != 3 or any(map(issparse, tables)):
         return
-    are_complete = len(cells.columns) == 3 * sum(map(row_count, tables))
+    n_lines = sum(map(row_count, tables))
     numbers = cells.values[cells.columns < 2]
     are_numbers = (numbers >= 0).all() and (numbers == np.floor(numbers)).all()
     # Presences are 0 or 1, which would be at most two sites.
-    if are_complete and are_numbers and numbers.max() > 1:
+    if len(numbers) != 2 * n_lines or not are_numbers or numbers.max() <= 1:
+        return
+    are_complete = len(cells.columns) == 3 * n_lines
+    if (are_complete and not _has_names(imputer._row_labels)) or _are_cells(numbers.reshape(-1, 2)):
         warn(
-            "The three columns were treated as three months without a missing cell. If the rows "
-            "are triplets (site, month, value), as the whole numbers in the first two columns "
-            "suggest, give shape=(number of sites, number of months).",
+            "The three columns were treated as three months. If the rows are triplets (site, "
+            "month, value), as the whole numbers in the first two columns suggest, give "
+            "shape=(number of sites, number of months).",
             UserWarning,
         )
+
+
+def _are_cells(pairs):
+    """Whether sites and months recur, each twice on average, but no pair of them.
+
+    Pairs of simulated counts never did, in 400 matrices each of 4 to 200 rows, with means of 1 to
+    300.
+    """
+    n_sites, n_months = (len(np.unique(numbers)) for numbers in pairs.T)
+    return 2 * (n_sites + n_months) <= len(pairs) == len(np.unique(pairs, axis=0))
 
 
 def _has_names(labels):

@@ -280,6 +280,13 @@ def test_lines_without_their_shape_are_told():
     for frame in (filtered, pd.DataFrame(together).sort_values(2)):
         with pytest.warns(UserWarning, match="treated as three months"):
             imputer.fit(frame)
+    # Missing values and names of lines do not hide cells that are listed once.
+    once = np.column_stack([*np.indices((8, 6)).reshape(2, -1), np.arange(48.0)])
+    once[::5, 2] = np.nan
+    names = [f"line {k}" for k in range(len(once))]
+    for lines in (once, [once], pd.DataFrame(once, names), pd.DataFrame(once).fillna(1)[5:]):
+        with pytest.warns(UserWarning, match="treated as three months"):
+            imputer.fit(lines)
     imputer.fit(pd.DataFrame(together), clients=owners, shape=CLIENTS[0].shape)  # warns nothing
     three = np.column_stack([*np.indices((20, 3)).reshape(2, -1), np.arange(60)])
     imputer.fit(three, shape=(20, 3))
@@ -293,6 +300,10 @@ def test_lines_without_their_shape_are_told():
     years = pd.DataFrame(together, index=range(2001, 2001 + len(together)))
     for matrix in (gaps, rows, halves, less, more, together > 1, named, numbered, years):
         imputer.fit(matrix, clients=owners)
+    twice, few = once.copy(), once[:4]
+    twice[7, :2] = twice[8, :2]
+    for matrix in (twice, few):
+        imputer.fit(matrix)
     imputer.fit([coo_array(together + 1)])
     imputer.fit(together[None])
 
