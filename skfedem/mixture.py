@@ -401,10 +401,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             ended well below the log-likelihood of the start; or if the fit was interrupted from the
             keyboard.
         UserWarning
-            If X has a column of the name of ``clients``; if a ``Compressor`` object is not used, or
-            is coarser than ``omega``; if covariances were widened by rounding, because rows lie too
-            far apart; if ``batch_size`` is larger than every client's number of rows; or if a
-            checkpoint could not be written (the fit then continues).
+            If X has a column of the name of ``clients``, or if these look like measurements; if a
+            ``Compressor`` object is not used, or is coarser than ``omega``; if covariances were
+            widened by rounding, because rows lie too far apart; if ``batch_size`` is larger than
+            every client's number of rows; or if a checkpoint could not be written (the fit then
+            continues).
 
         Notes
         -----
@@ -533,9 +534,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``log_likelihood`` of a round is that of the rows of the *next* round, which the fit has not
         seen yet, at Ŝ and not at its average. (In row 0, with compression or partial participation,
         it is that of all rows of the first call.) An epoch is as many rows as the call has.
-        ``partial_fit`` warns if X has a column of the name of ``clients``, and of a ``Compressor``
-        that is not used or coarser than ``omega``, but not about the progress of the fit: look at
-        ``safeguarded``, ``step_size`` and ``weights`` in ``history_``.
+        ``partial_fit`` warns about ``clients`` and a ``Compressor`` as ``fit`` does, but not about
+        the progress of the fit: look at ``safeguarded``, ``step_size`` and ``weights`` in
+        ``history_``.
 
         Examples
         --------

@@ -137,7 +137,7 @@ def test_the_name_of_a_column_is_told_before_the_text_in_it(fit):
         fit(table, clients="owner")
 
 
-@pytest.mark.parametrize(
+every_estimator = pytest.mark.parametrize(
     "estimator",
     [
         FederatedGaussianMixture(max_iter=0),
@@ -147,6 +147,9 @@ def test_the_name_of_a_column_is_told_before_the_text_in_it(fit):
     ],
     ids=lambda estimator: type(estimator).__name__,
 )
+
+
+@every_estimator
 def test_numbers_of_clients_that_are_still_among_the_columns(estimator):
     table = pd.DataFrame(X, columns=["x", "y"]).assign(owner=np.arange(N_SAMPLES) % 3)
     says = "Column 'owner', .* is still in X .* Drop it from X"
@@ -156,6 +159,17 @@ def test_numbers_of_clients_that_are_still_among_the_columns(estimator):
     estimator.fit(table[["x", "y"]], clients=table["owner"])  # warns nothing
     estimator.fit(table, clients=pd.Series(OWNERS))
     estimator.fit(pd.DataFrame(X), clients=pd.DataFrame(OWNERS)[0])
+
+
+@every_estimator
+def test_measurements_in_place_of_labels(estimator):
+    for measurements in (X[:, 0], X[:, 0].tolist()):
+        with pytest.warns(UserWarning, match="holds 28 different numbers for 28 rows") as caught:
+            estimator.fit(X, clients=measurements)
+        assert [warning.filename for warning in caught] == [__file__]
+    numbers = np.arange(N_SAMPLES)
+    for labels in (numbers * 1.0, np.append(numbers[1:], np.inf), numbers // 2 + 0.5):
+        estimator.fit(X, clients=labels)  # warns nothing
 
 
 def test_missing_numbers_of_labelled_rows_name_the_client():

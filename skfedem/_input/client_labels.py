@@ -75,7 +75,20 @@ def grouped(labels, n_rows):
         plain = np.array(ids.tolist())
         # Large integers would be rounded by a conversion to floats.
         ids = plain if (plain == ids).all() else ids
+    _warn_of_measurements(ids, n_rows)
     return ids, order, np.append(starts, n_rows)
+
+
+def _warn_of_measurements(ids, n_rows):
+    """Warn if most rows have a label of their own, and labels are numbers with fractions."""
+    fractions = ids[ids != np.floor(ids)] if ids.dtype.kind == "f" else np.empty(0)
+    if len(fractions) and 2 * len(ids) > n_rows:
+        warn(
+            f"`clients` holds {len(ids)} different numbers for {n_rows} rows, such as "
+            f"{fractions[0]}, and each of them is a client. If these are measurements, give the "
+            "labels that tell who owns a row instead.",
+            UserWarning,
+        )
 
 
 def refuse_partial_order(ids, what):

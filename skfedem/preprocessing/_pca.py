@@ -168,7 +168,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Warns
         -----
         UserWarning
-            If X has a column of the name of ``clients``.
+            If X has a column of the name of ``clients``, or if these look like measurements.
         """
         check_switch("whiten", self.whiten)
         _check_n_components(self.n_components)

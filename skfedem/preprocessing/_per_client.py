@@ -159,7 +159,7 @@ class PerClient(
         Warns
         -----
         UserWarning
-            If X has a column of the name of ``clients``.
+            If X has a column of the name of ``clients``, or if these look like measurements.
         """
         travels = _has_to_travel(self.transformer)
         if travels:

@@ -137,8 +137,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         Warns
         -----
         UserWarning
-            If a feature has no value at any client, which ``transform`` leaves unchanged; or if X
-            has a column of the name of ``clients``.
+            If a feature has no value at any client, which ``transform`` leaves unchanged; if X has
+            a column of the name of ``clients``, or if these look like measurements.
         """
         check_switch("with_mean", self.with_mean)
         check_switch("with_std", self.with_std)
