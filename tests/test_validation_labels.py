@@ -70,7 +70,8 @@ BAD_LABELS = {
         OWNERS[:, None],
         r"shape \(28, 1\).*one dimension.*numpy.ravel\(labels\)",
     ),
-    "how many clients there are": (3, r"shape \(\).*split_clients"),
+    "how many clients there are": (3, "got type int.*split_clients"),
+    "a dict": ({"ash": 9, "birch": 19}, "got type dict.*one for each row, in a list or an array"),
     "a missing label of pandas": (
         pd.array([1] * (N_SAMPLES - 1) + [None], dtype="Int64"),
         "missing one at row 27",

@@ -130,10 +130,10 @@ def _label_array(labels, n_rows):
                 "If earlier steps of a Pipeline change the rows, do not request labels for this "
                 "step: call set_fit_request(clients=False)."
             )
+        got = f"shape {array.shape}" if array.ndim else f"type {type(labels).__name__}"
         raise ValueError(
-            f"Expected `clients` to hold one label for each of the {n_rows} rows, got shape "
-            f"{array.shape}. Give the client of each row, not the lengths or the rows of clients. "
-            f"{hint}"
+            f"Expected `clients` to hold one label for each of the {n_rows} rows, got {got}. Give "
+            f"the client of each row, not the lengths or the rows of clients. {hint}"
         )
     missing = missing_labels(array)
     if len(missing):
