@@ -527,6 +527,8 @@ def test_an_empty_component_does_not_harm_the_others(covariance_type, distance):
     fit = FederatedGaussianMixture(2, covariance_type=covariance_type, **params)
     fit.fit(np.split(rows, [10, 35]))
     assert fit.weights_[1] < 1e-12
+    # doc/user_guide.rst: the one difference between the two packages.
+    assert_allclose(fit.means_[1], rows.mean(axis=0), rtol=1e-12)
     assert_allclose(fit.weights_, pooled.weights_, rtol=0, atol=1e-12)
     assert_allclose(fit.means_[0], pooled.means_[0], rtol=1e-8)
     if covariance_type == "tied":
