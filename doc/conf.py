@@ -86,8 +86,10 @@ if _mathjax is not None:
         mathjax_path = "tex-svg.js"
 
 
-def unlink_inherited_references(app, what, name, obj, options, lines):
-    """Turn references into scikit-learn's own pages, which inherited docstrings hold, into text."""
+def adapt_inherited(app, what, name, obj, options, lines):
+    """Adapt docstrings inherited from scikit-learn: its references to its own pages become text."""
+    if name.endswith(".fit_transform"):  # there X is one table, which is transformed to an array
+        lines[:] = ["Fit to ``X``, then transform it: ``fit(X, **fit_params).transform(X)``.", ""]
     text = re.sub(
         r"\n *and :ref:`sphx_glr_.*?` for an\n *example on how to use the API", "", "\n".join(lines)
     )
@@ -114,5 +116,5 @@ def changelog_as_rst(app, docname, source):
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", unlink_inherited_references)
+    app.connect("autodoc-process-docstring", adapt_inherited)
     app.connect("source-read", changelog_as_rst)
