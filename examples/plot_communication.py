@@ -122,7 +122,7 @@ def bits_to_arrive(bits, log_likelihood):
 
 unit = bits_to_arrive(reference_bits, reference)
 print(
-    f"uncompressed federated EM: {reference[0]:.4f} nats per row at the start, {optimum:.4f} at "
+    f"uncompressed EM: {reference[0]:.4f} nats per row at the start, {optimum:.4f} at "
     f"the optimum; within {WITHIN} of it after {unit / 8e6:.3f} MB"
 )
 
@@ -172,7 +172,7 @@ for operator in OPERATORS:
         print(f"{operator:10} {step_size!s:>5}  {listed}")
 print("log-likelihood in nats per row against data sent, mean of the runs")
 for key, (bits, log_likelihood, _) in curves.items():
-    shown = np.linspace(0, n_rounds, 6).astype(int)
+    shown = np.linspace(0, n_rounds, 4).astype(int)
     pairs = " ".join(f"{bits[k] / 8e6:.3f} MB {log_likelihood[k]:.4f} " for k in shown)
     print(f"{key[0]:10} omega = {key[1]:<3g} gamma = {key[2]!s:5}: {pairs}")
 

@@ -133,7 +133,7 @@ for omega, (epochs, values) in curves.items():
     print(
         f"omega = {omega:.0f}: ||h||^2 < 1e-3 after {below:3.0f} epochs; floor "
         f"{floors[omega]:.1e}, {floors[omega] / floors[0.0]:.1f} times that of omega = 0 "
-        f"(bound of Theorem 4: {bound:.1f} times)"
+        f"(Theorem 4: {bound:.1f} times)"
     )
 
 figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")

@@ -102,7 +102,7 @@ for p, (epochs, values) in curves.items():
     below = np.append(epochs[values < 1e-3], np.nan)[0]
     print(
         f"p = {p:4}: ||h||^2 < 1e-3 after {below:3.0f} epochs; floor {floors[p]:.1e}, "
-        f"{floors[p] / floors[1.0]:.1f} times that of p = 1 (bound of Theorem 4: "
+        f"{floors[p] / floors[1.0]:.1f} times that of p = 1 (Theorem 4: "
         f"{noise_factor(n_clients, 1.0, p) / noise_factor(n_clients, 1.0):.1f} times)"
     )
 
