@@ -38,12 +38,12 @@ def read_ebird(
     chunk_rows: int = 100_000,
     random_state: Seed = None,
 ) -> Bunch:
-    r"""Read eBird Basic Dataset files [1]_ as clients' counts by site and month.
+    r"""Read files of the eBird Basic Dataset as clients' counts by site and month.
 
-    The text files of the unpacked download are read as they are: one row for each species on each
-    checklist, with fields separated by tabs, quotes without special meaning, compressed (``.gz``)
-    or not. They are read in chunks. Memory grows with the number of checklists that are kept: those
-    with the species and, with a sampling event file, complete ones without it.
+    The text files of the unpacked download [1]_ are read as they are: one row for each species on
+    each checklist, with fields separated by tabs, quotes without special meaning, compressed
+    (``.gz``) or not. They are read in chunks. Memory grows with the number of checklists that are
+    kept: those with the species and, with a sampling event file, complete ones without it.
 
     The files are available from https://ebird.org/data/download; the terms of use forbid sharing
     them. Requires pandas (``pip install pandas``).
