@@ -550,6 +550,39 @@ def test_effects_that_are_held_back_one_by_one_still_lead_down():
     assert_allclose(expected.columns, counts.sum(axis=0), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("family", "cells", "counts", "means", "start"),
+    [
+        # Each shortened to a share of its own, rows lose what columns gain, but for 3e-6 nats.
+        (
+            "bernoulli",
+            [(0, 0), (0, 1), (1, 0), (1, 1)],
+            [1.0, 1.0, 1e4, 1e4],
+            [0.0, 0.0, 0.0199, 0.0202],
+            Effects(-25.0, np.zeros(2), np.zeros(2)),
+        ),
+        # Likewise, all of them together lead up; and 30 halvings of whole steps are too few.
+        (
+            "poisson",
+            [(0, 0), (1, 1), (1, 2)],
+            [1e4, 2.0, 1.0],
+            [3000.0, 3300.0, 3000.0],
+            Effects(-14.0, np.array([4.0, -4.0]), np.array([0.0, 1.0, -1.0])),
+        ),
+    ],
+)
+def test_effects_that_compensate_each_other_still_lead_down(family, cells, counts, means, start):
+    rows, columns = np.transpose(cells)
+    counts, means, shape = np.array(counts), np.array(means), (len(start.rows), len(start.columns))
+    everywhere = Margins(np.ones(shape[0], bool), np.ones(shape[1], bool))
+    support = Support(
+        rows, columns, counts, np.searchsorted(rows, np.arange(shape[0] + 1)), everywhere, shape
+    )
+    pooled = pooled_of(support, support.margins(counts * means), family)
+    _, theta, _ = fit_effects(pooled, np.zeros(len(rows)), start)
+    assert_allclose(FAMILIES[family].mean(theta), means, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("seed", [3, 6, 9])
 def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
     # Without the observations' constants, which leave some 600 nats, the objective is -1e14.

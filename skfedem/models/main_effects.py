@@ -7,6 +7,7 @@ therefore solve for the effects without any further messages.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -188,13 +189,7 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
     for _ in range(_MAX_NEWTON_STEPS):
         slopes, weights = _derivatives(pooled, current.effects, current.theta)
         direction, factor = _newton_direction(pooled, slopes, weights, factor)
-        # A safe share for each effect separately: with a common share, a row far down the logistic
-        # curve would shorten all other steps, or overshoot while these gain. If the intercept is
-        # shortened more than the effects that compensate it, the safe direction may increase the
-        # objective.
-        safe = Effects(*(safe_share(pooled.family, np.abs(move)) * move for move in direction))
-        if _decrease(slopes, safe) > 0:
-            direction = safe
+        direction = _shortened(pooled.family, slopes, direction)
         decrease = _decrease(slopes, direction)
         size = abs(current.objective)
         rounding = _ROUNDING * (current.loss + size) + np.finfo(float).tiny
@@ -222,8 +217,23 @@ def _decrease(slopes, direction):
     return sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
 
 
+def _shortened(family, slopes, direction):
+    """Newton's direction, shortened to safe shares.
+
+    Each effect has its own share: with a common share, a row far down the logistic curve would
+    shorten all other steps, or overshoot while these gain. But if effects that compensate each
+    other, such as the intercept and the rows, have unequal shares, the direction may hardly
+    descend, or ascend: then the share is that of the largest change of θ.
+    """
+    largest_change = sum(np.abs(move).max() for move in direction)
+    common = safe_share(family, largest_change)
+    together = Effects(*(common * move for move in direction))
+    separate = Effects(*(safe_share(family, np.abs(move)) * move for move in direction))
+    return max(separate, together, key=partial(_decrease, slopes))
+
+
 def _line_search(pooled, low_rank_values, current, direction, decrease):
-    """Halve Newton's step until the objective decreases sufficiently.
+    """Halve a step until the objective decreases sufficiently.
 
     Parameters
     ----------
@@ -232,7 +242,7 @@ def _line_search(pooled, low_rank_values, current, direction, decrease):
     current : _Point
     direction : Effects
     decrease : float
-        Newton's decrement, twice the predicted gain of a whole step.
+        Decrease that the slope predicts for the whole direction.
 
     Returns
     -------
