@@ -606,6 +606,27 @@ def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
     assert 6 * counts.mean(axis=1) @ (excess - np.log1p(excess)) < 0.01
 
 
+def test_effects_of_huge_counts_are_solved_beyond_the_rounding_of_the_objective():
+    # The objective is -6e8 nats, in whose rounding 1e-7 nats are lost, but not slopes of 0.04.
+    rng, shape = np.random.default_rng(0), (8, 6)
+    means = 1e6 * np.exp(rng.normal(size=(8, 1)) + rng.normal(size=6))
+    rows, columns = np.divmod(np.arange(means.size), 6)
+    everywhere = Margins(np.ones(8, bool), np.ones(6, bool))
+    support = Support(rows, columns, np.ones(means.size), np.arange(9) * 6, everywhere, shape)
+    margins = support.margins(rng.poisson(means).astype(float).ravel())
+    pooled = pooled_of(support, margins, "poisson", effects_penalty=10.0)
+    none = np.zeros(means.size)
+    start = Effects(np.log(1e6), np.zeros(8), np.zeros(6))
+    effects, _, _ = fit_effects(pooled, none, start)
+    for shift in (1e-8, 3e-8, 1e-7):  # as a small step of the low-rank part would leave them
+        near = effects._replace(rows=effects.rows + shift * np.linspace(-1, 1, 8))
+        found, theta, _ = fit_effects(pooled, none, near)
+        assert_allclose(theta, found.at(rows, columns), rtol=1e-15)
+        expected = support.margins(np.exp(theta))
+        assert_allclose(margins.rows - expected.rows, 10 * found.rows, atol=1e-6)
+        assert_allclose(margins.columns - expected.columns, 10 * found.columns, atol=1e-6)
+
+
 @pytest.mark.parametrize("matrix", [np.array([[4e12]]), csr_array([[4e12]])])
 def test_where_rounding_spoils_the_normal_equations_curvatures_alone_speed_them_up(matrix):
     # One row and one column: whatever one gains the other loses, and the least ridge, 1e-7, is

@@ -192,8 +192,12 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
         direction = _shortened(pooled.family, slopes, direction)
         decrease = _decrease(slopes, direction)
         size = abs(current.objective)
-        rounding = _ROUNDING * (current.loss + size) + np.finfo(float).tiny
-        if decrease <= min(_TOLERANCE * size, _FEW_NATS) + rounding:
+        if decrease <= min(_TOLERANCE * size, _FEW_NATS) + np.finfo(float).tiny:
+            break
+        if decrease <= _ROUNDING * (current.loss + size):
+            # Rounding hides the gain, but the slopes are accurate, and matter for the penalties.
+            whole = _centred(support, current.effects, direction, 1.0)
+            current = _point(pooled, low_rank_values, whole)
             break
         step = _line_search(pooled, low_rank_values, current, direction, decrease)
         if step is None:
