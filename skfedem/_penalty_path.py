@@ -98,22 +98,36 @@ def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
     trials : list of Trial
     """
     n_jobs = n_workers(n_jobs, prefer="processes")
-    n_whole = len(plans) // n_jobs * n_jobs if n_jobs > 1 else 0
-    # The thread limit encloses all fits: in threads, the end of one would lift the limit for
-    # others. Arrays are not memory-mapped, because the next fit modifies those of the previous one.
-    with single_threaded_libraries(), Parallel(n_jobs, batch_size=1, max_nbytes=None) as parallel:
+    # The limit encloses all fits: in threads, the end of one would lift the limit for others.
+    with single_threaded_libraries():
+        if n_jobs == 1:
+            return _one_after_another(plans, cells, folds, patience, verbose)
+        return _in_processes(plans, cells, folds, patience, n_jobs, verbose)
+
+
+def _one_after_another(plans, cells, folds, patience, verbose):
+    """Trials of paths in one process, which takes less memory than following them together."""
+    splits, sequential = _splits(cells, folds), Parallel(n_jobs=1)
+    found = [trials_together([plan], splits, patience, sequential, verbose) for plan in plans]
+    return list(chain.from_iterable(found))
+
+
+def _in_processes(plans, cells, folds, patience, n_jobs, verbose):
+    """Trials of paths: one path for each process at a time, and the folds of the remaining ones."""
+    n_whole = len(plans) // n_jobs * n_jobs
+    # Arrays are not memory-mapped, because the next fit modifies those of the previous one.
+    with Parallel(n_jobs, batch_size=1, max_nbytes=None) as parallel:
+        # Each process splits the cells: splits contain every cell once per fold.
         found = parallel(
-            delayed(_trials_in_worker)(plan, cells, folds, patience) for plan in plans[:n_whole]
+            delayed(_one_after_another)([plan], cells, folds, patience, verbose=0)
+            for plan in plans[:n_whole]
         )
         trials = list(chain.from_iterable(found))
         if verbose:
             _print_trials(trials)
-        left = plans[n_whole:]
-        if left:
+        if n_whole < len(plans):
             splits = _splits(cells, folds)
-            # Sequentially if there is one process, which needs less memory.
-            for group in [left] if n_jobs > 1 else [[plan] for plan in left]:
-                trials += trials_together(group, splits, patience, parallel, verbose)
+            trials += trials_together(plans[n_whole:], splits, patience, parallel, verbose)
     return trials
 
 
@@ -122,10 +136,12 @@ def _splits(cells, folds):
     return [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
 
 
-def _trials_in_worker(plan, cells, folds, patience):
-    """Trials of a path, in a worker process."""
-    # Split in the worker: splits contain every cell once per fold, and are larger to send.
-    return trials_together([plan], _splits(cells, folds), patience, Parallel(n_jobs=1), verbose=0)
+class _Path(NamedTuple):
+    """Penalties of a path, its last fit without each fold, and its trials so far."""
+
+    penalties: np.ndarray
+    fits: list
+    trials: list
 
 
 def trials_together(plans, splits, patience, parallel, verbose):
@@ -133,24 +149,20 @@ def trials_together(plans, splits, patience, parallel, verbose):
 
     ``splits`` are pairs (training, held_out) of triplets.
     """
-    imputers, penalties = zip(*plans, strict=True)
-    fits = [tuple(clone(imputer) for _ in splits) for imputer in imputers]
-    trials: list[list[Trial]] = [[] for _ in plans]
-    going = list(range(len(plans)))
-    while going:
+    paths = [_Path(penalties, [clone(start) for _ in splits], []) for start, penalties in plans]
+    while going := [path for path in paths if _goes_on(path, patience)]:
         found = parallel(
-            delayed(_fit_fold)(fits[path][fold], penalties[path][len(trials[path])], fold, split)
+            delayed(_fit_fold)(fit, path.penalties[len(path.trials)], fold, split)
             for path in going
-            for fold, split in enumerate(splits)
+            for fold, (fit, split) in enumerate(zip(path.fits, splits, strict=True))
         )
         of_folds = iter(found)
         for path in going:
-            fits[path], scores = zip(*islice(of_folds, len(splits)), strict=True)
-            trials[path].append(_trial(fits[path], scores))
+            path.fits[:], scores = zip(*islice(of_folds, len(splits)), strict=True)
+            path.trials.append(_trial(path.fits, scores))
             if verbose:
-                _print_trials(trials[path][-1:])
-        going = [path for path in going if _goes_on(trials[path], len(penalties[path]), patience)]
-    return list(chain.from_iterable(trials))
+                _print_trials(path.trials[-1:])
+    return list(chain.from_iterable(path.trials for path in paths))
 
 
 def _print_trials(trials):
@@ -184,20 +196,20 @@ def _trial(fits, scores):
     )
 
 
-def _goes_on(trials, n_penalties, patience):
-    """Whether a path of ``n_penalties`` continues after these trials.
+def _goes_on(path, patience):
+    """Whether a path continues after its trials so far.
 
     Trials with a low-rank part of 0 in all fits do not count: they are equal, and there may be many
     of them.
     """
     if is_auto(patience):
-        patience = max(_LEAST_PATIENCE, ceil(_PATIENCE * n_penalties))
+        patience = max(_LEAST_PATIENCE, ceil(_PATIENCE * len(path.penalties)))
     best, n_worse = -np.inf, 0
-    for trial in trials:
+    for trial in path.trials:
         is_worse = trial.n_factors.any() and not trial.score > best
         n_worse = n_worse + 1 if is_worse else 0
         best = max(best, trial.score)
-    return n_worse != patience and len(trials) < n_penalties
+    return n_worse != patience and len(path.trials) < len(path.penalties)
 
 
 def refit(imputer, best, path, X, **data):
@@ -205,23 +217,28 @@ def refit(imputer, best, path, X, **data):
 
     If interrupted from the keyboard, keep what was reached, because the search was complete.
     """
-    imputer.set_params(rank=best.rank, effects_penalty=best.effects_penalty)
-    last = {**imputer.get_params(), "penalty": best.penalty}
-    imputer.set_params(eval_every=None, verbose=0)
+    chosen = {"rank": best.rank, "effects_penalty": best.effects_penalty, "penalty": best.penalty}
+    last = imputer.set_params(**chosen).get_params()
     # If warnings are errors, they must not discard the search.
     with kept_back() as advice:
         try:
-            with kept_back():
-                for penalty in path[path > best.penalty].tolist():
-                    _fit_step(imputer, penalty, X, **data)
+            _fit_steps(imputer, path[path > best.penalty], X, **data)
             imputer.set_params(**last).fit(X, **data)
         except KeyboardInterrupt:
-            imputer.set_params(**{**last, "max_iter": 0}).fit(X, **data)
+            imputer.set_params(**(last | {"max_iter": 0})).fit(X, **data)
             imputer.set_params(**last)
             imputer._stopped_by = "keyboard"
     imputer.set_params(warm_start=False)
     imputer._memory = None  # not needed any more
     return advice
+
+
+def _fit_steps(imputer, penalties, X, **data):
+    """Fit the steps of a path before its last one, without warnings, output and evaluations."""
+    imputer.set_params(eval_every=None, verbose=0)
+    with kept_back():
+        for penalty in penalties.tolist():
+            _fit_step(imputer, penalty, X, **data)
 
 
 def _fit_step(imputer, penalty, X, **data):
