@@ -218,16 +218,18 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _answers(self, X, answer, each, joined):
         """Results of ``answer(table, form)`` for the tables of a list.
 
-        ``each`` applies a function to all tables, like ``each_matrix``. ``joined`` combines the
-        results for the matrices of a client's 3-D array.
+        ``each`` applies a function to all tables, like ``each_matrix``. A client's 3-D array is
+        answered matrix by matrix, and ``joined`` combines these results.
         """
-        of_matrix = self._form(X)
+        as_matrix = partial(answer, form=self._form(X))
+        as_triplets = partial(answer, form="triplets")
 
         def of_client(table):
             if holds_clients(table):
-                return joined(each(table, partial(answer, form=of_matrix)))
-            is_matrix = issparse(table) or not self._has_triplets
-            return answer(table, of_matrix if is_matrix else "triplets")
+                return joined(each(table, as_matrix))
+            if self._has_triplets and not issparse(table):
+                return as_triplets(table)
+            return as_matrix(table)
 
         return each(X, of_client)
 
