@@ -155,9 +155,9 @@ class LowRankModel(Model):
     def minibatch_mean(self, natural, minibatch):
         """Residuals in the drawn cells, divided by their number; 0 in other cells of the client."""
         cells, places, n_numbers, batch_size = minibatch
-        if isinstance(natural, Theta):
+        if isinstance(natural, Theta):  # of a broadcast
             theta = at(natural, cells.rows, cells.columns)
-        else:
+        else:  # from kept_natural
             theta = natural[places]
         sums = np.bincount(places, self._residuals(cells, theta), minlength=n_numbers)
         return sums / batch_size
