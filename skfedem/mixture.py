@@ -553,14 +553,16 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))
         memory = self._last_memory()
-        if memory is not None:
-            check_columns_of_fit(self, X)
+        check_columns_of_fit(self, X)  # if there was one
         data = check_clients(settings, X, clients, sample_weight)
         if memory is None:
+            # This call defines the features, and all of its clients are new.
+            checked, n_known, criteria = settings, 0, []
             check_enough_rows(data, settings.n_components)
         else:
+            checked, n_known, criteria = self, len(memory.ids), self.lower_bounds_
             validate_data(self, first_table(X), reset=False, skip_check_array=True)
-        given = check_start(settings, data.rows.shape[1], warm=memory is not None)
+        given = check_start(settings, settings.n_features_in_, warm=memory is not None)
         federation = federation_of(data, self.client_weights)
         with Workers(self.n_jobs) as workers:
             if memory is None:
@@ -568,12 +570,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             else:
                 beginning = next_call(settings, data.ids, federation, given, memory, self.history_)
             after, history, unseen = read_call(settings, beginning, data.ids, workers)
-        # The first call defines the features, and all of its clients are new.
-        checked, n_known = (settings, 0) if memory is None else (self, len(memory.ids))
         # Kept apart from the history, whose last row may already hold an evaluation made by fit.
-        criteria = [*([] if memory is None else self.lower_bounds_), *unseen]
-        # The list is empty if no client answered the first call.
-        criteria = criteria or history["log_likelihood"][:1]
+        # If no client answered the first call, there is only that of its start.
+        criteria = [*criteria, *unseen] or history["log_likelihood"][:1]
         new_ids = after.ids[n_known:].copy()
         self._store(after, history, criteria, beginning.problem, checked, new_client_ids_=new_ids)
         return self
