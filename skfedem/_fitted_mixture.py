@@ -93,11 +93,8 @@ class FittedMixture(
 
         Raises
         ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit; for a list, the error names the client.
+        NotFittedError, TypeError, ValueError
+            As in ``predict``.
         """
         return self._by_client(X, "predict_proba")
 
@@ -114,11 +111,8 @@ class FittedMixture(
 
         Raises
         ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit; for a list, the error names the client.
+        NotFittedError, TypeError, ValueError
+            As in ``predict``.
         """
         posterior = self.predict_proba(X)
         return in_containers(self, posterior, X) if is_client_list(X) else posterior
@@ -140,11 +134,8 @@ class FittedMixture(
 
         Raises
         ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit; for a list, the error names the client.
+        NotFittedError, TypeError, ValueError
+            As in ``predict``.
         """
         return self._by_client(X, "score_samples")
 
@@ -168,11 +159,8 @@ class FittedMixture(
 
         Raises
         ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit, or if ``sample_weight`` does not match X; for a list, the error names the client.
+        NotFittedError, TypeError, ValueError
+            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return log_likelihood / n_samples
@@ -194,11 +182,8 @@ class FittedMixture(
 
         Raises
         ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit, or if ``sample_weight`` does not match X; for a list, the error names the client.
+        NotFittedError, TypeError, ValueError
+            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, _ = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + 2 * self._n_parameters()
@@ -219,11 +204,8 @@ class FittedMixture(
 
         Raises
         ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit, or if ``sample_weight`` does not match X; for a list, the error names the client.
+        NotFittedError, TypeError, ValueError
+            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + float(np.log(n_samples)) * self._n_parameters()
