@@ -315,12 +315,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raises
         ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            As in ``transform``; if ``sample_weight`` does not match X; and if the covariance is
-            singular, because features are linearly dependent and ``n_components`` leaves no
-            variance for the noise.
+        NotFittedError, TypeError, ValueError
+            As in ``score_samples``; and if ``sample_weight`` does not match X.
         """
         values = self.score_samples(X)
         values = np.concatenate(values) if isinstance(values, tuple) else values
@@ -354,8 +350,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         NotFittedError
             Before ``fit``.
         ValueError
-            If the covariance is singular, because features are linearly dependent and
-            ``n_components`` leaves no variance for the noise.
+            If the covariance is singular, as in ``score_samples``.
         """
         check_is_fitted(self)
         self._check_invertible()
