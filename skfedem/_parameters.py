@@ -31,7 +31,7 @@ def check_number(
     value : object
     kind : {numbers.Real, numbers.Integral}
     low, high : number, default=None
-        Bounds, inclusive unless ``low_open`` or ``high_open`` is set.
+        Bounds, inclusive unless ``low_open`` or ``high_open`` is set; ``high`` requires ``low``.
     hint : str
         Advice for the message.
     """
@@ -39,7 +39,7 @@ def check_number(
     if low is not None:
         bounds += f" {'>' if low_open else '>='} {low}"
     if high is not None:
-        bounds += f"{'' if low is None else ' and'} {'<' if high_open else '<='} {high}"
+        bounds += f" and {'<' if high_open else '<='} {high}"
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(
             (

@@ -209,7 +209,7 @@ def check_columns(estimator, X, shapes):
                 f"got {shape[1]} for client {k} (shape {shape}). Give all clients the same columns."
             )
         want, got = names, column_names(X[k], k)
-        if want is None and got is None and are_reordered(X[0], X[k]):
+        if are_reordered(X[0], X[k]):  # perhaps by names that are no strings
             want, got = list(X[0].columns), list(X[k].columns)
         if want != got:
             raise ValueError(

@@ -72,7 +72,7 @@ def refuse_filled_columns(table, missing, where=""):
 
     In a scipy.sparse matrix, from which they may come, cells that are not stored are missing.
     """
-    for dtype in table.dtypes if hasattr(table, "columns") and hasattr(table, "dtypes") else ():
+    for dtype in getattr(table, "dtypes", ()):
         fill = getattr(dtype, "fill_value", missing)
         if not (is_missing(fill) or fill == missing):
             raise TypeError(

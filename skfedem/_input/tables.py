@@ -164,9 +164,8 @@ def _refuse_other_objects(X, kind):
 
 def _refuse_odd_list(X, kind):
     """Raise for a list of lazy tables, of lists of tables, or of rows of different lengths."""
-    if len(X):
-        refuse_other_frames(X[0], " of client 0")
-    if len(X) and holds_tables(X[0]):
+    refuse_other_frames(X[0], " of client 0")
+    if holds_tables(X[0]):
         raise TypeError(
             f"Expected a table or a list of tables, got a {kind} whose entries contain tables. "
             f"Give {_OF_GROUPS}."
@@ -176,7 +175,7 @@ def _refuse_odd_list(X, kind):
 
 def refuse_vectors(X, clients):
     """Raise for a list of Series or 1-D arrays, which may be rows or clients."""
-    first = X[0] if isinstance(X, list | tuple) and len(X) else None
+    first = X[0] if isinstance(X, list | tuple) else None
     refuse_other_frames(first, " of client 0")
     if clients is not None or len(getattr(first, "shape", ())) != 1 or issparse(first):
         return  # labels make them rows
