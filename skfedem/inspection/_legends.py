@@ -17,8 +17,8 @@ def legend_above(axis, *, ours, **options):
     """
     lay_out(axis.figure)
     n_labels = len(axis.get_legend_handles_labels()[1])
-    options = {"loc": "lower left", "ncols": min(n_labels, _MOST_COLUMNS), **options}
-    legend = fitting_legend(axis, 1.0, **options)
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.04), "frameon": False}
+    legend = fitting_legend(axis, 1.0, ncols=min(n_labels, _MOST_COLUMNS), **place, **options)
     if ours:
         figure = axis.figure
         height = legend.get_window_extent().height / figure.dpi

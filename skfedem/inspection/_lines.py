@@ -73,7 +73,7 @@ def add_legends(axes, names, series, *, ours):
             legend = fitting_legend(axis, _INSIDE_SHARE, ncols=1, loc="best")
             legend.set_in_layout(False)  # it is inside the axes and needs no room beside them
         elif not is_shown:  # one legend serves all axes
-            legend_above(axis, ours=True, bbox_to_anchor=(0, 1.04), frameon=False)
+            legend_above(axis, ours=True)
             is_shown = True
 
 

@@ -25,12 +25,6 @@ _FEW_COLUMNS = 36
 # smaller ones would coincide with the axis.
 _VISIBLE = 0.05
 _LABEL_LENGTH = 32  # characters that fit along the trend's y axis
-_LEGEND: dict[str, Any] = {
-    "bbox_to_anchor": (0, 1.04),
-    "frameon": False,
-    "handlelength": 1.2,
-    "columnspacing": 1.2,
-}
 
 
 def check_window(window, positions):
@@ -74,7 +68,7 @@ def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_k
         effort = _draw_effort(axes[1], positions, display.observed_share, row_name)
     if len(axes[0].get_legend_handles_labels()[1]) > 1:
         # Above the axes, which are filled with data.
-        legend_above(axes[0], ours=ax is None, **_LEGEND)
+        legend_above(axes[0], ours=ax is None, handlelength=1.2, columnspacing=1.2)
     return axes, lines, effort
 
 
