@@ -77,7 +77,7 @@ def last_step(estimator, X=None):
 
 
 def new_axes(n_axes, *, height, beside=False, **options):
-    """Axes of a new figure, one below or beside the other, as a list."""
+    """Axes of a new figure, one below or beside the other, with a common x axis, as a list."""
     import matplotlib.pyplot as plt
 
     n_rows, n_columns = (1, n_axes) if beside else (n_axes, 1)
@@ -87,6 +87,7 @@ def new_axes(n_axes, *, height, beside=False, **options):
         figsize=(_WIDTH, height),
         layout="constrained",
         squeeze=False,
+        sharex=True,
         **options,
     )
     for axis in axes.flat:

@@ -318,8 +318,7 @@ class ConvergenceDisplay:
             for name, scale in zip(self.y, scales, strict=True)
         ]
         if ax is None:
-            height = 1.2 + 2.3 * len(self.y)
-            axes = new_axes(len(self.y), height=height, sharex=True)
+            axes = new_axes(len(self.y), height=1.2 + 2.3 * len(self.y))
         else:
             or_else = f", or draw one series, as with y={self.y[0]!r}"
             axes = given_axes(ax, len(self.y), "series in y", or_else)

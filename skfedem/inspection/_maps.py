@@ -150,7 +150,7 @@ def _axes(ax, n_panels, shape):
     # Many columns need the full width, many rows the full height.
     beside = shape[0] > shape[1]
     height = 4.2 if beside or n_panels == 1 else 5.6
-    return new_axes(n_panels, height=height, beside=beside, sharex=True, sharey=True)
+    return new_axes(n_panels, height=height, beside=beside, sharey=True)
 
 
 def _norm(display, is_log):

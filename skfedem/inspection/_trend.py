@@ -57,7 +57,7 @@ def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_k
     if ax is not None:
         axes = given_axes(ax, 1 + (knows_effort and np.size(ax) > 1), "panel")
     elif knows_effort:
-        axes = new_axes(2, height=4.8, sharex=True, gridspec_kw={"height_ratios": (5, 2)})
+        axes = new_axes(2, height=4.8, gridspec_kw={"height_ratios": (5, 2)})
     else:
         axes = new_axes(1, height=3.6)
     lines = _draw_total(axes[0], positions, display.trend, window, unit, line_kw)
