@@ -39,7 +39,8 @@ from .models.covariances import MATRICES
 
 # Number of doubles in the rows of a block; intermediate results take about four times as many.
 _BLOCK = 2**20
-# Distance, in standard deviations, whose square (and sums of such) does not overflow.
+# Distance, in standard deviations, whose square (and sums of such) does not overflow. Rows further
+# away are clipped to it: their likelihood is negligible either way.
 _FARTHEST = 1e150
 
 
@@ -262,7 +263,8 @@ class FittedMixture(
         shift = self._near_narrow_components(roots)
         of_rows = getattr(self._shifted(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
-        far = self._farthest(roots)
+        with np.errstate(over="ignore"):  # an infinite one is no bound
+            far = _FARTHEST / roots.max(axis=0)  # in each feature, or in all
         with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
             answer = in_blocks(rows, size, lambda block: of_rows(np.clip(block - shift, -far, far)))
         if method == "predict_proba":
@@ -283,14 +285,6 @@ class FittedMixture(
         # error.
         first = self.means_[0]
         return first + (shares * (self.means_ - first)).sum(axis=0) / shares.sum(axis=0)
-
-    def _farthest(self, roots):
-        """Largest distance of each feature, or of all features, whose square does not overflow.
-
-        Rows further away are clipped to it: their likelihood is negligible either way.
-        """
-        with np.errstate(over="ignore"):  # no bound at all
-            return _FARTHEST / roots.max(axis=0)
 
     def _roots(self):
         """Size of the precisions' roots by component and feature; their squares may overflow."""
