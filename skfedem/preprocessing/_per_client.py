@@ -401,9 +401,11 @@ def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int
     for label, table in zip(ids, tables, strict=True):
         with _naming(label, len(tables)), placing_errors(table):
             transformer.partial_fit(table)
+        state = _state(transformer)
+        sizes.append(8 * len(pickle.dumps(state, protocol=5)))
         # Missing values are harmless if a later client replaces them.
-        spoiled = {name: spoiled.get(name, label) for name in _missing(transformer)}
-        sizes.append(8 * len(pickle.dumps(_state(transformer), protocol=5)))
+        missing = [name for name, value in state.items() if _has_nan(value)]
+        spoiled = {name: spoiled.get(name, label) for name in missing}
     _refuse_missing(transformer, spoiled)
     # Every state goes to the next client; the last one to all clients except the last client.
     return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
@@ -414,13 +416,8 @@ def _naming(label: Any, n_clients: int) -> AbstractContextManager[None]:
     return nullcontext() if n_clients == 1 else naming(f"At client {shown(label)}")
 
 
-def _missing(transformer: Any) -> list[str]:
-    """Names of the fitted attributes that have missing values."""
-    return [
-        name
-        for name, value in _state(transformer).items()
-        if getattr(getattr(value, "dtype", None), "kind", None) == "f" and np.isnan(value).any()
-    ]
+def _has_nan(value: Any) -> bool:
+    return getattr(getattr(value, "dtype", None), "kind", None) == "f" and np.isnan(value).any()
 
 
 def _refuse_missing(transformer: Any, spoiled: dict[str, Any]) -> None:
