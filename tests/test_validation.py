@@ -410,7 +410,7 @@ def test_entries_that_are_no_numbers_are_told_by_their_place(estimator, kind, en
 
 
 @every_estimator
-@pytest.mark.parametrize("time", [np.datetime64("2020-01-01", "ns"), np.timedelta64("NaT")])
+@pytest.mark.parametrize("time", [np.datetime64("2020-01-01", "ns"), np.timedelta64("NaT", "D")])
 @pytest.mark.parametrize("number", [1.0, 1])
 @pytest.mark.parametrize("as_list", [False, True])
 def test_times_among_numbers_are_told_by_their_place(estimator, time, number, as_list):
