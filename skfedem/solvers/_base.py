@@ -1,22 +1,9 @@
-"""Common parts of the solvers: problem, states, messages, and the server's half of a round.
-
-A solver is a module with two functions::
-
-    init(problem, controls) -> client states
-    client_half(problem, broadcast, clients, states) -> (Message, client states)
-
-Both work on many clients at once. States are NamedTuples of arrays: client vectors in the layout of
-the model's ``vectors``, or one number (or row of numbers) per client for the fields named in the
-solver's ``PER_CLIENT``. ``client_half`` is pure: it gets the states of some clients and returns new
-ones, so that a message that never arrives has no effect. The solver's ``VARIANCE_REDUCED`` says
-whether the noise of its minibatches vanishes in the limit. The round loop decides how clients are
-grouped, and on how many workers they run.
-"""
+"""The contract of solvers, and what they share: problem, messages, the server's half of a round."""
 
 from __future__ import annotations
 
 from math import ceil, inf, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -181,6 +168,35 @@ class RoundInfo(NamedTuple):
     field_sq_norm: float
     safeguarded: int
     step_taken: float
+
+
+class Solver(Protocol):
+    """Contract of the module of a solver.
+
+    Its functions work on many clients at once: the round loop decides how clients are grouped, and
+    on how many workers they run. States are a NamedTuple of arrays, with the control variates V_i
+    in the field ``controls``: client vectors in the layout of the model's ``vectors``, or one
+    number (or row of numbers) per client for the fields named in ``PER_CLIENT``.
+    """
+
+    @property
+    def PER_CLIENT(self) -> tuple[str, ...]:
+        """Fields of the states that are not client vectors."""
+
+    @property
+    def VARIANCE_REDUCED(self) -> bool:
+        """Whether the noise of minibatches in the clients' estimates vanishes in the limit."""
+
+    def init(self, problem: Problem, controls: FloatArray) -> Any:
+        """States of all clients before the first round, from V_{0,i}."""
+
+    def client_half(
+        self, problem: Problem, broadcast: Broadcast, clients: IntArray, states: Any
+    ) -> tuple[Message, Any]:
+        """Messages of some active clients, in increasing order, and their new states.
+
+        It does not modify their states, so that a message that never arrives has no effect.
+        """
 
 
 def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any:

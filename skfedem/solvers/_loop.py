@@ -83,8 +83,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
 
     Parameters
     ----------
-    solver : module
-        ``fedem``, ``vr_fedem``, or another module with their two functions.
+    solver : Solver
     problem : Problem
     start : Start
     options : Options

@@ -23,13 +23,13 @@ from .._typing import ClientWeights, ControlInit
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from ..compression._base import broken
 from . import fedem, vr_fedem
-from ._base import Problem
+from ._base import Problem, Solver
 from ._loop import Options, run
 from ._report import print_outcome, printer
 from ._resume import checkpoint_of
 from .step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
 
-SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
+SOLVERS: dict[str, Solver] = {"fedem": fedem, "vr_fedem": vr_fedem}
 # No warning below this relative excess over omega, as the rounded numbers would be equal.
 _ROUNDING = 0.005
 _COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK}

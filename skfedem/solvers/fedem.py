@@ -11,9 +11,7 @@ from .._typing import FloatArray, IntArray
 from ..models._base import Estimate
 from ._base import Broadcast, Message, Problem, compress, draw_minibatch
 
-# Fields of the states with one number (or row of numbers) per client instead of a vector.
-PER_CLIENT: tuple[str, ...] = ()
-# Whether the noise of minibatches in the clients' estimates vanishes in the limit.
+PER_CLIENT = ()
 VARIANCE_REDUCED = False
 
 

@@ -16,9 +16,7 @@ from ..models._base import Estimate
 from ._base import Broadcast, Message, Problem, draw_minibatch
 from .fedem import send_innovation
 
-# Fields of the states with one number (or row of numbers) per client instead of a vector.
 PER_CLIENT = ("outer_loop",)
-# Whether the noise of minibatches in the clients' estimates vanishes in the limit.
 VARIANCE_REDUCED = True
 
 
