@@ -13,11 +13,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from ._rows import take_rows
-from ._typing import IntArray
+from ._typing import ClientWeights, FloatArray, IntArray
 
-# Largest number of clients in a run.
+# Largest number of clients in a group.
 MOST_CLIENTS = 1024
 # Number of rows that a digest of all rows reads at once.
 _DIGESTED = 2**14
@@ -35,9 +36,9 @@ class SampleWeight(NamedTuple):
         Running sums within each client.
     """
 
-    values: np.ndarray
-    totals: np.ndarray
-    cumulative: np.ndarray
+    values: FloatArray
+    totals: FloatArray
+    cumulative: FloatArray
 
 
 class Federation(NamedTuple):
@@ -59,51 +60,51 @@ class Federation(NamedTuple):
     """
 
     rows: Any
-    offsets: np.ndarray
-    weights: np.ndarray
+    offsets: IntArray
+    weights: FloatArray
     sample_weight: SampleWeight | None = None
 
     @property
-    def n_clients(self):
+    def n_clients(self) -> int:
         """Number of clients, n."""
         return len(self.weights)
 
     @property
-    def effective_n_clients(self):
+    def effective_n_clients(self) -> float:
         """Number of equally weighted clients whose mean is equally noisy: 1 / Σ w_i²."""
         return 1 / float((self.weights**2).sum())
 
     @property
-    def n_samples(self):
+    def n_samples(self) -> int:
         """Number of rows of all clients, N."""
         return int(self.offsets[-1])
 
     @property
-    def lengths(self):
+    def lengths(self) -> IntArray:
         """Number of rows of each client, m_i."""
         return np.diff(self.offsets)
 
     @property
-    def totals(self):
+    def totals(self) -> IntArray | FloatArray:
         """Divisor of each client's sums over its rows: total weight, or number of rows."""
         return self.lengths if self.sample_weight is None else self.sample_weight.totals
 
     @property
-    def row_weights(self):
+    def row_weights(self) -> FloatArray:
         """Factor for the weight of a row of each client: w_i divided by the client's total."""
         return self.weights / self.totals
 
-    def lengths_of(self, clients):
+    def lengths_of(self, clients: IntArray) -> IntArray:
         """``lengths[clients]``, without computing those of possibly a million others."""
         return self.offsets[clients + 1] - self.offsets[clients]
 
-    def totals_of(self, clients):
+    def totals_of(self, clients: IntArray) -> IntArray | FloatArray:
         """``totals[clients]``, likewise."""
         weighted = self.sample_weight
         return self.lengths_of(clients) if weighted is None else weighted.totals[clients]
 
 
-def offsets_of(lengths):
+def offsets_of(lengths: ArrayLike) -> IntArray:
     """Start of each run of items, and end of the last one, from the lengths of the runs.
 
     As intp, like all lengths: ``repeat`` and ``reduceat`` do not accept wider integers.
@@ -111,18 +112,18 @@ def offsets_of(lengths):
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.intp)])
 
 
-def owners_of(offsets, positions):
+def owners_of(offsets: IntArray, positions: IntArray) -> IntArray:
     """Owner of each position, if ``k`` owns ``offsets[k]`` to ``offsets[k + 1] - 1``."""
     return np.searchsorted(offsets, positions, side="right") - 1
 
 
-def positions_of(starts, lengths):
+def positions_of(starts: IntArray, lengths: IntArray) -> IntArray:
     """Concatenated positions of several runs, from their starts and lengths."""
     skipped = starts - (np.cumsum(lengths) - lengths)
     return np.repeat(skipped, lengths) + np.arange(lengths.sum())
 
 
-def weights_of_clients(totals, client_weights):
+def weights_of_clients(totals: IntArray | FloatArray, client_weights: ClientWeights) -> FloatArray:
     """Client weights w_i.
 
     Parameters
@@ -137,7 +138,7 @@ def weights_of_clients(totals, client_weights):
     return np.full(len(totals), 1 / len(totals))
 
 
-def sample_weight_of(values, offsets):
+def sample_weight_of(values: FloatArray, offsets: IntArray) -> SampleWeight:
     """Weights of rows with their totals and running sums.
 
     Parameters
@@ -163,7 +164,7 @@ def sample_weight_of(values, offsets):
     return SampleWeight(values, totals, cumulative=np.ldexp(running, exponents, out=running))
 
 
-def fingerprint(federation):
+def fingerprint(federation: Federation) -> str:
     """Digest of all rows and their weights, to recognise other data of the same sizes."""
     rows, digest = federation.rows, hashlib.sha256()
     for piece in rows if isinstance(rows, tuple) else _pieces(federation):
@@ -171,12 +172,12 @@ def fingerprint(federation):
     return digest.hexdigest()
 
 
-def little_endian(array):
+def little_endian(array: NDArray[Any]) -> NDArray[Any]:
     """The array, contiguous and little-endian, so that digests do not depend on the machine."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
 
-def _pieces(federation):
+def _pieces(federation: Federation) -> Iterator[NDArray[Any]]:
     """Yield all rows and their weights in blocks."""
     for reading in read(federation, np.arange(federation.n_clients), _DIGESTED):
         yield reading.rows
@@ -184,7 +185,7 @@ def _pieces(federation):
             yield reading.sample_weight
 
 
-def client_groups(offsets, n_rows, n_clients=MOST_CLIENTS):
+def client_groups(offsets: IntArray, n_rows: int, n_clients: int = MOST_CLIENTS) -> list[slice]:
     """Cut a sequence of clients into groups with bounded numbers of rows and clients.
 
     A client with more than ``n_rows`` rows is a group by itself. The groups only depend on the
@@ -218,9 +219,9 @@ class Reading(NamedTuple):
     """
 
     group: slice
-    rows: np.ndarray
-    lengths: np.ndarray
-    sample_weight: np.ndarray | None = None
+    rows: NDArray[Any]
+    lengths: IntArray
+    sample_weight: FloatArray | None = None
 
 
 def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Reading]:
@@ -254,14 +255,16 @@ def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Rea
             yield _reading(federation, group, positions_of(starts[group], own), own)
 
 
-def _reading(federation, group, chosen, lengths):
+def _reading(
+    federation: Federation, group: slice, chosen: slice | IntArray, lengths: IntArray
+) -> Reading:
     """Rows by a slice, without a copy, or by their positions, and their weights."""
     rows, weights = federation.rows, federation.sample_weight
     rows = rows[chosen] if isinstance(chosen, slice) else take_rows(rows, chosen)
     return Reading(group, rows, lengths, None if weights is None else weights.values[chosen])
 
 
-def draw_minibatches(uniforms, lengths, *, replacement):
+def draw_minibatches(uniforms: FloatArray, lengths: IntArray, *, replacement: bool) -> IntArray:
     """Minibatch of each client, as row numbers within the client.
 
     Parameters
@@ -291,7 +294,9 @@ def draw_minibatches(uniforms, lengths, *, replacement):
     return batches
 
 
-def draw_weighted_minibatches(uniforms, federation, clients):
+def draw_weighted_minibatches(
+    uniforms: FloatArray, federation: Federation, clients: IntArray
+) -> IntArray:
     """Minibatch of each client with replacement, rows being drawn in proportion to their weights.
 
     With integer weights, these are the rows that ``draw_minibatches`` draws with the same uniform
@@ -311,15 +316,16 @@ def draw_weighted_minibatches(uniforms, federation, clients):
         Row numbers within each client: the first row whose running sum exceeds ``uniforms`` times
         the client's total.
     """
-    _, totals, cumulative = federation.sample_weight
+    weighted = federation.sample_weight
+    assert weighted is not None  # as described
     starts = federation.offsets[clients][:, None]
-    wanted = uniforms * totals[clients][:, None]
+    wanted = uniforms * weighted.totals[clients][:, None]
     # Vectorised bisection: the row is among low, ..., high.
     low = np.broadcast_to(starts, wanted.shape)
     high = np.broadcast_to(federation.offsets[clients + 1][:, None] - 1, wanted.shape)
     for _ in range(int(np.max(high - low, initial=0)).bit_length()):
         middle = (low + high) // 2
-        is_later = cumulative[middle] <= wanted
+        is_later = weighted.cumulative[middle] <= wanted
         low = np.where(is_later, np.minimum(middle + 1, high), low)
         high = np.where(is_later, high, middle)
     return low - starts

@@ -14,10 +14,14 @@ amounts, these are rounded up to powers of two, each of which has its own stream
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 from sklearn.utils import check_random_state
 
 from ._messages import short
+from ._typing import FloatArray, IntArray, Seed
 
 # Purposes of streams, which never share numbers.
 PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION = range(5)
@@ -31,7 +35,7 @@ _GROUP = 1024
 _LARGE = 512
 
 
-def random_numbers(random_state):
+def random_numbers(random_state: Seed) -> np.random.RandomState:
     """``check_random_state`` of scikit-learn, with error messages that name the parameter.
 
     Raises
@@ -50,13 +54,15 @@ def random_numbers(random_state):
         ) from error
 
 
-def seeds_of_runs(random_state, n_runs):
-    """Seeds of runs, a list of int, from an estimator's ``random_state``."""
+def seeds_of_runs(random_state: Seed, n_runs: int) -> list[int]:
+    """Seeds of runs from an estimator's ``random_state``."""
     largest = np.iinfo(np.int32).max
     return random_numbers(random_state).randint(largest, size=n_runs).tolist()
 
 
-def generator(seed, purpose, round_index=0, position=0, kind=0):
+def generator(
+    seed: int, purpose: int, round_index: int = 0, position: int = 0, kind: int = 0
+) -> Any:
     """Generator at a position in the stream of a seed, a purpose and a round.
 
     Parameters
@@ -74,6 +80,7 @@ def generator(seed, purpose, round_index=0, position=0, kind=0):
     Returns
     -------
     generator : numpy.random.Generator
+        Its ``bit_generator`` can ``advance``, which NumPy's types do not know.
     """
     address = [seed, purpose, round_index, kind]
     # An equivalent array of words, which is hashed in half the time.
@@ -82,7 +89,9 @@ def generator(seed, purpose, round_index=0, position=0, kind=0):
     return np.random.Generator(bits.advance(int(position)))
 
 
-def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
+def client_uniforms(
+    seed: int, purpose: int, round_index: int, clients: IntArray, size: int, kind: int = 0
+) -> FloatArray:
     """Uniform numbers in [0, 1) for each of some clients.
 
     Parameters
@@ -121,7 +130,9 @@ def client_uniforms(seed, purpose, round_index, clients, size, kind=0):
     return uniforms
 
 
-def _draw_each(source, position, clients, size, pieces):
+def _draw_each(
+    source: Any, position: int, clients: IntArray, size: int, pieces: Iterable[FloatArray]
+) -> int:
     """Fill the clients' pieces of an array one by one; return the position after the last."""
     for client, piece in zip(clients.tolist(), pieces, strict=True):
         source.bit_generator.advance(client * size - position)
@@ -130,7 +141,9 @@ def _draw_each(source, position, clients, size, pieces):
     return position
 
 
-def ragged_client_uniforms(seed, purpose, round_index, clients, lengths):
+def ragged_client_uniforms(
+    seed: int, purpose: int, round_index: int, clients: IntArray, lengths: IntArray
+) -> FloatArray:
     """Uniform numbers in [0, 1) for clients that need different amounts.
 
     Parameters

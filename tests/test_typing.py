@@ -29,8 +29,10 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = (
     "skfedem",
     "skfedem._client_vectors",
+    "skfedem._federation",
     "skfedem._fitted_matrix",
     "skfedem._fitted_mixture",
+    "skfedem._random",
     "skfedem.compression",
     "skfedem.datasets",
     "skfedem.inspection",

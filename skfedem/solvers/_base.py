@@ -202,6 +202,7 @@ class Solver(Protocol):
 def draw_minibatch(problem: Problem, round_index: int, clients: IntArray) -> Any:
     """Draw a minibatch of each client; return the E-step's input."""
     federation, size = problem.federation, problem.batch_size
+    assert size is not None  # else, solvers read all rows
     uniforms = _random.client_uniforms(problem.seed, _random.MINIBATCH, round_index, clients, size)
     if federation.sample_weight is None:
         lengths = federation.lengths_of(clients)
