@@ -235,7 +235,7 @@ def read_call(settings, beginning, ids, workers):
     uplink_bits, downlink_bits = row["uplink_bits"] + bits, row["downlink_bits"] + bits
     downlink_bits += bits_of_units(memory.model, len(memory.ids) - n_known)
     rounds.update(0, uplink_bits=uplink_bits, downlink_bits=downlink_bits)
-    unseen = [value for value in rounds.column("log_likelihood") if value == value]
+    unseen = [value for value in rounds.column("log_likelihood") if not np.isnan(value)]
     return memory, _appended(beginning.history, rounds, trace), unseen
 
 

@@ -298,11 +298,11 @@ class GaussianMixtureModel(RowModel):
 
         Along axes on which rows do not vary, it is 0, as for the rows.
         """
-        weights, means, covariances = parameters[:3]
-        second = self._second_moments(means, covariances - self.regularization(means))
+        means = parameters.means
+        second = self._second_moments(means, parameters.covariances - self.regularization(means))
         moments = np.hstack([np.ones((self.n_components, 1)), means, second])
         moments[:, self._is_zero] = 0.0
-        return (weights[:, None] * moments).ravel()
+        return (parameters.weights[:, None] * moments).ravel()
 
     @cached_property
     def _is_zero(self):
@@ -406,10 +406,11 @@ class GaussianMixtureModel(RowModel):
 
     def message_units(self, parameters):
         """Units of the components."""
-        weights, means, covariances, *_, roots, inverses = parameters
+        weights, means = parameters.weights, parameters.means
+        roots, inverses = parameters.roots, parameters.inverses
         if self._regularization_exceeds_rows:
-            regularization = self.regularization(means)
-            covariances = within_rows(covariances, regularization, weights, self.covariance_type)
+            added = self.regularization(means)
+            covariances = within_rows(parameters.covariances, added, weights, self.covariance_type)
             roots, inverses = roots_and_inverses(self.covariance_type, covariances)
         # In a stream, the clients' messages remove the noise of the means from the covariance.
         is_rest = self.covariance_is_rest and not self.in_stream
@@ -422,7 +423,7 @@ class GaussianMixtureModel(RowModel):
 
         The axes, which follow from the rows, may be less accurate and are left out.
         """
-        center, scale, _, _ = self.units
+        center, scale = self.units.center, self.units.scale
         # arcsinh behaves like a logarithm for large numbers of either sign.
         return np.concatenate([np.arcsinh(center / scale), np.log(scale)]).round(6) + 0.0
 

@@ -79,8 +79,7 @@ def lost_in_rounding(model, parameters):
     """
     if model.reg_covar == 0 or model.fixed_covariance is not None:
         return np.empty(0, dtype=np.intp)  # not estimated, or refused by the M-step
-    _, means, covariances = parameters[:3]
-    varies = model.units.varies
+    means, covariances, varies = parameters.means, parameters.covariances, model.units.varies
     rounding = ROUNDING * (1 + means[:, varies] ** 2)
     if model.covariance_type == "diag":
         cases = [(covariances[:, varies], rounding, model.given_regularization[varies])]

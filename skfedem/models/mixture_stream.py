@@ -40,7 +40,8 @@ def field_with_moment(model, federation, parameters, statistics, field, step_siz
     estimate = with_some_frozen(model, before + field, before, vanishes)
     moment = of_rows + _between(model, parameters.means, estimate - own)
     field = np.append(field, moment - model.moment(statistics))
-    parameters = replace(model, second_moment=of_rows).parameters(*parameters[:3])
+    of_batch = replace(model, second_moment=of_rows)
+    parameters = of_batch.parameters(parameters.weights, parameters.means, parameters.covariances)
     # With a known covariance, only the log-likelihood needs it, and evaluations are not sent.
     n_numbers = n_moments(model.n_features, True) if model.covariance_is_rest else 0
     return field, parameters, n_numbers

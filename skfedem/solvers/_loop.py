@@ -168,7 +168,7 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
         # If no round was completed, the gains may be those of other rows.
         gains = of_these_rows(run_state.stopping, criterion, model)
         gains = gains._replace(next_criterion=criterion)
-    evaluated = [*(value for value in earlier if value == value), criterion]
+    evaluated = [*(value for value in earlier if not np.isnan(value)), criterion]
     return Run(
         server=server,
         states=run_state.states,
@@ -185,12 +185,12 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
 
 def one_round(solver, problem, run_state, options, workers):
     """Run both halves of a round and record it in the history; return the new state."""
-    progress, states, history, trace, *_ = run_state
-    model, before = problem.model, progress.server
+    model, progress, history = problem.model, run_state.progress, run_state.history
+    before = progress.server
     step_size = _step_to_ask(problem, before, options)
     active = active_clients(problem, before.round_index)
     n_downlink = model.downlink_numbers(problem.federation, active, before.parameters)
-    received = client_round(solver, problem, before, states, active, workers)
+    received = client_round(solver, problem, before, run_state.states, active, workers)
     server, info = server_half(problem, before, received, step_size)
     if options.cautious and info.step_taken < step_size:
         server = after_short_step(problem, server)
@@ -212,7 +212,7 @@ def one_round(solver, problem, run_state, options, workers):
         safeguarded=info.safeguarded,
         **evaluation_columns(model),
     )
-    trace.append(model.trace(server.parameters))
+    run_state.trace.append(model.trace(server.parameters))
     if options.eval_every is not None and (
         _is_over(after, options) or evaluation_due(problem, progress.epoch, after, options)
     ):

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from math import isclose
+from math import isclose, isnan
 from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
@@ -222,7 +222,7 @@ def _described(value):
     """Parameter as JSON: arrays as digests, objects as names without memory addresses."""
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and isnan(value):
         return "nan"  # because NaN is not equal to itself
     if value is None or isinstance(value, bool | int | float | str):
         return value
