@@ -12,6 +12,8 @@ step, and SVT soft-thresholds the singular values. After each step, the main eff
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from .._client_vectors import OnOwnRows
 from ._base import Estimate, Model, Step
 from .client_rows import segment_sums
 from .low_rank_theta import Cells, Theta, at, low_rank_at
-from .main_effects import ridge
+from .main_effects import Pooled, ridge
 from .proximal import (
     MAX_HALVINGS,
     Iterate,
@@ -85,6 +87,7 @@ class Minibatch(NamedTuple):
     batch_size: int
 
 
+@dataclass(frozen=True)
 class LowRankModel(Model):
     """Cells of an exponential family, with natural parameters of low rank plus main effects.
 
@@ -107,20 +110,15 @@ class LowRankModel(Model):
         singular value decompositions are computed to convergence.
     """
 
+    pooled: Pooled
+    positions: np.ndarray
+    scale: float
+    log_base_measure: float
+    adaptive: bool
+
     block_rows = 2**17
     criterion = "objective"
     n_quiet = 5
-
-    def __init__(self, pooled, positions, scale, log_base_measure, adaptive):
-        self.pooled = pooled
-        self.positions = positions
-        self.scale = scale
-        self.log_base_measure = log_base_measure
-        self.adaptive = adaptive
-        family, n_observations = pooled.family, pooled.support.counts.sum()
-        self._constant = -n_observations * family.log_normalizer
-        at_zero = n_observations * family.log_partition(0.0) - log_base_measure - self._constant
-        self._nothing = _NOTHING * at_zero
 
     # ---- clients
 
@@ -300,6 +298,17 @@ class LowRankModel(Model):
         """Relative change of the objective without its constants."""
         size = max(abs(now) - self._constant, self._nothing, _FEW_DIGITS * abs(now))
         return abs(now - before) / max(size, np.finfo(float).tiny)
+
+    @cached_property
+    def _constant(self):
+        """Terms of the objective that depend on neither θ nor the observations; nats."""
+        return -self.pooled.support.counts.sum() * self.pooled.family.log_normalizer
+
+    @cached_property
+    def _nothing(self):
+        """Objective, without these terms, that counts as 0; nats."""
+        loss = self.pooled.support.counts.sum() * self.pooled.family.log_partition(0.0)
+        return _NOTHING * (loss - self.log_base_measure - self._constant)
 
     def trace(self, parameters):
         """Singular values, padded with zeros to the maximum rank."""
