@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+# Lengths are below this, so that they are exact in float64.
 MAX_LENGTH = 2**52
 _MAX_NORM = 2.0**1022
 

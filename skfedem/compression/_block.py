@@ -85,7 +85,7 @@ class BlockQuantizer(Stepped):
         return _vectors.for_each_length(self._level, length)
 
     def _omega(self, q: int, block_length: int) -> float:
-        return max(sqrt(block_length) - 1, 0.0) / (1 if self.norm == 2 else 2)
+        return _block_omega(block_length, self.norm)
 
     def _level(self, q: int) -> int:
         return min(q, self._cut())
@@ -96,9 +96,10 @@ class BlockQuantizer(Stepped):
         omega = self.omega
         assert omega is not None  # checked by __post_init__
         root = 1 + omega * (1 if self.norm == 2 else 2)
-        if root >= 2**26:
+        if root >= sqrt(_vectors.MAX_LENGTH):
             return self._most_levels
-        return least(int(root**2), lambda block: self._omega(block + 1, block + 1) > omega)
+        # The longest block that attains omega: with one more coordinate, it would not.
+        return least(int(root**2), lambda block: _block_omega(block + 1, self.norm) > omega)
 
     def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
         return np.where(self.block_length_for(q) == 1, norms, shorten(norms, np.ceil))
@@ -108,3 +109,7 @@ class BlockQuantizer(Stepped):
 
     def _code(self, q: Any) -> _codec.Scaled:
         return _codec.Scaled(0x22, self._cut(), most=1)
+
+
+def _block_omega(block_length: int, norm: float) -> float:
+    return max(sqrt(block_length) - 1, 0.0) / (1 if norm == 2 else 2)

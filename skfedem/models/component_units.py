@@ -24,8 +24,9 @@ import numpy as np
 
 from .covariances import MATRICES, packed, upper, variances_of
 
-# Lower bound for weights: otherwise, rows of a rare component would make messages so large that the
-# other components suffer.
+# Components with a smaller weight are rare: their statistics are mostly noise. Here, weights are at
+# least this: otherwise, rows of a rare component would make messages so large that the other
+# components suffer.
 RAREST = 1e-3
 
 
