@@ -16,7 +16,7 @@ from ._input.table_labels import label_text
 from ._messages import either, shown, warn
 from ._parameters import in_python_numbers, is_auto
 from .models.families import MAX_LOG_MEAN
-from .solvers._options import step_schedule
+from .solvers._from_parameters import step_schedule
 from .solvers._report import Wording, against_noise, warn_outcome
 
 # If the curvature of a cell is this many times the median, other cells converge too slowly. One

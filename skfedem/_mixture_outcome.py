@@ -9,7 +9,7 @@ from ._input.clients import features_of
 from ._messages import either, warn
 from .models.covariances import MATRICES, roots_and_inverses
 from .models.mixture_parameters import in_row_units, lost_in_rounding
-from .solvers._options import step_schedule
+from .solvers._from_parameters import step_schedule
 from .solvers._report import Wording, against_noise, took_few_rounds, took_few_steps, warn_outcome
 
 # Nats per row. Starting at the optimum, the noise of minibatches costs less than this.

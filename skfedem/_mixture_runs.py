@@ -16,8 +16,8 @@ from .models.mixture_start import (
     start_again,
     start_run,
 )
+from .solvers._from_parameters import SOLVERS, federated_problem, run_solver
 from .solvers._memory import go_on
-from .solvers._options import SOLVERS, federated_problem, run_solver
 from .solvers._resume import seed_of
 
 # Relative differences of likelihoods that may be due to rounding.

@@ -26,9 +26,9 @@ from .models.mixture_start import (
 from .models.mixture_stream import for_stream, with_variance_along_new_axes
 from .solvers import fedem
 from .solvers._base import Problem
+from .solvers._from_parameters import federated_problem, step_schedule
 from .solvers._loop import Options, run
 from .solvers._memory import Memory, memory_of, of_stream
-from .solvers._options import federated_problem, step_schedule
 from .solvers._run_state import initialise
 from .solvers._stream import stream
 from .solvers.step_size import automatic_step_size

@@ -48,13 +48,13 @@ from .models.low_rank_start import cell_federation, low_rank_model, start_again,
 from .models.low_rank_theta import LowRank, Theta
 from .models.main_effects import EFFECTS, Effects
 from .solvers._evaluation import evaluate
-from .solvers._memory import go_on, memory_of, same_rows
-from .solvers._options import (
+from .solvers._from_parameters import (
     SOLVERS,
     check_federated_parameters,
     federated_problem,
     run_solver,
 )
+from .solvers._memory import go_on, memory_of, same_rows
 from .solvers._resume import check_checkpoint_parameters, seed_of
 
 

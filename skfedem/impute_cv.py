@@ -42,7 +42,7 @@ from ._typing import (
 from .compression import Compressor
 from .impute import FederatedMatrixImputer
 from .models.families import FAMILIES
-from .solvers._options import check_federated_parameters
+from .solvers._from_parameters import check_federated_parameters
 from .solvers._report import against_minibatch_noise
 
 # A path has settled if its last step gained less than this, in nats per held-out cell: with a bound

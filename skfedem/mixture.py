@@ -56,8 +56,8 @@ from .compression import Compressor
 from .models.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture_assignment import INIT_PARAMS
 from .models.mixture_given import check_start
+from .solvers._from_parameters import check_federated_parameters
 from .solvers._memory import at_estimate, memory_of
-from .solvers._options import check_federated_parameters
 from .solvers._resume import check_checkpoint_parameters
 
 

@@ -39,7 +39,7 @@ from skfedem._parallel import Workers
 from skfedem._random import seeds_of_runs
 from skfedem.compression import Dithering, Identity, RandK
 from skfedem.models._base import Start, Step
-from skfedem.solvers import _options, fedem, vr_fedem
+from skfedem.solvers import _from_parameters, fedem, vr_fedem
 from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -433,11 +433,11 @@ def run_the_model_that_is_shown(shown):
     def run(derive=lambda model: model, resume_from=None, **settings):
         model = derive(shown_model)(n_components=2, n_features=2)
         estimator = FederatedGaussianMixture(**settings)
-        problem = _options.federated_problem(estimator, model, federation, seed=0)
+        problem = _from_parameters.federated_problem(estimator, model, federation, seed=0)
         theta = model.parameters(np.array([0.5, 0.5]), np.array([[2.0, 2.0], [7.0, 7.0]]))
         start = Start(model.statistics_of(theta), theta)
         with Workers() as workers:
-            return problem, _options.run_solver(
+            return problem, _from_parameters.run_solver(
                 estimator, problem, start, workers, resume_from, tasks=None
             )
 
@@ -553,7 +553,7 @@ def test_a_solver_has_to_tell_the_log_likelihood_of_exact_rounds(
         return message._replace(log_likelihood=None), states
 
     solver = SimpleNamespace(**vars(fedem) | {"client_half": silent, "__name__": "silent"})
-    monkeypatch.setitem(_options.SOLVERS, "fedem", solver)
+    monkeypatch.setitem(_from_parameters.SOLVERS, "fedem", solver)
     with pytest.raises(ValueError, match="silent.client_half to give log_likelihood"):
         run_the_model_that_is_shown()
     run_the_model_that_is_shown(participation=0.5, max_iter=3)
@@ -588,7 +588,7 @@ def test_the_solver_that_is_shown_is_unbiased_and_reduces_variance(shown, model)
 
 
 def test_the_solver_that_is_shown_ends_where_pooled_em_does(shown, monkeypatch):
-    monkeypatch.setitem(_options.SOLVERS, "svrg", shown("svrg_fedem"))
+    monkeypatch.setitem(_from_parameters.SOLVERS, "svrg", shown("svrg_fedem"))
     rng = np.random.default_rng(0)
     clients = [rng.normal(center, 1, size=(60, 2)) for center in (-3, 0, 3)]
     settings = {

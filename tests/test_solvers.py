@@ -36,7 +36,7 @@ from skfedem.models import gaussian_mixture
 from skfedem.models._base import Step
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture_start import start_run
-from skfedem.solvers import _loop, _options
+from skfedem.solvers import _from_parameters, _loop
 from skfedem.solvers._base import (
     Broadcast,
     Received,
@@ -770,7 +770,9 @@ def test_the_history_has_the_steps_as_taken():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_automatic_steps_are_shorter_after_a_rest(monkeypatch):
     # No automatic step of ours is that long.
-    monkeypatch.setattr(_options, "automatic_step_size", lambda *_, **__: lambda number: 0.9)
+    monkeypatch.setattr(
+        _from_parameters, "automatic_step_size", lambda *_, **__: lambda number: 0.9
+    )
     gm = clone(RESTLESS).fit(iris_by_label(3))
     n_statistics = 3 * (1 + 4 + 10)
     rest = ceil(3 * (1 + Dithering(omega=8.0).omega_for(n_statistics)) / 0.3)
@@ -1032,7 +1034,7 @@ def test_the_limit_of_steps_does_not_add_to_their_decrease(monkeypatch):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @every_solver
 def test_a_solver_is_known_by_what_it_says_of_itself(solver, monkeypatch):
-    monkeypatch.setitem(_options.SOLVERS, "another", _options.SOLVERS[solver])
+    monkeypatch.setitem(_from_parameters.SOLVERS, "another", _from_parameters.SOLVERS[solver])
     rows, start = with_a_rare_cluster(0, n_rows=3)
     gm = FederatedGaussianMixture(2, **NOISY, **start, random_state=0, eval_every=None)
     steps = [
