@@ -275,8 +275,8 @@ class LowRankModel(Model):
 
     def _sums(self, iterate, field):
         """Sums of the observations from the residuals at an iterate."""
-        pull = self.pooled.support.counts * self.pooled.family.mean(iterate.theta)
-        return self.scale * field + pull
+        expected = self.pooled.support.counts * self.pooled.family.mean(iterate.theta)
+        return self.scale * field + expected
 
     def surrogate(self, statistics, parameters):
         """Negative objective at θ, with the server's estimate of the observations; nats."""

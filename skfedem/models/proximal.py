@@ -18,6 +18,8 @@ from .thresholding import threshold_singular_values
 MAX_HALVINGS = 60
 # For smaller changes of θ, ψ is quadratic up to rounding.
 _SMALL_CHANGE = 1e-4
+# Relative rounding of the test of η: for Gaussian cells, the largest η meets it with equality.
+_ROUNDING = 1e-9
 # Largest η, so that η and its square do not overflow: if means tend to 0, as for zeros without a
 # penalty, the curvature does not bound it.
 _LONGEST = 1e100
@@ -149,12 +151,12 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
             block,
         )
         values = low_rank_at(low_rank, support.rows, support.columns)
-        distance = squared_distance(low_rank, origin.low_rank)
+        sq_distance = squared_distance(low_rank, origin.low_rank)
         change = values - origin.low_rank_values
         above = _above_tangent(pooled, origin.theta, mean, log_partition, change)
-        if 2 * natural_step * above <= distance * (1 + 1e-9):
+        if 2 * natural_step * above <= (1 + _ROUNDING) * sq_distance:
             # A user's step function may return steps whose square underflows.
-            sq_norm = distance / length**2 if length**2 else np.nan
+            sq_norm = sq_distance / length**2 if length**2 else np.nan
             return Move(low_rank, values, natural_step, after, sq_norm, halvings)
         natural_step = natural_step / 2
     return None
@@ -166,10 +168,10 @@ def _above_tangent(pooled, theta, mean, log_partition, change):
     # The difference of squares of large numbers would be dominated by rounding errors.
     is_parabola = family.log_variance_slope == 0
     if is_parabola or np.abs(change).max(initial=0) < _SMALL_CHANGE:
-        distance = 0.5 * family.variance(theta) * change**2
+        height = 0.5 * family.variance(theta) * change**2
     else:
-        distance = family.log_partition(theta + change) - log_partition - mean * change
-    return float(pooled.support.counts @ distance)
+        height = family.log_partition(theta + change) - log_partition - mean * change
+    return float(pooled.support.counts @ height)
 
 
 def largest_curvature(pooled, theta):
