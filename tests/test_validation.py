@@ -97,7 +97,7 @@ BAD_TABLES = {
     ),
     "columns missing": (
         frames(["a", "b"], ["a"], ["a", "b"]),
-        "Expected 2 features.*got 1 for client 1",
+        r"columns of client 0 \(\['a', 'b'\]\).*got \['a'\] for client 1",
     ),
     "frames and arrays": (
         [NAMED[0], CLIENTS[1]],
@@ -462,6 +462,24 @@ def test_a_wrong_number_of_columns_is_told_before_their_missing_numbers():
     frame = pd.DataFrame({k: pd.array([True, None], dtype="boolean") for k in range(3)})
     with pytest.raises(ValueError, match="X has 3 features"):
         FITTED.predict(frame)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ("abcdefghiXklmnopqr", ("[..., 'i', 'j', 'k', 'l', 'm', 'n', 'o', 'p', ...]", "'i', 'X'")),
+        ("abcdefghijklmnopq", ("[..., 'q', 'r']", "[..., 'q']")),
+        ("bacdefghijklmnopqr", ("['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', ...]", "['b', 'a'")),
+    ],
+)
+def test_the_first_of_many_columns_that_differs_is_told(columns, says):
+    names = "abcdefghijklmnopqr", columns
+    first, other = (pd.DataFrame(np.eye(18)[:, : len(own)], columns=[*own]) for own in names)
+    gm = FederatedGaussianMixture().fit(first)
+    for use, of_whom in ((gm.fit, "client 0"), (gm.partial_fit, "the last fit")):
+        with pytest.raises(ValueError, match=f"Expected the columns of {of_whom}") as caught:
+            use([first, other] if of_whom == "client 0" else other)
+        assert all(some in str(caught.value) for some in says)
 
 
 def test_text_in_the_table_of_a_client_is_told_by_its_column():

@@ -203,19 +203,19 @@ def check_columns(estimator, X, shapes):
     # Sets the number and names of the features by those of the first client.
     validate_data(estimator, first, skip_check_array=True)
     for k, shape in enumerate(shapes):
-        if shape[1] != estimator.n_features_in_:
+        want, got = names, column_names(X[k], k)
+        if shape[1] != estimator.n_features_in_ and not (want and got):
             raise ValueError(
                 f"Expected {estimator.n_features_in_} features for every client as for client 0, "
                 f"got {shape[1]} for client {k} (shape {shape}). Give all clients the same columns."
             )
-        want, got = names, column_names(X[k], k)
         if are_reordered(X[0], X[k]):  # perhaps by names that are no strings
             want, got = list(X[0].columns), list(X[k].columns)
         if want != got:
             raise ValueError(
-                f"Expected the columns of client 0 ({shorten(want)}) for every client, in that "
-                f"order, got {shorten(got)} for client {k}. Name and order all clients' columns "
-                "alike, or name none."
+                f"Expected the columns of client 0 ({shorten(want, got)}) for every client, in "
+                f"that order, got {shorten(got, want)} for client {k}. Name and order all clients' "
+                "columns alike, or name none."
             )
 
 
@@ -249,9 +249,9 @@ def check_columns_of_fit(estimator, X):
     got = column_names(table, 0)
     if got is not None and list(want) != got:
         raise ValueError(
-            f"Expected the columns of the last fit, {shorten(want)}, in that order, got "
-            f"{shorten(got)}. Rename or reorder them, or start over: fit with warm_start=False, or "
-            "call partial_fit on a clone."
+            f"Expected the columns of the last fit, {shorten(want, got)}, in that order, got "
+            f"{shorten(got, want)}. Rename or reorder them, or start over: fit with "
+            "warm_start=False, or call partial_fit on a clone."
         )
 
 

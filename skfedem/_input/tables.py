@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from itertools import takewhile
 from mmap import mmap
 from os import PathLike
 from typing import Any, TypeGuard
@@ -276,9 +277,12 @@ def _refuse_repeated(names, whose=""):
         )
 
 
-def shorten(names):
-    return (
-        "no string column names"
-        if names is None
-        else f"[{', '.join(map(repr, names[:8]))}" + (", ...]" if len(names) > 8 else "]")
-    )
+def shorten(names, other=None):
+    """Up to eight names, with the first one that differs from those of another table."""
+    if names is None:
+        return "no string column names"
+    pairs = zip(names, () if other is None else other, strict=False)
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    start = alike - 1 if alike >= 8 else 0
+    some = ", ".join(map(repr, names[start : start + 8]))
+    return f"[{'..., ' * (start > 0)}{some}{', ...' * (len(names) > start + 8)}]"
