@@ -26,8 +26,9 @@ from .table_labels import check_same_labels, is_frame
 from .tables import is_missing, refuse_no_clients, refuse_what_is_no_table
 
 _HOW_ROWS = (
-    "Give all clients the same sites and months. If each client has rows of its own, give "
-    "rows='disjoint'; if these are (site, month, value) triplets, give shape=(sites, months)."
+    "Give all clients the same sites and months (reindex DataFrames). If each client has rows of "
+    "its own, give rows='disjoint'; if these are (site, month, value) triplets, give "
+    "shape=(sites, months)."
 )
 # Rows and columns are int32, so that codes, which are their products, fit into int64.
 _MOST_ROWS = 2**31 - 1
@@ -204,7 +205,7 @@ def _check_alike(tables, rows):
             raise ValueError(
                 f"Expected {plural(first[1], 'column')} for every client as for client 0, got "
                 f"{n_columns} for client {k} (shape {table.shape}). Give all clients the same "
-                "months."
+                "months (reindex DataFrames)."
             )
         if rows == "shared" and n_rows != first[0]:
             raise ValueError(
