@@ -327,6 +327,16 @@ def test_steps_of_a_given_size_are_plain_proximal_steps(family):
     assert automatic.n_iter_ < plain.n_iter_
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_that_have_arrived_are_not_too_long(seed):
+    # The first step ends at the optimum, the table itself. Rounding of later ones is not too long.
+    table = 10 * np.random.default_rng(seed).standard_normal((24, 6))
+    imputer = FederatedMatrixImputer(None, penalty=0, effects="none", step_size=1.0).fit([table])
+    assert imputer.converged_
+    assert_array_equal(imputer.history_["step_size"][1:], 1.0)
+    assert not imputer.history_["safeguarded"].any()
+
+
 def test_step_size_may_be_a_function_of_the_round():
     asked = []
 

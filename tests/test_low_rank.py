@@ -964,6 +964,20 @@ def test_a_step_of_the_largest_length_is_not_lost_to_rounding(seed):
     assert (move.natural_step, move.halvings) == (1.0, 40)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_rounding_where_the_field_is_0_is_no_step(seed):
+    # Without a field and a penalty, Θ⁺ is Θ: its rounding says nothing about the curvature.
+    rng, shape = np.random.default_rng(seed), (9, 7)
+    left, singular_values, right = np.linalg.svd(rng.standard_normal(shape), full_matrices=False)
+    low_rank = LowRank(left[:, :3], 10 * singular_values[:3], right.T[:, :3])
+    pooled = pooled_everywhere(np.ones(shape), "gaussian")
+    support = pooled.support
+    values = low_rank_at(low_rank, support.rows, support.columns)
+    origin = Iterate(low_rank, values, at_zero(shape).effects, values, None)
+    move = proximal_step(pooled, origin, values, 1.0, 1.0, None)
+    assert (move.sq_norm, move.natural_step, move.halvings) == (0.0, 1.0, 0)
+
+
 def test_the_objective_has_all_its_terms():
     pooled = pooled_everywhere(np.array([[1.0, 2.0], [3.0, 1.0]]), "poisson", 0.5)
     pooled = pooled._replace(effects="both", effects_penalty=0.2)

@@ -18,8 +18,10 @@ from .thresholding import threshold_singular_values
 MAX_HALVINGS = 60
 # For smaller changes of θ, ψ is quadratic up to rounding.
 _SMALL_CHANGE = 1e-4
+# A change of Θ by a smaller share of its norm is rounding.
+_ROUNDING = 1e-13
 # Relative rounding of the test of η: for Gaussian cells, the largest η meets it with equality.
-_ROUNDING = 1e-9
+_TIE = 1e-9
 # Largest η, so that η and its square do not overflow: if means tend to 0, as for zeros without a
 # penalty, the curvature does not bound it.
 _LONGEST = 1e100
@@ -59,7 +61,7 @@ class Move(NamedTuple):
     block : ndarray
         Approximate right singular vectors, for the next step.
     sq_norm : float
-        Squared norm of ``(Θ⁺ - Θ) / (γη)``.
+        Squared norm of ``(Θ⁺ - Θ) / (γη)``; 0 if this is rounding.
     halvings : int
     """
 
@@ -117,7 +119,7 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
 
     η is allowed if the loss at Θ⁺ is below its tangent plus ``||Θ⁺ - Θ||² / (2η)``. The height of
     the loss above its tangent only depends on ψ and N, so that noise in W does not affect this
-    test.
+    test. A change that is rounding is always allowed.
 
     Parameters
     ----------
@@ -152,14 +154,22 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
         )
         values = low_rank_at(low_rank, support.rows, support.columns)
         sq_distance = squared_distance(low_rank, origin.low_rank)
+        if sq_distance < _squared_rounding(low_rank):
+            return Move(low_rank, values, natural_step, after, 0.0, halvings)
         change = values - origin.low_rank_values
         above = _above_tangent(pooled, origin.theta, mean, log_partition, change)
-        if 2 * natural_step * above <= (1 + _ROUNDING) * sq_distance:
+        if 2 * natural_step * above <= (1 + _TIE) * sq_distance:
             # A user's step function may return steps whose square underflows.
             sq_norm = sq_distance / length**2 if length**2 else np.nan
             return Move(low_rank, values, natural_step, after, sq_norm, halvings)
         natural_step = natural_step / 2
     return None
+
+
+def _squared_rounding(low_rank):
+    """Squared distance to a low-rank matrix below which it is rounding."""
+    size = _ROUNDING * low_rank.singular_values
+    return float(size @ size)
 
 
 def _above_tangent(pooled, theta, mean, log_partition, change):
