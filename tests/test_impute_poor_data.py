@@ -185,6 +185,18 @@ def test_huge_counts(scale):
     assert_finite(FederatedMatrixImputer(**EXACT, max_iter=50).fit([one, *CLIENTS[1:]]))
 
 
+def test_a_warm_start_finds_the_effects_of_a_count_beyond_all_before():
+    counts = np.random.default_rng(3).poisson(5.0, (4, 5)).astype(float)
+    effects_alone = {"family": "poisson", "penalty": 1e15, "max_iter": 0}
+    imputer = FederatedMatrixImputer(**effects_alone, warm_start=True).fit([counts])
+    counts[0, 2] = 9e12
+    with pytest.warns(UserWarning, match="of other cells"):
+        imputer.fit([counts])
+        expected = FederatedMatrixImputer(**effects_alone).fit([counts])
+    # Terms of the objective are 3e14 nats, and their rounding 0.03.
+    assert_allclose(imputer.objective_, expected.objective_, atol=1.0)
+
+
 def test_counts_whose_means_would_overflow_are_refused(fitted):
     X = np.array(CLIENTS[1])
     X[4, 2] = 2e13
