@@ -291,6 +291,16 @@ def test_huge_poisson_values(value):
     assert_allclose(fitted[0], np.log(value), atol=0.5)
 
 
+def test_squares_of_long_steps_do_not_overflow_without_a_penalty():
+    cells = Cells(np.zeros(2, int), np.arange(2), np.array([3.0, 0.0]), np.ones(2))
+    family, columns = FAMILIES["poisson"], np.array([[1.0], [-1.0]])
+    penalties = {"penalty": 0.0, "row_effects": True, "ridge": 0.1}
+    effects, factors = fit_rows(cells, 1, np.zeros(2), columns, family=family, **penalties)
+    found = fit_rows(cells, 1, np.zeros(2), 1e-155 * columns, family=family, **penalties)
+    assert_allclose(found[0], effects, rtol=1e-9)
+    assert_allclose(found[1], 1e155 * factors, rtol=1e-9)
+
+
 def test_a_steep_row_without_penalties():
     cells = Cells(np.zeros(1, int), np.zeros(1, int), np.array([1e13]), np.ones(1))
     factors, offset = np.array([[1.3, 0.7]]), np.array([29.0])

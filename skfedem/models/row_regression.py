@@ -270,7 +270,7 @@ def _rounding(regressions):
 def _penalty_along(coefficients, direction, penalties):
     """Increase of the penalty along a step: ``slope t + square t²``, of shape (2, n_rows)."""
     slope = (penalties * coefficients * direction).sum(axis=1)
-    square = 0.5 * (penalties * direction**2).sum(axis=1)
+    square = 0.5 * (penalties * direction * direction).sum(axis=1)
     return np.array([slope, square])
 
 
