@@ -62,7 +62,7 @@ for (label, gm), style in zip(runs.items(), ("k-", "C0-", "C2--", "C3:"), strict
     print(f"{label}: {best - gm.score(X):.1e} nats below; {arrived}")
 right.set(yscale="log", xlim=(0, 200), ylim=(1e-6, 3e3))
 right.set(xlabel="sent by the clients (kB)", ylabel="nats per row below pooled EM")
-right.set_title("how good a fit, for how much traffic")
+right.set_title("how good a fit, for how many bits")
 right.legend(frameon=False, fontsize=9, loc="upper right")
 right.spines[["top", "right"]].set_visible(False)
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "readme.png", dpi=110)
