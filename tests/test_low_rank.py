@@ -139,6 +139,27 @@ def pooled_of(support, margins, family, effects="both", effects_penalty=0.0):
     return Pooled(support, margins, FAMILIES[family], 0, 0.0, effects, effects_penalty)
 
 
+def support_of(rows, columns, shape, counts=None):
+    """Cells in the order of their rows, of a matrix whose every row and column was observed."""
+    counts = np.ones(len(rows)) if counts is None else counts
+    everywhere = Margins(np.ones(shape[0], bool), np.ones(shape[1], bool))
+    row_starts = np.searchsorted(rows, np.arange(shape[0] + 1))
+    return Support(rows, columns, counts, row_starts, everywhere, shape)
+
+
+def all_cells(shape, counts=None):
+    """Support of a matrix whose every cell was observed."""
+    return support_of(*np.divmod(np.arange(np.prod(shape)), shape[1]), shape, counts)
+
+
+def no_effects(shape, intercept=0.0):
+    return Effects(intercept, np.zeros(shape[0]), np.zeros(shape[1]))
+
+
+def dense(low_rank):
+    return low_rank.left * low_rank.singular_values @ low_rank.right.T
+
+
 def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0):
     lasting_noise = problem.batch_size is not None and not solver.VARIANCE_REDUCED
     problem = problem._replace(lasting_noise=lasting_noise)
@@ -191,11 +212,10 @@ def test_without_effects_exact_rounds_are_pooled_soft_impute(family, overlap):
     data = observations(family, overlap)
     want = oracle.soft_impute(*data[:3], SHAPE, PENALTIES[family], family, "none", 1e-11)
     result = fitted(problem_of(data, family, effects="none"), max_iter=400)
-    low_rank = result.server.parameters.natural.low_rank
-    dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
     # An objective has half the digits of θ. The oracle's tol of 1e-11 is of a gradient, of which
     # curvatures of a few hundredths make some 1e-10; after 250 rounds, 2e-8 were left.
-    assert_allclose(dense, want.low_rank, rtol=0, atol=1e-8)
+    got = dense(result.server.parameters.natural.low_rank)
+    assert_allclose(got, want.low_rank, rtol=0, atol=1e-8)
 
 
 @every_family
@@ -303,21 +323,11 @@ def test_a_penalty_that_leaves_nothing_is_no_trouble_however_long_the_run():
 
 
 def test_a_large_ridge_leaves_the_intercept_free():
-    rows, columns = np.divmod(np.arange(20), 4)
-    ones = np.ones(20)
-    support = Support(
-        rows.astype(np.int32),
-        columns.astype(np.int32),
-        ones,
-        np.arange(0, 21, 4),
-        Margins(np.ones(5, bool), np.ones(4, bool)),
-        (5, 4),
-    )
+    support = all_cells((5, 4))
     values = 1000 + np.random.default_rng(0).standard_normal(20)
-    start = Effects(0.0, np.zeros(5), np.zeros(4))
     for ridge in (0.0, 1.0, 1e6):
         pooled = pooled_of(support, support.margins(values), "gaussian", effects_penalty=ridge)
-        effects, _, _ = fit_effects(pooled, np.zeros(20), start)
+        effects, _, _ = fit_effects(pooled, np.zeros(20), no_effects(support.shape))
         # Balanced: the mean, to the last decrease of 1e-5 nats that 20 observations notice.
         assert_allclose(effects.intercept, values.mean(), atol=1e-3)
 
@@ -335,9 +345,8 @@ def test_it_is_algorithm_7_of_one_observer_step_by_step(penalty):
         adaptive=False,
     )  # fmt: skip
     for k, (_, want) in enumerate(literal):
-        low_rank = fitted(problem, step_size=1.0, max_iter=k + 1).server.parameters.natural.low_rank
-        dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
-        assert_allclose(dense, want, atol=1e-8)
+        result = fitted(problem, step_size=1.0, max_iter=k + 1)
+        assert_allclose(dense(result.server.parameters.natural.low_rank), want, atol=1e-8)
 
 
 @every_family
@@ -352,12 +361,9 @@ def test_noisy_steps_are_those_of_the_theory(family, adaptive):
         field = 0.05 * generator.standard_normal(len(support.counts))
         before, point = point, model.server_step(point, field, step_size, exact=False).statistics
         length = step_size * point.natural_step / 1.3  # by which it has grown meanwhile
-        dense, after = (
-            low_rank.left * low_rank.singular_values @ low_rank.right.T
-            for low_rank in (before.iterate.low_rank, point.iterate.low_rank)
-        )
-        dense[support.rows, support.columns] += length * model.scale * field
-        want = oracle.threshold_singular_values(dense, length * pooled.penalty)
+        moved, after = (dense(each.iterate.low_rank) for each in (before, point))
+        moved[support.rows, support.columns] += length * model.scale * field
+        want = oracle.threshold_singular_values(moved, length * pooled.penalty)
         # Decompositions of matrices of order 10.
         assert_allclose(after, want, rtol=0, atol=1e-11)
     assert after.any()
@@ -415,9 +421,7 @@ def test_it_is_algorithm_7_of_observers_who_see_the_same_cells(penalty, n_observ
     step_size = n_sightings / n_observers
     for k, (_, want) in enumerate(literal):
         result = fitted(problem, step_size=step_size, max_iter=k + 1)
-        low_rank = result.server.parameters.natural.low_rank
-        dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
-        assert_allclose(dense, want, atol=1e-8)
+        assert_allclose(dense(result.server.parameters.natural.low_rank), want, atol=1e-8)
 
 
 # ---- invariants
@@ -455,14 +459,12 @@ def test_effects_solve_their_likelihood_equations():
     model = problem_of(data, "poisson").model
     support, margins = model.pooled.support, model.pooled.margins
     low_rank = 0.3 * np.random.default_rng(0).standard_normal(len(support.counts))
-    start = Effects(0.0, np.zeros(SHAPE[0]), np.zeros(SHAPE[1]))
-    effects, theta, _ = fit_effects(model.pooled, low_rank, start)
+    effects, theta, _ = fit_effects(model.pooled, low_rank, no_effects(SHAPE))
     expected = support.margins(support.counts * np.exp(theta))
     assert_allclose(expected.rows + 1e-7 * effects.rows, margins.rows, rtol=1e-4)
     # From means that are far too small Newton's first step would be (y - μ) / μ, beyond all floats.
     for intercept in (-12.0, -800.0):  # of the latter there is no curvature either
-        far = start._replace(intercept=intercept)
-        found = fit_effects(model.pooled, low_rank, far)
+        found = fit_effects(model.pooled, low_rank, no_effects(SHAPE, intercept))
         assert_allclose(found[1], theta, atol=1e-4)
     assert_allclose(expected.columns + 1e-7 * effects.columns, margins.columns, rtol=1e-4)
     assert abs(effects.rows.mean()) + abs(effects.columns.mean()) < 1e-12
@@ -492,18 +494,13 @@ def test_effects_of_rare_presences_solve_their_likelihood_equations(seed):
     rows, columns = np.nonzero(rng.random((20, 6)) < 0.3)
     presences, low_rank = np.zeros(len(rows)), 6.0 * rng.normal(size=len(rows))
     presences[rng.integers(len(rows), size=3)] = 1.0
-    support = Support(
-        rows,
-        columns,
-        np.ones(len(rows)),
-        np.searchsorted(rows, np.arange(21)),
-        Margins(np.bincount(rows, minlength=20) > 0, np.bincount(columns, minlength=6) > 0),
-        (20, 6),
+    is_observed = Margins(
+        np.bincount(rows, minlength=20) > 0, np.bincount(columns, minlength=6) > 0
     )
+    support = support_of(rows, columns, (20, 6))._replace(is_observed=is_observed)
     margins = support.margins(presences)
-    start = Effects(-4.0, np.zeros(20), np.zeros(6))
     pooled = pooled_of(support, margins, "bernoulli", effects_penalty=1e-4)
-    effects, theta, _ = fit_effects(pooled, low_rank, start)
+    effects, theta, _ = fit_effects(pooled, low_rank, no_effects((20, 6), -4.0))
     expected = support.margins(family.mean(theta))
     assert_allclose(expected.rows + 1e-4 * effects.rows, margins.rows, atol=3e-3)
     assert_allclose(expected.columns + 1e-4 * effects.columns, margins.columns, atol=3e-3)
@@ -511,14 +508,11 @@ def test_effects_of_rare_presences_solve_their_likelihood_equations(seed):
 
 @pytest.mark.parametrize("scale", [1e4, 1e8, 1e11])
 def test_effects_of_huge_counts_have_their_totals_without_a_penalty(scale):
-    family = FAMILIES["poisson"]
-    rows, columns = np.divmod(np.arange(48), 6)
-    everywhere = Margins(np.ones(8, dtype=bool), np.ones(6, dtype=bool))
-    support = Support(rows, columns, np.ones(48), np.arange(9) * 6, everywhere, (8, 6))
+    family, support = FAMILIES["poisson"], all_cells((8, 6))
     for seed in range(40):
         rng = np.random.default_rng(seed)
         counts = rng.poisson(scale * np.exp(0.3 * rng.normal(size=(8, 1))), (8, 6)).ravel()
-        start = Effects(np.log(counts.mean()), np.zeros(8), np.zeros(6))
+        start = no_effects(support.shape, np.log(counts.mean()))
         margins = support.margins(counts)
         _, theta, _ = fit_effects(pooled_of(support, margins, "poisson"), np.zeros(48), start)
         # Newton's method ends at 1e-12 of the objective, and the root of that is the totals'.
@@ -529,23 +523,13 @@ def test_effects_of_huge_counts_have_their_totals_without_a_penalty(scale):
 def test_effects_that_are_held_back_one_by_one_still_lead_down():
     # From means that are far too small, Newton's step of the intercept goes up by 1e8 and those of
     # most other effects down by 5e5 each. Held back, up is 18 and down is 13 + 13.
-    size, family = 10, FAMILIES["poisson"]
-    counts = np.full((size, size), 100.0)
-    counts[0] += size / 2
-    counts[:, 0] += size / 2
-    rows, columns = np.divmod(np.arange(size**2), size)
-    support = Support(
-        rows,
-        columns,
-        np.ones(size**2),
-        np.arange(size + 1) * size,
-        Margins(np.ones(size, bool), np.ones(size, bool)),
-        counts.shape,
-    )
-    start = Effects(-14.0, np.zeros(size), np.zeros(size))
+    counts = np.full((10, 10), 100.0)
+    counts[0] += 5
+    counts[:, 0] += 5
+    support = all_cells(counts.shape)
     pooled = pooled_of(support, support.margins(counts.ravel()), "poisson")
-    _, theta, _ = fit_effects(pooled, np.zeros(size**2), start)
-    expected = support.margins(family.mean(theta))
+    _, theta, _ = fit_effects(pooled, np.zeros(100), no_effects(counts.shape, -14.0))
+    expected = support.margins(np.exp(theta))
     assert_allclose(expected.rows, counts.sum(axis=1), rtol=1e-6)
     assert_allclose(expected.columns, counts.sum(axis=0), rtol=1e-6)
 
@@ -574,10 +558,7 @@ def test_effects_that_are_held_back_one_by_one_still_lead_down():
 def test_effects_that_compensate_each_other_still_lead_down(family, cells, counts, means, start):
     rows, columns = np.transpose(cells)
     counts, means, shape = np.array(counts), np.array(means), (len(start.rows), len(start.columns))
-    everywhere = Margins(np.ones(shape[0], bool), np.ones(shape[1], bool))
-    support = Support(
-        rows, columns, counts, np.searchsorted(rows, np.arange(shape[0] + 1)), everywhere, shape
-    )
+    support = support_of(rows, columns, shape, counts)
     pooled = pooled_of(support, support.margins(counts * means), family)
     _, theta, _ = fit_effects(pooled, np.zeros(len(rows)), start)
     assert_allclose(FAMILIES[family].mean(theta), means, rtol=1e-4, atol=1e-4)
@@ -586,21 +567,12 @@ def test_effects_that_compensate_each_other_still_lead_down(family, cells, count
 @pytest.mark.parametrize("seed", [3, 6, 9])
 def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
     # Without the observations' constants, which leave some 600 nats, the objective is -1e14.
-    rng, size = np.random.default_rng(seed), 8
-    counts = rng.poisson(1e10 * np.exp(2 * rng.normal(size=(size, 1))), (size, 6)).astype(float)
-    rows, columns = np.divmod(np.arange(counts.size), 6)
-    support = Support(
-        rows,
-        columns,
-        np.ones(counts.size),
-        np.arange(size + 1) * 6,
-        Margins(np.ones(size, bool), np.ones(6, bool)),
-        counts.shape,
-    )
-    start = Effects(float(np.log(counts.mean())), np.zeros(size), np.zeros(6))
-    margins, none = support.margins(counts.ravel()), np.zeros(counts.size)
-    pooled = pooled_of(support, margins, "poisson", effects="rows")
-    effects, _, _ = fit_effects(pooled, none, start)
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(1e10 * np.exp(2 * rng.normal(size=(8, 1))), (8, 6)).astype(float)
+    support = all_cells(counts.shape)
+    start = no_effects(counts.shape, float(np.log(counts.mean())))
+    pooled = pooled_of(support, support.margins(counts.ravel()), "poisson", effects="rows")
+    effects, _, _ = fit_effects(pooled, np.zeros(48), start)
     # Means of rows are their best means.
     excess = np.exp(effects.intercept + effects.rows) / counts.mean(axis=1) - 1
     assert 6 * counts.mean(axis=1) @ (excess - np.log1p(excess)) < 0.01
@@ -608,20 +580,16 @@ def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
 
 def test_effects_of_huge_counts_are_solved_beyond_the_rounding_of_the_objective():
     # The objective is -6e8 nats, in whose rounding 1e-7 nats are lost, but not slopes of 0.04.
-    rng, shape = np.random.default_rng(0), (8, 6)
+    rng, support = np.random.default_rng(0), all_cells((8, 6))
     means = 1e6 * np.exp(rng.normal(size=(8, 1)) + rng.normal(size=6))
-    rows, columns = np.divmod(np.arange(means.size), 6)
-    everywhere = Margins(np.ones(8, bool), np.ones(6, bool))
-    support = Support(rows, columns, np.ones(means.size), np.arange(9) * 6, everywhere, shape)
     margins = support.margins(rng.poisson(means).astype(float).ravel())
     pooled = pooled_of(support, margins, "poisson", effects_penalty=10.0)
     none = np.zeros(means.size)
-    start = Effects(np.log(1e6), np.zeros(8), np.zeros(6))
-    effects, _, _ = fit_effects(pooled, none, start)
+    effects, _, _ = fit_effects(pooled, none, no_effects((8, 6), np.log(1e6)))
     for shift in (1e-8, 3e-8, 1e-7):  # as a small step of the low-rank part would leave them
         near = effects._replace(rows=effects.rows + shift * np.linspace(-1, 1, 8))
         found, theta, _ = fit_effects(pooled, none, near)
-        assert_allclose(theta, found.at(rows, columns), rtol=1e-15)
+        assert_allclose(theta, found.at(support.rows, support.columns), rtol=1e-15)
         expected = support.margins(np.exp(theta))
         assert_allclose(margins.rows - expected.rows, 10 * found.rows, atol=1e-6)
         assert_allclose(margins.columns - expected.columns, 10 * found.columns, atol=1e-6)
@@ -672,24 +640,13 @@ def test_small_matrices_take_the_steps_of_large_ones(monkeypatch, family):
 
 
 def test_effects_of_rows_without_a_bird_stay_finite():
-    rows, columns = np.divmod(np.arange(12), 4)
-    support = Support(
-        rows.astype(np.int32),
-        columns.astype(np.int32),
-        np.ones(12),
-        np.array([0, 4, 8, 12]),
-        Margins(np.ones(3, bool), np.ones(4, bool)),
-        (3, 4),
-    )
-    values = np.where(rows == 1, 0.0, 5.0)
-    margins = support.margins(values)
-    assert isinstance(margins, Margins)
-    start = Effects(0.0, np.zeros(3), np.zeros(4))
-    pooled = pooled_of(support, margins, "poisson")
-    effects, theta, _ = fit_effects(pooled, np.zeros(12), start)
+    support = all_cells((3, 4))
+    values = np.where(support.rows == 1, 0.0, 5.0)
+    pooled = pooled_of(support, support.margins(values), "poisson")
+    effects, theta, _ = fit_effects(pooled, np.zeros(12), no_effects((3, 4)))
     assert np.isfinite(theta).all()
     assert effects.rows[1] < -5
-    assert_allclose(np.exp(theta[rows != 1]), 5.0, rtol=1e-3)
+    assert_allclose(np.exp(theta[support.rows != 1]), 5.0, rtol=1e-3)
 
 
 def test_margins_are_the_same_to_the_bit_however_many_cells_there_are(monkeypatch):
@@ -710,16 +667,15 @@ def test_thresholding_is_that_of_the_dense_matrix():
         generator.standard_normal((SHAPE[0], 3)), np.array([2.0, 1.0, -0.5]),
         generator.standard_normal((SHAPE[1], 3)),
     )  # fmt: skip
-    dense = low_rank.left * low_rank.singular_values @ low_rank.right.T
     array = support.matrix(values)
     assert_array_equal(array[support.rows, support.columns], values)
-    dense += array
+    whole = dense(low_rank) + array
     for rank, matrix in product((2, min(SHAPE)), (array, csr_array(array))):
         found, block = threshold_singular_values(low_rank, matrix, 1.0, rank)
         again, _ = threshold_singular_values(low_rank, matrix, 1.0, rank, block)
         assert_allclose(again.singular_values, found.singular_values, rtol=1e-12)
-        want = oracle.threshold_singular_values(dense, 1.0, rank)
-        assert_allclose(found.left * found.singular_values @ found.right.T, want, atol=1e-10)
+        want = oracle.threshold_singular_values(whole, 1.0, rank)
+        assert_allclose(dense(found), want, atol=1e-10)
 
 
 @pytest.mark.parametrize("n_above, n_followed", [(2, 32), (26, 32), (60, 75), (90, 100)])
@@ -925,32 +881,20 @@ def test_the_first_step_is_finite_where_a_run_has_diverged():
     model = low_rank_model(imputer, federation, (10, 4), np.zeros(1))
     # All means are 0, for exp underflows; warnings are errors.
     low_rank = LowRank(np.full((10, 1), 10**-0.5), np.array([1e5]), np.full((4, 1), -0.5))
-    theta = Theta(Effects(0.0, np.zeros(10), np.zeros(4)), low_rank)
+    theta = Theta(no_effects((10, 4)), low_rank)
     assert np.isfinite(start_run(model, federation, theta).statistics.natural_step)
 
 
 def pooled_everywhere(counts, family, penalty=0.0):
     """What the server knows of a matrix of which every cell was observed, so many times."""
-    n_rows, n_columns = counts.shape
-    rows, columns = np.divmod(np.arange(counts.size), n_columns)
-    support = Support(
-        rows,
-        columns,
-        counts.ravel().astype(float),
-        np.arange(n_rows + 1) * n_columns,
-        Margins(np.ones(n_rows, bool), np.ones(n_columns, bool)),
-        counts.shape,
-    )
-    none = Margins(np.zeros(n_rows), np.zeros(n_columns))
-    rank = min(counts.shape)
-    return Pooled(support, none, FAMILIES[family], rank, penalty, "none", 0.0)
+    support = all_cells(counts.shape, counts.ravel())
+    none = Margins(*map(np.zeros, counts.shape))
+    return Pooled(support, none, FAMILIES[family], min(counts.shape), penalty, "none", 0.0)
 
 
 def at_zero(shape):
-    n_rows, n_columns = shape
-    none = np.zeros(n_rows * n_columns)
-    effects = Effects(0.0, np.zeros(n_rows), np.zeros(n_columns))
-    return Iterate(zero_low_rank(shape), none, effects, none, None)
+    none = np.zeros(np.prod(shape))
+    return Iterate(zero_low_rank(shape), none, no_effects(shape), none, None)
 
 
 @pytest.mark.parametrize("seed", range(10))
