@@ -127,11 +127,7 @@ OF_TRIPLETS = {
     "triplets in frames": [
         pd.DataFrame(triplets_of(m), columns=["site", "month", "count"]) for m in MATRICES
     ],
-    "triplets and matrices": [
-        triplets_of(MATRICES[0]),
-        sparse_of(MATRICES[1]),
-        MATRICES[2][None],
-    ],
+    "triplets and matrices": [triplets_of(MATRICES[0]), sparse_of(MATRICES[1]), MATRICES[2][None]],
 }
 FORMS = {name: (X, {}) for name, X in OF_MATRICES.items()}
 FORMS |= {name: (X, {"shape": SHAPE}) for name, X in OF_TRIPLETS.items()}
@@ -357,273 +353,228 @@ def put_triplet(*triplet):
     return [triplets_of(MATRICES[0]), np.array([[0, 0, 1.0], triplet])]
 
 
+def case(X, says, **options):
+    """A case of what is refused: the data, how they are read, and what the message says."""
+    return X, options, says
+
+
 SIZED = {"shape": SHAPE}
 REORDERED = frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], ["dune", "isle", "fen", "marsh"])
 BAD = {
-    "infinity": (put(np.inf), {}, "finite.*got inf in row 3, column 0 of client 2.*mark"),
-    "infinity in a frame": (
+    "infinity": case(put(np.inf), "finite.*got inf in row 3, column 0 of client 2.*mark"),
+    "infinity in a frame": case(
         frames_of(put(-np.inf)),
-        {},
         r"infinity.*got -inf in row 3 \('marsh'\), column 0 \('may'\) of client 2",
     ),
-    "infinity in an observer": ([put(np.inf)[2][None]], {}, "row 3, column 0 of cli"),
-    "a period": (
+    "infinity in an observer": case([put(np.inf)[2][None]], "row 3, column 0 of cli"),
+    "a period": case(
         [pd.DataFrame(put(-1)[2], columns=pd.period_range("2020-05", periods=3, freq="M"))],
-        {},
         r"row 3, column 0 \(2020-05\) of client 0",
     ),
-    "own rows": (put(-1), {"rows": "disjoint"}, "got .* in row 3, column 0 of client 2"),
-    "negative counts": (
-        put(-3),
-        {},
-        "non-negative integers.*'poisson'.*got .* in row 3, column 0 of client 2",
+    "own rows": case(put(-1), "got .* in row 3, column 0 of client 2", rows="disjoint"),
+    "negative counts": case(
+        put(-3), "non-negative integers.*'poisson'.*got .* in row 3, column 0 of client 2"
     ),
-    "broken counts": (
-        put(2.5),
-        {},
-        "non-negative integers.*got 2.5 in row 3, column 0 of client 2",
+    "broken counts": case(
+        put(2.5), "non-negative integers.*got 2.5 in row 3, column 0 of client 2"
     ),
-    "the marker unsaid": (put(-99999999), {}, "missing_values=-99999999 if"),
-    "no presence": (
+    "the marker unsaid": case(put(-99999999), "missing_values=-99999999 if"),
+    "no presence": case(
         [np.where(m > 1, 2, m) for m in MATRICES],
-        {"family": BERNOULLI},
         r"Expected 0 or 1.*got 2.0 in row 0, column 1 of client 0.*numpy\.minimum\(X, 1\)",
+        family=BERNOULLI,
     ),
-    "huge": (
+    "huge": case(
         put(-1e151),
-        {"family": GAUSSIAN},
         r"at most 1e\+150.*got -1e\+151 in row 3, column 0 of client 2.*Rescale",
+        family=GAUSSIAN,
     ),
-    "a stored NaN": (
+    "a stored NaN": case(
         [sparse_of(MATRICES[0]), sparse.csr_array(put(NAN)[1][:, :3])],
-        {},
         "NaN.*row 0, column 0 of client 1.*Leave .* out of sparse",
     ),
-    "NaN in a triplet": (
-        put_triplet(3, 2, NAN),
-        SIZED,
-        "NaN.*got nan in site 3, month 2 of client 1.*triplets",
+    "NaN in a triplet": case(
+        put_triplet(3, 2, NAN), "NaN.*got nan in site 3, month 2 of client 1.*triplets", **SIZED
     ),
-    "NaN beside a marker": (
-        put(NAN),
-        {"missing_values": -1},
-        "NaN.*row 0, column 0 of client 0.*by -1 only",
+    "NaN beside a marker": case(
+        put(NAN), "NaN.*row 0, column 0 of client 0.*by -1 only", missing_values=-1
     ),
-    "a stored marker": (
+    "a stored marker": case(
         [sparse_of(matrix) for matrix in put(-1)],
-        {"missing_values": -1, "family": GAUSSIAN},
         "missing_values.*got -1.0 in row 3, column 0 of client 2.*Leave",
+        missing_values=-1,
+        family=GAUSSIAN,
     ),
-    "other rows": (
+    "other rows": case(
         [MATRICES[0], MATRICES[1][:2]],
-        {},
         r"4 rows.*client 0.*got 2 for client 1 \(shape \(2, 3\)\).*'disjoint'.*shape=",
     ),
-    "triplets without a shape": (
+    "triplets without a shape": case(
         [triplets_of(MATRICES[0]), triplets_of(MATRICES[2])],
-        {},
         "3 rows.*got 4 for client 1.*triplets, give shape=",
     ),
-    "other columns": (
+    "other columns": case(
         [MATRICES[0], MATRICES[1][:, :1]],
-        {"rows": "disjoint"},
         r"3 columns.*got 1 for client 1.*\(4, 1\)",
+        rows="disjoint",
     ),
-    "no rows": ([MATRICES[0], MATRICES[1][:0]], {}, r"one row.*\(0, 3\).*client 1"),
-    "no observers": ([MATRICES[0][None][:0]], {}, r"one row.*\(0, 4, 3\)"),
-    "other sites": (
-        REORDERED,
-        {},
-        "row labels.*'fen' for row 1.*got 'isle' for client 1.*Reindex.*disjoint",
+    "no rows": case([MATRICES[0], MATRICES[1][:0]], r"one row.*\(0, 3\).*client 1"),
+    "no observers": case([MATRICES[0][None][:0]], r"one row.*\(0, 4, 3\)"),
+    "other sites": case(
+        REORDERED, "row labels.*'fen' for row 1.*got 'isle' for client 1.*Reindex.*disjoint"
     ),
-    "a site without a label": (
+    "a site without a label": case(
         frames_of(MATRICES[:1], pd.Index([pd.NA, *SITES[1:]], dtype=object))
         + frames_of(MATRICES[1:2]),
-        {},
         "row labels.*<NA> for row 0.*got 'dune' for client 1.*Reindex.*disjoint",
     ),
-    "other years": (
+    "other years": case(
         frames_of(MATRICES[:1], SITES, [2001, 2002, 2003])
         + frames_of(MATRICES[1:2], SITES, [2001, 2002, 2004]),
-        {},
         "column labels.*2003 for column 2.*got 2004 for client 1.*Reindex",
     ),
-    "other months": (
+    "other months": case(
         frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], SITES, ["may", "june", "june"]),
-        {"rows": "disjoint"},
         "column labels.*'july' for column 2.*got 'june' for client 1.*Reindex",
+        rows="disjoint",
     ),
-    "frames and arrays": (
+    "frames and arrays": case(
         [MATRICES[0], *frames_of(MATRICES[1:])],
-        {},
         r"no row labels for.*client 0.*got row labels \(from 'dune'\) for client 1.*or give "
         "rows=.disjoint.",
     ),
-    "rows numbered from 0 and in another order": (
+    "rows numbered from 0 and in another order": case(
         frames_of(MATRICES[:1], None) + frames_of(MATRICES[1:2], [1, 0, 2, 3]),
-        {},
         r"the row labels 0, 1, 2, \.\.\. for every.*got row labels \(from 1\) for client 1",
     ),
-    "a site too many": (
+    "a site too many": case(
         put_triplet(4, 0, 1),
-        SIZED,
         "site numbers .* integers from 0 to 3.*got 4.0 in triplet 1 of client 1.*larger shape",
+        **SIZED,
     ),
-    "a negative month": (put_triplet(0, -1, 1), SIZED, "month.*got -1.0 in tri"),
-    "half a site": (put_triplet(0.5, 0, 1), SIZED, "site.*got 0.5 in triplet 1"),
-    "no month": (put_triplet(0, NAN, 1), SIZED, "month.*got nan in triplet 1"),
-    "four numbers": (
+    "a negative month": case(put_triplet(0, -1, 1), "month.*got -1.0 in tri", **SIZED),
+    "half a site": case(put_triplet(0.5, 0, 1), "site.*got 0.5 in triplet 1", **SIZED),
+    "no month": case(put_triplet(0, NAN, 1), "month.*got nan in triplet 1", **SIZED),
+    "four numbers": case(
         [np.zeros((2, 3)), np.zeros((2, 4))],
-        SIZED,
         r"triplets .* \(n, 3\).*shape \(2, 4\) in .* client 1.*fit without `shape`",
+        **SIZED,
     ),
-    "another sparse shape": (
+    "another sparse shape": case(
         [np.zeros((2, 3)), sparse.coo_array((3, 4))],
-        SIZED,
         r"shape \(4, 3\).*\(3, 4\) in the table of client 1",
+        **SIZED,
     ),
-    "shape of halves": (MATRICES, {"shape": (4, 2.5)}, r"integers.*2\.5\)"),
-    "shape of switches": (MATRICES, {"shape": (True, 3)}, r"integers.*\(True, 3\)"),
-    "an empty shape": (MATRICES, {"shape": (0, 3)}, "two integers >= 1"),
-    "shape and own rows": (MATRICES, {**SIZED, "rows": "disjoint"}, "rows='shared'.*different row"),
-    "shape and one matrix": (MATRICES[0], SIZED, "triplet 0.*a matrix .* without `shape`"),
-    "unknown rows": (MATRICES, {"rows": "own"}, "'shared', 'disjoint'.*'own'"),
-    "nothing": ([], {}, "at least one client.*empty list"),
-    "nothing observed": (
-        [MATRICES[1]] * 2,
-        {},
-        "one observed cell.*none from 2 clients.*missing_values",
+    "shape of halves": case(MATRICES, r"integers.*2\.5\)", shape=(4, 2.5)),
+    "shape of switches": case(MATRICES, r"integers.*\(True, 3\)", shape=(True, 3)),
+    "an empty shape": case(MATRICES, "two integers >= 1", shape=(0, 3)),
+    "shape and own rows": case(MATRICES, "rows='shared'.*different row", **SIZED, rows="disjoint"),
+    "shape and one matrix": case(MATRICES[0], "triplet 0.*a matrix .* without `shape`", **SIZED),
+    "unknown rows": case(MATRICES, "'shared', 'disjoint'.*'own'", rows="own"),
+    "nothing": case([], "at least one client.*empty list"),
+    "nothing observed": case(
+        [MATRICES[1]] * 2, "one observed cell.*none from 2 clients.*missing_values"
     ),
-    "nothing observed in one": (MATRICES[1], {}, "one observed cell.*1 client:"),
-    "labels and a list": (MATRICES, {"clients": [0, 1, 2]}, "clients=None.*both"),
-    "labels and observers": (np.stack(MATRICES), {"clients": [0, 1, 2]}, "clients=None.*both"),
-    "too few labels": (MATRICES[0], {"clients": ["a", "b"]}, "one label for each of the 4 rows"),
-    "a missing label": (
-        MATRICES[0],
-        {"clients": ["a", None, "b", "a"]},
-        "label.*missing one at row 1",
+    "nothing observed in one": case(MATRICES[1], "one observed cell.*1 client:"),
+    "labels and a list": case(MATRICES, "clients=None.*both", clients=[0, 1, 2]),
+    "labels and observers": case(np.stack(MATRICES), "clients=None.*both", clients=[0, 1, 2]),
+    "too few labels": case(MATRICES[0], "one label for each of the 4 rows", clients=["a", "b"]),
+    "a missing label": case(
+        MATRICES[0], "label.*missing one at row 1", clients=["a", None, "b", "a"]
     ),
-    "a bad cell of a label": (
-        put(-1)[2],
-        {"clients": ["b", "a", "b", "a"]},
-        "got -1.0 in row 3, column 0 of client 'a'",
+    "a bad cell of a label": case(
+        put(-1)[2], "got -1.0 in row 3, column 0 of client 'a'", clients=["b", "a", "b", "a"]
     ),
-    "a bad cell of one": (put(-1)[2], {}, "row 3, column 0. Correct"),
-    "a bad cell of one frame": (
-        frames_of(put(-1))[2],
-        {},
-        r"row 3 \('marsh'\), column 0 \('may'\). Correct",
+    "a bad cell of one": case(put(-1)[2], "row 3, column 0. Correct"),
+    "a bad cell of one frame": case(
+        frames_of(put(-1))[2], r"row 3 \('marsh'\), column 0 \('may'\). Correct"
     ),
-    "words": ([MATRICES[0], [["a", "b"]]], {}, "numbers.*client 1.*Encode"),
-    "dates": (
+    "words": case([MATRICES[0], [["a", "b"]]], "numbers.*client 1.*Encode"),
+    "dates": case(
         [MATRICES[0], np.array([["2020-05"]], dtype="M8[M]")],
-        {},
         "numbers in the table of client 1.*datetime64",
     ),
-    "months that are dates": (
+    "months that are dates": case(
         pd.DataFrame({"site": [0], "month": pd.to_datetime(["2020-05"]), "count": [1]}),
-        {},
         "datetime64.* in column 'month'. .*number sites and months from 0",
     ),
-    "months of a client that are dates": (
+    "months of a client that are dates": case(
         [pd.DataFrame({"site": [0], "month": pd.to_datetime(["2020-05"]), "count": [1]})],
-        {"shape": (1, 1)},
         "client 0, got .* in column 'month'. .*number sites and months from 0",
+        shape=(1, 1),
     ),
-    "words as objects": (
+    "words as objects": case(
         [np.array([["a", 1.0]], dtype=object)],
-        {},
         "numbers in the table of client 0: .*'a' in row 0, column 0. Put .*set_index.*NaN",
     ),
-    "a column of names": (
+    "a column of names": case(
         frames_of(MATRICES, range(4))[0].assign(site=SITES),
-        {},
         "Expected numbers: could not convert .*'dune' in column 'site'. .*index of a DataFrame "
         r"\(set_index\)",
     ),
-    "a word in a cell": (
+    "a word in a cell": case(
         np.array([[1, "X"], [None, 2]], dtype=object),
-        {},
         "Expected numbers: could not convert .*'X' in row 0, column 1. Put .*Encode or drop",
     ),
-    "a word in a cell of an observer": (
+    "a word in a cell of an observer": case(
         [np.array([[[1, 2]], [[1, "X"]]], dtype=object)],
-        {},
         "table of client 0: could not convert .*'X' in observer 1, row 0, column 1",
     ),
-    "an integer larger than any float in one table": (
-        [[10**400, 1], [1, 2]],
-        {},
-        "Expected numbers: int too large to convert",
+    "an integer larger than any float in one table": case(
+        [[10**400, 1], [1, 2]], "Expected numbers: int too large to convert"
     ),
-    "an integer larger than any float": (
+    "an integer larger than any float": case(
         [MATRICES[0], [[10**400, 1, 2, 3]]],
-        {},
         "Expected numbers in the table of client 1: int too large to convert",
     ),
-    "one table of words": (np.array([["a"]]), {}, "numbers.*Encode"),
-    "complex": ([MATRICES[0] + 0j], {}, "Complex data not supported.*client 0"),
-    "sparse complex": ([sparse_of(MATRICES[0]) * 1j], {}, "client 0.*Complex"),
-    "rows in rows": (
+    "one table of words": case(np.array([["a"]]), "numbers.*Encode"),
+    "complex": case([MATRICES[0] + 0j], "Complex data not supported.*client 0"),
+    "sparse complex": case([sparse_of(MATRICES[0]) * 1j], "client 0.*Complex"),
+    "rows in rows": case(
         [MATRICES[0], [[1, [2, 3], 4]]],
-        {},
         r"numbers in the table of client 1: .*a sequence in row 0, column 1\. Put names of sites",
     ),
-    "a marker that no float holds": (
+    "a marker that no float holds": case(
         MATRICES[0],
-        {"missing_values": 10**400},
         "missing_values to be a number that fits in a float, got an integer of 401 digits",
+        missing_values=10**400,
     ),
-    "a sparse vector": (
-        [sparse.coo_array(np.ones(3))],
-        {},
-        "2-D sparse matrix.*1 dimension in the table of client 0",
+    "a sparse vector": case(
+        [sparse.coo_array(np.ones(3))], "2-D sparse matrix.*1 dimension in the table of client 0"
     ),
-    "one dimension": (np.zeros(3), {}, "Expected 2D array, got 1D"),
-    "four dimensions": ([np.zeros((1, 1, 1, 1))], {}, "2-D or 3-D.*client 0"),
-    "a hole": ([MATRICES[0], None], {}, "2-D.*client 1.*not a table"),
-    "tables in a table": ([MATRICES[0], MATRICES], {}, "client 1.*client of its own, or a 3-D"),
+    "one dimension": case(np.zeros(3), "Expected 2D array, got 1D"),
+    "four dimensions": case([np.zeros((1, 1, 1, 1))], "2-D or 3-D.*client 0"),
+    "a hole": case([MATRICES[0], None], "2-D.*client 1.*not a table"),
+    "tables in a table": case([MATRICES[0], MATRICES], "client 1.*client of its own, or a 3-D"),
 }
 NO_CELLS = {
-    "names and numbers": (
-        frames_of(MATRICES, months=["may", "june", 7]),
-        {},
-        "column names of client 0.*strings",
+    "names and numbers": case(
+        frames_of(MATRICES, months=["may", "june", 7]), "column names of client 0.*strings"
     ),
-    "a shape of three": (MATRICES, {"shape": (4, 3, 2)}, r"two integers.*3, 2\)"),
-    "shape 5": (MATRICES, {"shape": 5}, "two integers.*got 5"),
-    "a marker that is a word": (
-        MATRICES,
-        {"missing_values": "NA"},
-        "missing_values to be a number.*'NA'.*str",
+    "a shape of three": case(MATRICES, r"two integers.*3, 2\)", shape=(4, 3, 2)),
+    "shape 5": case(MATRICES, "two integers.*got 5", shape=5),
+    "a marker that is a word": case(
+        MATRICES, "missing_values to be a number.*'NA'.*str", missing_values="NA"
     ),
-    "a marker that is a switch": (
-        MATRICES,
-        {"missing_values": True},
-        "missing_values to be a number.*True.*bool",
+    "a marker that is a switch": case(
+        MATRICES, "missing_values to be a number.*True.*bool", missing_values=True
     ),
-    "a marker in an array": (
-        MATRICES,
-        {"missing_values": np.array([-1, -2])},
-        "missing_values to be a number.*ndarray",
+    "a marker in an array": case(
+        MATRICES, "missing_values to be a number.*ndarray", missing_values=np.array([-1, -2])
     ),
-    "diagonals": (
+    "diagonals": case(
         [sparse.dia_array((np.ones((1, 3)), [0]), shape=(3, 3))],
-        {},
         "single entries.*dia_array in the table of client 0.*padding",
     ),
-    "columns of zeros": (
+    "columns of zeros": case(
         [MATRICES[0], pd.DataFrame(np.eye(4, 3)).astype(pd.SparseDtype(float, 0.0))],
-        {},
         r"client 1, got Sparse\[float64, .*0\].*sparse.to_coo\(\) makes it, if.*astype\(float\) if",
     ),
-    "one table of columns of zeros": (
-        pd.DataFrame({"may": pd.arrays.SparseArray([1, 0])}),
-        {},
-        r"cells, got Sparse\[int64, 0\]",
+    "one table of columns of zeros": case(
+        pd.DataFrame({"may": pd.arrays.SparseArray([1, 0])}), r"cells, got Sparse\[int64, 0\]"
     ),
-    "blocks": (sparse.bsr_matrix(np.ones((4, 4)), blocksize=(2, 2)), {}, "blocks"),
-    "a dictionary": (dict(enumerate(MATRICES)), {}, "dict.*values"),
+    "blocks": case(sparse.bsr_matrix(np.ones((4, 4)), blocksize=(2, 2)), "blocks"),
+    "a dictionary": case(dict(enumerate(MATRICES)), "dict.*values"),
 }
 
 
