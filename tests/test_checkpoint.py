@@ -55,14 +55,8 @@ CASES = {
         ),
         make_clients,
     ),
-    "imputer": (
-        FederatedMatrixImputer(3, family="poisson", tol=0.0, max_iter=12),
-        matrices,
-    ),
-    "imputer-rough": (
-        FederatedMatrixImputer(2, family="poisson", max_iter=30, **ROUGH),
-        matrices,
-    ),
+    "imputer": (FederatedMatrixImputer(3, family="poisson", tol=0.0, max_iter=12), matrices),
+    "imputer-rough": (FederatedMatrixImputer(2, family="poisson", max_iter=30, **ROUGH), matrices),
     "imputer-vr_fedem": (
         FederatedMatrixImputer(
             2, family="bernoulli", solver="vr_fedem", batch_size=3, max_iter=30, **ROUGH

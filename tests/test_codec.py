@@ -223,16 +223,8 @@ def test_documented_layout(code, vector, data):
         (Sparse(FORM), message(count(16) + "01000 1100 101 101" + 9 * "0", 2 * WIDE), "increasing"),
         (Sparse(FORM), message(count(1) + "1 0 0 0", bytes(8)), "non-zero"),
         (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", bytes(4)), "positive"),
-        (
-            Scaled(FORM),
-            message(count(1) + HEAD + "1 0 0 0 0", float32(-1)),
-            "positive",
-        ),
-        (
-            Scaled(FORM),
-            message(count(1) + HEAD + "1 0 0 0 0", float32(np.inf)),
-            "finite",
-        ),
+        (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", float32(-1)), "positive"),
+        (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", float32(np.inf)), "finite"),
         (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", ONE[:3]), "1 floats of type <f4"),
         (Scaled(FORM), message(count(1) + HEAD + "1 0 0 0 0", WIDE), "the end .* 4 bytes more"),
         (

@@ -768,10 +768,7 @@ def test_of_trials_that_only_rounding_tells_apart_the_first_is_best():
     [
         ("Increase max_iter, or leave", {"max_iter": 2, "tol": 1e-9}),
         ("Increase max_epochs, or leave", {"max_iter": None, "max_epochs": 3, "tol": 1e-9}),
-        (
-            "Increase max_iter or max_epochs, or leave",
-            {"max_iter": 2, "max_epochs": 3, "tol": 1e-9},
-        ),
+        ("Increase max_iter or max_epochs, or", {"max_iter": 2, "max_epochs": 3, "tol": 1e-9}),
         ("Increase tol.", {"max_iter": 2, "tol": 0.0}),
         ("Use step_size='auto', or increase max_iter, or", {"max_iter": 2, "step_size": 0.05}),
         (
@@ -881,26 +878,14 @@ def test_which_messages_are_counted():
         ({"ranks": "auto"}, TypeError, r"got 'auto'. Give \[2\] or \[None\]"),
         ({"ranks": ()}, ValueError, "Expected ranks .* got none"),
         ({"ranks": (2, 0)}, ValueError, "Expected each of ranks to be an integer >= 1, got 0"),
-        (
-            {"ranks": (2, 10)},
-            ValueError,
-            r"^Expected ranks .* got 10 for a matrix of shape \(14, 9\)",
-        ),
+        ({"ranks": (2, 10)}, ValueError, r"ranks .* got 10 for a matrix of shape \(14, 9\)"),
         ({"ranks": np.array(2)}, TypeError, "Expected ranks to be a list .* got array"),
-        (
-            {"effects_penalties": "all"},
-            TypeError,
-            '^Expected effects_penalties to be "auto", or a l',
-        ),
+        ({"effects_penalties": "all"}, TypeError, '^Expected effects_penalties to be "auto", or'),
         ({"effects_penalties": 1.0}, TypeError, r"list of .* got 1.0. Give \[1.0\] for a single"),
         ({"effects_penalties": 0}, TypeError, r"list of .* got 0. Give \[0\] for a single"),
         ({"effects_penalties": [-1]}, ValueError, r">= 0, got \[-1\]\.$"),
         ({"effects_penalties": ()}, ValueError, "got none. Give at least one"),
-        (
-            {"penalties": 0},
-            ValueError,
-            "Expected penalties to be an integer >= 1 and <= 10000, got 0",
-        ),
+        ({"penalties": 0}, ValueError, "penalties to be an integer >= 1 and <= 10000, got 0"),
         ({"penalties": 2.5}, TypeError, "Expected penalties to be an integer"),
         ({"penalties": []}, ValueError, "Expected penalties .* Give at least one"),
         ({"penalties": [1.0, -1.0]}, ValueError, r"numbers >= 0, got \[1.0, -1.0\]\.$"),

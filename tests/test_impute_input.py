@@ -173,11 +173,7 @@ def test_what_is_no_long_table_of_triplets():
             None,
             r"got a dict\. Give X\['clients'\], with shape=X\['shape'\]",
         ),
-        (
-            1 + LONG,
-            NOTED_BY,
-            r"(site|month) numbers to be integers from 0 to .* in triplet \d+\. Number",
-        ),
+        (1 + LONG, NOTED_BY, r"(site|month) numbers to be integers .* in triplet \d+\. Number"),
     ):
         with pytest.raises((TypeError, ValueError), match=says):
             FederatedMatrixImputer(**QUICK).fit(X, clients=clients, shape=SHAPE)
@@ -324,11 +320,7 @@ def test_rows_with_one_label_are_told():
 
 PARAMETERS = [
     ({"rank": 9}, ValueError, r"rank <= min\(n_rows, n_columns\), got 9 .* shape \(12, 8\)"),
-    (
-        {"rank": 0},
-        ValueError,
-        "rank to be an integer >= 1, got 0. Use None for no bound; for effects alone",
-    ),
+    ({"rank": 0}, ValueError, ">= 1, got 0. Use None for no bound; for effects alone"),
     ({"rank": 2.0}, TypeError, "rank to be an integer"),
     ({"family": "normal"}, ValueError, "family to be one of 'gaussian', 'bernoulli', 'poisson'"),
     ({"penalty": -1}, ValueError, "penalty to be a number >= 0, got -1"),

@@ -453,11 +453,7 @@ def test_means_are_compared_with_the_largest_that_their_own_row_shows():
     ("theta", "largest", "says"),
     [
         ([[810.0, 1.0]], [800.0], ["1 of 2 cells are above 1.07e"]),
-        (
-            [[800.0, 799.0], [20.0, 1.0]],
-            [799.0, 1.0],
-            ["2 of 4 cells are above", "up to 4.85e+08,"],
-        ),
+        ([[800.0, 799.0], [20, 1]], [799.0, 1.0], ["2 of 4 cells are above", "up to 4.85e+08,"]),
         ([[800.0, 1.0]], [1.0], ["up to 1.07e+13, where they are capped, are more than 100"]),
         ([[2.0, 1.0]], [1.0], []),
     ],

@@ -300,10 +300,7 @@ def test_a_series_of_words_is_no_table():
         ([np.stack([CLIENTS[0], -CLIENTS[1]])], "client 0: In the matrix of observer 1: Expected"),
         (-CLIENTS[1], "Expected non-negative integers .* got -"),
         ([np.where(SEEN[0], np.inf, NAN)], "client 0: Input X contains infinity"),
-        (
-            WORDS,
-            "^Expected numbers: could not .*'many' in row 0, column 0. Put names of sites in",
-        ),
+        (WORDS, "^Expected numbers: could not .*'many' in row 0, column 0. Put names of sites in"),
         ([WORDS], "client 0: Expected numbers: could not .*'many' in row 0, column 0. Put names"),
     ],
 )

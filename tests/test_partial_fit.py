@@ -1061,11 +1061,7 @@ def test_a_constant_feature_cannot_do_without_regularisation(covariance_type):
 @pytest.mark.parametrize(
     ("parameters", "error", "says"),
     [
-        (
-            {"n_components": 2, "means_init": None},
-            ValueError,
-            "n_components=3, as in the last fit, got 2",
-        ),
+        ({"n_components": 2, "means_init": None}, ValueError, "n_components=3, .* fit, got 2"),
         ({"covariance_type": "diag"}, ValueError, "covariance_type='full', as in the last fit"),
         ({"step_size": 2.0}, ValueError, "step_size to be a number > 0 and <= 1, got 2.0"),
         ({"step_size": lambda k: -1.0}, ValueError, r"step_size\(2\)"),

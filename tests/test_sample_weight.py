@@ -439,10 +439,7 @@ def bad(position, value):
         (np.ones((len(X), 1)), r"got shape \(108, 1\)"),
         (3.0, r"got shape \(\)"),
         (WEIGHTS, "Expected numbers|got shape"),
-        (
-            ["much"] * len(X),
-            r"numbers in sample_weight, got other values \(could not convert .* 'much'\)",
-        ),
+        (["much"] * len(X), r"numbers in sample_weight, got other values .* 'much'"),
         (np.ma.masked_equal(bad(33, 9e9), 9e9), "sample_weight without masked entries, got 1"),
         ([10**400] * len(X), r"got other values \(int too large to convert"),
         (WEIGHT + 1j, r"got other values \(dtype complex128\)"),
@@ -476,10 +473,7 @@ def test_the_largest_and_the_smallest_weights_are_allowed():
         (WEIGHTS[:-1], "list with one array for each of the 4 clients of X, got a list of 3"),
         (WEIGHT, "list with one array for each of the 4 clients of X, got a ndarray"),
         ([*WEIGHTS[:2], WEIGHTS[2][1:], WEIGHTS[3]], "each of the 25 rows of client 2, got shape"),
-        (
-            [*WEIGHTS[:2], -WEIGHTS[2] - 1, WEIGHTS[3]],
-            "to be >= 0 and at most .*, got -.* in row 0 of client 2",
-        ),
+        ([*WEIGHTS[:2], -WEIGHTS[2] - 1, WEIGHTS[3]], ">= 0 and .*, got -.* in row 0 of client 2"),
         ([*WEIGHTS[:2], 0 * WEIGHTS[2], WEIGHTS[3]], "all zero for client 2"),
         ([*WEIGHTS[:2], ["x"] * 25, WEIGHTS[3]], "numbers in sample_weight of client 2"),
     ],

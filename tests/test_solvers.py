@@ -1213,10 +1213,7 @@ def test_steps_that_nearly_leave_the_domain_do_not_add_up_to_one_that_does(seed)
 @pytest.mark.parametrize(
     ("size", "says"),
     [
-        (
-            1e308,
-            r"^Expected messages of moderate size in round 8, got 1e\+308: .* that Dithering.*",
-        ),
+        (1e308, r"messages of moderate size in round 8, got 1e\+308: .* that Dithering"),
         (np.inf, r"^Expected messages of moderate size in round 8, got inf: .* that Dithering.*"),
         (np.nan, "^Expected finite values, got 1 NaN"),
     ],

@@ -66,10 +66,7 @@ BAD_LABELS = {
         [(owner, 1) for owner in OWNERS.tolist()],
         r"shape \(28, 2\).*Tuples are labels in a pandas Series",
     ),
-    "labels in a column": (
-        OWNERS[:, None],
-        r"shape \(28, 1\).*one dimension.*numpy.ravel\(labels\)",
-    ),
+    "labels in a column": (OWNERS[:, None], r"shape \(28, 1\).*one dimension.*numpy.ravel"),
     "how many clients there are": (3, "got type int.*split_clients"),
     "a dict": ({"ash": 9, "birch": 19}, "got type dict.*one for each row, in a list or an array"),
     "a missing label of pandas": (

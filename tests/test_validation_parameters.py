@@ -403,10 +403,7 @@ def test_a_class_as_compressor():
 
 BAD_STARTS = {
     "too few weights": ({"weights_init": [1.0]}, [r"shape \(2,\)", r"got \(1,\)"]),
-    "weights that do not sum to 1": (
-        {"weights_init": [0.5, 0.6]},
-        ["sum to 1", "sum of 1.1", "Normalise"],
-    ),
+    "weights that do not sum to 1": ({"weights_init": [0.5, 0.6]}, ["sum of 1.1", "Normalise"]),
     "negative weights": ({"weights_init": [1.5, -0.5]}, ["non-negative", "-0.5"]),
     "NaN weights": ({"weights_init": [0.5, NAN]}, ["weights_init", "NaN"]),
     "weights that are words": ({"weights_init": ["a", "b"]}, ["weights_init"]),
@@ -415,10 +412,7 @@ BAD_STARTS = {
         ["means_init", r"shape \(2, 2\)", r"got \(3, 2\)"],
     ),
     "no means": ({"means_init": []}, ["means_init", r"shape \(2, 2\)", r"got \(0,\)"]),
-    "means with other features": (
-        {"means_init": np.zeros((2, 1))},
-        ["means_init", r"\(2, 2\)", r"\(2, 1\)"],
-    ),
+    "other features": ({"means_init": np.zeros((2, 1))}, ["means_init", r"\(2, 2\)", r"\(2, 1\)"]),
     "infinite means": ({"means_init": [[0, 0], [0, INFINITY]]}, ["means_init", "infinity"]),
     "precisions of another type": (
         {"precisions_init": np.eye(2)},
