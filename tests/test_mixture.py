@@ -272,29 +272,23 @@ def pipeline():
     )
 
 
-def direct_fit():
-    return FederatedGaussianMixture(3, random_state=0).fit(
-        StandardScaler().fit_transform(X), clients=OWNERS
-    )
+prefix_and_routing = pytest.mark.parametrize(
+    ("routing", "key"), [(False, "gm__clients"), (True, "clients")], ids=["prefix", "routing"]
+)
 
 
-def test_pipeline_without_metadata_routing():
-    pipe = pipeline().fit(X, gm__clients=NAMES[OWNERS])
-    assert_same_fit(pipe["gm"], direct_fit())
+@prefix_and_routing
+def test_the_last_step_of_a_pipeline_is_fitted_as_it_is_alone(routing, key):
+    with sklearn.config_context(enable_metadata_routing=routing):
+        pipe = pipeline().fit(X, **{key: NAMES[OWNERS]})
+        predicted = pipeline().fit_predict(X, **{key: OWNERS})
+        transformed = pipeline().fit_transform(X, **{key: OWNERS})
+    scaled = StandardScaler().fit_transform(X)
+    assert_same_fit(pipe["gm"], clone(pipe["gm"]).fit(scaled, clients=OWNERS))
     assert pipe["gm"].client_ids_.tolist() == NAMES.tolist()
-    assert_array_equal(pipeline().fit_predict(X, gm__clients=OWNERS), pipe.predict(X))
-    assert_array_equal(pipeline().fit_transform(X, gm__clients=OWNERS), pipe.transform(X))
-    assert pipe.get_feature_names_out().tolist() == pipe["gm"].get_feature_names_out().tolist()
-
-
-def test_pipeline_with_metadata_routing():
-    with sklearn.config_context(enable_metadata_routing=True):
-        pipe = pipeline().fit(X, clients=NAMES[OWNERS])
-        predicted = pipeline().fit_predict(X, clients=OWNERS)
-        transformed = pipeline().fit_transform(X, clients=OWNERS)
-    assert_same_fit(pipe["gm"], direct_fit())
     assert_array_equal(predicted, pipe.predict(X))
     assert_array_equal(transformed, pipe.transform(X))
+    assert pipe.get_feature_names_out().tolist() == pipe["gm"].get_feature_names_out().tolist()
 
 
 N_FOLDS = 2
@@ -348,9 +342,7 @@ def test_grid_search_over_labelled_rows(routing):
     assert search.best_estimator_.client_ids_.tolist() == NAMES.tolist()
 
 
-@pytest.mark.parametrize(
-    ("routing", "key"), [(False, "gm__clients"), (True, "clients")], ids=["prefix", "routing"]
-)
+@prefix_and_routing
 def test_grid_search_over_a_pipeline(routing, key):
     def scaled_fold(gm, train, test):
         scale = StandardScaler().fit(X[train])
@@ -384,26 +376,10 @@ def test_a_clone_has_the_parameters_and_a_pickle_the_fit():
         assert_same_fit(again.fit(X, clients=NAMES[OWNERS]), gm)
 
 
-def test_representations():
-    gm = FederatedGaussianMixture(3, omega=2.0, compressor=Dithering(levels=3))
-    text = repr(gm)
-    assert "n_components=3" in text
-    assert "Dithering(levels=3" in text
-    assert "participation" not in text  # a default
-    assert "FederatedGaussianMixture" in gm._repr_html_()
-
-
-def test_parameters_are_flat_and_nest_in_a_pipeline():
+def test_parameters_nest_in_a_pipeline():
     pipe = pipeline().set_params(gm__omega=2.0, gm__step_size=0.5, gm__participation=0.3)
     assert pipe["gm"].omega == 2.0
     assert pipe.get_params()["gm__step_size"] == 0.5
-    assert set(FederatedGaussianMixture().get_params()) == {
-        "n_components", "covariance_type", "fixed_covariance", "solver", "step_size",
-        "control_step", "control_init", "batch_size", "replacement", "n_inner", "compressor",
-        "omega", "participation", "client_weights", "max_iter", "max_epochs", "tol", "reg_covar",
-        "n_init", "init_params", "weights_init", "means_init", "precisions_init", "eval_every",
-        "random_state", "warm_start", "n_jobs", "checkpoint", "checkpoint_every", "verbose",
-    }  # fmt: skip
 
 
 def test_a_fit_changes_no_parameter_and_no_row():
