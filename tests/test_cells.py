@@ -520,13 +520,6 @@ BAD = {
         [np.array([[[1, 2]], [[1, "X"]]], dtype=object)],
         "table of client 0: could not convert .*'X' in observer 1, row 0, column 1",
     ),
-    "an integer larger than any float in one table": case(
-        [[10**400, 1], [1, 2]], "Expected numbers: int too large to convert"
-    ),
-    "an integer larger than any float": case(
-        [MATRICES[0], [[10**400, 1, 2, 3]]],
-        "Expected numbers in the table of client 1: int too large to convert",
-    ),
     "one table of words": case(np.array([["a"]]), "numbers.*Encode"),
     "complex": case([MATRICES[0] + 0j], "Complex data not supported.*client 0"),
     "sparse complex": case([sparse_of(MATRICES[0]) * 1j], "client 0.*Complex"),

@@ -33,7 +33,7 @@ from problems import (
     weighted_sum,
 )
 from skfedem import _parallel
-from skfedem._federation import offsets_of, read, sample_weight_of
+from skfedem._federation import offsets_of, sample_weight_of
 from skfedem.models._base import RowModel
 from skfedem.solvers._base import Received, server_half
 from skfedem.solvers._loop import Options, broadcast_of, client_round, run
@@ -474,22 +474,6 @@ def test_t_maximises_the_surrogate_of_any_statistic_of_its_domain(row_case):
             assert value <= best + 1e-13
             if other is not s:
                 assert value < best
-
-
-def test_expectation_sums_up_over_the_pieces_of_a_client(row_case):
-    model, federation = row_case.model, row_case.federation
-    natural, clients = row_case.parameters[0].natural, np.array([0, 2, 3, 5])
-    whole = model.expectation(natural, model.features(federation.rows), federation.lengths)
-    for n_rows in (1, 2, 7, 20, 1000):
-        statistics = np.zeros((len(clients), model.n_statistics))
-        log_likelihood = np.zeros(len(clients))
-        for part, rows, lengths, _ in read(federation, clients, n_rows):
-            sums = model.expectation(natural, model.features(rows), lengths)
-            statistics[part] += sums.statistics
-            log_likelihood[part] += sums.log_likelihood
-        # Sums over 17 rows of numbers of order 10, in another order.
-        assert_allclose(statistics, whole.statistics[clients], rtol=1e-12, atol=1e-12)
-        assert_allclose(log_likelihood, whole.log_likelihood[clients], rtol=1e-12, atol=1e-12)
 
 
 def test_expected_statistics_are_those_of_the_expectation(row_case):
@@ -1085,15 +1069,6 @@ def test_a_step_of_0_moves_nothing_but_the_memory(case, solver):
     assert_array_equal(after.control, moved.control)
     assert info[1:] == (case.model.field_sq_norm(before.statistics, info.field), 0, 0.0)
     assert after.step_limit == np.inf  # it was not too long
-
-
-@every_solver
-@every_setting_of_rows
-def test_the_server_of_a_row_model_adds_the_field(row_case, solver, setting):
-    _, before, _, after, info = server_half_of_a_message(row_case, solver, setting)
-    whole = before.statistics + info.step_taken * info.field
-    assert_allclose(after.statistics, whole, rtol=1e-12)
-    assert info.safeguarded > 0 or info.step_taken == 0.1
 
 
 @every_solver

@@ -592,11 +592,6 @@ def test_history_keeps_one_column_a_name():
     assert_array_equal(history.column("n_active"), [0, 4])
 
 
-def test_clients_who_need_different_amounts_share_no_numbers():
-    drawn = _random.ragged_client_uniforms(0, 2, 3, np.arange(2), np.array([2000, 1000]))
-    assert len(np.unique(drawn)) == 3000
-
-
 def test_fingerprints_know_the_rows_of_clients_and_their_weights():
     clients = ragged_clients((4, 1, 3))
     fingerprints = {fingerprint(stack(clients))}
