@@ -378,19 +378,20 @@ def test_a_fit_that_ends_below_its_start_is_told():
     assert not any("below its value" in text for text in said)
 
 
-def test_rare_components_that_wait_are_no_shortened_steps():
+def test_rare_components_that_wait_shorten_no_step_and_begin_no_outer_loop():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3000, 3))
     rows[:2] = 2 + 0.1 * rng.normal(size=(2, 3))
     gm = FederatedGaussianMixture(
         2, weights_init=[0.9993, 0.0007], means_init=[[0] * 3, [2] * 3],
-        precisions_init=[np.eye(3)] * 2, solver="vr_fedem", batch_size=20, omega=2.0,
-        eval_every=None, max_iter=40, random_state=2,
+        precisions_init=[np.eye(3)] * 2, solver="vr_fedem", batch_size=20, n_inner=50,
+        omega=2.0, eval_every=None, max_iter=40, random_state=4,
     )  # fmt: skip
     with pytest.warns(ConvergenceWarning) as caught:
         gm.fit(rows, clients=np.arange(3000) % 10)
     assert gm.history_["safeguarded"][-1] == 1
     assert len(set(gm.history_["step_size"][1:])) == 1
+    assert np.flatnonzero(np.diff(gm.history_["epoch"]) > 0.99).tolist() == [0]  # passes
     assert "did not update rare components" in str(caught[0].message)
     assert "shortened" not in str(caught[0].message)
 

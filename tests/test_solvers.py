@@ -612,23 +612,6 @@ def test_a_step_too_long_for_many_statistics_spoils_no_outer_loop(n_components):
     assert_array_equal(passes, np.union1d(np.arange(0, gm.n_iter_, k_in), cut))
 
 
-def test_rare_components_that_wait_begin_no_outer_loop():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(3000, 3))
-    rows[:2] = 2 + 0.1 * rng.normal(size=(2, 3))
-    gm = FederatedGaussianMixture(
-        2, weights_init=[0.9993, 0.0007], means_init=[[0] * 3, [2] * 3],
-        precisions_init=[np.eye(3)] * 2, solver="vr_fedem", batch_size=20, n_inner=50, omega=2.0,
-        eval_every=None, max_iter=49, tol=0.0, random_state=0,
-    )  # fmt: skip
-    with pytest.warns(ConvergenceWarning):
-        gm.fit(rows, clients=np.arange(3000) % 10)
-    assert gm.history_["safeguarded"].any()
-    assert len(set(gm.history_["step_size"][1:])) == 1
-    passes = np.flatnonzero(np.diff(gm.history_["epoch"]) > 0.99)
-    assert_array_equal(passes, [0])
-
-
 def test_steps_given_by_a_number_keep_to_the_outer_loops_of_the_algorithm():
     gm = FederatedGaussianMixture(
         10, reg_covar=0.1, solver="vr_fedem", batch_size=5, step_size=0.5, max_iter=40, tol=0.0,
@@ -748,7 +731,7 @@ def left_of(asked, history):
 
 
 RESTLESS = FederatedGaussianMixture(
-    3, solver="vr_fedem", n_inner=300, omega=8.0, batch_size=1, participation=0.3, max_iter=300,
+    3, solver="vr_fedem", n_inner=200, omega=8.0, batch_size=1, participation=0.3, max_iter=200,
     eval_every=None, random_state=5,
 )  # fmt: skip
 
@@ -760,7 +743,7 @@ def test_the_history_has_the_steps_as_taken():
         gm.fit(iris_by_label(3))
     history, steps = gm.history_, gm.history_["step_size"][1:]
     assert_allclose(steps, left_of(0.9, history), rtol=1e-12)
-    assert 5 < np.count_nonzero(history["safeguarded"]) < 300
+    assert 5 < np.count_nonzero(history["safeguarded"]) < 200
     # What to make smaller is the parameter; the last step was not taken at all.
     messages = " ".join(str(warning.message) for warning in caught)
     assert steps[-1] == 0 and "Use a smaller step_size (it was 0.9)" in messages
@@ -801,7 +784,7 @@ def test_a_step_too_long_does_not_spoil_those_that_follow_it():
     }
     pooled = FederatedGaussianMixture(**given, max_iter=300, tol=1e-6).fit(rows)
     gm = FederatedGaussianMixture(
-        **given, solver="vr_fedem", batch_size=10, omega=4.0, compressor="rand_k", max_iter=1200,
+        **given, solver="vr_fedem", batch_size=10, omega=4.0, compressor="rand_k", max_iter=600,
         tol=0.0, eval_every=None, random_state=1,
     )  # fmt: skip
     with pytest.warns(ConvergenceWarning, match="Not converged"):

@@ -707,10 +707,11 @@ def test_the_unit_of_cells_does_not_decide_whether_other_weights_are_noticed():
     assert_allclose(control(2.0**-40), usual, rtol=0, atol=1e-6 * np.abs(usual).max())
 
 
-def test_imputers_begin_from_the_parameters_with_other_observations():
+@pytest.mark.parametrize("others", [make_matrices(seed=1), [matrix + 1 for matrix in MATRICES]])
+def test_imputers_begin_from_the_parameters_with_other_cells_or_other_values(others):
     imputer = FederatedMatrixImputer(**NOISY_COUNTS, max_iter=9, warm_start=True)
     factors = fit(imputer, MATRICES).singular_values_
-    fit(imputer.set_params(max_iter=0), make_matrices(seed=1))
+    fit(imputer.set_params(max_iter=0), others)
     assert_array_equal(imputer.singular_values_, factors)
     # Control variates and cells are sent anew.
     assert imputer.history_["epoch"][0] == 1
@@ -772,7 +773,9 @@ def test_imputers_keep_what_warm_starts_need_and_no_more():
     fit(imputer.set_params(max_iter=5), MATRICES)
     fit(copied.set_params(max_iter=5), MATRICES)
     assert_array_equal(copied.fitted_mean(), imputer.fitted_mean())
-    search = FederatedMatrixImputerCV([2], penalties=2, n_splits=2, random_state=0)
+    search = FederatedMatrixImputerCV(
+        [2], penalties=[2.0], effects_penalties=[1.0], n_splits=2, tol=0.1, random_state=0
+    )
     assert fit(search, MATRICES).best_estimator_._memory is None
 
 
@@ -816,15 +819,6 @@ def test_a_fixed_step_does_not_take_over_how_far_an_automatic_one_had_grown():
     grown = fit(imputer, MATRICES)._memory.server.statistics.natural_step
     imputer.set_params(step_size=1.0, max_iter=0).fit(MATRICES)
     assert imputer._memory.server.statistics.natural_step < grown
-
-
-def test_imputers_begin_anew_with_other_values_of_the_same_cells():
-    imputer = FederatedMatrixImputer(**NOISY_COUNTS, max_iter=9, warm_start=True)
-    fit(imputer, MATRICES)
-    fit(imputer.set_params(max_iter=0), [matrix + 1 for matrix in MATRICES])
-    # Control variates are those of other values.
-    assert imputer.history_["epoch"][0] == 1
-    assert imputer.history_["uplink_bits"][0] > 0
 
 
 def test_a_fit_that_goes_on_is_evaluated_every_so_many_rounds_of_its_own():
