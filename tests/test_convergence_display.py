@@ -1,6 +1,7 @@
 """Convergence: what is drawn is the history of the fit; what cannot be drawn is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.cluster import KMeans
@@ -277,11 +278,10 @@ def test_histories_may_be_frames_of_polars(pyplot, mixtures):
 @pytest.mark.parametrize("x", ["round", "bits"])
 @pytest.mark.parametrize("kind", ["frames", "slices of frames", "lists"])
 def test_histories_may_be_data_frames_or_lists(pyplot, mixtures, kind, x):
-    pandas = pytest.importorskip("pandas")
     plain = [{k: v for k, v in gm.history_.items() if k != "weights"} for gm in mixtures[:2]]
     given = {
-        "frames": [pandas.DataFrame(history) for history in plain],
-        "slices of frames": [pandas.DataFrame(history, index=range(5, 5 + len(history["round"])))
+        "frames": [pd.DataFrame(history) for history in plain],
+        "slices of frames": [pd.DataFrame(history, index=range(5, 5 + len(history["round"])))
                              for history in plain],
         "lists": [{name: column.tolist() for name, column in run.items()} for run in plain],
     }[kind]  # fmt: skip
@@ -365,8 +365,7 @@ def test_bad_options_draw_nothing(pyplot, mixtures):
 
 
 def test_histories_among_estimators_are_sent_to_the_class(pyplot, mixtures):
-    pandas = pytest.importorskip("pandas")
-    for history in (mixtures[0].history_, pandas.DataFrame({"round": [0, 1]})):
+    for history in (mixtures[0].history_, pd.DataFrame({"round": [0, 1]})):
         kind = type(history).__name__
         with pytest.raises(TypeError, match=f"got a {kind}. Give histories to the class itself"):
             ConvergenceDisplay.from_estimators([mixtures[0], history])

@@ -1,6 +1,7 @@
 """Columns of the imputation: dates, numbers and names along the axis, and gaps between them."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.pipeline import make_pipeline
@@ -114,25 +115,24 @@ def test_nothing_is_drawn_in_a_gap(pyplot, mark_missing):
 
 
 def test_columns_of_a_data_frame_are_dates(pyplot):
-    pandas = pytest.importorskip("pandas")
     from matplotlib.dates import date2num
 
     expected = date2num(np.array(COLUMNS, dtype="datetime64[M]"))
     for columns in (
         COLUMNS,
-        pandas.to_datetime(COLUMNS),
-        pandas.to_datetime(COLUMNS).tz_localize("UTC"),
-        pandas.PeriodIndex(COLUMNS, freq="M"),
-        [day.date() for day in pandas.to_datetime(COLUMNS)],
+        pd.to_datetime(COLUMNS),
+        pd.to_datetime(COLUMNS).tz_localize("UTC"),
+        pd.PeriodIndex(COLUMNS, freq="M"),
+        [day.date() for day in pd.to_datetime(COLUMNS)],
     ):
-        frames = [pandas.DataFrame(table, columns=columns) for table in counts_of_clients()]
+        frames = [pd.DataFrame(table, columns=columns) for table in counts_of_clients()]
         model = FederatedMatrixImputer(1, family="poisson", max_iter=50, tol=1.0)
         model.fit(frames)
         display = ImputationDisplay.from_estimator(model, frames)
         np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
         assert display.ax_[1].get_xlabel() == "date"
     # Strings are known to the fit.
-    frames = [pandas.DataFrame(table, columns=COLUMNS) for table in counts_of_clients()]
+    frames = [pd.DataFrame(table, columns=COLUMNS) for table in counts_of_clients()]
     display = ImputationDisplay.from_estimator(model.fit(frames))
     np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
     # A fit of arrays knows none: what is drawn has them.
@@ -144,10 +144,9 @@ def test_columns_of_a_data_frame_are_dates(pyplot):
 @pytest.mark.parametrize("kind", ["periods", "dates", "years", "text"])
 @pytest.mark.parametrize("estimator", ["imputer", "search", "pipeline"])
 def test_labels_of_columns_are_known_to_the_fit(pyplot, kind, estimator):
-    pandas = pytest.importorskip("pandas")
     from matplotlib.dates import date2num
 
-    months = pandas.period_range("2000-01", periods=SHAPE[1], freq="M")
+    months = pd.period_range("2000-01", periods=SHAPE[1], freq="M")
     days = date2num(months.to_timestamp().to_numpy())
     labels, expected = {
         "periods": (months, days),
@@ -162,7 +161,7 @@ def test_labels_of_columns_are_known_to_the_fit(pyplot, kind, estimator):
         "search": FederatedMatrixImputerCV([1], penalties=[2.0], n_splits=2, **parameters),
         "pipeline": make_pipeline(FunctionTransformer(), imputer),
     }[estimator]
-    table = pandas.DataFrame(pooled_means(counts_of_clients()).round(), columns=labels)
+    table = pd.DataFrame(pooled_means(counts_of_clients()).round(), columns=labels)
     X = table if estimator == "pipeline" else [table]
     model.fit(X)
     for given in (None, X, table.to_numpy()):
@@ -174,13 +173,12 @@ def test_labels_of_columns_are_known_to_the_fit(pyplot, kind, estimator):
 @pytest.mark.parametrize("hold", ["index", "list", "to_numpy", "Series"])
 @pytest.mark.parametrize("freq", ["M", "Q", "Y", "W"])
 def test_a_period_is_drawn_where_it_begins(pyplot, imputer, hold, freq):
-    pandas = pytest.importorskip("pandas")
-    periods = pandas.period_range("2000-01", periods=SHAPE[1], freq=freq)
+    periods = pd.period_range("2000-01", periods=SHAPE[1], freq=freq)
     holders = {
         "index": periods,
         "list": list(periods),
         "to_numpy": periods.to_numpy(),
-        "Series": pandas.Series(periods),
+        "Series": pd.Series(periods),
     }
     display = ImputationDisplay.from_estimator(imputer, column_labels=holders[hold])
     from matplotlib.dates import date2num
@@ -191,17 +189,16 @@ def test_a_period_is_drawn_where_it_begins(pyplot, imputer, hold, freq):
 
 @pytest.mark.parametrize("zone", [None, "UTC", "America/Lima"])
 def test_times_are_those_of_the_clock_where_they_are(pyplot, imputer, zone):
-    pandas = pytest.importorskip("pandas")
     from matplotlib.dates import date2num
 
-    days = pandas.date_range("2000-01-01", periods=SHAPE[1], freq="D")
+    days = pd.date_range("2000-01-01", periods=SHAPE[1], freq="D")
     local = days.tz_localize(zone)
     for labels in (
         local,
         list(local),
         [day.to_pydatetime() for day in local],
-        pandas.Series(local, index=range(100, 100 + SHAPE[1])),
-        pandas.CategoricalIndex(local),
+        pd.Series(local, index=range(100, 100 + SHAPE[1])),
+        pd.CategoricalIndex(local),
     ):
         display = ImputationDisplay.from_estimator(imputer, column_labels=labels)
         np.testing.assert_array_equal(points(display.lines_[0])[0], date2num(days.to_numpy()))
@@ -266,8 +263,7 @@ def test_one_column_without_a_date_has_a_name():
 
 
 def test_dates_that_do_not_increase_are_written_without_midnight(pyplot, imputer):
-    pandas = pytest.importorskip("pandas")
-    days = pandas.date_range("2000-01-01", periods=SHAPE[1], freq="D")[::-1]
+    days = pd.date_range("2000-01-01", periods=SHAPE[1], freq="D")[::-1]
     expected = [str(day.date()) for day in days]
     for labels in (days, list(days), days.tz_localize("UTC"), days.to_period("D"), days.to_numpy()):
         display = ImputationDisplay.from_estimator(imputer, column_labels=labels)
@@ -277,17 +273,15 @@ def test_dates_that_do_not_increase_are_written_without_midnight(pyplot, imputer
 
 
 def test_names_may_be_in_a_series(pyplot, imputer):
-    pandas = pytest.importorskip("pandas")
     names = [f"item {k}" for k in range(SHAPE[1])]
-    display = ImputationDisplay.from_estimator(imputer, column_labels=pandas.Series(names))
+    display = ImputationDisplay.from_estimator(imputer, column_labels=pd.Series(names))
     assert display.column_labels.tolist() == names
 
 
 def test_a_pipeline_keeps_names_of_columns_that_are_text(pyplot):
-    pandas = pytest.importorskip("pandas")
-    days = pandas.to_datetime(COLUMNS)
+    days = pd.to_datetime(COLUMNS)
     for columns, kept in ((COLUMNS, "date"), (days, "columns"), (days.to_period("M"), "columns")):
-        table = pandas.DataFrame(pooled_means(counts_of_clients()), columns=columns)
+        table = pd.DataFrame(pooled_means(counts_of_clients()), columns=columns)
         table = table.drop(columns=columns[5])  # of nothing there is no standard deviation
         pipeline = make_pipeline(StandardScaler(), FederatedMatrixImputer(1, random_state=0))
         display = ImputationDisplay.from_estimator(pipeline.fit(table), table)
@@ -333,9 +327,8 @@ def test_columns_of_different_names_have_different_ticks(pyplot, labels, written
 
 
 def test_dates_of_columns_are_compared_with_those_of_the_fit(pyplot):
-    pandas = pytest.importorskip("pandas")
-    months = pandas.period_range("2000-01", periods=SHAPE[1], freq="M")
-    frames = [pandas.DataFrame(table, columns=months) for table in counts_of_clients()]
+    months = pd.period_range("2000-01", periods=SHAPE[1], freq="M")
+    frames = [pd.DataFrame(table, columns=months) for table in counts_of_clients()]
     imputer = FederatedMatrixImputer(1, family="poisson", penalty=2.0).fit(frames)
     display = ImputationDisplay.from_estimator(imputer, frames)
     assert display.column_labels.tolist() == months.to_timestamp().tolist()
@@ -345,8 +338,7 @@ def test_dates_of_columns_are_compared_with_those_of_the_fit(pyplot):
 
 
 def test_missing_dates_come_one_after_another(pyplot, imputer):
-    pandas = pytest.importorskip("pandas")
-    dates = [*pandas.date_range("2020-01-01", periods=SHAPE[1] - 1), pandas.NaT]
+    dates = [*pd.date_range("2020-01-01", periods=SHAPE[1] - 1), pd.NaT]
     clients = counts_of_clients()
     display = ImputationDisplay.from_estimator(imputer, clients, column_labels=dates)
     assert_array_equal(display.lines_[0].get_xdata(), np.arange(SHAPE[1]))

@@ -1,6 +1,7 @@
 """Imputation: what is drawn is what was observed and fitted; other data are refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from scipy.sparse import coo_array
@@ -192,9 +193,8 @@ def test_one_long_table_of_triplets_is_shown_as_a_list_is(pyplot, imputer):
     listed = clone(imputer).fit(triplets, shape=SHAPE)
     long = clone(imputer).fit(table, clients=owners, shape=SHAPE)
     want = ImputationDisplay.from_estimator(listed, triplets)
-    pandas = pytest.importorskip("pandas")
     names = ["site", "month", "count"]  # of the columns of triplets, not of the matrix
-    frames = [pandas.DataFrame(own, columns=names) for own in triplets]
+    frames = [pd.DataFrame(own, columns=names) for own in triplets]
     for got in (
         ImputationDisplay.from_estimator(listed, frames),
         ImputationDisplay.from_estimator(long, table),
@@ -367,12 +367,11 @@ def test_observed_sums_of_zero_are_not_on_a_logarithmic_axis(pyplot):
 
 
 def test_other_data_than_those_of_the_fit_are_refused(pyplot, imputer):
-    pandas = pytest.importorskip("pandas")
     clients = counts_of_clients()
     with pytest.raises(ValueError, match=r"matrix of shape \(14, 24\), got shape \(13, 24\)"):
         ImputationDisplay.from_estimator(imputer, [table[1:] for table in clients])
     frames = [
-        pandas.DataFrame(table, columns=COLUMNS, index=list("abcdefghijklmn")) for table in clients
+        pd.DataFrame(table, columns=COLUMNS, index=list("abcdefghijklmn")) for table in clients
     ]
     named = clone(imputer).fit(frames)
     ImputationDisplay.from_estimator(named, frames)
@@ -413,9 +412,8 @@ def test_what_is_no_imputer_is_refused(pyplot, mixtures, imputer):
 
 
 def test_a_frame_alone_is_compared_with_the_sites_of_a_list(pyplot):
-    pandas = pytest.importorskip("pandas")
     sites = [f"site {k}" for k in range(12)]
-    table = pandas.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
+    table = pd.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
     imputer = FederatedMatrixImputer(2, random_state=0).fit([table])
     display = ImputationDisplay.from_estimator(imputer, table)
     np.testing.assert_array_equal(display.observed_total, table.sum(axis=0))
@@ -424,9 +422,8 @@ def test_a_frame_alone_is_compared_with_the_sites_of_a_list(pyplot):
 
 
 def test_rows_of_one_frame_are_compared_with_those_of_the_fit(pyplot):
-    pandas = pytest.importorskip("pandas")
     sites = [f"site {k}" for k in range(12)]
-    table = pandas.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
+    table = pd.DataFrame(np.random.default_rng(0).poisson(4.0, (12, 5)) * 1.0, index=sites)
     imputer = FederatedMatrixImputer(1, random_state=0).fit(table)
     display = ImputationDisplay.from_estimator(imputer, table)
     np.testing.assert_array_equal(display.observed_total, table.sum(axis=0))

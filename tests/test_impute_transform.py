@@ -280,11 +280,10 @@ WORDS = np.full(SHAPE, "many", dtype=object)
 
 
 def test_a_series_of_words_is_no_table():
-    pandas = pytest.importorskip("pandas")
     with pytest.raises((TypeError, ValueError), match="Expected"):
-        FederatedMatrixImputer().fit(pandas.Series(["a", "b"]))
+        FederatedMatrixImputer().fit(pd.Series(["a", "b"]))
     with pytest.raises((TypeError, ValueError), match="Expected"):
-        FederatedMatrixImputer().fit([pandas.Series(["a", "b"])])
+        FederatedMatrixImputer().fit([pd.Series(["a", "b"])])
 
 
 @pytest.mark.parametrize(

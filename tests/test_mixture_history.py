@@ -1,12 +1,9 @@
 """What is told of the rounds of a fit: its history, epochs, bits, and what it prints."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.exceptions import ConvergenceWarning
 
 from mixtures import (
     CENTERS,
@@ -19,7 +16,7 @@ from mixtures import (
     X,
     evaluated_rows,
 )
-from problems import COVARIANCE_TYPES, HISTORY_COLUMNS, fit_unconverged
+from problems import COVARIANCE_TYPES, HISTORY_COLUMNS, fit_unconverged, quiet_fit
 from skfedem import FederatedGaussianMixture
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 
@@ -103,9 +100,7 @@ def test_a_start_that_no_statistic_gives_has_no_field(setting, capsys):
     start = {"means_init": X[:3], "precisions_init": np.linalg.inv(np.cov(X.T))}
     setting = {"max_iter": 4, "eval_every": 1, "tol": 0, "random_state": 0, **setting}
     gm = FederatedGaussianMixture(3, covariance_type="tied", **setting, verbose=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        history = gm.set_params(**start).fit(CLIENTS).history_
+    history = quiet_fit(gm.set_params(**start), CLIENTS).history_
     assert "nan" not in capsys.readouterr().out
     assert np.isnan(history["mean_field_sq_norm"][0]) and np.isfinite(history["log_likelihood"][0])
     assert np.isnan(history["field_sq_norm"][:2]).all()

@@ -1,7 +1,6 @@
 """Parameters of the algorithms and seeds: what they change, and what they do not."""
 
 import re
-import warnings
 from threading import Lock
 
 import numpy as np
@@ -11,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from mixtures import CLIENTS, COMPONENTS, EXACT, STOCHASTIC, X
-from problems import assert_same_fit, fit_unconverged
+from problems import assert_same_fit, fit_unconverged, quiet_fit
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 
@@ -94,10 +93,7 @@ def test_the_omega_that_a_coarse_level_asks_for_is_enough(compressor):
     with pytest.warns(UserWarning, match="Its own level is kept") as caught:
         gm.fit(CLIENTS)
     advised = re.search(r"Set omega=([\d.]+) or more", str(caught[0].message)).group(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        gm.set_params(omega=float(advised)).fit(CLIENTS)
+    quiet_fit(gm.set_params(omega=float(advised)), CLIENTS)  # warns of no level
 
 
 def test_rounding_alone_does_not_exceed_the_omega_of_messages():

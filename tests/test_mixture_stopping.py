@@ -1,7 +1,5 @@
 """When a fit ends, and what it warns of then."""
 
-import warnings
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -10,6 +8,7 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtures import CENTERS, CLIENTS, COMPONENTS, EXACT, N_SAMPLES, STOCHASTIC, X, evaluated_rows
+from problems import quiet_fit
 from skfedem import FederatedGaussianMixture
 from skfedem.solvers._base import ServerState
 from skfedem.solvers._loop import Run
@@ -243,9 +242,7 @@ def overlapping():
     common = {"n_components": 3, "covariance_type": "tied", "means_init": CENTERS / 3}
     rng = np.random.default_rng(5)
     clients = [client / 2 + rng.normal(size=client.shape) for client in CLIENTS]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        pooled = FederatedGaussianMixture(**common, tol=0.0, max_iter=2000).fit(clients)
+    pooled = quiet_fit(FederatedGaussianMixture(**common, tol=0.0, max_iter=2000), clients)
     return common, clients, pooled.score(clients)
 
 

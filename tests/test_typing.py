@@ -11,6 +11,7 @@ import typing
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -234,9 +235,8 @@ ESTIMATORS = [
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_fitted_attributes_are_what_their_annotations_say(estimator):
-    pandas = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
-    clients = [pandas.DataFrame(rng.normal(size=(25, 3)), columns=list("abc")) for _ in range(3)]
+    clients = [pd.DataFrame(rng.normal(size=(25, 3)), columns=list("abc")) for _ in range(3)]
     if get_tags(estimator).input_tags.allow_nan:
         clients[0].iloc[0, 0] = np.nan
     hints = inspect.get_annotations(type(estimator), eval_str=True)

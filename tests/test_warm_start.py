@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -288,14 +289,13 @@ def test_fitted_arrays_are_the_users(max_iter):
 
 
 def test_columns_are_those_of_the_last_fit():
-    pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame(X, columns=["a", "b"])
+    table = pd.DataFrame(X, columns=["a", "b"])
     gm = fit(FederatedGaussianMixture(2, warm_start=True, random_state=0), table, clients=OWNERS)
     before = pickle.dumps(gm)
     with pytest.raises(ValueError, match=r"columns of the last fit, \['a', 'b'\], in that order"):
         fit(gm, table[["b", "a"]], clients=OWNERS)
     # A misspelt column of joined tables holds NaN, but that is not what is wrong.
-    joined = pandas.concat([table[:30], table[30:].rename(columns={"b": "B"})])
+    joined = pd.concat([table[:30], table[30:].rename(columns={"b": "B"})])
     for data, owners in ((joined, OWNERS), ([joined[k == OWNERS] for k in range(5)], None)):
         for method in (gm.fit, gm.partial_fit):
             says = r"columns of the last fit.*got \['a', 'b', 'B'\]"
@@ -719,10 +719,9 @@ def test_imputers_begin_from_the_parameters_with_other_cells_or_other_values(oth
 
 
 def test_rows_and_columns_of_imputers_are_those_of_the_last_fit():
-    pandas = pytest.importorskip("pandas")
     sites = [f"site {k}" for k in range(MATRICES[0].shape[0])]
     months = [f"month {k}" for k in range(MATRICES[0].shape[1])]
-    tables = [pandas.DataFrame(matrix, sites, months) for matrix in MATRICES]
+    tables = [pd.DataFrame(matrix, sites, months) for matrix in MATRICES]
     imputer = fit(FederatedMatrixImputer(**COUNTS, max_iter=3, warm_start=True), tables)
     with pytest.raises(ValueError, match="row labels of the fit, in that order: 'site 0' for row"):
         fit(imputer, [table[::-1] for table in tables])
