@@ -20,8 +20,8 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from problems import COVARIANCE_TYPES, stack
 from problems import quiet_fit as fit
-from problems import stack
 from skfedem import FederatedGaussianMixture, _random
 from skfedem._input.clients import store
 from skfedem.compression import Dithering
@@ -33,7 +33,6 @@ from skfedem.solvers import _loop, _stream
 from skfedem.solvers._stream import batches
 from watched import interrupted
 
-COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0], [0.0, 6.0]])
 GIVEN = {"n_components": 3, "means_init": CENTERS / 2 + [50.0, 0.0], "random_state": 0}
 NOISY = {**GIVEN, "omega": 1.0, "participation": 0.6, "step_size": 0.05}

@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from problems import COVARIANCE_TYPES
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture, _random
 from skfedem._federation import (
@@ -26,7 +27,6 @@ from skfedem.models import mixture_assignment, mixture_start
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture_given import Given
 
-COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 LENGTHS = (31, 12, 25, 40)
 CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0], [0.0, 6.0]])
 # Rounding of a few dozen EM iterations on as many rows; the issue is one of order of sums.

@@ -978,23 +978,23 @@ def test_compression_spares_narrow_and_rare_components(rows_of, seed):
     assert np.mean(gm.history_["safeguarded"] > 0) < 0.01
 
 
-def long_run_with_three_rare_rows(max_iter):
-    """Rows, a start, and a run of noisy rounds."""
+def long_run_with_three_rare_rows():
+    """Rows, a start, and a run of 2000 noisy rounds."""
     rows, start = with_a_rare_cluster(0, n_rows=3)
-    gm = FederatedGaussianMixture(2, **NOISY, **start, max_iter=max_iter, random_state=0)
-    return rows, start, gm.set_params(eval_every=2000).fit(rows, clients=SIX_CLIENTS)
+    gm = FederatedGaussianMixture(2, **NOISY, **start, max_iter=2000, random_state=0)
+    return rows, start, gm.set_params(eval_every=1000).fit(rows, clients=SIX_CLIENTS)
 
 
 @not_converged
 @pytest.mark.slow
 def test_noise_that_adds_up_does_not_destroy_rare_components():
     # Three rows, and hardly any single step leaves the domain: in the end many would.
-    rows, start, gm = long_run_with_three_rare_rows(4000)
+    rows, start, gm = long_run_with_three_rare_rows()
     pooled = FederatedGaussianMixture(2, max_iter=2000, tol=1e-9, **start).fit(rows)
     assert np.mean(gm.history_["safeguarded"] > 0) < 0.01
     steps = gm.history_["step_size"][1:]
-    assert steps[-1] < 0.5 * steps[0] * (4000 * steps[0] / 5) ** -0.7  # the plan
-    gaps = pooled.score(rows) - gm.history_["log_likelihood"][[0, 2000, 4000]]
+    assert steps[-1] < 0.5 * steps[0] * (2000 * steps[0] / 5) ** -0.7  # the plan
+    gaps = pooled.score(rows) - gm.history_["log_likelihood"][[0, 1000, 2000]]
     assert gaps[0] > 20 * gaps[1] > 0 and gaps[0] > 20 * gaps[2] > 0
 
 
@@ -1003,7 +1003,7 @@ def test_noise_that_adds_up_does_not_destroy_rare_components():
 def test_the_limit_of_steps_does_not_add_to_their_decrease(monkeypatch):
     # A fifth of the automatic steps, none of which leaves the domain.
     monkeypatch.setattr(gaussian_mixture, "_NOISE", 0.02)
-    _, _, gm = long_run_with_three_rare_rows(2000)
+    _, _, gm = long_run_with_three_rare_rows()
     assert not gm.history_["safeguarded"].any()
     steps = gm.history_["step_size"][1:]
     planned = steps[0] * np.maximum(1.0, np.arange(1, 2001) * steps[0] / 5) ** -0.7
