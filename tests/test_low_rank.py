@@ -1,22 +1,28 @@
 """The low-rank model on the solvers, against soft-impute and the literal Algorithm 7."""
 
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.linalg import ArpackError, svds
-from scipy.stats import ortho_group
+from numpy.testing import assert_allclose
 
 import literal_imputation as oracle
+from low_rank_cells import (
+    PENALTIES,
+    SHAPE,
+    all_cells,
+    dense,
+    every_family,
+    fitted,
+    no_effects,
+    observations,
+    problem_of,
+)
 from skfedem import FederatedMatrixImputer
 from skfedem._federation import Federation, offsets_of
 from skfedem._input.cells import check_cells
-from skfedem._parallel import Workers
-from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
-from skfedem.models import low_rank_theta, main_effects, proximal, thresholding
+from skfedem.compression import BlockQuantizer, Dithering, RandK
+from skfedem.models import low_rank_theta, proximal
 from skfedem.models.families import FAMILIES
 from skfedem.models.low_rank_start import cell_federation, low_rank_model, start_run
 from skfedem.models.low_rank_theta import (
@@ -28,15 +34,7 @@ from skfedem.models.low_rank_theta import (
     squared_distance,
     zero_low_rank,
 )
-from skfedem.models.main_effects import (
-    Effects,
-    Margins,
-    Pooled,
-    Support,
-    _column_factor,
-    _solve_for_columns,
-    fit_effects,
-)
+from skfedem.models.main_effects import Effects, Margins, Pooled
 from skfedem.models.proximal import (
     Iterate,
     _above_tangent,
@@ -45,132 +43,8 @@ from skfedem.models.proximal import (
     objective,
     proximal_step,
 )
-from skfedem.models.thresholding import orthonormal, threshold_singular_values
 from skfedem.solvers import fedem, vr_fedem
-from skfedem.solvers._base import Problem
-from skfedem.solvers._loop import Options, run
-from skfedem.solvers.step_size import automatic_n_inner, automatic_step_size, first_step_size
-
-SHAPE = (14, 9)
-PENALTIES = {"gaussian": 1.5, "bernoulli": 0.6, "poisson": 4.0}
-
-
-def observations(family, overlap, n_clients=5, seed=0):
-    """(rows, columns, values, owners); with `overlap`, cells are seen by several, or twice."""
-    generator = np.random.default_rng(seed)
-    low_rank = generator.standard_normal((SHAPE[0], 2)) @ generator.standard_normal((2, SHAPE[1]))
-    theta = 0.5 + 0.6 * generator.standard_normal(SHAPE[0])[:, None] + 0.5 * low_rank
-    cells = generator.permutation(SHAPE[0] * SHAPE[1])[:85]
-    # Whoever is never seen has no effect in the oracle.
-    cells = np.union1d(cells, np.arange(SHAPE[0]) * SHAPE[1] + np.arange(SHAPE[0]) % SHAPE[1])
-    if overlap:
-        cells = np.concatenate([cells, generator.choice(cells, 60), cells[:4], cells[:4]])
-    rows, columns = np.divmod(cells, SHAPE[1])
-    mean = oracle.mean(theta, family)[rows, columns]
-    if family == "gaussian":
-        values = mean + generator.standard_normal(len(cells))
-    elif family == "bernoulli":
-        values = (generator.random(len(cells)) < mean).astype(float)
-        # A row or column with one value only has no best effect.
-        first_in_row, first_in_column = (
-            np.unique(k, return_index=True)[1] for k in (rows, columns)
-        )
-        for first, labels in ((first_in_row, rows), (first_in_column, columns)):
-            alike = np.array([np.ptp(values[labels == labels[k]]) == 0 for k in first])
-            values[first[alike]] = 1 - values[first[alike]]
-    else:
-        values = generator.poisson(mean).astype(float)
-    owners = np.sort(generator.integers(n_clients, size=len(cells)))
-    order = generator.permutation(len(cells))
-    return rows[order], columns[order], values[order], owners
-
-
-def federate(rows, columns, values, owners, client_weights="n_samples"):
-    """Federation of the observers' cells; what one saw twice is one cell."""
-    code = (owners * SHAPE[0] + rows) * SHAPE[1] + columns
-    distinct, inverse = np.unique(code, return_inverse=True)
-    counts = np.bincount(inverse).astype(float)
-    cells = Cells(
-        (distinct // SHAPE[1] % SHAPE[0]).astype(np.int32),
-        (distinct % SHAPE[1]).astype(np.int32),
-        np.bincount(inverse, values) / counts,
-        counts,
-    )
-    lengths = np.bincount(distinct // (SHAPE[0] * SHAPE[1]))
-    weights = lengths / lengths.sum()
-    if client_weights == "uniform":
-        # Of the means over cells, in which a cell seen twice counts twice.
-        weights = lengths / np.bincount(distinct // (SHAPE[0] * SHAPE[1]), counts)
-        weights /= weights.sum()
-    return Federation(cells, offsets_of(lengths), weights)
-
-
-def problem_of(
-    data, family, *, penalty=None, rank=None, effects="both", adaptive=True, compressor=None,
-    participation=1.0, batch_size=None, n_inner=None, seed=0, client_weights="n_samples",
-):  # fmt: skip
-    federation = federate(*data, client_weights)
-    lengths = np.bincount(data[3])
-    base = np.bincount(data[3], FAMILIES[family].log_base_measure(data[2]))[lengths > 0]
-    imputer = FederatedMatrixImputer(
-        rank,
-        family=family,
-        penalty=PENALTIES[family] if penalty is None else penalty,
-        effects=effects,
-        effects_penalty=0.0,
-        step_size="auto" if adaptive else 1.0,
-    )
-    model = low_rank_model(imputer, federation, SHAPE, base)
-    compressor = Identity() if compressor is None else compressor
-    lengths = model.vectors(federation).distinct_lengths
-    omega = float(np.max(compressor.omega_for(lengths)))
-    if n_inner is None:
-        n_inner = automatic_n_inner(
-            federation.n_clients, federation.n_samples, omega, participation
-        )
-    return Problem(
-        model, federation, compressor, omega, participation, 1 / (1 + omega), batch_size,
-        True, n_inner, seed,
-    )  # fmt: skip
-
-
-def pooled_of(support, margins, family, effects="both", effects_penalty=0.0):
-    """What effects beside a given low-rank part are fitted to."""
-    return Pooled(support, margins, FAMILIES[family], 0, 0.0, effects, effects_penalty)
-
-
-def support_of(rows, columns, shape, counts=None):
-    """Cells in the order of their rows, of a matrix whose every row and column was observed."""
-    counts = np.ones(len(rows)) if counts is None else counts
-    everywhere = Margins(np.ones(shape[0], bool), np.ones(shape[1], bool))
-    row_starts = np.searchsorted(rows, np.arange(shape[0] + 1))
-    return Support(rows, columns, counts, row_starts, everywhere, shape)
-
-
-def all_cells(shape, counts=None):
-    """Support of a matrix whose every cell was observed."""
-    return support_of(*np.divmod(np.arange(np.prod(shape)), shape[1]), shape, counts)
-
-
-def no_effects(shape, intercept=0.0):
-    return Effects(intercept, np.zeros(shape[0]), np.zeros(shape[1]))
-
-
-def dense(low_rank):
-    return low_rank.left * low_rank.singular_values @ low_rank.right.T
-
-
-def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0):
-    lasting_noise = problem.batch_size is not None and not solver.VARIANCE_REDUCED
-    problem = problem._replace(lasting_noise=lasting_noise)
-    if step_size is None:
-        schedule = automatic_step_size(problem)
-    else:
-        schedule = lambda k: step_size  # noqa: E731
-    options = Options(schedule, step_size is None, "field", max_iter, None, tol, "auto")
-    with Workers() as workers:
-        start = start_run(problem.model, problem.federation)
-        return run(solver, problem, start, options, workers, lambda row: None)
+from skfedem.solvers.step_size import first_step_size
 
 
 @cache
@@ -184,7 +58,6 @@ def soft_impute(data, family, effects="both", penalty=None):
     return oracle.soft_impute(*data[:3], SHAPE, penalty, family, effects, 1e-7)
 
 
-every_family = pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
 every_split = pytest.mark.parametrize("overlap", [False, True], ids=["disjoint", "overlapping"])
 
 
@@ -322,16 +195,6 @@ def test_a_penalty_that_leaves_nothing_is_no_trouble_however_long_the_run():
     assert result.server.statistics.natural_step == short.server.statistics.natural_step
 
 
-def test_a_large_ridge_leaves_the_intercept_free():
-    support = all_cells((5, 4))
-    values = 1000 + np.random.default_rng(0).standard_normal(20)
-    for ridge in (0.0, 1.0, 1e6):
-        pooled = pooled_of(support, support.margins(values), "gaussian", effects_penalty=ridge)
-        effects, _, _ = fit_effects(pooled, np.zeros(20), no_effects(support.shape))
-        # Balanced: the mean, to the last decrease of 1e-5 nats that 20 observations notice.
-        assert_allclose(effects.intercept, values.mean(), atol=1e-3)
-
-
 # ---- the literal algorithm
 
 
@@ -454,155 +317,6 @@ def test_weights_of_clients_weigh_their_observations():
 # ---- pieces
 
 
-def test_effects_solve_their_likelihood_equations():
-    data = observations("poisson", overlap=True)
-    model = problem_of(data, "poisson").model
-    support, margins = model.pooled.support, model.pooled.margins
-    low_rank = 0.3 * np.random.default_rng(0).standard_normal(len(support.counts))
-    effects, theta, _ = fit_effects(model.pooled, low_rank, no_effects(SHAPE))
-    expected = support.margins(support.counts * np.exp(theta))
-    assert_allclose(expected.rows + 1e-7 * effects.rows, margins.rows, rtol=1e-4)
-    # From means that are far too small Newton's first step would be (y - μ) / μ, beyond all floats.
-    for intercept in (-12.0, -800.0):  # of the latter there is no curvature either
-        found = fit_effects(model.pooled, low_rank, no_effects(SHAPE, intercept))
-        assert_allclose(found[1], theta, atol=1e-4)
-    assert_allclose(expected.columns + 1e-7 * effects.columns, margins.columns, rtol=1e-4)
-    assert abs(effects.rows.mean()) + abs(effects.columns.mean()) < 1e-12
-
-
-def test_an_exact_round_solves_for_the_effects_once(monkeypatch):
-    rng = np.random.default_rng(0)
-    table = rng.poisson(np.exp(rng.normal(size=(40, 1)) + rng.normal(size=(40, 20)))).astype(float)
-    n_calls = 0
-
-    def counted(*args):
-        nonlocal n_calls
-        n_calls += 1
-        return fit_effects(*args)
-
-    monkeypatch.setattr(proximal, "fit_effects", counted)
-    imputer = FederatedMatrixImputer(5, family="poisson", penalty=3.0, tol=1e-8, random_state=0)
-    imputer.fit([np.where(rng.random(table.shape) < 0.7, table, np.nan)])
-    # Once more at the start, and where a step with momentum would have led uphill.
-    assert imputer.n_iter_ > 20
-    assert n_calls <= 1 + 1.2 * imputer.n_iter_
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_effects_of_rare_presences_solve_their_likelihood_equations(seed):
-    rng, family = np.random.default_rng(seed), FAMILIES["bernoulli"]
-    rows, columns = np.nonzero(rng.random((20, 6)) < 0.3)
-    presences, low_rank = np.zeros(len(rows)), 6.0 * rng.normal(size=len(rows))
-    presences[rng.integers(len(rows), size=3)] = 1.0
-    is_observed = Margins(
-        np.bincount(rows, minlength=20) > 0, np.bincount(columns, minlength=6) > 0
-    )
-    support = support_of(rows, columns, (20, 6))._replace(is_observed=is_observed)
-    margins = support.margins(presences)
-    pooled = pooled_of(support, margins, "bernoulli", effects_penalty=1e-4)
-    effects, theta, _ = fit_effects(pooled, low_rank, no_effects((20, 6), -4.0))
-    expected = support.margins(family.mean(theta))
-    assert_allclose(expected.rows + 1e-4 * effects.rows, margins.rows, atol=3e-3)
-    assert_allclose(expected.columns + 1e-4 * effects.columns, margins.columns, atol=3e-3)
-
-
-@pytest.mark.parametrize("scale", [1e4, 1e8, 1e11])
-def test_effects_of_huge_counts_have_their_totals_without_a_penalty(scale):
-    family, support = FAMILIES["poisson"], all_cells((8, 6))
-    for seed in range(40):
-        rng = np.random.default_rng(seed)
-        counts = rng.poisson(scale * np.exp(0.3 * rng.normal(size=(8, 1))), (8, 6)).ravel()
-        start = no_effects(support.shape, np.log(counts.mean()))
-        margins = support.margins(counts)
-        _, theta, _ = fit_effects(pooled_of(support, margins, "poisson"), np.zeros(48), start)
-        # Newton's method ends at 1e-12 of the objective, and the root of that is the totals'.
-        for got, want in zip(support.margins(family.mean(theta)), margins, strict=True):
-            assert_allclose(got, want, rtol=3e-6)
-
-
-def test_effects_that_are_held_back_one_by_one_still_lead_down():
-    # From means that are far too small, Newton's step of the intercept goes up by 1e8 and those of
-    # most other effects down by 5e5 each. Held back, up is 18 and down is 13 + 13.
-    counts = np.full((10, 10), 100.0)
-    counts[0] += 5
-    counts[:, 0] += 5
-    support = all_cells(counts.shape)
-    pooled = pooled_of(support, support.margins(counts.ravel()), "poisson")
-    _, theta, _ = fit_effects(pooled, np.zeros(100), no_effects(counts.shape, -14.0))
-    expected = support.margins(np.exp(theta))
-    assert_allclose(expected.rows, counts.sum(axis=1), rtol=1e-6)
-    assert_allclose(expected.columns, counts.sum(axis=0), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("family", "cells", "counts", "means", "start"),
-    [
-        # Each shortened to a share of its own, rows lose what columns gain, but for 3e-6 nats.
-        (
-            "bernoulli",
-            [(0, 0), (0, 1), (1, 0), (1, 1)],
-            [1.0, 1.0, 1e4, 1e4],
-            [0.0, 0.0, 0.0199, 0.0202],
-            Effects(-25.0, np.zeros(2), np.zeros(2)),
-        ),
-        # Likewise, all of them together lead up; and 30 halvings of whole steps are too few.
-        (
-            "poisson",
-            [(0, 0), (1, 1), (1, 2)],
-            [1e4, 2.0, 1.0],
-            [3000.0, 3300.0, 3000.0],
-            Effects(-14.0, np.array([4.0, -4.0]), np.array([0.0, 1.0, -1.0])),
-        ),
-    ],
-)
-def test_effects_that_compensate_each_other_still_lead_down(family, cells, counts, means, start):
-    rows, columns = np.transpose(cells)
-    counts, means, shape = np.array(counts), np.array(means), (len(start.rows), len(start.columns))
-    support = support_of(rows, columns, shape, counts)
-    pooled = pooled_of(support, support.margins(counts * means), family)
-    _, theta, _ = fit_effects(pooled, np.zeros(len(rows)), start)
-    assert_allclose(FAMILIES[family].mean(theta), means, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("seed", [3, 6, 9])
-def test_effects_of_huge_counts_are_as_exact_as_those_of_small_ones(seed):
-    # Without the observations' constants, which leave some 600 nats, the objective is -1e14.
-    rng = np.random.default_rng(seed)
-    counts = rng.poisson(1e10 * np.exp(2 * rng.normal(size=(8, 1))), (8, 6)).astype(float)
-    support = all_cells(counts.shape)
-    start = no_effects(counts.shape, float(np.log(counts.mean())))
-    pooled = pooled_of(support, support.margins(counts.ravel()), "poisson", effects="rows")
-    effects, _, _ = fit_effects(pooled, np.zeros(48), start)
-    # Means of rows are their best means.
-    excess = np.exp(effects.intercept + effects.rows) / counts.mean(axis=1) - 1
-    assert 6 * counts.mean(axis=1) @ (excess - np.log1p(excess)) < 0.01
-
-
-def test_effects_of_huge_counts_are_solved_beyond_the_rounding_of_the_objective():
-    # The objective is -6e8 nats, in whose rounding 1e-7 nats are lost, but not slopes of 0.04.
-    rng, support = np.random.default_rng(0), all_cells((8, 6))
-    means = 1e6 * np.exp(rng.normal(size=(8, 1)) + rng.normal(size=6))
-    margins = support.margins(rng.poisson(means).astype(float).ravel())
-    pooled = pooled_of(support, margins, "poisson", effects_penalty=10.0)
-    none = np.zeros(means.size)
-    effects, _, _ = fit_effects(pooled, none, no_effects((8, 6), np.log(1e6)))
-    for shift in (1e-8, 3e-8, 1e-7):  # as a small step of the low-rank part would leave them
-        near = effects._replace(rows=effects.rows + shift * np.linspace(-1, 1, 8))
-        found, theta, _ = fit_effects(pooled, none, near)
-        assert_allclose(theta, found.at(support.rows, support.columns), rtol=1e-15)
-        expected = support.margins(np.exp(theta))
-        assert_allclose(margins.rows - expected.rows, 10 * found.rows, atol=1e-6)
-        assert_allclose(margins.columns - expected.columns, 10 * found.columns, atol=1e-6)
-
-
-@pytest.mark.parametrize("matrix", [np.array([[4e12]]), csr_array([[4e12]])])
-def test_where_rounding_spoils_the_normal_equations_curvatures_alone_speed_them_up(matrix):
-    # One row and one column: whatever one gains the other loses, and the least ridge, 1e-7, is
-    # rounded away.
-    curvature = np.array([4e12]) + 1e-7
-    assert _column_factor(matrix, curvature, curvature) is None
-
-
 @pytest.mark.parametrize(("most_entries", "gathered"), [(0, 0), (0, 10), (0, 2**17), (2**20, 0)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_entries_of_a_product_are_the_same_however_many_are_gathered_at_once(
@@ -615,236 +329,6 @@ def test_entries_of_a_product_are_the_same_however_many_are_gathered_at_once(
     monkeypatch.setattr(low_rank_theta, "_GATHERED", gathered)
     found = low_rank_theta.products(left, right, rows, columns)
     assert_allclose(found, (left @ right.T)[rows, columns], rtol=0, atol=1e-14)
-
-
-def test_without_a_factor_conjugate_gradients_solve_the_same_equations(monkeypatch):
-    weights = np.random.default_rng(0).uniform(0.5, 2, size=(6, 4))
-    by_row, by_column = 0.3 + weights.sum(axis=1), 0.3 + weights.sum(axis=0)
-    equations = weights, weights.T, by_row, by_column, np.arange(4.0), None
-    direct, _ = _solve_for_columns(*equations)
-    schur = np.diag(by_column) - weights.T @ (weights / by_row[:, None])
-    assert_allclose(schur @ direct, np.arange(4.0), rtol=0, atol=1e-13)
-    monkeypatch.setattr(main_effects, "_column_factor", lambda *_: None)
-    # They end at a relative residual of 1e-6.
-    assert_allclose(_solve_for_columns(*equations)[0], direct, rtol=1e-5)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_small_matrices_take_the_steps_of_large_ones(monkeypatch, family):
-    data = observations(family, overlap=True)
-    small = fitted(problem_of(data, family), max_iter=20).server.statistics.iterate
-    monkeypatch.setattr(main_effects, "_MOST_ENTRIES", 0)
-    large = fitted(problem_of(data, family), max_iter=20).server.statistics.iterate
-    # Conjugate gradients leave 1e-6 of a direction, of which the next step leaves the square.
-    assert_allclose(small.theta, large.theta, rtol=0, atol=1e-8)
-
-
-def test_effects_of_rows_without_a_bird_stay_finite():
-    support = all_cells((3, 4))
-    values = np.where(support.rows == 1, 0.0, 5.0)
-    pooled = pooled_of(support, support.margins(values), "poisson")
-    effects, theta, _ = fit_effects(pooled, np.zeros(12), no_effects((3, 4)))
-    assert np.isfinite(theta).all()
-    assert effects.rows[1] < -5
-    assert_allclose(np.exp(theta[support.rows != 1]), 5.0, rtol=1e-3)
-
-
-def test_margins_are_the_same_to_the_bit_however_many_cells_there_are(monkeypatch):
-    support = problem_of(observations("gaussian", overlap=False), "gaussian").model.pooled.support
-    values = np.random.default_rng(0).standard_normal(len(support.counts))
-    few = support.margins(values)
-    monkeypatch.setattr(main_effects, "_FEW_CELLS", 0)
-    for sums, want in zip(few, support.margins(values), strict=True):
-        assert_array_equal(sums, want)
-
-
-def test_thresholding_is_that_of_the_dense_matrix():
-    generator = np.random.default_rng(0)
-    data = observations("gaussian", overlap=False)
-    support = problem_of(data, "gaussian").model.pooled.support
-    values = generator.standard_normal(len(support.counts))
-    low_rank = LowRank(
-        generator.standard_normal((SHAPE[0], 3)), np.array([2.0, 1.0, -0.5]),
-        generator.standard_normal((SHAPE[1], 3)),
-    )  # fmt: skip
-    array = support.matrix(values)
-    assert_array_equal(array[support.rows, support.columns], values)
-    whole = dense(low_rank) + array
-    for rank, matrix in product((2, min(SHAPE)), (array, csr_array(array))):
-        found, block = threshold_singular_values(low_rank, matrix, 1.0, rank)
-        again, _ = threshold_singular_values(low_rank, matrix, 1.0, rank, block)
-        assert_allclose(again.singular_values, found.singular_values, rtol=1e-12)
-        want = oracle.threshold_singular_values(whole, 1.0, rank)
-        assert_allclose(dense(found), want, atol=1e-10)
-
-
-@pytest.mark.parametrize("n_above, n_followed", [(2, 32), (26, 32), (60, 75), (90, 100)])
-def test_a_large_rank_is_followed_with_room_for_a_quarter_more_than_is_kept(n_above, n_followed):
-    matrix = np.pad(np.diag(np.where(np.arange(100) < n_above, 2.0, 0.5)), ((0, 20), (0, 0)))
-    none = zero_low_rank(matrix.shape)
-    _, block = threshold_singular_values(none, matrix, 1.0, 100)
-    assert block.shape == (100, min(n_followed + 5, 100))
-    # Once they are found, one pass is exact.
-    found, _ = threshold_singular_values(none, matrix, 1.0, 100, block)
-    assert_allclose(found.singular_values, np.ones(n_above), rtol=1e-12)
-    # Less room than is needed grows, and rounds that follow find all.
-    block = thresholding.block_to_find(none, 100)
-    assert block.shape == (0, 37) and thresholding.block_to_find(none, 20).shape == (0, 25)
-    for _ in range(10):
-        found, block = threshold_singular_values(none, matrix, 1.0, 100, block)
-    assert_allclose(found.singular_values, np.ones(n_above), rtol=1e-9)
-
-
-def test_while_all_directions_are_kept_there_is_room_for_a_twentieth_more():
-    none, matrix = zero_low_rank((120, 100)), np.eye(120, 100)
-    block = thresholding.block_to_find(none, 100)
-    for n_kept, n_followed in ((37, 38), (43, 45), (50, 52), (57, 59)):
-        found, block = threshold_singular_values(none, matrix, 0.5, 100, block)
-        assert len(found.singular_values) == n_kept and block.shape[1] == n_followed + 5
-
-
-def test_without_a_bound_directions_near_the_threshold_are_found_in_few_rounds():
-    rng = np.random.default_rng(0)
-    matrix = rng.normal(size=(800, 10)) @ rng.normal(size=(10, 200)) + rng.normal(size=(800, 200))
-    matrix[rng.random(matrix.shape) < 0.7] = np.nan
-    imputer = FederatedMatrixImputer(None, penalty=18.0, tol=1e-9, random_state=0).fit([matrix])
-    assert 40 < len(imputer.singular_values_) < 50
-    objective = imputer.history_["objective"]
-    # 26 rounds; 52 with room for a twentieth more in all of them.
-    assert np.argmax(objective <= (1 + 1e-7) * imputer.objective_) < 40
-
-
-def test_without_a_bound_a_fit_does_not_stop_before_the_first_factors_are_found():
-    # Of noise, many singular values are just below the largest one.
-    rng = np.random.default_rng(0)
-    at = rng.choice(800 * 800, 20_000, replace=False)
-    matrix = coo_array((rng.normal(size=20_000), np.divmod(at, 800)), shape=(800, 800)).tocsr()
-    largest = svds(matrix, 1, v0=np.ones(800), return_singular_vectors=False)[0]
-    search = {"penalty": 0.99 * largest, "effects": "none", "tol": 1e-10, "random_state": 0}
-    found = FederatedMatrixImputer(None, **search).fit([matrix])
-    bounded = FederatedMatrixImputer(30, **search).fit([matrix])
-    assert len(found.singular_values_) == len(bounded.singular_values_) > 0
-    # Both stop where rounds change a share of 1e-10.
-    assert_allclose(found.objective_, bounded.objective_, rtol=1e-9)
-
-
-@pytest.mark.parametrize("penalty, n_factors", [(30.0, 8), (4.0, 44)])
-def test_without_a_bound_the_optimum_is_that_of_whole_decompositions(penalty, n_factors):
-    rng = np.random.default_rng(0)
-    matrix = 2 * rng.normal(size=(90, 8)) @ rng.normal(size=(8, 70)) + rng.normal(size=(90, 70))
-    matrix[rng.random(matrix.shape) < 0.3] = np.nan
-    search = {"penalty": penalty, "tol": 1e-13, "max_iter": 5000, "random_state": 0}
-    found = FederatedMatrixImputer(None, **search).fit([matrix])
-    # A number as step has decompositions that are iterated to convergence, and no momentum.
-    whole = FederatedMatrixImputer(None, step_size=1.0, **search).fit([matrix])
-    assert len(found.singular_values_) == len(whole.singular_values_) == n_factors
-    assert_allclose(found.objective_, whole.objective_, rtol=1e-10)
-
-
-def test_a_singular_value_at_the_threshold_is_left_out():
-    none = zero_low_rank((3, 3))
-    found, _ = threshold_singular_values(none, csr_array(np.diag([4.0, 2, 1])), 2.0, 3, np.eye(3))
-    assert_array_equal(found.singular_values, [2.0])
-    # Nor does rounding make a factor of it.
-    below = 2.0 - 1e-15
-    found, _ = threshold_singular_values(none, csr_array(np.diag([4.0, 2, 1])), below, 3, np.eye(3))
-    assert_allclose(found.singular_values, [2.0])
-
-
-@pytest.mark.parametrize("block", [None, np.eye(4, 2)])
-def test_zeros_have_no_directions_to_go_on_from(block):
-    found, after = threshold_singular_values(
-        zero_low_rank((5, 4)), csr_array((5, 4), dtype=float), 0.0, 1, block
-    )
-    assert not len(found.singular_values)
-    assert after is block
-
-
-def test_singular_values_are_found_where_arpack_gives_up(monkeypatch):
-    # Which matrices it gives up on differs between versions of SciPy.
-    def gives_up(*args, **options):
-        raise ArpackError(-9999)
-
-    monkeypatch.setattr(thresholding, "dominant_eigenvectors", gives_up)
-    rows, columns = np.arange(20), 7 * np.arange(20) % 20
-    matrix = csr_array((0.9 ** np.arange(20), (rows, columns)), shape=(30, 20))
-    found, _ = threshold_singular_values(zero_low_rank((30, 20)), matrix, 0.1, 2)
-    assert_allclose(found.singular_values, [0.9, 0.8], rtol=1e-6)
-
-
-@pytest.mark.parametrize("block", [None, np.eye(12, 6)], ids=["begun", "given"])
-def test_power_iteration_finds_what_has_become_dominant_elsewhere(block):
-    # Cells that share neither rows nor columns, so that without the stirring no direction would
-    # ever enter. The least of twelve, beyond the rank and all spare columns, becomes the largest.
-    none, sizes = zero_low_rank((12, 12)), np.arange(12.0, 0, -1)
-    found, block = threshold_singular_values(none, csr_array(np.diag(sizes)), 0.5, 1, block)
-    assert_allclose(found.singular_values, [11.5], rtol=1e-12)
-    for _ in range(20):
-        found, block = threshold_singular_values(
-            none, csr_array(np.diag(sizes[::-1])), 0.5, 1, block
-        )
-    assert_allclose(found.singular_values, [11.5], rtol=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_norms_of_fields_with_given_steps_are_those_of_whole_decompositions():
-    # Whose vectors of the last step are not those of the step that the field asks for.
-    rng = np.random.default_rng(0)
-    signal = 3 * np.outer(rng.normal(size=60), rng.normal(size=40))
-    clients = [
-        np.where(rng.random((60, 40)) < 0.3, signal + rng.normal(size=(60, 40)), np.nan)
-        for _ in range(4)
-    ]
-    noisy = {"omega": 1.0, "step_size": 0.5, "max_iter": 3, "tol": 0, "random_state": 0}
-    imputer = FederatedMatrixImputer(2, penalty=3.0, effects="none", **noisy).fit(clients)
-    theta = imputer.fitted_mean()
-    counts = np.sum(~np.isnan(clients), axis=0)
-    residuals = np.nansum(clients, axis=0) - counts * theta
-    step = 1 / counts.max()
-    left, values, right = np.linalg.svd(theta + step * residuals, full_matrices=False)
-    values = np.maximum(values - step * 3.0, 0)[:2]
-    moved = (left[:, :2] * values) @ right[:2] - theta
-    expected = np.sum((moved / step) ** 2)
-    assert_allclose(imputer.history_["mean_field_sq_norm"][-1], expected, rtol=1e-6)
-
-
-def test_lapack_has_no_say_in_the_directions_that_are_stirred():
-    generator = np.random.default_rng(0)
-    block = orthonormal(generator.standard_normal((40, 5)))
-    stirred = orthonormal(thresholding._with_spares_stirred(block, rank=2))
-    for turn in (np.diag([1.0, -1, 1]), ortho_group.rvs(3, random_state=0)):
-        other = np.hstack([-block[:, :2], block[:, 2:] @ turn])
-        again = orthonormal(thresholding._with_spares_stirred(other, rank=2))
-        assert_allclose(again @ again.T, stirred @ stirred.T, atol=1e-13)
-    # By a hundredth, times how far noise of three columns in 35 directions may reach, 1.2.
-    assert 5e-3 < np.linalg.norm(stirred @ stirred.T - block @ block.T, 2) < 0.02
-    assert_array_equal(thresholding._with_spares_stirred(block, rank=5), block)  # no spares
-
-
-@pytest.mark.parametrize("n_found", [2, 4, 6])
-def test_directions_of_singular_values_of_0_are_not_followed(n_found):
-    generator = np.random.default_rng(0)
-    left, right = generator.normal(size=(60, n_found)), generator.normal(size=(40, n_found))
-    matrix, none = left @ right.T, zero_low_rank((60, 40))
-    spans = []
-    for size in (0, 1e-15):
-        nudged = csr_array(matrix * (1 + size * generator.normal(size=matrix.shape)))
-        _, block = threshold_singular_values(none, nudged, 0.1, 4)
-        assert block.any(axis=0).all()  # noise in their place
-        basis = orthonormal(block)
-        spans.append(basis @ basis.T)
-    assert_allclose(*spans, rtol=0, atol=1e-12)
-
-
-def test_bases_of_vectors_that_are_nearly_dependent_are_orthonormal():
-    generator = np.random.default_rng(0)
-    for n_digits in np.tile(range(17), 20):
-        # At 9 to 16 digits, factors of some of them exist and are far from right.
-        vectors = generator.standard_normal((40, 6)) * np.geomspace(1, 10.0**-n_digits, 6)
-        vectors = vectors @ generator.standard_normal((6, 6))
-        basis = orthonormal(vectors)
-        assert_allclose(basis.T @ basis, np.eye(6), atol=1e-12)
-        assert_allclose(basis @ (basis.T @ vectors), vectors, atol=1e-13)
 
 
 def test_distances_of_low_rank_matrices_do_not_cancel():
