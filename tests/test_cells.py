@@ -188,7 +188,7 @@ def test_every_form_gives_the_same_cells(X, options):
         assert not hasattr(estimator, "feature_names_in_")
 
 
-def test_rows_of_their_own():
+def test_rows_of_clients_own_are_numbered_one_after_the_other():
     data = cells_of([MATRICES[0], MATRICES[2][:3]], rows="disjoint")
     assert data.shape == (7, 3)
     assert_array_equal(data.row_offsets, [0, 4, 7])
@@ -606,7 +606,7 @@ def test_a_sparse_cube_is_refused():
     check_refused(ValueError, ["2-D sparse matrix", r"got 3 dimensions\. "], cube)
 
 
-def test_sparse_columns_filled_with_the_marker():
+def test_sparse_columns_filled_with_the_marker_are_missing_there():
     unknown = pd.DataFrame(MATRICES[0]).astype(pd.SparseDtype(float, NAN))
     zeros = pd.DataFrame([[1.0, 0.0], [0.0, 2.0]]).astype(pd.SparseDtype(float, 0.0))
     for wrap in (lambda table: table, lambda table: [table]):
@@ -674,7 +674,7 @@ def test_missing_cells_raise_no_warnings_in_float32():
     check_refused(ValueError, "NaN", single, missing_values=1e300)
 
 
-def test_what_is_a_list_of_clients():
+def test_lists_are_lists_of_clients_unless_they_hold_numbers():
     for clients in ([], MATRICES, tuple(MATRICES), [sparse_of(MATRICES[0])], [np.zeros((1, 2, 3))]):
         assert is_cell_list(clients)
     for table in (MATRICES[0], MATRICES[0].tolist(), np.stack(MATRICES), sparse_of(MATRICES[0])):
@@ -727,7 +727,7 @@ NAMED = ColumnMeans().fit(frames_of(MATRICES))
 
 
 @pytest.mark.parametrize("as_given", [np.asarray, sparse_of])
-def test_cells_of_one_table(as_given):
+def test_one_table_has_the_cells_that_it_shows(as_given):
     cells = check_matrix(FITTED, as_given(MATRICES[0]), NAN, POISSON)
     for got, want in zip(cells[:3], (ROWS, COLUMNS, VALUES), strict=True):
         assert_array_equal(got, want[:3])
@@ -740,7 +740,7 @@ def test_cells_of_one_table(as_given):
     assert empty.log_base_measure == 0
 
 
-def test_one_table_with_any_marker():
+def test_one_table_may_have_any_marker():
     given = np.nan_to_num(MATRICES[0], nan=-1)
     kept = given.copy()
     for table in (given, given.astype(np.float32)):
@@ -750,7 +750,7 @@ def test_one_table_with_any_marker():
     assert_array_equal(given, kept)
 
 
-def test_one_table_that_does_not_fit():
+def test_one_table_that_does_not_fit_is_refused():
     def refused(says, X, fitted=FITTED, missing_values=NAN):
         with pytest.raises(ValueError, match=says):
             check_matrix(fitted, X, missing_values, POISSON)

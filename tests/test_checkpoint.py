@@ -609,7 +609,7 @@ def test_bad_parameters(parameters, error, says, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_same_cells_of_which_clients_have_other_shares(tmp_path):
+def test_other_shares_of_the_same_cells_are_refused(tmp_path):
     counts = np.random.default_rng(0).poisson(3.0, size=(6, 4)).astype(float)
     imputer = FederatedMatrixImputer(1, client_weights="uniform", max_iter=2, random_state=0)
 
@@ -626,7 +626,7 @@ def test_the_same_cells_of_which_clients_have_other_shares(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Not converged")
-def test_the_same_cells_of_another_matrix(tmp_path):
+def test_the_same_cells_of_another_matrix_are_refused(tmp_path):
     rng = np.random.default_rng(0)
     cells = [
         np.column_stack([rng.permutation(12)[:8], rng.integers(6, size=8), rng.normal(size=8)])
@@ -666,7 +666,7 @@ def test_names_types_shapes_and_numbers_make_a_digest():
 
 
 @every_case
-def test_a_checkpoint_of_a_machine_of_another_byte_order(estimator, data, tmp_path):
+def test_a_checkpoint_of_a_machine_of_another_byte_order_is_resumed(estimator, data, tmp_path):
     path = tmp_path / "run.npz"
     whole = clone(estimator).set_params(random_state=0, eval_every=None).fit(data())
     clone(whole).set_params(max_iter=5, checkpoint=path).fit(data())
@@ -678,7 +678,7 @@ def test_a_checkpoint_of_a_machine_of_another_byte_order(estimator, data, tmp_pa
     assert_same_fit(clone(whole).fit(data(), resume_from=path), whole)
 
 
-def test_a_save_with_a_setting_that_this_fit_does_not_know(tmp_path):
+def test_a_save_with_a_setting_that_this_fit_does_not_know_is_refused(tmp_path):
     path, state = tmp_path / "run.npz", {"round": 3}
     _checkpoint.save(path, {"seed": 0, "momentum": 0.9}, state)
     with pytest.raises(ValueError, match="with momentum=0.9 where this fit has momentum=None"):

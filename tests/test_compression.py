@@ -276,7 +276,7 @@ def test_send_counts_bytes_of_integers_in_lowest_terms():
 
 
 @every_class
-def test_no_vectors_and_other_dtypes(operator):
+def test_no_vectors_and_other_dtypes_and_layouts_are_compressed(operator):
     assert operator.compress(np.empty((0, 4)), np.empty((0, 4))).shape == (0, 4)
     assert operator.n_bytes(np.empty((0, 4))).shape == (0,)
     assert operator.compress([], [], []).shape == (0,)
@@ -349,7 +349,7 @@ def test_round_trip(operator, vector):
     assert not sent[x == 0].any() and not np.signbit(sent[sent == 0]).any()
 
 
-def test_longest_blocks():
+def test_the_longest_blocks_are_told_by_bytes():
     x, longest = gaussian(20), 2**52 - 1
     for operator in [Dithering(3, bucket_length=longest), BlockQuantizer(longest)]:
         sent = operator.compress(x, draws(20))

@@ -125,7 +125,7 @@ def test_pipelines_and_searches_are_their_last_step_and_best_estimator(pyplot):
         np.testing.assert_array_equal(points(display.lines_["log_likelihood"][0])[1], values)
 
 
-def test_own_axes_and_runs_added_to_them(pyplot, mixtures):
+def test_runs_may_be_added_to_axes_of_ones_own(pyplot, mixtures):
     figure, axes = pyplot.subplots(1, 2)
     y = ["log_likelihood", "weights"]
     display = ConvergenceDisplay.from_estimator(mixtures[0], y=y, ax=axes, name="one")
@@ -143,7 +143,7 @@ def test_own_axes_and_runs_added_to_them(pyplot, mixtures):
     assert single.ax_ is axes[1]
 
 
-def test_line_options(pyplot, mixtures):
+def test_options_of_lines_reach_them(pyplot, mixtures):
     options = {"color": "red", "linewidth": 3}
     display = ConvergenceDisplay.from_estimator(mixtures[0], y="step_size", line_kw=options)
     (line,) = display.lines_["step_size"]
@@ -221,7 +221,7 @@ def test_the_start_is_no_point_of_what_only_rounds_have(y):
         ("of_my_own", "of my own"),
     ],
 )
-def test_labels_of_other_series(pyplot, name, label):
+def test_other_series_are_labelled_by_what_they_are(pyplot, name, label):
     history = made_history(range(3), range(3)) | {name: np.arange(3)}
     assert ConvergenceDisplay(history, y=name).plot().ax_.get_ylabel() == label
 

@@ -94,7 +94,7 @@ def labelled(data):
     )
 
 
-def test_labels_and_triplets(tmp_path):
+def test_observations_are_triplets_of_labelled_sites_and_months(tmp_path):
     ebd = write_ebd(
         tmp_path,
         [
@@ -165,7 +165,7 @@ def test_complete_checklists_without_the_species_are_zeros(tmp_path):
     ]
 
 
-def test_zeros_alone(tmp_path):
+def test_zeros_alone_are_observations(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "X")])
     with pytest.raises(ValueError, match="of Mallard, got none: 1 checklist between start"):
         read_ebird(ebd)
@@ -327,14 +327,14 @@ def test_long_lists_of_species_are_shortened(tmp_path):
         ("Y", ["2019", "2020"]),
     ],
 )
-def test_frequencies(tmp_path, freq, periods):
+def test_periods_are_of_the_asked_frequency(tmp_path, freq, periods):
     rows = [seen("S1", date="2019-12-29"), seen("S2", date="2020-01-01")]
     data = read_ebird(write_ebd(tmp_path, rows), freq=freq)
     assert list(data.months.astype(str)) == periods
     assert_array_equal(data.clients[0], [[0, 0, 1], [0, len(periods) - 1, 1]])
 
 
-def test_start_and_end(tmp_path):
+def test_start_and_end_bound_the_periods(tmp_path):
     dates = ["2019-12-31", "2020-01-01", "2020-03-31", "2020-04-01"]
     ebd = write_ebd(tmp_path, [seen(f"S{k}", date=date) for k, date in enumerate(dates)])
     sampling = write_sampling(
@@ -376,7 +376,7 @@ def test_clients_by_any_column(tmp_path):
         read_ebird(ebd, by="GROUP")
 
 
-def test_observers_in_groups(tmp_path):
+def test_observers_are_dealt_to_groups(tmp_path):
     rows = [seen(f"S{k}", str(k), observer=f"obsr{k % 7}") for k in range(21)]
     ebd = write_ebd(tmp_path, rows)
     data = read_ebird(ebd, n_clients=3, random_state=0)
@@ -428,7 +428,7 @@ def test_names_of_columns_may_have_spaces_around_them(tmp_path):
     assert read_ebird(ebd).clients[0][:, 2].tolist() == [3]
 
 
-def test_lines_with_a_tab_too_many(tmp_path):
+def test_lines_with_a_tab_too_many_are_read(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1", "3"), seen("S2", "4")])
     ebd.write_text(
         ebd.read_text(encoding="utf-8").replace("#1\t\n", "#1\tand a tab\there\n"), encoding="utf-8"
@@ -576,7 +576,7 @@ def test_a_pipe_is_no_file(tmp_path):
             read_ebird(*paths)
 
 
-def test_a_file_that_breaks_off(tmp_path, monkeypatch):
+def test_a_file_that_breaks_off_is_refused(tmp_path, monkeypatch):
     ebd = write_ebd(tmp_path, [seen("S1"), seen("S2")])
     for name in ("HOME", "USERPROFILE"):  # of which Windows has the second
         monkeypatch.setenv(name, str(tmp_path))
@@ -594,7 +594,7 @@ def test_a_file_that_breaks_off(tmp_path, monkeypatch):
     assert len(read_ebird(ebd).clients) == 1
 
 
-def test_missing_columns_and_files(tmp_path):
+def test_missing_columns_and_files_are_named(tmp_path):
     ebd = write_ebd(tmp_path, [seen("S1")])
     sampling = write_sampling(tmp_path, [checklist("S1")])
     missing = "Expected 'COMMON NAME', 'SCIENTIFIC NAME', 'OBSERVATION COUNT' among the columns of"
@@ -619,7 +619,7 @@ def test_other_separators_than_tabs_are_one_column(tmp_path, separator):
         read_ebird(path)
 
 
-def test_empty_files(tmp_path):
+def test_empty_files_are_refused(tmp_path):
     ebd, empty = write_ebd(tmp_path, [seen("S1")]), tmp_path / "empty.txt"
     empty.write_text("", encoding="utf-8")
     late = tmp_path / "late.txt"
@@ -631,7 +631,7 @@ def test_empty_files(tmp_path):
             read_ebird(*paths)
 
 
-def test_why_there_is_nothing(tmp_path):
+def test_it_is_said_why_there_is_nothing(tmp_path):
     rows = [
         seen("S1", count="X", date="2020-01-05"),
         seen("S2", count="X", date="2020-03-01", complete="0"),
@@ -741,7 +741,7 @@ def test_wrong_checklists_are_found_before_the_reports_are_read(tmp_path):
         read_ebird(broken, write_ebd(tmp_path, [seen("S2")], name="other.txt"))
 
 
-def test_files_that_are_no_whole_text(tmp_path):
+def test_files_that_are_no_whole_text_are_refused(tmp_path):
     text = as_text([seen(f"S{k}", str(k)) for k in range(2000)], EBD_COLUMNS).encode()
     archive = tmp_path / "two.zip"
     with zipfile.ZipFile(archive, "w") as file:
@@ -781,7 +781,7 @@ def test_reports_are_no_checklists(tmp_path):
         read_ebird(ebd, ebd)
 
 
-def test_without_pandas(monkeypatch):
+def test_without_pandas_only_reading_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)  # importing it raises ImportError
     make_site_counts(5, 4, 1, random_state=0)
     with pytest.raises(ImportError, match="pip install pandas"):

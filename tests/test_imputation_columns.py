@@ -69,13 +69,13 @@ def test_a_column_between_gaps_has_a_marker(pyplot):
         (["a", "b", "c"], [3]),
     ],
 )
-def test_gaps_between_columns(labels, lengths):
+def test_gaps_are_longer_than_the_usual_steps_of_columns(labels, lengths):
     pytest.importorskip("matplotlib")
     positions = _columns.place(np.asarray(labels)).positions
     assert [run.stop - run.start for run in _columns.unbroken(positions)] == lengths
 
 
-def test_cells_of_columns_with_gaps():
+def test_cells_of_columns_with_gaps_leave_them_empty():
     years = np.array([1.0, 2.0, 5.0, 6.0, 7.0])
     edges, values = _columns.in_cells(years, np.arange(10).reshape(2, 5))
     np.testing.assert_array_equal(edges, [0.5, 1.5, 2.5, 4.5, 5.5, 6.5, 7.5])
@@ -219,7 +219,9 @@ def test_times_are_those_of_the_clock_where_they_are(pyplot, imputer, zone):
         (None, np.arange(SHAPE[1])),
     ],
 )
-def test_other_column_labels(pyplot, imputer, labels, expected):
+def test_increasing_numbers_place_columns_and_other_labels_are_counted(
+    pyplot, imputer, labels, expected
+):
     display = ImputationDisplay.from_estimator(imputer, column_labels=labels)
     np.testing.assert_array_equal(points(display.lines_[0])[0], expected)
     display.figure_.canvas.draw()

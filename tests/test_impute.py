@@ -156,7 +156,7 @@ def test_theta_is_the_sum_of_its_parts(effects):
         assert own.any() == (effects in ("both", name))
 
 
-def test_fitted_mean_of_some_cells(fitted):
+def test_fitted_mean_of_some_cells_is_a_part_of_all(fitted):
     means = fitted.fitted_mean()
     assert means.shape == SHAPE
     assert_allclose(fitted.fitted_mean([3, 1, 3]), means[[3, 1, 3]], rtol=1e-12)
@@ -181,7 +181,7 @@ def test_fitted_mean_of_some_cells(fitted):
         ("a", TypeError, "list of integers"),
     ],
 )
-def test_fitted_mean_of_cells_that_are_not_there(fitted, index, error, says):
+def test_fitted_mean_of_cells_that_are_not_there_is_refused(fitted, index, error, says):
     with pytest.raises(error, match=says):
         fitted.fitted_mean(index)
     with pytest.raises(error):
@@ -278,7 +278,7 @@ def test_units_of_cells_that_were_observed_again_and_again_do_not_matter():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("step_size", [lambda k: 1e-8**k, 1e-300])
-def test_steps_whose_squares_vanish(step_size):
+def test_steps_whose_squares_vanish_leave_means_finite(step_size):
     imputer = FederatedMatrixImputer(
         2, family="poisson", omega=1.0, step_size=step_size, max_iter=22, random_state=0
     )

@@ -678,7 +678,7 @@ def test_every_form_of_data_gives_the_same_search():
         assert_array_equal(got.cv_results_["mean_test_score"], want)
 
 
-def test_rows_of_their_own():
+def test_labelled_rows_and_rows_of_clients_own_give_one_search():
     clients = clients_of()
     stacked, owners = np.vstack(clients), np.repeat(np.arange(4), SHAPE[0])
     search = FederatedMatrixImputerCV(penalties=[5.0, 2.0], **QUICK)
@@ -940,7 +940,7 @@ def test_scores_whose_squares_overflow_have_a_deviation():
     assert_allclose(search.cv_results_["std_test_score"], want, rtol=1e-9)
 
 
-def test_bad_data():
+def test_too_few_cells_to_hold_out_are_refused():
     with pytest.raises(ValueError, match="at least n_splits=2 distinct .*, got 1: .*more cells"):
         FederatedMatrixImputerCV(n_splits=2).fit([np.array([[1.0, np.nan]])] * 3)
     with pytest.raises(NotFittedError):
@@ -955,7 +955,7 @@ def test_bad_data():
 @pytest.mark.skipif(
     not (DATA / "oystercatcher_138x240.csv").exists(), reason="needs the oystercatcher counts"
 )
-def test_held_out_error_on_oystercatchers():
+def test_held_out_error_on_oystercatchers_is_below_that_of_effects_alone():
     table = np.log1p(np.genfromtxt(DATA / "oystercatcher_138x240.csv", delimiter=","))
     observed = np.flatnonzero(~np.isnan(table))
     held_out = np.random.default_rng(0).choice(observed, len(observed) // 10, replace=False)

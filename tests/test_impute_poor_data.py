@@ -35,7 +35,7 @@ from watched import said_by
 # ------------------------------------------------------------------ poor data
 
 
-def test_clients_who_saw_nothing(fitted):
+def test_clients_who_saw_nothing_are_named_and_change_nothing(fitted):
     clients = [NOTHING, *CLIENTS, *[NOTHING] * 6]
     says = r"7 of 11 clients have no observed cell and contribute nothing: 0, 5, 6, 7, 8, \.\.\.$"
     with pytest.warns(UserWarning, match=says) as caught:
@@ -56,7 +56,7 @@ def test_clients_who_saw_nothing(fitted):
 
 @pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
 @every_family
-def test_sites_and_months_that_nobody_saw(family, effects):
+def test_sites_and_months_that_nobody_saw_are_named_and_have_no_effects(family, effects):
     X = [np.array(client) for client in of_family(family)]
     for client in X:
         client[3], client[:, 5] = NAN, NAN
@@ -76,7 +76,7 @@ def test_everything_seen_is_nothing_unobserved(fitted):
     assert fitted.unobserved_rows_.shape == fitted.unobserved_columns_.shape == (0,)
 
 
-def test_sites_without_a_bird():
+def test_sites_without_a_bird_have_next_to_none():
     X = [np.array(client) for client in CLIENTS]
     for client in X:
         client[2, ~np.isnan(client[2])] = 0
@@ -156,7 +156,7 @@ def test_matrices_that_the_start_fits_already(family, value, effects):
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1)])
 @every_family
-def test_tiny_matrices(family, shape):
+def test_tiny_matrices_have_the_mean_of_their_cells(family, shape):
     imputer = FederatedMatrixImputer(1, family=family, tol=1e-3).fit(
         [np.ones(shape), np.zeros(shape)]
     )
@@ -169,7 +169,7 @@ def test_tiny_matrices(family, shape):
 # Cells that nobody saw are far off, if the penalty is nothing beside the counts.
 @pytest.mark.filterwarnings("ignore:The fitted means of")
 @pytest.mark.filterwarnings("ignore:The fitted mean .* in row 0, column 0 is about")
-def test_huge_counts(scale):
+def test_huge_counts_are_fitted_to_their_totals(scale):
     X = [np.floor(client * scale / 20) for client in CLIENTS]
     imputer = FederatedMatrixImputer(**{**EXACT, "max_iter": 50}).fit(X)
     assert_finite(imputer)
@@ -267,7 +267,7 @@ def test_means_far_above_all_that_was_observed_are_said():
 
 
 @pytest.mark.filterwarnings("ignore:Not converged")
-def test_measurements_in_any_unit():
+def test_measurements_in_any_unit_have_the_same_means():
     parameters = {"rank": None, "tol": 0.0, "max_iter": 60}
     unit = FederatedMatrixImputer(**parameters, penalty=2.0).fit(CLIENTS)
     for scale in (1e-3, 1e2, 1e6, 1e100):
@@ -278,7 +278,7 @@ def test_measurements_in_any_unit():
         assert_allclose(imputer.fitted_mean() / scale, unit.fitted_mean(), atol=1e-3)
 
 
-def test_integers_and_booleans():
+def test_integers_and_booleans_are_the_numbers_they_are():
     counts = [np.arange(96).reshape(SHAPE) % 7, np.arange(96).reshape(SHAPE)[::-1] % 5]
     want = FederatedMatrixImputer(**EXACT).fit([table.astype(float) for table in counts])
     got = FederatedMatrixImputer(**EXACT).fit([table.astype(np.uint8) for table in counts])

@@ -86,7 +86,7 @@ def test_score_is_the_mean_over_rows_not_over_clients(fitted):
 
 
 @pytest.mark.parametrize("parameters", [EXACT, STOCHASTIC], ids=["exact", "stochastic"])
-def test_fit_predict(parameters):
+def test_fit_predict_is_a_fit_and_its_predictions(parameters):
     gm = FederatedGaussianMixture(**parameters)
     labels = gm.fit_predict(X, clients=OWNERS)
     assert_array_equal(labels, gm.predict(X))
@@ -97,7 +97,7 @@ def test_fit_predict(parameters):
         assert_array_equal(values, labels[owner == OWNERS])
 
 
-def test_fit_transform():
+def test_fit_transform_is_a_fit_and_its_probabilities():
     gm = FederatedGaussianMixture(**EXACT)
     posterior = gm.fit_transform(X, clients=OWNERS)
     assert gm.n_clients_ == N_CLIENTS

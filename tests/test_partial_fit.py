@@ -213,7 +213,9 @@ def test_after_one_pass_it_is_where_em_is():
     ("covariance_type", "participation"),
     [("full", 0.5), ("tied", 0.5), ("diag", 1.0), ("spherical", 0.5)],
 )
-def test_and_so_it_is_with_compressed_messages_of_unlike_clients(covariance_type, participation):
+def test_one_pass_of_compressed_messages_of_unlike_clients_ends_near_em(
+    covariance_type, participation
+):
     rng = np.random.default_rng(5)
     labels = rng.integers(3, size=10000)
     rows = CENTERS[labels] + rng.normal(size=(10000, 2)) + [50.0, 0.0]
@@ -472,7 +474,7 @@ def test_a_stream_forgets_a_row_of_any_size(client_weights):
     assert memory_error(bad) < 1e-14
 
 
-def test_unlike_clients_that_come_in_turns():
+def test_a_stream_of_unlike_clients_that_come_in_turns_ends_where_a_fit_does():
     """Each call has one of two clients, each of which has one component only."""
     rows = CENTERS[:2, None] + np.random.default_rng(0).normal(size=(2, 6000, 2))
     gm = FederatedGaussianMixture(2, random_state=0, covariance_type="tied")
@@ -639,7 +641,7 @@ def test_a_known_covariance_and_regularisation_are_those_of_the_last_call():
 
 
 @pytest.mark.parametrize("step_size", ["auto", 0.5])
-def test_and_so_they_are_after_a_fit(step_size):
+def test_a_known_covariance_and_regularisation_are_those_of_a_call_after_a_fit(step_size):
     gm = FederatedGaussianMixture(**GIVEN, covariance_type="tied", step_size=step_size)
     before = gm.fit(X).covariances_
     gm.set_params(reg_covar=0.5, participation=1e-9).partial_fit(X[:1])
@@ -743,7 +745,7 @@ def test_a_stream_sends_no_second_moment_beside_a_known_covariance(is_known):
     assert gm.history_["uplink_bits"][0] == moments + (0 if is_known else 2 * 64 * 8)
 
 
-def test_participation_and_compression_apply():
+def test_participation_and_compression_apply_to_a_stream():
     gm = streamed(FederatedGaussianMixture(**NOISY), 50)
     plain = streamed(FederatedGaussianMixture(**NOISY | {"omega": 0.0}), 50)
     active = gm.history_["n_active"][1:]
@@ -779,7 +781,7 @@ def test_clients_that_take_no_part_are_as_if_they_had_no_rows(covariance_type, w
 @pytest.mark.parametrize(
     ("covariance_type", "omega"), [("full", 0.0), ("tied", 1.0), ("diag", 1.0), ("spherical", 0.0)]
 )
-def test_a_lone_client_that_misses_half_of_the_calls(covariance_type, omega):
+def test_a_lone_client_that_misses_half_of_the_calls_ends_near_em(covariance_type, omega):
     rng = np.random.default_rng(5)
     rows = CENTERS[rng.integers(3, size=10000)] + 0.2 * rng.normal(size=(10000, 2))
     em = GaussianMixture(3, covariance_type=covariance_type, n_init=3, random_state=0)
@@ -811,7 +813,7 @@ def test_an_epoch_of_a_stream_is_of_the_rows_that_were_read():
     assert_allclose(np.diff(gm.history_["epoch"]), n_active / 5, rtol=1e-12, atol=1e-12)
 
 
-def test_a_call_that_nobody_takes_part_in():
+def test_a_call_that_nobody_takes_part_in_is_a_round_that_changes_nothing():
     gm = FederatedGaussianMixture(**NOISY | {"participation": 1e-9, "control_init": "zeros"})
     gm.partial_fit(X[:100])
     assert gm.history_["n_active"][1] == 0
@@ -826,7 +828,7 @@ def test_a_call_that_nobody_takes_part_in():
 
 
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data", "random"])
-def test_every_start(init_params):
+def test_a_stream_from_any_kind_of_start_is_repeated_by_its_seed(init_params):
     gm = FederatedGaussianMixture(3, init_params=init_params, n_init=3, random_state=0)
     streamed(gm, 100)
     assert gm.n_iter_ == 6
@@ -899,7 +901,7 @@ def test_the_first_call_compresses_what_it_sends_and_draws_no_number_twice(monke
     assert_array_equal(naive.history_["weights"][0], gm.history_["weights"][0])
 
 
-def test_where_the_first_call_is_not_fitted():
+def test_a_first_call_of_few_rows_or_from_given_means_is_not_fitted():
     def n_bits_of_rounds(rows, **settings):
         gm = FederatedGaussianMixture(3, random_state=0, **settings).partial_fit(rows)
         start = fit(clone(gm).set_params(max_iter=0), rows)
@@ -977,7 +979,7 @@ def test_fit_begins_anew_and_a_stream_goes_on_from_a_fit():
     assert warm.score(X) > before
 
 
-def test_forms_of_data_and_sklearn_tools():
+def test_a_stream_takes_any_form_of_data_and_requests_its_metadata():
     frame = pd.DataFrame(X, columns=["length", "width"])
     gm = FederatedGaussianMixture(**GIVEN).partial_fit(frame, clients=OWNERS)
     assert_array_equal(gm.feature_names_in_, ["length", "width"])
@@ -1008,7 +1010,7 @@ def test_results_do_not_depend_on_n_jobs_or_on_pickling(step_size, monkeypatch, 
     assert_array_equal(one.history_["field_sq_norm"], two.history_["field_sq_norm"])
 
 
-def test_far_from_the_origin_in_large_units():
+def test_neither_the_origin_nor_the_units_of_rows_matter_to_a_stream():
     near, far = FederatedGaussianMixture(3, random_state=0), FederatedGaussianMixture(
         3, random_state=0, reg_covar=1e2
     )  # fmt: skip
@@ -1113,7 +1115,7 @@ def test_a_feature_that_was_constant_may_take_any_value(covariance_type):
     assert 1e38 < abs(gm.means_[0, 1]) < 1e40
 
 
-def test_unless_the_covariance_is_known():
+def test_a_feature_that_was_constant_may_not_take_any_value_beside_a_known_covariance():
     rng = np.random.default_rng(0)
     gm = FederatedGaussianMixture(1, covariance_type="tied", fixed_covariance=np.eye(2))
     gm.partial_fit(np.column_stack([rng.normal(size=50), np.full(50, 7.0)]))
@@ -1147,7 +1149,7 @@ def test_weights_of_clients_may_change_their_kind():
     assert_allclose(gm.means_.ravel(), np.concatenate(clients).mean(), rtol=1e-9)
 
 
-def test_a_first_call_that_nobody_answers():
+def test_a_bound_is_finite_after_a_call_that_nobody_answers():
     gm = FederatedGaussianMixture(
         2, participation=0.05, eval_every=None, max_iter=1, random_state=0
     )
@@ -1221,7 +1223,9 @@ def test_a_feature_begins_to_vary_by_the_share_of_those_who_vary(covariance_type
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 @pytest.mark.parametrize("how", VARYING)
-def test_features_that_begin_to_vary(covariance_type, how):
+def test_a_whole_step_on_features_that_begin_to_vary_forgets_that_they_did_not(
+    covariance_type, how
+):
     rng = np.random.default_rng(3)
     first = VARYING[how](rng.normal(size=(60, 2)))
     then = rng.normal([0.0, 9.0, 0.0], [1.0, 2.0, 3.0], size=(400, 3))
@@ -1286,7 +1290,9 @@ def test_compression_does_not_drown_components_when_a_feature_begins_to_vary(
         ("diag", 1e3, "warm"),
     ],
 )
-def test_they_may_vary_by_much_or_little_beside_some_that_still_do_not(covariance_type, scale, how):
+def test_features_may_begin_to_vary_by_much_or_little_beside_some_that_still_do_not(
+    covariance_type, scale, how
+):
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=4000)
     known, new = CENTERS[labels] + rng.normal(size=(4000, 2)), scale * rng.normal(size=4000)
@@ -1322,7 +1328,7 @@ def test_what_clients_send_of_features_that_may_begin_to_vary(how):
 
 
 @pytest.mark.parametrize(("covariance_type", "n_numbers"), [("full", 3), ("diag", 2)])
-def test_of_two_features_they_send_the_covariance_where_covariances_count(
+def test_of_two_constant_features_clients_send_the_covariance_where_covariances_count(
     covariance_type, n_numbers
 ):
     rows = np.random.default_rng(3).normal(size=(60, 3)) * [0.0, 1.0, 0.0]
@@ -1522,7 +1528,7 @@ def test_calls_of_a_stream_end_at_whole_epochs():
     assert_array_equal(gm.history_["epoch"][::20], range(4))
 
 
-def test_a_fit_after_a_stream_is_none():
+def test_a_fit_after_a_stream_is_no_stream():
     # Its clients tell the second moment once, so that messages are in the units of a fit again.
     given = {**NOISY, "covariance_type": "tied", "warm_start": True, "max_iter": 3}
     streamed = FederatedGaussianMixture(**given).partial_fit(CLIENTS)
@@ -1545,7 +1551,7 @@ def test_a_fit_knows_clients_of_a_stream_in_whatever_order_they_came():
 
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="new in NumPy 2")
 @pytest.mark.parametrize("missing", [np.nan, None, pd.NA], ids=repr)
-def test_missing_ones_among_numpys_strings_are_nobody(missing):
+def test_missing_labels_among_numpys_strings_are_refused(missing):
     labels = np.array(list("abcd") * 10, dtype=object)
     labels[3] = missing
     strings = labels.astype(np.dtypes.StringDType(na_object=missing))

@@ -146,7 +146,7 @@ def test_the_components_are_those_of_the_pooled_rows(n_components, whiten):
     offset=st.sampled_from([0.0, -7.5, 1e3]),
     seed=st.integers(0, 2**31),
 )
-def test_any_split_of_any_shape(lengths, n_features, offset, seed):
+def test_any_split_of_any_shape_gives_the_fit_of_the_pooled_rows(lengths, n_features, offset, seed):
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(sum(lengths), n_features)) * generator.uniform(0.5, 3, n_features)
     rows += offset
@@ -166,7 +166,7 @@ def test_any_split_of_any_shape(lengths, n_features, offset, seed):
 
 
 @pytest.mark.parametrize("n_samples", [2, 3, 5, 6])
-def test_fewer_rows_than_features(n_samples):
+def test_fewer_rows_than_features_have_as_many_components_as_rows(n_samples):
     rows = X[:n_samples]
     got, want = FederatedPCA().fit([rows[:1], rows[1:]]), PCA(svd_solver="full").fit(rows)
     assert got.n_components_ == want.n_components_ == min(n_samples, N_FEATURES)
@@ -269,7 +269,7 @@ def test_moments_are_those_of_exact_arithmetic():
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e8 / 3])
-def test_columns_that_are_constant_everywhere(constant):
+def test_columns_that_are_constant_everywhere_are_not_scaled(constant):
     rows = X.copy()
     rows[:, 2] = constant
     clients = np.split(rows, np.cumsum(LENGTHS)[:-1])
@@ -312,7 +312,7 @@ def test_a_column_that_is_constant_at_each_client_varies():
     assert_same_scaler(FederatedStandardScaler().fit(clients), StandardScaler().fit(rows))
 
 
-def test_nothing_varies():
+def test_rows_that_do_not_vary_are_zeros_without_a_share_of_variance():
     clients = [np.full((3, 2), 5.0), np.full((1, 2), 5.0)]
     pca = FederatedPCA(0.5).fit(clients)
     assert_array_equal(pca.explained_variance_ratio_, np.zeros(pca.n_components_))
@@ -320,7 +320,7 @@ def test_nothing_varies():
         assert_array_equal(values, np.zeros_like(values))
 
 
-def test_linearly_dependent_columns():
+def test_linearly_dependent_columns_have_a_singular_value_of_0():
     rows = X.copy()
     rows[:, 4] = rows[:, 0] + rows[:, 1]
     got = FederatedPCA().fit(np.split(rows, np.cumsum(LENGTHS)[:-1]))
@@ -442,7 +442,7 @@ def test_missing_values_are_left_out():
 
 
 @pytest.mark.parametrize("dtype", ["Float64", "Int64", object])
-def test_missing_values_of_pandas(dtype):
+def test_missing_values_of_pandas_are_left_out(dtype):
     tables = [(10 * table).round().astype(dtype) for table in FRAMES]
     tables[0].iloc[3, 1] = None if dtype is object else pd.NA
     wanted = (10 * X).round()
@@ -591,7 +591,7 @@ def test_a_subclass_that_can_travel_does():
     assert PerClient(Travelling()).fit(CLIENTS).transformer_.n_clients_ == 1
 
 
-def test_how_to_fill_in_missing_values():
+def test_it_is_said_how_to_fill_in_missing_values():
     with pytest.raises(TypeError, match=r"PerClient\(FunctionTransformer\(numpy.nan_to_num\)\)"):
         PerClient(SimpleImputer()).fit(CLIENTS)
     constant = SimpleImputer(strategy="constant")
@@ -603,7 +603,7 @@ def test_how_to_fill_in_missing_values():
 
 
 @pytest.mark.parametrize("transformer", [None, MinMaxScaler, FederatedGaussianMixture])
-def test_what_is_no_transformer(transformer):
+def test_what_is_no_transformer_is_refused_with_an_example(transformer):
     with pytest.raises(TypeError, match=r"PerClient\(MinMaxScaler\(\)\)"):
         PerClient(transformer).fit(CLIENTS)
 
@@ -690,7 +690,7 @@ def test_frames_in_and_out(transformer):
     assert not hasattr(fitted.fit(CLIENTS), "feature_names_in_")
 
 
-def test_names_out():
+def test_components_are_named_by_number_and_scaled_columns_as_they_were():
     assert FederatedPCA(2).fit(FRAMES).get_feature_names_out().tolist() == [
         "federatedpca0",
         "federatedpca1",
@@ -919,7 +919,7 @@ def test_the_number_of_components_is_chosen_by_held_out_clients():
     assert np.all(np.isfinite(scores["test_score"]))
 
 
-def test_without_components_all_is_noise():
+def test_without_components_all_variance_is_noise():
     ours, theirs = FederatedPCA(0).fit(CLIENTS), PCA(0).fit(X)
     assert ours.transform(X).shape == (len(X), 0)
     assert_array_equal(ours.inverse_transform(ours.transform(X)), np.tile(ours.mean_, (len(X), 1)))

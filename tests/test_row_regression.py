@@ -127,7 +127,7 @@ def test_gaussian_takes_one_newton_step(penalty, ridge):
     assert steps == [len(cells.rows)]
 
 
-def test_rank_zero():
+def test_without_factors_effects_are_shrunken_means():
     cells, (offsets, _) = some_cells(GAUSSIAN), column_side()
     nothing = np.empty((N_COLUMNS, 0))
     arguments = cells, N_ROWS, offsets, nothing, 1.0, GAUSSIAN
@@ -179,7 +179,7 @@ def test_a_cell_seen_twice_is_two_cells(family):
 
 
 @each_family
-def test_rows_without_cells(family):
+def test_rows_without_cells_have_zeros(family):
     effects, factors = fit(some_cells(family), family)
     assert_array_equal(effects[::8], 0.0)
     assert_array_equal(factors[::8], 0.0)
@@ -210,7 +210,7 @@ def constant_rows(value, count=1.0):
     [("poisson", 0.0, -1), ("bernoulli", 0.0, -1), ("bernoulli", 1.0, 1)],
 )
 @pytest.mark.parametrize("penalties", [(0.7, 1e-4), (0.0, 1e-4), (0.0, 0.0)])
-def test_rows_that_call_for_infinity(name, value, sign, penalties):
+def test_rows_that_call_for_infinity_stop_where_gradients_vanish(name, value, sign, penalties):
     cells, (penalty, ridge) = constant_rows(value), penalties
     effects, factors = fit(cells, FAMILIES[name], n_rows=3, penalty=penalty, ridge=ridge)
     assert np.all(np.isfinite(factors))
@@ -222,7 +222,7 @@ def test_rows_that_call_for_infinity(name, value, sign, penalties):
 
 @each_family
 @with_and_without_effects
-def test_fewer_cells_than_coefficients_and_no_penalty(family, row_effects):
+def test_fewer_cells_than_coefficients_and_no_penalty_have_a_small_solution(family, row_effects):
     generator = np.random.default_rng(3)
     rows = np.repeat(np.arange(6), [1, 1, 2, 2, 3, 3])
     columns = generator.integers(0, N_COLUMNS, len(rows))
@@ -236,7 +236,7 @@ def test_fewer_cells_than_coefficients_and_no_penalty(family, row_effects):
     assert max(np.abs(side).max() for side in fitted) < 30
 
 
-def test_constant_factors_without_a_penalty():
+def test_constant_factors_without_a_penalty_share_the_mean_with_the_effect():
     cells = some_cells(GAUSSIAN)
     offsets = np.zeros(N_COLUMNS)
     factors = np.zeros((N_COLUMNS, 2))
@@ -250,7 +250,7 @@ def test_constant_factors_without_a_penalty():
 
 
 @each_family
-def test_huge_counts(family):
+def test_gradients_vanish_for_huge_counts(family):
     cells = some_cells(family)
     cells = cells._replace(counts=1e6 * cells.counts)
     fitted = fit(cells, family)
@@ -259,7 +259,7 @@ def test_huge_counts(family):
 
 
 @pytest.mark.parametrize("value", [1e6, 1e12])
-def test_huge_poisson_values(value):
+def test_gradients_vanish_for_huge_poisson_values(value):
     family, cells = FAMILIES["poisson"], constant_rows(value)
     fitted = fit(cells, family, n_rows=3)
     assert largest_derivative(cells, family, fitted) <= 3.5e-10
@@ -277,7 +277,7 @@ def test_squares_of_long_steps_do_not_overflow_without_a_penalty():
     assert_allclose(found[1], 1e155 * factors, rtol=1e-9)
 
 
-def test_a_steep_row_without_penalties():
+def test_a_steep_row_without_penalties_is_fitted():
     cells = Cells(np.zeros(1, int), np.zeros(1, int), np.array([1e13]), np.ones(1))
     factors, offset = np.array([[1.3, 0.7]]), np.array([29.0])
     family = FAMILIES["poisson"]
@@ -286,7 +286,7 @@ def test_a_steep_row_without_penalties():
 
 
 @each_family
-def test_far_offsets(family):
+def test_rows_with_far_offsets_are_finite(family):
     cells, (offsets, factors) = some_cells(family), column_side()
     for shift in (-30.0, 25.0, 200.0, -1e6):
         options = {"row_effects": True, "ridge": 0.3}
@@ -362,7 +362,7 @@ def test_a_doubled_step_that_gains_less_is_not_taken():
     assert_allclose(found[0, 0], share, rtol=1e-8)
 
 
-def test_a_flat_start():
+def test_a_flat_start_is_left():
     # exp(-60) has no curvature: the first Newton step is 1e11 too long, and halving is too slow.
     cells, (offsets, factors) = constant_rows(1.0), column_side()
     family = FAMILIES["poisson"]

@@ -14,7 +14,7 @@ METHODS = ("predict", "predict_proba", "transform", "score_samples", "score", "a
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_before_a_fit(method):
+def test_questions_before_a_fit_are_refused(method):
     with pytest.raises(NotFittedError, match="not fitted yet"):
         getattr(FederatedGaussianMixture(), method)(CLIENTS)
     with pytest.raises(NotFittedError, match="not fitted yet"):
@@ -83,7 +83,7 @@ def test_questions_about_what_is_no_table(method):
 
 
 @pytest.mark.parametrize("n_samples", [0, -1, 2.5, "x", None])
-def test_sample_sizes(n_samples):
+def test_sample_sizes_that_are_no_counts_are_refused(n_samples):
     with pytest.raises((TypeError, ValueError), match=f"n_samples.*got {n_samples!r}"):
         FITTED.sample(n_samples)
 
