@@ -479,6 +479,12 @@ def make_problem(model, federation, setting=SETTINGS["exact"], *, seed=0, n_inne
     )._replace(**changes)
 
 
+def problem_of_alike(n_clients=20, n_rows=10, **changes):
+    """Problem of a mixture with diagonal covariances, whose clients have as many rows each."""
+    federation = stack(ragged_clients((n_rows,) * n_clients))
+    return make_problem(mixture_model(federation, "diag"), federation, **changes)
+
+
 def client_means(model, federation, parameters):
     """s̄_i(θ) of each client, and the mean log-likelihood of each, up to the model's constant."""
     sums = model.expectation(

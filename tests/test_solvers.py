@@ -2,7 +2,7 @@
 
 import copy
 from functools import cache, partial
-from math import ceil, sqrt
+from math import ceil
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from problems import (
     mixture_model,
     mixture_parameters,
     model_case,
+    problem_of_alike,
     quiet_fit,
     ragged_clients,
     run_rounds,
@@ -28,15 +29,13 @@ from problems import (
     start_at,
 )
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_federated_mixture
 from skfedem.models import gaussian_mixture
 from skfedem.models._base import Step
 from skfedem.models.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.mixture_start import start_run
-from skfedem.solvers import _from_parameters, _loop
+from skfedem.solvers import _from_parameters
 from skfedem.solvers._base import (
     Broadcast,
     Received,
@@ -45,15 +44,7 @@ from skfedem.solvers._base import (
     compress,
     server_half,
 )
-from skfedem.solvers._loop import Options, broadcast_of, client_round, run
-from skfedem.solvers.step_size import (
-    MOST_AT_ONCE,
-    automatic_n_inner,
-    automatic_step_size,
-    first_step_size,
-    stream_step_size,
-)
-from watched import interrupted
+from skfedem.solvers._loop import Options, broadcast_of, run
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 every_covariance_type_and_both_solvers = pytest.mark.parametrize(
@@ -216,7 +207,7 @@ def test_a_gain_is_judged_by_the_step_that_made_it(estimator, n_quiet):
 
 @pytest.mark.parametrize("participation", [0.5, 1.0])
 def test_a_run_has_the_criteria_that_it_computes_whether_it_is_watched_or_not(participation):
-    problem = problem_of(participation=participation)
+    problem = problem_of_alike(participation=participation)
     start = start_at(problem.model, problem.federation, mixture_parameters(problem.model))
     with Workers(1) as workers:
         watched, unwatched = (
@@ -247,7 +238,7 @@ def test_a_run_has_the_criteria_that_it_computes_whether_it_is_watched_or_not(pa
 
 def quiet_run(monkeypatch, step_taken, participation):
     """Run of at most 100 rounds with 20 clients and steps of 1, which lead nowhere."""
-    problem = problem_of(participation=participation)
+    problem = problem_of_alike(participation=participation)
     model = problem.model
 
     def stays(statistics, field, step_size, *, exact):
@@ -438,145 +429,6 @@ def test_evaluations_are_of_the_state_of_their_row():
             fit = FederatedGaussianMixture(2, max_iter=max_iter, **params).fit(clients)
             value = longest.history_["log_likelihood"][max_iter]
             assert_allclose(value, fit.score(clients), rtol=1e-10)
-
-
-# ---- automatic steps and loops
-
-
-def problem_of(n_clients=20, n_rows=10, **changes):
-    federation = stack(ragged_clients((n_rows,) * n_clients))
-    return make_problem(mixture_model(federation, "diag"), federation, **changes)
-
-
-def test_automatic_steps_are_one_where_rounds_are_exact():
-    schedule = automatic_step_size(problem_of())
-    assert [schedule(k) for k in (1, 10, 10**6)] == [1.0] * 3
-
-
-@pytest.mark.parametrize(("batch_size", "lasting_noise"), [(None, False), (3, False), (3, True)])
-def test_automatic_steps_shrink_with_noise(batch_size, lasting_noise):
-    def first(**changes):
-        problem = problem_of(batch_size=batch_size, lasting_noise=lasting_noise, **changes)
-        return first_step_size(problem)
-
-    for noisy in (
-        [first(omega=omega) for omega in (0.5, 2.0, 8.0)],
-        [first(omega=1.0, participation=p) for p in (1.0, 0.5, 0.1)],
-        [first(participation=p) for p in (1.0, 0.5, 0.1)],
-        [first(omega=4.0, n_clients=n) for n in (3, 2, 1)],
-    ):
-        assert 1 >= noisy[0] > noisy[1] > noisy[2] > 0
-
-
-def test_many_clients_allow_steps_that_control_variates_cannot_follow():
-    def first(n_clients):
-        return first_step_size(problem_of(n_clients, omega=8.0))
-
-    learning = 1 / 9
-    assert first(10) == learning
-    assert first(10) < 0.03 * 100 / 8 == first(100)
-    assert first(500) == first(1000) == 0.5
-
-
-@pytest.mark.parametrize("p", [1.0, 0.5, 0.1])
-def test_few_clients_step_as_theorem_4_has_it(p):
-    # Where n is below ω_p, this is the least of the bounds.
-    omega_p = 4 + (1 - p) * 5 / p
-    problem = problem_of(n_clients=2, omega=4.0, participation=p)
-    expected = p * sqrt(2) / (5 * sqrt(omega_p))
-    assert_allclose(first_step_size(problem), expected, rtol=1e-14)
-
-
-def test_clients_who_count_unlike_are_as_many_as_average_their_messages_as_well():
-    # Of 3 and of 1 rows in 4, the mean is as noisy as that of 1 / (9 / 16 + 1 / 16) clients.
-    federation = stack(ragged_clients((30, 10)))
-    problem = make_problem(mixture_model(federation, "diag"), federation, omega=4.0)
-    assert_allclose(first_step_size(problem), sqrt(1.6) / (5 * sqrt(4)), rtol=1e-14)
-
-
-def test_minibatches_of_clients_who_count_unlike_average_as_those_of_as_many_as_their_messages():
-    model, bounds = mixture_model(stack(ragged_clients((10,) * 4)), "diag"), []
-    for lengths, batch_size in (((30, 10), 5), ((10,) * 4, 2)):  # 1.6 times 5 rows, and 4 times 2
-        federation = stack(ragged_clients(lengths))
-        minibatches = federation, batch_size, 1.0
-        bounds.append([model.noise_bound(*minibatches), model.spider_bound(*minibatches)])
-    assert_allclose(bounds[0], bounds[1], rtol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("covariance_type", "known", "factor"),
-    [("diag", False, 1), ("tied", False, 5), ("tied", True, 1)],
-)
-def test_minibatches_step_as_the_documented_rule_has_it(covariance_type, known, factor):
-    # Batches of one row, for which these bounds are the least.
-    federation = stack(ragged_clients((10,) * 20))
-    fixed = np.eye(federation.rows.shape[1]) if known else None
-    model = mixture_model(federation, covariance_type, fixed=fixed)
-    problem = make_problem(
-        model, federation, omega=1.0, participation=0.5, batch_size=1, n_inner=40
-    )
-    omega_p = 1 + 0.5 * 2 / 0.5
-    noise = 0.1 * 20 / (model.n_statistics * (1 + factor * omega_p))
-    assert_allclose(first_step_size(problem._replace(lasting_noise=True)), noise, rtol=1e-12)
-    spider = 0.1 * sqrt(20 * 0.5 / (40 * (1 + omega_p)))
-    assert_allclose(first_step_size(problem), spider, rtol=1e-12)
-
-
-def test_rounds_of_a_stream_with_few_rows_are_shortened_by_the_variance_of_messages():
-    exact, noisy = (problem_of(n_clients=4, n_rows=1, omega=omega) for omega in (0.0, 1.0))
-    # 1 + ω times the variance asks for as much shorter steps.
-    rows_over_q = 4 / exact.model.n_statistics
-    assert_allclose(stream_step_size(exact, 0), rows_over_q, rtol=1e-12)
-    assert_allclose(stream_step_size(noisy, 0), rows_over_q / 2, rtol=1e-12)
-
-
-@pytest.mark.parametrize("changes", [{"n_clients": 4, "n_rows": 1}, {"n_clients": 2, "omega": 4.0}])
-def test_a_batch_of_a_stream_steps_by_who_is_there(changes):
-    # Weights of all known clients add up to 1; those of the clients in the batch to less.
-    alone = problem_of(**changes)
-    weights = 0.25 * alone.federation.weights
-    beside_others = alone._replace(
-        federation=alone.federation._replace(weights=weights), presence=0.25
-    )
-    assert stream_step_size(beside_others, 0) == stream_step_size(alone, 0) < 0.5
-
-
-def test_clients_average_no_more_than_their_rows_do():
-    def bound(lengths):
-        federation = stack(ragged_clients(lengths))
-        return mixture_model(federation, "full").averaging_bound(federation)
-
-    assert bound((100,) * 8) == bound((200,) * 8) == 0.24
-    # 12 statistics of 40 rows.
-    assert bound((1,) * 40) == bound((2,) * 20) == 0.15 * 40 / 12 < 0.6
-
-
-def test_only_noise_that_stays_makes_the_step_decrease():
-    reduced = automatic_step_size(problem_of(batch_size=3, omega=1.0))
-    all_rows = automatic_step_size(problem_of(omega=1.0))
-    for schedule in (reduced, all_rows):
-        assert len({schedule(k) for k in (1, 100, 10**6)}) == 1
-    noisy = problem_of(batch_size=3, omega=1.0, lasting_noise=True)
-    schedule = automatic_step_size(noisy)
-    steps = np.array([schedule(k) for k in range(1, 200001)])
-    assert (np.diff(steps) <= 0).all()
-    assert steps[-1] < 0.5 * steps[0]
-    # They are held until their sum is 5.
-    rounds = steps[0] * np.arange(1, 200001) / 5
-    assert_allclose(steps / steps[0], np.where(rounds < 1, 1.0, rounds**-0.7), rtol=1e-12)
-    # Robbins and Monro: their sum diverges, that of their squares does not. Over a factor of 4 in
-    # the rounds, a power -0.7 gives the sum a factor 4^0.3 in the tail, and steps one of 4^-0.7.
-    assert_allclose(steps[-1] / steps[len(steps) // 4 - 1], 4**-0.7, rtol=1e-3)
-
-
-def test_automatic_loops_balance_passes_and_minibatches():
-    # Appendix E.2: (1 + ω) √(m / 2) rounds; a client that is half of the time away needs twice.
-    assert automatic_n_inner(10, 10 * 200, omega=0.0, participation=1.0) == 10
-    assert automatic_n_inner(10, 10 * 200, omega=1.5, participation=1.0) == 25
-    assert automatic_n_inner(10, 10 * 200, omega=1.5, participation=0.5) == 50
-    assert automatic_n_inner(10, 10, omega=0.0, participation=1.0) == 1
-    # Infinitely many in floating point.
-    assert automatic_n_inner(10, 10, omega=0.0, participation=1e-320) == MOST_AT_ONCE
 
 
 # ---- real rows
@@ -1070,115 +922,6 @@ def test_checkpoints_and_warm_starts_keep_the_limit_of_steps(tmp_path):
         assert_array_equal(other.means_, whole.means_, err_msg=name)
         steps = other.history_["step_size"][-200:]
         assert_array_equal(steps, whole.history_["step_size"][-200:], err_msg=name)
-
-
-# ---- stopped from the keyboard
-
-
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        FederatedGaussianMixture(2, omega=1.0, random_state=0, verbose=2),
-        FederatedGaussianMixture(2, random_state=0, tol=0, verbose=2),
-        FederatedMatrixImputer(1, omega=1.0, tol=0, random_state=0, verbose=2),
-    ],
-    ids=["mixture", "mixture-exact", "imputer"],
-)
-def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, monkeypatch):
-    generator = np.random.default_rng(0)
-    clients = [generator.normal(size=(20, 3)) for _ in range(4)]
-    whole = clone(estimator).set_params(max_iter=6)
-    with pytest.warns(ConvergenceWarning, match="Not converged"):
-        whole.fit(clients)
-
-    monkeypatch.setattr(_loop, "client_round", interrupted(client_round, at=7))
-    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 6 rounds"):
-        estimator.fit(clients)
-    assert (estimator.n_iter_, estimator.converged_) == (6, False)
-    for name, column in estimator.history_.items():
-        assert len(column) == 7, name
-        assert_array_equal(column, whole.history_[name], err_msg=name)
-    assert_array_equal(estimator.score(clients), whole.score(clients))
-
-
-def test_an_interrupted_evaluation_leaves_no_half_a_round(monkeypatch):
-    # The history has a row of this round by then.
-    monkeypatch.setattr(_loop, "evaluate", interrupted(_loop.evaluate, at=3))
-    gm = FederatedGaussianMixture(2, omega=1.0, eval_every=1, random_state=0)
-    generator = np.random.default_rng(0)
-    with pytest.warns(ConvergenceWarning, match="after 2 rounds"):
-        gm.fit([generator.normal(size=(20, 3)) for _ in range(4)])
-    assert gm.n_iter_ == 2
-    for name, column in gm.history_.items():
-        assert len(column) == 3, name
-
-
-@pytest.mark.parametrize("omega", [0.0, 1.0])
-def test_a_second_interrupt_while_the_fit_ends_loses_no_round(omega, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    def interrupted(*args):
-        if args[2].progress.n_rounds == 4:
-            monkeypatch.setattr(_loop, "evaluate", interrupt)  # the one at the end
-            interrupt()
-        return one_round(*args)
-
-    one_round = _loop.one_round
-    monkeypatch.setattr(_loop, "one_round", interrupted)
-    gm = FederatedGaussianMixture(2, omega=omega, tol=0, eval_every=3, random_state=0)
-    rows = np.random.default_rng(0).normal(size=(50, 2))
-    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 4 rounds"):
-        gm.fit(rows)
-    assert gm.n_iter_ == 4 and np.isnan(gm.lower_bound_) == (omega > 0)
-    assert np.isnan(gm.history_["log_likelihood"][-1]) and np.isfinite(gm.score(rows))
-
-
-def test_an_interrupt_after_a_round_leaves_the_stopping_rule_where_the_fit_is(monkeypatch):
-    # The next warm start compared the last round with itself, and had converged.
-    rows = np.random.default_rng(0).normal([[0.0], [1.0], [2.0]], 1, size=(3, 100))[..., None]
-    gm = FederatedGaussianMixture(3, tol=1e-6, max_iter=500, warm_start=True, random_state=0)
-    whole = clone(gm).fit(list(rows))
-    row = History.row
-
-    def interrupted(history, number):
-        if len(history.column("round")) == 5:
-            monkeypatch.setattr(History, "row", row)
-            raise KeyboardInterrupt
-        return row(history, number)
-
-    monkeypatch.setattr(History, "row", interrupted)
-    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 4 rounds"):
-        gm.fit(list(rows))
-    assert gm.fit(list(rows)).n_iter_ == whole.n_iter_ - 4
-    assert gm.lower_bound_ == pytest.approx(whole.lower_bound_, rel=1e-12)  # up to rounding
-
-
-def test_a_keyboard_interrupt_begins_no_other_start(monkeypatch):
-    gm = FederatedGaussianMixture(2, n_init=3, tol=0, max_iter=5, random_state=0)
-    in_round_8 = interrupted(client_round, at=8)
-    monkeypatch.setattr(_loop, "client_round", in_round_8)
-    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard"):
-        gm.fit(np.random.default_rng(0).normal(size=(50, 2)))
-    assert in_round_8.n_calls == 8
-    assert gm.n_iter_ in (2, 5)
-
-
-def test_a_keyboard_interrupt_in_the_k_means_of_a_start_keeps_those_before(monkeypatch):
-    clients = np.random.default_rng(0).normal(size=(50, 2))
-    gm = FederatedGaussianMixture(2, n_init=3, tol=0, max_iter=5, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="Not converged"):
-        of_two = clone(gm).set_params(n_init=2).fit(clients)
-    starts = interrupted(start_run, at=3)
-    monkeypatch.setattr("skfedem._mixture_runs.start_run", starts)
-    with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 5 rounds"):
-        gm.fit(clients)
-    assert_array_equal(gm.means_, of_two.means_)
-    # There is nothing to keep yet.
-    starts.at = 4
-    with pytest.raises(KeyboardInterrupt):
-        gm.fit(clients)
-    assert_array_equal(gm.means_, of_two.means_)
 
 
 @pytest.mark.parametrize("seed", [182, 199])
