@@ -252,3 +252,8 @@ def test_ragged_uniforms_are_uniform_and_independent():
         # Independent numbers differ uniformly on the circle.
         differences = (drawn[lag:, 0] - drawn[:-lag, 0]) % 1
         assert kstest(differences, "uniform").pvalue > 1e-3
+
+
+def test_clients_of_different_lengths_share_no_uniforms():
+    drawn = _random.ragged_client_uniforms(0, 2, 3, np.arange(2), np.array([2000, 1000]))
+    assert len(np.unique(drawn)) == 3000

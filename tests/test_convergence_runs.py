@@ -11,6 +11,10 @@ from skfedem.inspection import ConvergenceDisplay, _runs
 # ---- means and bands
 
 
+def curve_of(histories, x="epoch", y="loss", log_y=False, quantiles=None):
+    return _runs.group_curve(None, histories, x, y, log_x=False, log_y=log_y, quantiles=quantiles)
+
+
 def test_mean_and_band_over_seeds(pyplot, mixtures):
     display = ConvergenceDisplay.from_estimators(
         mixtures, y="step_size", quantiles=(0.25, 0.75), fill_between_kw={"alpha": 0.5}
@@ -31,9 +35,7 @@ def test_mean_and_band_over_seeds(pyplot, mixtures):
 
 def test_band_is_between_the_quantiles_at_every_point():
     histories = [made_history([0, 1, 2], values) for values in ([1, 5, 2], [3, 4, 8], [2, 9, 5.0])]
-    curve = _runs.group_curve(
-        None, histories, "epoch", "loss", log_x=False, log_y=False, quantiles=(0, 0.5)
-    )
+    curve = curve_of(histories, quantiles=(0, 0.5))
     np.testing.assert_array_equal(curve.middle[:, 0], [2, 6, 5])
     np.testing.assert_array_equal(curve.low[:, 0], [1, 4, 2])
     np.testing.assert_array_equal(curve.high[:, 0], [2, 5, 5])
@@ -45,9 +47,7 @@ def test_runs_evaluated_elsewhere_are_interpolated_on_the_drawn_scale(log_y):
     straight = (lambda x: 10.0**-x) if log_y else (lambda x: 3.0 - x)
     at = [0, 1, 2.5, 4], [0.5, 0.75, 3, 6]
     histories = [made_history(places, straight(np.array(places))) for places in at]
-    curve = _runs.group_curve(
-        None, histories, "epoch", "loss", log_x=False, log_y=log_y, quantiles=None
-    )
+    curve = curve_of(histories, log_y=log_y)
     # As far as both go.
     np.testing.assert_array_equal(curve.x, [0.5, 0.75, 1, 2.5, 3, 4])
     np.testing.assert_allclose(curve.middle[:, 0], straight(curve.x), **ROUNDING)
@@ -56,35 +56,20 @@ def test_runs_evaluated_elsewhere_are_interpolated_on_the_drawn_scale(log_y):
 
 def test_runs_that_share_one_position_have_their_mean_there():
     histories = [made_history([0, 1, 2], [4, 2, 1.0]), made_history([2, 3, 4], [3, 2, 1.0])]
-    curve = _runs.group_curve(
-        None, histories, "epoch", "loss", log_x=False, log_y=False, quantiles=None
-    )
+    curve = curve_of(histories)
     assert (curve.x.tolist(), curve.middle.tolist()) == ([2], [[2]])
 
 
 def test_long_runs_are_drawn_to_their_end():
     histories = [made_history(np.arange(3001), np.arange(3001) * slope) for slope in (1.0, 2.0)]
-    curve = _runs.group_curve(
-        None, histories, "round", "loss", log_x=False, log_y=False, quantiles=None
-    )
+    curve = curve_of(histories, x="round")
     assert curve.x[0] == 0 and curve.x[-1] == 3000 and len(curve.x) == 1000
     np.testing.assert_allclose(curve.middle[:, 0], 1.5 * curve.x, **ROUNDING)
 
 
-def test_bits_of_rounds_at_one_position_are_their_mean():
-    bits = np.array([0, 10, 30, 10, 30, 10, 30.0])
-    history = made_history([0, 1, 1, 2, 2, 3, 3], np.zeros(7), uplink_bits=bits)
-    curve = _runs.group_curve(
-        None, [history] * 2, "epoch", "uplink_bits", log_x=False, log_y=False, quantiles=None
-    )
-    np.testing.assert_array_equal(curve.middle[:, 0], [0, 20, 20, 20])
-
-
 def test_a_run_that_reaches_zero_is_interpolated_without_logarithms():
     histories = [made_history([0, 2], [4, 0.0]), made_history([0, 1, 2], [1, 1, 1.0])]
-    curve = _runs.group_curve(
-        None, histories, "epoch", "loss", log_x=False, log_y=True, quantiles=None
-    )
+    curve = curve_of(histories, log_y=True)
     np.testing.assert_allclose(curve.middle[:, 0], [2.5, 1.5, 0.5], **ROUNDING)
 
 
@@ -117,17 +102,13 @@ def test_long_runs_are_drawn_at_few_points(pyplot):
 def test_what_describes_rounds_at_one_position_is_their_mean(y):
     history = made_history([1, 2, 2], np.zeros(3)) | {"round": np.arange(1, 4)}
     history[y] = np.array([0, 10, 30])
-    curve = _runs.group_curve(
-        None, [history] * 2, "epoch", y, log_x=False, log_y=False, quantiles=None
-    )
+    curve = curve_of([history] * 2, y=y)
     assert_array_equal(curve.middle[:, 0], [0, 20])
 
 
 def test_a_band_on_a_logarithmic_axis_leaves_out_what_is_not_positive():
     histories = [made_history([0, 1], values) for values in ([4, 0.0], [4, 2.0])]
-    curve = _runs.group_curve(
-        None, histories, "epoch", "loss", log_x=False, log_y=True, quantiles=(0, 1)
-    )
+    curve = curve_of(histories, log_y=True, quantiles=(0, 1))
     assert_array_equal(curve.low[:, 0], [4, NAN])
     assert_array_equal(curve.high[:, 0], [4, 2])
 
