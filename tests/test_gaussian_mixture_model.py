@@ -26,11 +26,7 @@ from skfedem.models import gaussian_mixture
 from skfedem.models.covariances import roots_and_inverses
 from skfedem.models.mixture_assignment import sums_of_nearest
 from skfedem.models.mixture_domain import in_domain, keeps
-from skfedem.models.mixture_parameters import (
-    in_row_units,
-    in_standard_units,
-    lost_in_rounding,
-)
+from skfedem.models.mixture_parameters import in_row_units, in_standard_units, lost_in_rounding
 from skfedem.models.mixture_stream import for_stream
 from skfedem.models.units import ROUNDING
 

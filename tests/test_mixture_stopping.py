@@ -12,12 +12,7 @@ from problems import quiet_fit
 from skfedem import FederatedGaussianMixture
 from skfedem.solvers._base import ServerState
 from skfedem.solvers._loop import Run
-from skfedem.solvers._report import (
-    Wording,
-    _how_to_travel_on,
-    _warn_of_steps,
-    against_noise,
-)
+from skfedem.solvers._report import Wording, _how_to_travel_on, _warn_of_steps, against_noise
 from watched import said_by
 
 # ------------------------------------------------------------------ when a fit ends

@@ -13,12 +13,7 @@ from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import (
-    FunctionTransformer,
-    MinMaxScaler,
-    Normalizer,
-    StandardScaler,
-)
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from preprocessed import CLIENTS, FRAMES, LENGTHS, N_CLIENTS, N_FEATURES, N_SAMPLES, OWNERS, X
