@@ -66,6 +66,16 @@ def test_expected_statistics_are_the_literal_ones(covariance_type):
 
 
 @every_covariance_type
+def test_features_are_the_literal_ones_in_standard_units(covariance_type):
+    model, federation = small_model(covariance_type)
+    features = model.features(federation.rows)
+    rows = standard_rows(model, federation.rows)
+    expected = np.transpose([literal.features(row, covariance_type) for row in rows])
+    assert features.shape == (model.n_functions, 40)
+    assert_allclose(features, expected, rtol=1e-13, atol=1e-15)
+
+
+@every_covariance_type
 @pytest.mark.parametrize("varies", [(True, False, True), (False, False, False)])
 def test_statistics_are_zero_where_functions_are_zero_for_all_rows(covariance_type, varies):
     _, federation = small_model(covariance_type)
