@@ -115,7 +115,7 @@ def _random_statistics(model, federation, seed):
     for group, rows, lengths, weights in read(federation, every, model.block_rows):
         posterior, first = np.empty((size, len(rows))), 0
         for client, length in enumerate(lengths.tolist(), group.start):
-            # Rows of a large client come in several blocks, which continue its stream.
+            # Each client owns 2**32 numbers. Rows of a large one come in several blocks.
             position = max(current, client << 32)
             source.bit_generator.advance(position - current)
             posterior[:, first : first + length] = source.random((size, length))
