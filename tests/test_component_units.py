@@ -1,5 +1,7 @@
 """Statistics in the units of the components, in which messages of mixtures are compressed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -199,6 +201,16 @@ def test_units_of_a_shared_covariance_follow_what_clients_tell():
         for step in (gm.fit, gm.partial_fit, gm.partial_fit, gm.fit)
     ]
     assert told == [False, True, True, False]
+
+
+def test_units_of_a_known_covariance_do_not_depend_on_a_reg_covar_that_exceeds_the_rows():
+    known = 100 * COVARIANCES[0]
+    model = replace(case("tied")[0], fixed_root=np.linalg.cholesky(known))
+    parameters = model.parameters(WEIGHTS, MEANS, known)
+    expected = model.message_units(parameters)
+    units = replace(model, reg_covar=2.0).message_units(parameters)
+    for values, others in zip(units, expected, strict=True):
+        assert_array_equal(values, others)
 
 
 def test_rows_of_a_component_may_vary_as_much_as_its_weight_allows():

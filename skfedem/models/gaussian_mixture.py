@@ -408,7 +408,7 @@ class GaussianMixtureModel(RowModel):
         """Units of the components."""
         weights, means = parameters.weights, parameters.means
         roots, inverses = parameters.roots, parameters.inverses
-        if self._regularization_exceeds_rows:
+        if self.fixed_root is None and self._regularization_exceeds_rows:
             added = self.regularization(means)
             covariances = within_rows(parameters.covariances, added, weights, self.covariance_type)
             roots, inverses = roots_and_inverses(self.covariance_type, covariances)
