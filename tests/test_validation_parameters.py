@@ -506,6 +506,10 @@ BAD_STARTS = {
         {"fixed_covariance": 1e-320 * np.eye(2), "covariance_type": "tied"},
         ["fixed_covariance with variances within", "from 1e-320 to 1e-320"],
     ),
+    "a fixed covariance whose double is no double": (
+        {"fixed_covariance": 1e308 * np.eye(2), "covariance_type": "tied"},
+        ["fixed_covariance with variances within", r"from 1e\+308 to 1e\+308"],
+    ),
 }
 
 

@@ -65,7 +65,7 @@ def _known_covariance(estimator, d):
         )
     fixed = check_shape("fixed_covariance", estimator.fixed_covariance, (d, d))
     _check_positive_definite("fixed_covariance", fixed)
-    return (fixed + fixed.T) / 2
+    return fixed / 2 + fixed.T / 2  # a sum of large entries would overflow
 
 
 def _check_kind_of_fit(estimator, n_features):
