@@ -62,7 +62,7 @@ def table_of_numbers(X):
     refuse_what_is_no_table(X)
     refuse_odd_columns(X)
     refuse_sparse_columns(X)
-    with placing_errors(X):
+    try:
         table = unmasked(X)
         if isinstance(table, list | tuple):
             table = np.asarray(table)
@@ -70,13 +70,6 @@ def table_of_numbers(X):
             refuse_dtype(X, table)
             refuse_times(table)
         yield table
-
-
-@contextmanager
-def placing_errors(X):
-    """Context in which errors name the first entry of a table, if any, that is no number."""
-    try:
-        yield
     except (TypeError, ValueError, OverflowError) as error:
         if _first_refusal(X, np.asarray):
             raise no_numbers(X, error) from error

@@ -23,7 +23,6 @@ from .._compat import row_count, rows_of
 from .._input.client_labels import grouped, warn_of_labels_among_columns
 from .._input.clients import check_columns, refuse_labels_of_a_list, store
 from .._input.each_client import each_client
-from .._input.entries import placing_errors
 from .._input.tables import (
     GIVE_TABLES,
     is_client_list,
@@ -177,7 +176,7 @@ class PerClient(
                     validate_data(transformer, tables[0], skip_check_array=True, reset=False)
             # Only the features are learnt, which all clients share.
             for label, table in zip(ids, tables, strict=True):
-                with _naming(label, len(tables)), placing_errors(table):
+                with _naming(label, len(tables)):
                     transformer.fit(table, None)
         store(
             self,
@@ -399,7 +398,7 @@ def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int
     sizes: list[int] = []
     spoiled: dict[str, Any] = {}
     for label, table in zip(ids, tables, strict=True):
-        with _naming(label, len(tables)), placing_errors(table):
+        with _naming(label, len(tables)):
             transformer.partial_fit(table)
         state = _state(transformer)
         sizes.append(8 * len(pickle.dumps(state, protocol=5)))
