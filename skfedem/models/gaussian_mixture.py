@@ -188,6 +188,10 @@ class GaussianMixtureModel(RowModel):
         """The known shared covariance in standard units, or None."""
         return None if self.fixed_root is None else self.fixed_root @ self.fixed_root.T
 
+    @cached_property
+    def _inverse_of_fixed_root(self):
+        return inverses_of_triangles(self.fixed_root, lower=True)
+
     @property
     def covariance_is_rest(self):
         """Whether the covariance is the second moment of all rows minus that of the means."""
@@ -287,7 +291,7 @@ class GaussianMixtureModel(RowModel):
         if self.fixed_root is None:
             roots, inverses = roots_and_inverses(self.covariance_type, covariances)
         else:
-            roots, inverses = self.fixed_root, inverses_of_triangles(self.fixed_root, lower=True)
+            roots, inverses = self.fixed_root, self._inverse_of_fixed_root
         natural, log_partition = natural_parameter(self, weights, means, inverses)
         return Parameters(
             weights, means, covariances, natural.ravel(), log_partition, roots, inverses
