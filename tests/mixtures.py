@@ -66,17 +66,14 @@ class WithKeywords(FederatedGaussianMixture):
         self.name = name
 
 
-class Recording(Compressor):
-    """A compressor that keeps what it returned."""
+class Forwarding(Compressor):
+    """A compressor of a user's that leaves everything to another one; it has no repr."""
 
     def __init__(self, inner):
         self.inner = inner
-        self.sent = []
 
     def compress(self, values, uniforms, lengths=None):
-        compressed = self.inner.compress(values, uniforms, lengths)
-        self.sent.append(compressed.copy())
-        return compressed
+        return self.inner.compress(values, uniforms, lengths)
 
     def omega_for(self, length):
         return self.inner.omega_for(length)
@@ -92,3 +89,16 @@ class Recording(Compressor):
 
     def decode(self, data):
         return self.inner.decode(data)
+
+
+class Recording(Forwarding):
+    """A compressor that keeps what it returned."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.sent = []
+
+    def compress(self, values, uniforms, lengths=None):
+        compressed = super().compress(values, uniforms, lengths)
+        self.sent.append(compressed.copy())
+        return compressed

@@ -11,9 +11,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from checkpoints import CASES, ROUGH, assert_same_fit, make_clients, matrices
-from mixtures import WithKeywords
+from mixtures import Forwarding, WithKeywords
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _checkpoint
-from skfedem.compression import Compressor, RandK
+from skfedem.compression import RandK
 from skfedem.solvers._resume import _FREE
 
 pytestmark = pytest.mark.filterwarnings("ignore:Not converged")
@@ -311,29 +311,9 @@ class Decay:
         return decay(k, self.a)
 
 
-class Keep(Compressor):
-    """RandK of a user's, without a repr."""
-
+class Keep(Forwarding):
     def __init__(self, k):
-        self._operator = RandK(k)
-
-    def omega_for(self, length):
-        return self._operator.omega_for(length)
-
-    def compress(self, values, uniforms, lengths=None):
-        return self._operator.compress(values, uniforms, lengths)
-
-    def variance(self, values, lengths=None):
-        return self._operator.variance(values, lengths)
-
-    def n_bytes(self, values, lengths=None):
-        return self._operator.n_bytes(values, lengths)
-
-    def encode(self, values):
-        return self._operator.encode(values)
-
-    def decode(self, data):
-        return self._operator.decode(data)
+        super().__init__(RandK(k))
 
 
 SCHEDULES = {
