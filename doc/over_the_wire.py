@@ -7,8 +7,8 @@ its own half. This file uses private functions of skfedem, which may change; the
 import numpy as np
 
 from skfedem._federation import Federation
-from skfedem.models.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.units import standard_units
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.mixture.units import standard_units
 from skfedem.solvers._base import (
     Broadcast,
     Problem,

@@ -26,10 +26,10 @@ from ._input.matrices import checked_index, each_matrix, holds_clients
 from ._input.table_labels import check_labels, is_frame, table_labels
 from ._matrix_warnings import warn_of_means
 from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
-from .models.families import FAMILIES
-from .models.low_rank_theta import LowRank, Theta, at, dense, in_parts, relative_cells
-from .models.main_effects import LEAST_PENALTY, Effects
-from .models.row_regression import fit_rows
+from .models.matrix.families import FAMILIES
+from .models.matrix.main_effects import LEAST_PENALTY, Effects
+from .models.matrix.row_regression import fit_rows
+from .models.matrix.theta import LowRank, Theta, at, dense, in_parts, relative_cells
 
 # Numbers in the tables of a list that are scored at once, to limit the memory.
 _SCORED_TOGETHER = 2**20

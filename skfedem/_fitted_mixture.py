@@ -35,7 +35,7 @@ from ._typing import (
     RowWeights,
     Transformed,
 )
-from .models.covariances import MATRICES
+from .models.mixture.covariances import MATRICES
 
 # Number of doubles in the rows of a block; intermediate results take about four times as many.
 _BLOCK = 2**20

@@ -15,7 +15,7 @@ from ._input.matrices import holds_clients, is_cell_list
 from ._input.table_labels import label_text
 from ._messages import either, shown, warn
 from ._parameters import in_python_numbers, is_auto
-from .models.families import MAX_LOG_MEAN
+from .models.matrix.families import MAX_LOG_MEAN
 from .solvers._from_parameters import step_schedule
 from .solvers._report import Wording, against_noise, warn_outcome
 

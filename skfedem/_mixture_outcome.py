@@ -7,8 +7,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ._input.clients import features_of
 from ._messages import either, warn
-from .models.covariances import MATRICES, roots_and_inverses
-from .models.mixture_parameters import in_row_units, lost_in_rounding
+from .models.mixture.covariances import MATRICES, roots_and_inverses
+from .models.mixture.parameters import in_row_units, lost_in_rounding
 from .solvers._from_parameters import step_schedule
 from .solvers._report import Wording, against_noise, took_few_rounds, took_few_steps, warn_outcome
 

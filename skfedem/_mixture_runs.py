@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ._input.known_labels import find_labels
-from .models.mixture_given import check_distance_of_rows
-from .models.mixture_start import (
+from .models.mixture.given import check_distance_of_rows
+from .models.mixture.start import (
     bits_of_units,
     standardise,
     standardised_again,

@@ -13,9 +13,9 @@ import numpy as np
 from ._mixture_runs import is_better
 from ._parameters import is_auto
 from ._random import seeds_of_runs
-from .models.mixture_domain import brought_into_domain, in_domain
-from .models.mixture_given import check_distance_of_rows
-from .models.mixture_start import (
+from .models.mixture.domain import brought_into_domain, in_domain
+from .models.mixture.given import check_distance_of_rows
+from .models.mixture.start import (
     bits_of_units,
     has_same_domain,
     standardise,
@@ -23,7 +23,7 @@ from .models.mixture_start import (
     with_axes_of,
     with_parameters,
 )
-from .models.mixture_stream import for_stream, with_variance_along_new_axes
+from .models.mixture.stream import for_stream, with_variance_along_new_axes
 from .solvers import fedem
 from .solvers._base import Problem
 from .solvers._from_parameters import federated_problem, step_schedule

@@ -15,9 +15,9 @@ from ._held_out import split_cells
 from ._messages import kept_back, naming
 from ._parallel import n_workers, single_threaded_libraries
 from ._parameters import is_auto
-from .models.low_rank_start import cell_federation, low_rank_model, start_run
-from .models.low_rank_theta import zero_low_rank
-from .models.thresholding import threshold_singular_values
+from .models.matrix.start import cell_federation, low_rank_model, start_run
+from .models.matrix.theta import zero_low_rank
+from .models.matrix.thresholding import threshold_singular_values
 
 # Relative rounding errors: of differences between the scores of trials, and of the scores
 # themselves.

@@ -43,10 +43,10 @@ from ._typing import (
     StepSize,
 )
 from .compression import Compressor
-from .models.families import FAMILIES
-from .models.low_rank_start import cell_federation, low_rank_model, start_again, start_run
-from .models.low_rank_theta import LowRank, Theta
-from .models.main_effects import EFFECTS, Effects
+from .models.matrix.families import FAMILIES
+from .models.matrix.main_effects import EFFECTS, Effects
+from .models.matrix.start import cell_federation, low_rank_model, start_again, start_run
+from .models.matrix.theta import LowRank, Theta
 from .solvers._evaluation import evaluate
 from .solvers._from_parameters import (
     SOLVERS,

@@ -41,7 +41,7 @@ from ._typing import (
 )
 from .compression import Compressor
 from .impute import FederatedMatrixImputer
-from .models.families import FAMILIES
+from .models.matrix.families import FAMILIES
 from .solvers._from_parameters import check_federated_parameters
 from .solvers._report import against_minibatch_noise
 

@@ -53,9 +53,9 @@ from ._typing import (
     available_if,
 )
 from .compression import Compressor
-from .models.gaussian_mixture import COVARIANCE_TYPES
-from .models.mixture_assignment import INIT_PARAMS
-from .models.mixture_given import check_start
+from .models.mixture.assignment import INIT_PARAMS
+from .models.mixture.gaussian_mixture import COVARIANCE_TYPES
+from .models.mixture.given import check_start
 from .solvers._from_parameters import check_federated_parameters
 from .solvers._memory import at_estimate, memory_of
 from .solvers._resume import check_checkpoint_parameters

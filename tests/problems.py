@@ -23,13 +23,13 @@ from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, Start
-from skfedem.models.families import FAMILIES
-from skfedem.models.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.low_rank_start import low_rank_model, start_run
-from skfedem.models.low_rank_theta import Cells, LowRank, Theta
-from skfedem.models.main_effects import LEAST_PENALTY, Effects
-from skfedem.models.mixture_parameters import in_row_units
-from skfedem.models.units import standard_units
+from skfedem.models.matrix.families import FAMILIES
+from skfedem.models.matrix.main_effects import LEAST_PENALTY, Effects
+from skfedem.models.matrix.start import low_rank_model, start_run
+from skfedem.models.matrix.theta import Cells, LowRank, Theta
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.mixture.parameters import in_row_units
+from skfedem.models.mixture.units import standard_units
 from skfedem.solvers import fedem, vr_fedem
 from skfedem.solvers._base import Problem, server_half
 from skfedem.solvers._loop import active_clients, client_round

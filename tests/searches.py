@@ -5,7 +5,7 @@ import pytest
 
 from skfedem import FederatedMatrixImputer
 from skfedem._input.cells import check_cells
-from skfedem.models.families import FAMILIES
+from skfedem.models.matrix.families import FAMILIES
 
 SHAPE = (14, 9)
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -17,7 +17,7 @@ from skfedem._input import cells as input_cells
 from skfedem._input import observations as input_observations
 from skfedem._input.cells import check_cells, check_matrix
 from skfedem._input.matrices import is_cell_list
-from skfedem.models.families import BERNOULLI, GAUSSIAN, POISSON
+from skfedem.models.matrix.families import BERNOULLI, GAUSSIAN, POISSON
 
 NAN = np.nan
 SHAPE = (4, 3)

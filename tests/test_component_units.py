@@ -9,9 +9,9 @@ from scipy.linalg import sqrtm
 
 import literal
 from skfedem import FederatedGaussianMixture
-from skfedem.models.component_units import within_rows
-from skfedem.models.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.units import Units
+from skfedem.models.mixture.component_units import within_rows
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.mixture.units import Units
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 D, G = 3, 4

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skfedem.models.families import (
+from skfedem.models.matrix.families import (
     BERNOULLI,
     FAMILIES,
     GAUSSIAN,

@@ -22,13 +22,13 @@ from problems import (
     standard_rows,
 )
 from skfedem import FederatedGaussianMixture
-from skfedem.models import gaussian_mixture
-from skfedem.models.covariances import roots_and_inverses
-from skfedem.models.mixture_assignment import sums_of_nearest
-from skfedem.models.mixture_domain import in_domain, keeps
-from skfedem.models.mixture_parameters import in_row_units, in_standard_units, lost_in_rounding
-from skfedem.models.mixture_stream import for_stream
-from skfedem.models.units import ROUNDING
+from skfedem.models.mixture import gaussian_mixture
+from skfedem.models.mixture.assignment import sums_of_nearest
+from skfedem.models.mixture.covariances import roots_and_inverses
+from skfedem.models.mixture.domain import in_domain, keeps
+from skfedem.models.mixture.parameters import in_row_units, in_standard_units, lost_in_rounding
+from skfedem.models.mixture.stream import for_stream
+from skfedem.models.mixture.units import ROUNDING
 
 every_covariance_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 

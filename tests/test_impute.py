@@ -41,7 +41,7 @@ from imputations import (
 from problems import assert_same_fit, fit_unconverged
 from skfedem import FederatedMatrixImputer
 from skfedem.compression import Dithering
-from skfedem.models import main_effects
+from skfedem.models.matrix import main_effects
 from watched import peak_memory
 
 LOG_LIKELIHOODS = {

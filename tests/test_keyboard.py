@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._history import History
-from skfedem.models.mixture_start import start_run
+from skfedem.models.mixture.start import start_run
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
 from watched import interrupted

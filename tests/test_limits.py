@@ -31,7 +31,7 @@ from skfedem import FederatedGaussianMixture, _random
 from skfedem._federation import draw_minibatches
 from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, RandK
-from skfedem.models.mixture_parameters import in_row_units, in_standard_units
+from skfedem.models.mixture.parameters import in_row_units, in_standard_units
 from skfedem.participation import draw_active
 from skfedem.solvers._loop import Options, run
 

@@ -22,26 +22,27 @@ from skfedem import FederatedMatrixImputer
 from skfedem._federation import Federation, offsets_of
 from skfedem._input.cells import check_cells
 from skfedem.compression import BlockQuantizer, Dithering, RandK
-from skfedem.models import low_rank_theta, proximal
-from skfedem.models.families import FAMILIES
-from skfedem.models.low_rank_start import cell_federation, low_rank_model, start_run
-from skfedem.models.low_rank_theta import (
-    Cells,
-    LowRank,
-    Theta,
-    at,
-    low_rank_at,
-    squared_distance,
-    zero_low_rank,
-)
-from skfedem.models.main_effects import Effects, Margins, Pooled
-from skfedem.models.proximal import (
+from skfedem.models.matrix import proximal
+from skfedem.models.matrix.families import FAMILIES
+from skfedem.models.matrix.main_effects import Effects, Margins, Pooled
+from skfedem.models.matrix.proximal import (
     Iterate,
     _above_tangent,
     extrapolate,
     largest_curvature,
     objective,
     proximal_step,
+)
+from skfedem.models.matrix.start import cell_federation, low_rank_model, start_run
+from skfedem.models.matrix.theta import (
+    Cells,
+    LowRank,
+    Theta,
+    at,
+    low_rank_at,
+    products,
+    squared_distance,
+    zero_low_rank,
 )
 from skfedem.solvers import fedem, vr_fedem
 from skfedem.solvers.step_size import first_step_size
@@ -325,9 +326,9 @@ def test_entries_of_a_product_are_the_same_however_many_are_gathered_at_once(
     rng = np.random.default_rng(0)
     left, right = (rng.normal(size=(n, 3)).copy(order) for n in SHAPE)
     rows, columns = (rng.integers(n, size=50).astype(np.int32) for n in SHAPE)
-    monkeypatch.setattr(low_rank_theta, "_MOST_ENTRIES", most_entries)
-    monkeypatch.setattr(low_rank_theta, "_GATHERED", gathered)
-    found = low_rank_theta.products(left, right, rows, columns)
+    monkeypatch.setattr("skfedem.models.matrix.theta._MOST_ENTRIES", most_entries)
+    monkeypatch.setattr("skfedem.models.matrix.theta._GATHERED", gathered)
+    found = products(left, right, rows, columns)
     assert_allclose(found, (left @ right.T)[rows, columns], rtol=0, atol=1e-14)
 
 

@@ -15,9 +15,9 @@ from low_rank_cells import (
     support_of,
 )
 from skfedem import FederatedMatrixImputer
-from skfedem.models import main_effects, proximal
-from skfedem.models.families import FAMILIES
-from skfedem.models.main_effects import (
+from skfedem.models.matrix import main_effects, proximal
+from skfedem.models.matrix.families import FAMILIES
+from skfedem.models.matrix.main_effects import (
     Effects,
     Margins,
     Pooled,

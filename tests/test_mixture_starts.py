@@ -13,9 +13,10 @@ from mixtures import CENTERS, CLIENTS, COMPONENTS, EXACT, N_SAMPLES, X
 from skfedem import FederatedGaussianMixture
 from skfedem._federation import Federation, offsets_of, weights_of_clients
 from skfedem._random import INITIALISATION, generator
-from skfedem.models import mixture_assignment, mixture_start
-from skfedem.models.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.mixture_given import Given
+from skfedem.models.mixture import assignment
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.mixture.given import Given
+from skfedem.models.mixture.start import standardise
 
 
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data", "random"])
@@ -37,13 +38,13 @@ def test_kmeans_finds_components_that_no_client_has_alone():
 
 def test_kmeans_mutes_no_warning_but_its_own(monkeypatch):
     # Other threads have the same filters: what they warn of meanwhile is not muted either.
-    fit = mixture_assignment.KMeans.fit
+    fit = assignment.KMeans.fit
 
     def meanwhile(self, *arguments, **options):
         warnings.warn("Not converged, says another thread", ConvergenceWarning, stacklevel=1)
         return fit(self, *arguments, **options)
 
-    monkeypatch.setattr(mixture_assignment.KMeans, "fit", meanwhile)
+    monkeypatch.setattr(assignment.KMeans, "fit", meanwhile)
     alike = 1 + np.spacing(1.0) * np.arange(8)[:, None]  # of which k-means makes two clusters
     with pytest.warns(ConvergenceWarning) as caught:
         FederatedGaussianMixture(3, random_state=0).fit([alike, alike + 1])
@@ -68,7 +69,7 @@ def test_random_probabilities_are_each_clients_own(monkeypatch):
     clients = [rng.normal(size=(length, 2)) for length in lengths]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     federation = Federation(np.concatenate(clients), offsets, np.full(6, 1 / 6))
-    model, _ = mixture_start.standardise(FederatedGaussianMixture(3), federation, Given())
+    model, _ = standardise(FederatedGaussianMixture(3), federation, Given())
     expected = 0.0
     for k, rows in enumerate(clients):
         drawn = generator(4, INITIALISATION, position=k << 32)
@@ -78,15 +79,15 @@ def test_random_probabilities_are_each_clients_own(monkeypatch):
             posterior /= posterior.sum(axis=0)
             sums = model.assigned(posterior, model.features(piece), np.array([len(piece)]), None)
             expected = expected + sums[0] / len(rows) / 6
-    statistics = mixture_assignment._random_statistics(model, federation, 4)
+    statistics = assignment._random_statistics(model, federation, 4)
     assert_allclose(statistics, expected, rtol=1e-12, atol=1e-14)
 
 
 def centroids_sent(client, n_clusters, seed):
     """What one client sends for init_params="kmeans": alone, its centroids are the centres."""
     federation = Federation(client, np.array([0, len(client)]), np.ones(1))
-    model, _ = mixture_start.standardise(FederatedGaussianMixture(n_clusters), federation, Given())
-    centers, n_numbers, _ = mixture_assignment._CENTERS["kmeans"](model, federation, seed)
+    model, _ = standardise(FederatedGaussianMixture(n_clusters), federation, Given())
+    centers, n_numbers, _ = assignment._CENTERS["kmeans"](model, federation, seed)
     n_sent = n_numbers // (client.shape[1] + 1)
     return centers[:n_sent], n_sent
 
@@ -110,7 +111,7 @@ def test_what_centroids_leave_of_the_mean_is_no_row(n_clusters):
         client = np.concatenate([rng.normal(size=(20, 2)), 30 * rng.normal(size=(seed % 3, 2))])
         n_alone += seed % 3 == 1
         weights = np.ones(len(client))
-        sent, mass = mixture_assignment._centroids_to_send(client, n_clusters, seed, weights)
+        sent, mass = assignment._centroids_to_send(client, n_clusters, seed, weights)
         counts = np.rint(len(client) * mass)
         # As few as possible are held back: the outliers, or else the smallest cluster. Beside an
         # outlier the two others may be of one size.
@@ -189,22 +190,22 @@ def test_kmeans_plusplus_does_not_see_the_order_of_rows(seed):
 
 
 def test_a_row_that_a_sample_consists_of_is_not_taken_for_the_mean(monkeypatch):
-    monkeypatch.setattr(mixture_assignment, "_LARGEST_SAMPLE", 20)
+    monkeypatch.setattr(assignment, "_LARGEST_SAMPLE", 20)
     row = np.array([3.25, -1.5])
     client = np.repeat(row[None], 500, axis=0)
     client[77] = 5e4
     rows = np.concatenate([client, np.random.default_rng(0).normal(size=(15, 2))])
     federation = Federation(rows, np.array([0, 500, 515]), np.array([0.5, 0.5]))
-    model, _ = mixture_start.standardise(FederatedGaussianMixture(2), federation, Given())
-    clustered, kmeans = [], mixture_assignment._kmeans
+    model, _ = standardise(FederatedGaussianMixture(2), federation, Given())
+    clustered, kmeans = [], assignment._kmeans
 
     def watched(centroids, *arguments, **options):
         clustered.append(centroids)
         return kmeans(centroids, *arguments, **options)
 
-    monkeypatch.setattr(mixture_assignment, "_kmeans", watched)
+    monkeypatch.setattr(assignment, "_kmeans", watched)
     for seed in range(5):
-        mixture_assignment._kmeans_centers(model, federation, seed)
+        assignment._kmeans_centers(model, federation, seed)
     assert len(clustered) >= 10  # each time the second client, then the server
     assert np.abs(np.concatenate(clustered) - row).max(axis=1).min() > 0.1
 
@@ -271,9 +272,9 @@ def test_centres_that_are_drawn_have_no_spread_where_rows_have_none():
     one = Federation(rows, np.array([0, 2]), np.ones(1))
     for covariance_type in ("full", "diag"):
         estimator = FederatedGaussianMixture(3, covariance_type=covariance_type)
-        model, _ = mixture_start.standardise(estimator, one, Given())
+        model, _ = standardise(estimator, one, Given())
         assert_allclose(model.units.spread, rows.std(axis=0), rtol=1e-9, atol=1e-12)
-        centers, *_ = mixture_assignment._CENTERS["kmeans"](model, one, 0)
+        centers, *_ = assignment._CENTERS["kmeans"](model, one, 0)
         assert_allclose(centers[:, 2], 5.0, rtol=1e-12)
         assert np.ptp(centers[:, 0]) > 0.1 * rows[:, 0].std()
 
@@ -293,14 +294,14 @@ def test_clients_that_are_drawn_stand_for_all():
     rng = np.random.RandomState(0)
     few = np.append(np.full(4, 0.24), np.full(400, 0.04 / 400))
     for weights, n_large in ((np.append(0.9, np.full(400, 0.1 / 400)), 1), (few, 4)):
-        cohort, shares = mixture_assignment._cohort(rng, weights)
+        cohort, shares = assignment._cohort(rng, weights)
         assert cohort[:n_large].tolist() == list(range(n_large))
         assert_allclose(shares[:n_large], weights[:n_large])
         assert_allclose(shares[n_large:], (1 - weights[:n_large].sum()) / (128 - n_large))
-    _, shares = mixture_assignment._cohort(rng, np.full(500, 1 / 500))
+    _, shares = assignment._cohort(rng, np.full(500, 1 / 500))
     assert_allclose(shares, 1 / 128)
     # All weight that doubles can tell is with two clients.
-    cohort, shares = mixture_assignment._cohort(rng, np.append([0.5, 0.5], np.zeros(300)))
+    cohort, shares = assignment._cohort(rng, np.append([0.5, 0.5], np.zeros(300)))
     assert cohort.tolist() == [0, 1]
     assert shares.tolist() == [0.5, 0.5]
 
@@ -312,8 +313,8 @@ def test_centroids_count_as_much_as_the_clients_that_send_them(client_weights):
     lengths = np.array([10, 200, 45])
     weights = weights_of_clients(lengths, client_weights)
     federation = Federation(np.concatenate(clients), offsets_of(lengths), weights)
-    model, _ = mixture_start.standardise(FederatedGaussianMixture(1), federation, Given())
-    centers, *_ = mixture_assignment._CENTERS["kmeans"](model, federation, 0)
+    model, _ = standardise(FederatedGaussianMixture(1), federation, Given())
+    centers, *_ = assignment._CENTERS["kmeans"](model, federation, 0)
     # One centroid each: the client's mean.
     means = [rows.mean(axis=0) for rows in clients]
     assert_allclose(centers[0], weights @ means, rtol=1e-12)
@@ -439,8 +440,8 @@ def test_n_init_keeps_the_best_start(capsys):
 def test_a_given_centre_without_rows_has_a_hundredth_of_the_mean_component():
     rows = np.random.default_rng(0).normal(size=(40, 2))
     federation = Federation(rows, offsets_of([15, 25]), np.array([0.4, 0.6]))
-    model, _ = mixture_start.standardise(FederatedGaussianMixture(2), federation, Given())
+    model, _ = standardise(FederatedGaussianMixture(2), federation, Given())
     means = np.array([[0.0, 0.0], [99.0, 0.0]])
-    statistics, *_ = mixture_assignment.assign(model, federation, "kmeans", means, seed=0)
+    statistics, *_ = assignment.assign(model, federation, "kmeans", means, seed=0)
     assert_allclose(model.table(statistics)[:, 0], [0.995, 0.005], rtol=1e-12)
     assert_allclose(model.table(statistics).sum(axis=0)[1:3], 0.0, atol=1e-12)

@@ -19,7 +19,7 @@ from sklearn.mixture import GaussianMixture
 from problems import COVARIANCE_TYPES, stack
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture, _random
-from skfedem.models.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _loop
 from skfedem.solvers._stream import batches
 from streams import (

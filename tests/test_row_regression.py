@@ -6,10 +6,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
-from skfedem.models import row_regression
-from skfedem.models.families import FAMILIES, GAUSSIAN
-from skfedem.models.low_rank_theta import Cells
-from skfedem.models.row_regression import fit_rows
+from skfedem.models.matrix import row_regression
+from skfedem.models.matrix.families import FAMILIES, GAUSSIAN
+from skfedem.models.matrix.row_regression import fit_rows
+from skfedem.models.matrix.theta import Cells
 
 N_ROWS, N_COLUMNS, RANK = 40, 30, 3
 

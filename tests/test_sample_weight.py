@@ -23,9 +23,10 @@ from skfedem._federation import (
 )
 from skfedem._input.clients import check_clients, federation_of
 from skfedem._input.sample_weight import check_weights
-from skfedem.models import mixture_assignment, mixture_start
-from skfedem.models.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.mixture_given import Given
+from skfedem.models.mixture import assignment
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.mixture.given import Given
+from skfedem.models.mixture.start import standardise
 
 LENGTHS = (31, 12, 25, 40)
 CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0], [0.0, 6.0]])
@@ -126,11 +127,11 @@ def test_centroids_and_their_tolerance_are_those_of_repeated_rows():
         federation = federation_of(
             check_clients(estimator, data, sample_weight=weight), "n_samples"
         )
-        model, _ = mixture_start.standardise(estimator, federation, Given())
-        centers.append(mixture_assignment._kmeans_centers(model, federation, 0)[0])
+        model, _ = standardise(estimator, federation, Given())
+        centers.append(assignment._kmeans_centers(model, federation, 0)[0])
     assert_allclose(centers[0], centers[1], rtol=1e-10)
     for rows, v, copies in zip(clients, weights, repeated, strict=True):
-        share = mixture_assignment._weighted_tol(rows, v) * rows.var(axis=0).mean()
+        share = assignment._weighted_tol(rows, v) * rows.var(axis=0).mean()
         assert share == pytest.approx(1e-4 * copies.var(axis=0).mean(), rel=1e-12)
 
 
@@ -138,14 +139,12 @@ def test_k_means_of_a_client_stops_by_the_variance_of_weighted_rows():
     # With the tolerance of rows that count alike, it would take a step more here.
     rows = np.random.default_rng(5).normal(size=(400, 2))
     weights = 1.0 + 40 * (np.abs(rows).max(axis=1) > 2)
-    rows, weights = mixture_assignment._distinct(rows, weights)
-    tol = mixture_assignment._weighted_tol(rows, weights)
+    rows, weights = assignment._distinct(rows, weights)
+    tol = assignment._weighted_tol(rows, weights)
     options = {"n_init": 1, "sample_weight": weights}
-    want, longer = (
-        mixture_assignment._kmeans(rows, 3, 0, **options, tol=tol) for tol in (tol, 1e-4)
-    )
+    want, longer = (assignment._kmeans(rows, 3, 0, **options, tol=tol) for tol in (tol, 1e-4))
     assert want.n_iter_ < longer.n_iter_
-    centroids, _ = mixture_assignment._centroids_to_send(rows, 3, 0, weights)
+    centroids, _ = assignment._centroids_to_send(rows, 3, 0, weights)
     assert_array_equal(centroids, want.cluster_centers_)
 
 
@@ -153,7 +152,7 @@ def test_centroids_are_sent_with_the_weight_of_their_rows():
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(center, 0.1, size=(20, 2)) for center in (0, 5)])
     weights = np.repeat([1.0, 3.0], 20)
-    centroids, mass = mixture_assignment._centroids_to_send(rows, 2, 0, weights)
+    centroids, mass = assignment._centroids_to_send(rows, 2, 0, weights)
     assert_allclose(mass[np.argsort(centroids[:, 0])], [0.25, 0.75], rtol=1e-12)
     assert_allclose(mass @ centroids, np.average(rows, axis=0, weights=weights), rtol=1e-12)
 

@@ -27,8 +27,8 @@ from skfedem._input.clients import check_clients
 from skfedem._input.tables import is_mapped
 from skfedem._parallel import Workers, n_workers
 from skfedem._rows import JoinedRows, ReorderedRows
-from skfedem.models import mixture_assignment
-from skfedem.models.units import mean_of_rows, second_moment
+from skfedem.models.mixture import assignment
+from skfedem.models.mixture.units import mean_of_rows, second_moment
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
 from watched import library_threads, peak_memory
 
@@ -346,11 +346,11 @@ def test_a_constant_feature_has_itself_for_a_mean():
 
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++"])
 def test_starts_look_at_a_sample_of_many_rows(monkeypatch, init_params):
-    monkeypatch.setattr(mixture_assignment, "_LARGEST_SAMPLE", 500)
-    sample = mixture_assignment._sample(np.random.RandomState(0), 1000, 21_000)
+    monkeypatch.setattr(assignment, "_LARGEST_SAMPLE", 500)
+    sample = assignment._sample(np.random.RandomState(0), 1000, 21_000)
     assert (np.diff(sample) > 0).all() and sample[0] >= 1000 and sample[-1] < 21_000
     assert 450 < len(sample) <= 500  # of 500 draws from 20,000, six are expected to be repeats
-    assert_array_equal(mixture_assignment._sample(None, 7, 507), np.arange(7, 507))
+    assert_array_equal(assignment._sample(None, 7, 507), np.arange(7, 507))
     generator = np.random.default_rng(0)
     X = generator.normal(size=(20_000, 2)) + 50.0 * (np.arange(20_000) % 4 == 0)[:, None]
     mixture = fitted(X, init_params=init_params)

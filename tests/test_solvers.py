@@ -32,9 +32,9 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._parallel import Workers
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_federated_mixture
-from skfedem.models import gaussian_mixture
 from skfedem.models._base import Step
-from skfedem.models.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.mixture import gaussian_mixture
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _from_parameters
 from skfedem.solvers._base import (
     Broadcast,

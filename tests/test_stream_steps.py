@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import COVARIANCE_TYPES
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture
-from skfedem.models.mixture_parameters import in_row_units
-from skfedem.models.mixture_stream import for_stream
+from skfedem.models.mixture.parameters import in_row_units
+from skfedem.models.mixture.stream import for_stream
 from skfedem.solvers import _stream
 from streams import (
     CLIENTS,

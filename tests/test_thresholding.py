@@ -12,9 +12,9 @@ from scipy.stats import ortho_group
 import literal_imputation as oracle
 from low_rank_cells import SHAPE, dense, observations, problem_of
 from skfedem import FederatedMatrixImputer
-from skfedem.models import thresholding
-from skfedem.models.low_rank_theta import LowRank, zero_low_rank
-from skfedem.models.thresholding import orthonormal, threshold_singular_values
+from skfedem.models.matrix import thresholding
+from skfedem.models.matrix.theta import LowRank, zero_low_rank
+from skfedem.models.matrix.thresholding import orthonormal, threshold_singular_values
 
 
 def test_thresholding_is_that_of_the_dense_matrix():

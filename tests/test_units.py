@@ -7,7 +7,7 @@ from scipy.stats import ortho_group
 
 from problems import COVARIANCE_TYPES, standard_rows
 from skfedem import FederatedGaussianMixture
-from skfedem.models.units import _spanning, _whitening, standard_units, with_new_axes
+from skfedem.models.mixture.units import _spanning, _whitening, standard_units, with_new_axes
 
 
 class Of:

@@ -20,7 +20,7 @@ from skfedem import (
     impute,
 )
 from skfedem._federation import Federation
-from skfedem.models.gaussian_mixture import GaussianMixtureModel
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _loop, _run_state
 from watched import interrupted
 

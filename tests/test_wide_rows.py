@@ -11,8 +11,8 @@ from sklearn.mixture import GaussianMixture
 
 from problems import mixture_model, mixture_parameters, quiet_fit, stack
 from skfedem import FederatedGaussianMixture
-from skfedem.models import wide_rows
-from skfedem.models.wide_rows import are_worth_it
+from skfedem.models.mixture import wide_rows
+from skfedem.models.mixture.wide_rows import are_worth_it
 
 N_COMPONENTS, N_FEATURES = 2, 20
 LENGTHS = [9, 1, 30, 9, 40]

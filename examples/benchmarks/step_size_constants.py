@@ -18,7 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from skfedem import FederatedGaussianMixture
-from skfedem.models import gaussian_mixture
+from skfedem.models.mixture import gaussian_mixture
 from skfedem.solvers import step_size
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")

@@ -13,7 +13,7 @@ from .._input.matrices import as_numbers
 from .._optional import check_installed
 from .._parameters import check_choice, check_counts, check_number, check_switch
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
-from ..models.families import FAMILIES
+from ..models.matrix.families import FAMILIES
 from ._columns import checked_labels, furnish, known_labels, place
 from ._common import (
     check_options,

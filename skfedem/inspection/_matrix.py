@@ -12,7 +12,7 @@ from .._federation import owners_of
 from .._input.cells import check_cells
 from .._input.matrices import holds_clients
 from .._input.table_labels import check_labels, fit_labels
-from ..models.families import FAMILIES
+from ..models.matrix.families import FAMILIES
 
 # Number of cells whose fitted means are computed at once.
 _BLOCK = 2**21

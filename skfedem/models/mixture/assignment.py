@@ -10,11 +10,11 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.random import sample_without_replacement
 
-from .. import _random
-from .._bits import FLOAT_BITS
-from .._federation import owners_of, read
-from .._rows import take_rows
-from .mixture_domain import in_domain
+from ... import _random
+from ..._bits import FLOAT_BITS
+from ..._federation import owners_of, read
+from ..._rows import take_rows
+from .domain import in_domain
 from .units import ROUNDING
 
 # Most clients that cluster their rows for init_params="kmeans"; more would add little.

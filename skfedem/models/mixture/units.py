@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import orthogonal_procrustes
 
-from .._federation import read
+from ..._federation import read
 from .covariances import MATRICES
 
 # Rounding error of a moment in standard units, and thus the accuracy of masses and variances.

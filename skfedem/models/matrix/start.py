@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._bits import FLOAT_BITS
-from .._cells import distinct_cells
-from .._federation import Federation, offsets_of, weights_of_clients
-from .._parameters import is_auto
-from ._base import Start
+from ..._bits import FLOAT_BITS
+from ..._cells import distinct_cells
+from ..._federation import Federation, offsets_of, weights_of_clients
+from ..._parameters import is_auto
+from .._base import Start
 from .families import FAMILIES
 from .low_rank import LowRankModel, Point
-from .low_rank_theta import Theta, low_rank_at, relative_cells, zero_low_rank
 from .main_effects import Effects, Margins, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
+from .theta import Theta, low_rank_at, relative_cells, zero_low_rank
 from .thresholding import block_to_find
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._federation import read
-from .._messages import short, shown
-from .._parameters import check_shape, check_shares
+from ..._federation import read
+from ..._messages import short, shown
+from ..._parameters import check_shape, check_shares
 from .covariances import MATRICES, roots_and_inverses, variances_of
-from .mixture_parameters import covariances_to_standard
+from .parameters import covariances_to_standard
 
 # Advice in error messages if a fit or a stream cannot continue.
 _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."

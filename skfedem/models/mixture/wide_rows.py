@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import client_rows
+from .. import client_rows
 from .covariances import unpack, upper, upper_places
 
 # Minimum numbers of features, and of rows of a client at once, for which this is faster: a client's

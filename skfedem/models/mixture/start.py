@@ -1,8 +1,8 @@
 """Start of a federated mixture: the one-off messages before the first round.
 
 These are means and second moments of the clients, for the standard units of the model, and
-statistics of an initial assignment of rows to components (see ``mixture_assignment.py``) or of
-user-given initial values (see ``mixture_given.py``). They count as bits, like all messages.
+statistics of an initial assignment of rows to components (see ``assignment.py``) or of
+user-given initial values (see ``given.py``). They count as bits, like all messages.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from .._bits import FLOAT_BITS
-from ._base import Start
+from ..._bits import FLOAT_BITS
+from .._base import Start
+from .assignment import assign, pooled_statistics
 from .covariances import MATRICES, roots_and_inverses, triangle_of
+from .domain import in_domain
 from .gaussian_mixture import GaussianMixtureModel
-from .mixture_assignment import assign, pooled_statistics
-from .mixture_domain import in_domain
-from .mixture_given import check_distance, check_regularization, check_spread
-from .mixture_parameters import in_standard_units
-from .mixture_stream import with_variance_along_new_axes
+from .given import check_distance, check_regularization, check_spread
+from .parameters import in_standard_units
+from .stream import with_variance_along_new_axes
 from .units import (
     mean_of_rows,
     n_moments,

@@ -8,7 +8,7 @@ import numpy as np
 
 from .component_units import RAREST
 from .covariances import packed
-from .mixture_domain import keeps, with_some_frozen
+from .domain import keeps, with_some_frozen
 from .units import n_moments, second_moment
 
 

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.linalg import lapack
 from scipy.sparse.linalg import ArpackError, LinearOperator
 
-from .._compat import dominant_eigenvectors
-from .low_rank_theta import LowRank, zero_low_rank
+from ..._compat import dominant_eigenvectors
+from .theta import LowRank, zero_low_rank
 
 # Spare columns beyond the rank, for directions that may enter next.
 _SPARE = 5

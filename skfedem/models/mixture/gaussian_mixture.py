@@ -15,8 +15,8 @@ diag              1, y, y_j²
 spherical         1, y, ||y||²
 ================  ==========================================  ============================
 
-All quantities are in *standard units*, see ``models.units``: ``y`` is a row after a map that gives
-the rows of all clients unit second moments.
+All quantities are in *standard units*, see ``units.py``: ``y`` is a row after a map that gives the
+rows of all clients unit second moments.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from typing import get_args
 
 import numpy as np
 
-from .._typing import CovarianceType
-from . import client_rows, wide_rows
-from ._base import ClientSums, RowModel, Step
+from ..._typing import CovarianceType
+from .. import client_rows
+from .._base import ClientSums, RowModel, Step
+from . import wide_rows
 from .component_units import component_units, within_rows
 from .covariances import (
     COLLAPSED,
@@ -41,10 +42,10 @@ from .covariances import (
     variances_of,
     without_negative_variance,
 )
-from .mixture_domain import safeguarded_step
-from .mixture_natural import natural_parameter
-from .mixture_parameters import Parameters, covariances_to_standard
-from .mixture_stream import field_with_moment, with_vanishing_ones_frozen
+from .domain import safeguarded_step
+from .natural import natural_parameter
+from .parameters import Parameters, covariances_to_standard
+from .stream import field_with_moment, with_vanishing_ones_frozen
 from .units import ROUNDING, Units
 
 COVARIANCE_TYPES = get_args(CovarianceType)

@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._client_vectors import OnOwnRows
-from ._base import Estimate, Model, Step
-from .client_rows import segment_sums
-from .low_rank_theta import Cells, Theta, at, low_rank_at
+from ..._client_vectors import OnOwnRows
+from .._base import Estimate, Model, Step
+from ..client_rows import segment_sums
 from .main_effects import Pooled, ridge
 from .proximal import (
     MAX_HALVINGS,
@@ -32,6 +31,7 @@ from .proximal import (
     proximal_step,
     with_optimal_effects,
 )
+from .theta import Cells, Theta, at, low_rank_at
 
 # Growth factor of an adaptive natural step per round, until the curvature limits it.
 _GROWTH = 1.3

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .low_rank_theta import LowRank, low_rank_at, squared_distance
 from .main_effects import Effects, fit_effects, ridge
+from .theta import LowRank, low_rank_at, squared_distance
 from .thresholding import threshold_singular_values
 
 MAX_HALVINGS = 60

@@ -13,10 +13,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
-from .._federation import offsets_of
-from .._messages import warn
+from ..._federation import offsets_of
+from ..._messages import warn
 from .families import Family, safe_share
-from .low_rank_theta import products
+from .theta import products
 
 # Number of cells whose regressions are solved together; every entry of a Hessian counts as a cell.
 _BLOCK = 2**18

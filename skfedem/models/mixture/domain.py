@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import eigh
 
-from ._base import Step
+from .._base import Step
 from .component_units import RAREST
 from .covariances import COLLAPSED, cholesky
 from .units import ROUNDING

@@ -15,8 +15,8 @@ from scipy.linalg import lapack
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
-from .._compat import conjugate_gradients
-from .._typing import EffectsName
+from ..._compat import conjugate_gradients
+from ..._typing import EffectsName
 from .families import Family, safe_share
 
 EFFECTS = get_args(EffectsName)

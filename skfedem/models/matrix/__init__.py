@@ -1,0 +1,1 @@
+"""Low-rank matrices; ``low_rank`` is the model."""

@@ -1,0 +1,1 @@
+"""Gaussian mixtures; ``gaussian_mixture`` is the model."""
