@@ -50,8 +50,8 @@ class Node:
     def field(self, statistics):
         """Initial V_i, the field h_i(Ŝ_0), which is sent uncompressed before the first round."""
         model = self.alone.model
-        natural = model.maximization(statistics).natural
-        estimate = model.all_rows(self.alone.federation, natural, np.array([0]))
+        parameters = model.maximization(statistics)
+        estimate = model.all_rows(self.alone.federation, parameters, np.array([0]))
         field = estimate.statistics - model.reference(statistics)
         self.states = self.solver.init(self.alone, field)
         return field[0]
@@ -64,7 +64,7 @@ class Node:
             round_index,
             outer_loop,
             model.reference(statistics),
-            parameters.natural,
+            parameters,
             message_units_of(self.problem, parameters),
         )
         me = np.array([self.index])

@@ -35,12 +35,12 @@ def init(problem, controls):
 def client_half(problem, broadcast, clients, states):
     """The active clients' half of a round."""
     if problem.batch_size is None:
-        estimate = problem.model.all_rows(problem.federation, broadcast.natural, clients)
+        estimate = problem.model.all_rows(problem.federation, broadcast.parameters, clients)
         message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
         return message, states._replace(controls=controls)
     states, n_expectations = drop_anchors(problem, broadcast, clients, states)
     minibatch = draw_minibatch(problem, broadcast.round_index, clients)
-    now = problem.model.minibatch_mean(broadcast.natural, minibatch)
+    now = problem.model.minibatch_mean(broadcast.parameters.natural, minibatch)
     then = problem.model.minibatch_mean(states.anchor_natural, minibatch)
     n_expectations += 2 * problem.batch_size * len(clients)
     estimate = Estimate(states.anchor_statistics + now - then, None, n_expectations)
@@ -54,10 +54,10 @@ def drop_anchors(problem, broadcast, clients, states):
     if not late.any():
         return states, 0
     model, federation = problem.model, problem.federation
-    full = model.all_rows(federation, broadcast.natural, clients[late])
+    full = model.all_rows(federation, broadcast.parameters, clients[late])
     own = problem.vectors.within(clients, late)
     statistics, natural = states.anchor_statistics.copy(), states.anchor_natural.copy()
     statistics[own] = full.statistics
-    natural[own] = model.kept_natural(federation, broadcast.natural, clients[late])
+    natural[own] = model.kept_natural(federation, broadcast.parameters.natural, clients[late])
     outer_loops = np.full(len(clients), broadcast.outer_loop)
     return ClientStates(states.controls, statistics, natural, outer_loops), full.n_expectations

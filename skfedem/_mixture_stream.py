@@ -23,7 +23,7 @@ from .models.mixture.start import (
     with_axes_of,
     with_parameters,
 )
-from .models.mixture.stream import for_stream, with_variance_along_new_axes
+from .models.mixture.stream import for_stream, with_moment_of, with_variance_along_new_axes
 from .solvers import fedem
 from .solvers._base import Problem
 from .solvers._from_parameters import federated_problem, step_schedule
@@ -75,9 +75,8 @@ def first_call(settings, ids, federation, given, workers):
     *seeds, seed_of_fits = seeds_of_runs(settings.random_state, settings.n_init + 1)
     problem = _problem_of_call(settings, model, federation, seeds[0])
     start = _best_start(settings, problem._replace(seed=seed_of_fits), given, seeds, workers)
-    start = start.after(bits, bits)
-    model, statistics = for_stream(model, start.statistics)
-    problem, start = problem._replace(model=model), start._replace(statistics=statistics)
+    model, start = for_stream(model, start.after(bits, bits))
+    problem = problem._replace(model=model)
     # Initial fields would soon be out of date, for good if a client does not return. The start is
     # evaluated here if messages are compressed or clients may be absent, else by the first round.
     whole = problem._replace(batch_size=None)
@@ -173,8 +172,7 @@ def next_call(settings, ids, federation, given, memory, history):
     memory, units_before = _in_new_domain(settings, given, memory), memory.model.units
     model, bits = with_axes_of(memory.model, federation)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
-    model, statistics = for_stream(model, memory.server.statistics)
-    server = memory.server._replace(statistics=statistics)
+    model, server = for_stream(model, memory.server)
     memory = memory._replace(model=model, server=server)
     (seed,) = seeds_of_runs(settings.random_state, 1)
     problem = _problem_of_call(settings, model, federation, seed)
@@ -196,15 +194,22 @@ def _in_new_domain(settings, given, memory):
     model = with_parameters(memory.model, settings.reg_covar, given.fixed_covariance)
     if has_same_domain(model, memory.model):
         return memory
-    server, average = memory.server, memory.average
-    statistics = server.statistics
-    if not in_domain(model, statistics):
-        statistics = brought_into_domain(model, statistics, server.parameters)
+    before, server, average = memory.model, memory.server, memory.average
+    statistics = _with_domain(model, before, server.statistics, server.parameters)
     # In the first round, clients get θ; if nobody takes part in it, θ is the result.
     server = server._replace(statistics=statistics, parameters=model.maximization(statistics))
-    if average is not None and not in_domain(model, average):
-        average = brought_into_domain(model, average, memory.model.maximization(average))
+    if average is not None:
+        average = _with_domain(model, before, average, before.maximization(average))
     return memory._replace(server=server, average=average)
+
+
+def _with_domain(model, before, statistics, parameters):
+    """Statistics in the domain of T of a model, from those of another one and their parameters."""
+    if before.in_stream and before.fixed_root is not None and model.fixed_root is None:
+        statistics = with_moment_of(model, statistics, parameters)
+    if in_domain(model, statistics):
+        return statistics
+    return brought_into_domain(model, statistics, parameters)
 
 
 def _along_new_axes(memory, units_before, n_new):

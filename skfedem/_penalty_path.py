@@ -38,8 +38,8 @@ def largest_penalty(imputer, cells):
     base_measures = cells.log_base_measure[cells.observers]
     model = low_rank_model(imputer, federation, cells.shape, base_measures)
     every = np.arange(federation.n_clients)
-    theta = start_run(model, federation).parameters.natural
-    residuals = model.all_rows(federation, theta, every).statistics
+    parameters = start_run(model, federation).parameters
+    residuals = model.all_rows(federation, parameters, every).statistics
     field = weighted_sum(model.vectors(federation), federation.weights, residuals)
     pull = model.pooled.support.matrix(model.scale * field)
     low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), pull, 0.0, 1)

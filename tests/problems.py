@@ -514,7 +514,7 @@ def weighted_sum(problem, vectors):
 def mean_field(problem, server):
     """h(Ŝ), from all rows of all clients."""
     every = np.arange(problem.federation.n_clients)
-    estimate = problem.model.all_rows(problem.federation, server.parameters.natural, every)
+    estimate = problem.model.all_rows(problem.federation, server.parameters, every)
     return weighted_sum(problem, estimate.statistics - problem.model.reference(server.statistics))
 
 

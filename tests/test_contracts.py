@@ -83,7 +83,7 @@ def row_case(request):
 def criterion_at(case, parameters):
     """Criterion by the model's own code, from all rows of all clients."""
     every = np.arange(case.federation.n_clients)
-    estimate = case.model.all_rows(case.federation, parameters.natural, every)
+    estimate = case.model.all_rows(case.federation, parameters, every)
     return case.model.criterion_value(case.federation.weights @ estimate.log_likelihood, parameters)
 
 
@@ -126,15 +126,15 @@ def test_a_row_that_lacks_what_these_tests_need_is_told_so(lacks, message):
 
 
 def test_sizes_are_as_the_contract_says(case):
-    model, federation, natural = case.model, case.federation, case.parameters[0].natural
-    vectors = model.vectors(federation)
+    model, federation, parameters = case.model, case.federation, case.parameters[0]
+    natural, vectors = parameters.natural, model.vectors(federation)
     every, some = np.arange(6), np.array([0, 2, 3])
-    estimate = model.all_rows(federation, natural, every)
+    estimate = model.all_rows(federation, parameters, every)
     assert estimate.statistics.shape == vectors.zeros().shape
     assert estimate.log_likelihood.shape == (6,)
     assert estimate.n_expectations == federation.n_samples
     own = vectors.zeros()[vectors.places(some)]
-    assert model.all_rows(federation, natural, some).statistics.shape == own.shape
+    assert model.all_rows(federation, parameters, some).statistics.shape == own.shape
     assert model.kept_natural(federation, natural, some).shape == own.shape
     minibatch = model.minibatch(federation, some, np.zeros((3, 2), dtype=int))
     assert model.minibatch_mean(natural, minibatch).shape == own.shape
@@ -155,12 +155,12 @@ def test_the_criterion_is_that_of_the_raw_rows(case):
 
 
 def test_all_rows_of_a_client_do_not_depend_on_company_or_blocks(case, monkeypatch):
-    model, federation, natural = case.model, case.federation, case.parameters[0].natural
+    model, federation, parameters = case.model, case.federation, case.parameters[0]
     vectors, every, some = model.vectors(federation), np.arange(6), np.array([0, 2, 3, 5])
-    whole = model.all_rows(federation, natural, every)
+    whole = model.all_rows(federation, parameters, every)
     for n_rows in (1, 2, 7, 20, 1000):
         monkeypatch.setattr(type(model), "block_rows", n_rows)
-        part = model.all_rows(federation, natural, some)
+        part = model.all_rows(federation, parameters, some)
         own = whole.statistics[vectors.places(some)]
         # Sums over 17 rows of numbers of order 10, in another order.
         assert_allclose(part.statistics, own, rtol=1e-12, atol=1e-12)
@@ -178,7 +178,7 @@ def test_a_minibatch_that_has_every_row_equally_often_tells_all_rows(case):
         minibatch = model.minibatch(federation, clients, batches)
         for parameters in case.parameters[:2]:
             mean = model.minibatch_mean(parameters.natural, minibatch)
-            rows = model.all_rows(federation, parameters.natural, clients).statistics
+            rows = model.all_rows(federation, parameters, clients).statistics
             # Up to 6732 draws a client: sums of so many numbers of order 10.
             assert_allclose(mean, rows, rtol=1e-11, atol=1e-11)
 
@@ -212,15 +212,15 @@ def as_floats(rows, dtype):
 
 
 def test_float32_rows_are_read_in_double_precision(case):
-    model, natural, every = case.model, case.parameters[0].natural, np.arange(6)
+    model, parameters, every = case.model, case.parameters[0], np.arange(6)
     low = case.federation._replace(rows=as_floats(case.federation.rows, np.float32))
     high = low._replace(rows=as_floats(low.rows, np.float64))
-    estimates = [model.all_rows(federation, natural, every) for federation in (low, high)]
+    estimates = [model.all_rows(federation, parameters, every) for federation in (low, high)]
     assert_array_equal(estimates[0].statistics, estimates[1].statistics)
     assert_array_equal(estimates[0].log_likelihood, estimates[1].log_likelihood)
     batches = np.zeros((6, 2), dtype=int)
     means = [
-        model.minibatch_mean(natural, model.minibatch(federation, every, batches))
+        model.minibatch_mean(parameters.natural, model.minibatch(federation, every, batches))
         for federation in (low, high)
     ]
     assert_array_equal(means[0], means[1])
@@ -923,7 +923,7 @@ def test_clients_tell_the_log_likelihood_of_all_their_rows(case, solver, setting
     # Convergence of exact rounds is judged by it; elsewhere it may be left out.
     assert message.log_likelihood is not None or not problem.exact
     if message.log_likelihood is not None:
-        estimate = case.model.all_rows(case.federation, broadcast.natural, clients)
+        estimate = case.model.all_rows(case.federation, broadcast.parameters, clients)
         assert_allclose(message.log_likelihood, estimate.log_likelihood, rtol=1e-12)
 
 
@@ -952,14 +952,14 @@ def test_a_client_that_was_away_is_unbiased_when_it_is_back(case, solver):
     mine, others = (states_of(solver, problem, now.states, group) for group in (alone, rest))
     assert np.abs(mine.controls).max() > 1e-2
     for round_index in range(13):
-        natural = case.parameters[round_index % len(case.parameters)].natural
-        told = broadcast._replace(round_index=round_index, natural=natural)
+        parameters = case.parameters[round_index % len(case.parameters)]
+        told = broadcast._replace(round_index=round_index, parameters=parameters)
         _, others = solver.client_half(problem, told, rest, others)
         if round_index in (0, 2, 3, 12):  # away for one round, and for eight
             before = mine.controls
             message, mine = solver.client_half(problem, told, alone, mine)
             got = message.quantized + before + told.reference
-            want = case.model.all_rows(case.federation, natural, alone).statistics
+            want = case.model.all_rows(case.federation, parameters, alone).statistics
             # A few additions of numbers of order 10, in each of four rounds.
             assert_allclose(got, want, rtol=0, atol=1e-12)
             assert_allclose(mine.controls, before + message.quantized, rtol=0, atol=1e-12)
@@ -996,7 +996,7 @@ def test_minibatches_have_no_noise_at_rest_if_the_solver_says_so(case, solver):
     every, start = np.arange(6), case.starts[0]
     *_, now = run_rounds(solver, problem, start, 0)
     broadcast, states = broadcast_of(problem, now.server), now.states
-    all_rows = case.model.all_rows(case.federation, broadcast.natural, every).statistics
+    all_rows = case.model.all_rows(case.federation, broadcast.parameters, every).statistics
     for round_index in range(3):
         told = broadcast._replace(round_index=round_index)
         before = states.controls

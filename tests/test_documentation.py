@@ -509,11 +509,11 @@ def test_a_model_whose_e_step_is_sampled_has_no_exact_rounds(run_the_model_that_
     _, em = run_the_model_that_is_shown(tol=1e-12, max_iter=5000)
     problem, run = run_the_model_that_is_shown(sampled, **settings)
     steps = run.history["step_size"][1:]
-    natural, together = run.server.parameters.natural, np.arange(4)
+    parameters, together = run.server.parameters, np.arange(4)
     for alone in together:
-        want = problem.model.all_rows(problem.federation, natural, together).statistics[alone]
-        got = problem.model.all_rows(problem.federation, natural, together[[alone]]).statistics[0]
-        assert_array_equal(got, want)
+        whole = problem.model.all_rows(problem.federation, parameters, together)
+        part = problem.model.all_rows(problem.federation, parameters, together[[alone]])
+        assert_array_equal(part.statistics[0], whole.statistics[alone])
     assert problem.lasting_noise and not problem.exact
     assert (np.diff(steps) <= 0).all() and 0 < steps[-1] < 0.1 < steps[0]
     # Up to the noise of some draws of 2,000 rows.

@@ -22,6 +22,7 @@ from problems import (
     standard_rows,
 )
 from skfedem import FederatedGaussianMixture
+from skfedem.models._base import Start
 from skfedem.models.mixture import gaussian_mixture
 from skfedem.models.mixture.assignment import sums_of_nearest
 from skfedem.models.mixture.covariances import roots_and_inverses
@@ -666,7 +667,38 @@ def test_roots_of_covariances_and_their_inverses():
         roots_and_inverses("tied", np.array([[1.0, 2.0], [2.0, 1.0]]))
 
 
-# ---- what a stream tells the server anew
+# ---- what clients of a stream send
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_clients_of_a_stream_know_the_second_moment_of_their_rows(is_known):
+    # In a fit, the server knows that of all rows, and its term of the log-likelihood.
+    model, federation = small_model("tied")
+    if is_known:
+        model = replace(model, fixed_root=np.tril([[2.0, 0, 0], [1, 3, 0], [0, 1, 1]]))
+    parameters, every = mixture_parameters(model), np.arange(federation.n_clients)
+    in_fit = model.all_rows(federation, parameters, every)
+    assert in_fit.uncompressed == 0
+    of_stream, start = for_stream(model, Start(model.statistics_of(parameters), parameters))
+    in_stream = of_stream.all_rows(federation, start.parameters, every)
+    assert_array_equal(in_stream.statistics, in_fit.statistics)
+    means = [
+        each.criterion_value(federation.weights @ estimate.log_likelihood, theta)
+        for each, estimate, theta in (
+            (model, in_fit, parameters),
+            (of_stream, in_stream, start.parameters),
+        )
+    ]
+    # Sums of 40 logarithms of order 10.
+    assert means[1] == pytest.approx(means[0], rel=1e-13)
+    parts = [of_stream.all_rows(federation, start.parameters, every[[i]]) for i in every]
+    log_likelihoods = np.concatenate([part.log_likelihood for part in parts])
+    assert_allclose(log_likelihoods, in_stream.log_likelihood, rtol=1e-13)
+    # The scatter is not sent where the covariance is known.
+    sent = sum(part.uncompressed for part in parts)
+    assert np.shape(sent) == (() if is_known else 2 * (model.n_features,))
+    assert of_stream.n_uncompressed == (0 if is_known else 6)
+    assert_allclose(sent, in_stream.uncompressed, rtol=1e-13, atol=1e-13)
 
 
 def test_errors_of_an_estimate_are_in_the_second_moment_too_and_cancel():
@@ -674,9 +706,11 @@ def test_errors_of_an_estimate_are_in_the_second_moment_too_and_cancel():
     # that were broadcast, less that of the new means about these: products of errors.
     model, federation = small_model("tied")
     parameters = mixture_parameters(model)
-    model, statistics = for_stream(model, model.statistics_of(parameters))
+    model, start = for_stream(model, Start(model.statistics_of(parameters), parameters))
+    statistics, parameters = start.statistics, start.parameters
     field = 0.05 * np.random.default_rng(0).standard_normal(model.n_statistics)
-    whole, _, _ = model.stream_field(federation, parameters, statistics, field, 1.0)
+    sent = model.all_rows(federation, parameters, np.arange(federation.n_clients))
+    whole = model.stream_field(parameters, statistics, field, sent.uncompressed, 1.0)
     assert_array_equal(whole[: model.n_statistics], field)
     assert model.field_sq_norm(statistics, whole) == model.field_sq_norm(statistics, field)
     found = model.maximization(statistics + whole)

@@ -948,7 +948,7 @@ def test_messages_beyond_all_measure_are_those_of_a_wrong_operator(size, says):
     # With a wrong sign, say, control variates grow from round to round. NaN comes of a model.
     case = model_case("mixture-full")
     problem = make_problem(case.model, case.federation, SETTINGS["compressed"])
-    broadcast = Broadcast(7, 0, 0.0, case.parameters[0].natural)
+    broadcast = Broadcast(7, 0, 0.0, case.parameters[0])
     innovations = problem.vectors.zeros()
     innovations[3, 1] = size
     with pytest.raises(ValueError, match=says):

@@ -115,7 +115,8 @@ def test_the_attributes_are_those_of_an_average(covariance_type, settings, first
     gm = FederatedGaussianMixture(**GIVEN, covariance_type=covariance_type, max_iter=2)
     begin = partial(fit, gm) if first == "fit" else gm.partial_fit
     begin(X[:100], clients=OWNERS[:100])
-    _, mean = for_stream(gm._memory.model, gm._memory.server.statistics)
+    _, server = for_stream(gm._memory.model, gm._memory.server)
+    mean = server.statistics
     n_read = 100 if first == "fit" else 200
     gm.set_params(**settings)
     for expected in averages(gm, 25, X[100:], OWNERS[100:], mean, n_read):
@@ -175,6 +176,21 @@ def test_a_known_covariance_and_regularisation_are_those_of_a_call_after_a_fit(s
     gm.set_params(fixed_covariance=2 * np.eye(2)).partial_fit(X[:1])
     assert_allclose(gm.precisions_, np.eye(2) / 2, atol=1e-9)
     assert_allclose(gm.precisions_ @ gm.covariances_, np.eye(2), atol=1e-9)
+
+
+@pytest.mark.parametrize("step_size", ["auto", 0.5])
+def test_a_covariance_that_is_no_longer_known_starts_from_the_known_one(step_size):
+    # Clients have not sent the scatter of their rows meanwhile.
+    gm = FederatedGaussianMixture(**GIVEN, covariance_type="tied", step_size=step_size)
+    streamed(gm.set_params(fixed_covariance=0.5 * np.eye(2)), 100)
+    before = {name: getattr(gm, name) for name in PARAMETERS}
+    # In this call nobody takes part.
+    gm.set_params(fixed_covariance=None, participation=1e-9).partial_fit(X[:1])
+    assert gm.history_["n_active"][-1] == 0
+    for name, value in before.items():
+        assert_allclose(getattr(gm, name), value, err_msg=name, rtol=1e-9, atol=1e-9)
+    streamed(gm.set_params(participation=1.0), 100)
+    assert np.abs(gm.covariances_ - 0.5 * np.eye(2)).max() > 0.1
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "diag"])

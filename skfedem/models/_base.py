@@ -59,11 +59,15 @@ class Estimate(NamedTuple):
         Mean log-likelihood of each client's rows in nats, if all rows were read.
     n_expectations : int
         Number of conditional expectations that were computed.
+    uncompressed : ndarray or 0.0
+        Sum over these clients, times their weights, of what they also send in a stream, see
+        ``Model.stream_field``.
     """
 
     statistics: FloatArray
     log_likelihood: FloatArray | None
     n_expectations: int
+    uncompressed: FloatArray | float = 0.0
 
 
 class Step(NamedTuple):
@@ -163,7 +167,9 @@ class Model(ABC):
         """Ŝ, which clients subtract from s̄_i to obtain their field; 0 if s̄_i is a field."""
 
     @abstractmethod
-    def all_rows(self, federation: Federation, natural: Any, clients: IntArray) -> Estimate:
+    def all_rows(
+        self, federation: Federation, parameters: Parameters, clients: IntArray
+    ) -> Estimate:
         """``Estimate`` of s̄_i(θ), the mean over all rows of each client."""
 
     @abstractmethod
@@ -246,29 +252,34 @@ class Model(ABC):
     ) -> int:
         """Number of floats in the server's messages of φ(θ) and Ŝ to some clients."""
 
+    @property
+    def n_uncompressed(self) -> int:
+        """Number of floats that each client also sends in a round of a stream, and receives."""
+        return 0
+
     def stream_field(
         self,
-        federation: Federation,
         parameters: Parameters,
         statistics: Any,
         field: FloatArray,
+        uncompressed: FloatArray | float,
         step_size: float,
-    ) -> tuple[FloatArray, Parameters, int]:
+    ) -> FloatArray:
         """Field of a round of a stream, including that of constants which a fit sends only once.
 
-        Constants that T needs in addition are then appended to Ŝ, and their field to H. The
-        latter is sent uncompressed.
+        Constants of the rows that T needs are then appended to Ŝ, and their field to H. In each
+        round, clients send what the server needs for this field, uncompressed.
 
         Parameters
         ----------
-        federation : Federation
-            Rows in the batch of the clients that take part.
         parameters : NamedTuple
             Parameters of the broadcast.
         statistics : ndarray or NamedTuple
             Ŝ before the step.
         field : ndarray
             H.
+        uncompressed : ndarray or 0.0
+            Weighted mean of what the clients that take part sent in addition.
         step_size : float
             γ.
 
@@ -276,12 +287,8 @@ class Model(ABC):
         -------
         field : ndarray
             H, followed by the field of the constants; by default only H.
-        parameters : NamedTuple
-            The same parameters, with which ``criterion_value`` is that of the rows of the batch.
-        n_numbers : int
-            Number of floats that each client sends for this, and receives as the result.
         """
-        return field, parameters, 0
+        return field
 
     def message_units(self, parameters: Parameters) -> Any:
         """Units for compression, in which the noise of rows should be similar in all directions.
@@ -357,12 +364,14 @@ class RowModel(Model):
         """Ŝ without the constants of a stream: h_i(s) = s̄_i(T(s)) - s."""
         return statistics[: self.n_statistics]
 
-    def all_rows(self, federation: Federation, natural: Any, clients: IntArray) -> Estimate:
+    def all_rows(
+        self, federation: Federation, parameters: Parameters, clients: IntArray
+    ) -> Estimate:
         """s̄_i(θ): mean over all rows of each client."""
         statistics = np.zeros((len(clients), self.n_statistics))
         log_likelihood = np.zeros(len(clients))
         for group, rows, lengths, weights in read(federation, clients, self.block_rows):
-            sums = self.expectation(natural, self.features(rows), lengths, weights)
+            sums = self.expectation(parameters.natural, self.features(rows), lengths, weights)
             statistics[group] += sums.statistics
             log_likelihood[group] += sums.log_likelihood
         totals = federation.totals_of(clients)

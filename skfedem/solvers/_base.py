@@ -86,7 +86,7 @@ class Problem(NamedTuple):
 class Broadcast(NamedTuple):
     """Message of the server to the active clients at the start of round ``round_index``.
 
-    ``outer_loop`` numbers the outer loops of VR-FedEM. ``natural`` is φ(T(Ŝ)), which a client can
+    ``outer_loop`` numbers the outer loops of VR-FedEM. ``parameters`` are T(Ŝ), which a client can
     compute from Ŝ; ``reference``, Ŝ or 0, is subtracted from s̄_i to get the client's field.
     ``message_units``, determined by T(Ŝ), convert client vectors to the units in which they are
     compressed (``to_components``) and back (``to_standard``); None without conversion or
@@ -96,7 +96,7 @@ class Broadcast(NamedTuple):
     round_index: int
     outer_loop: int
     reference: FloatArray | float
-    natural: Any
+    parameters: Parameters
     message_units: Any = None
 
 
@@ -116,6 +116,8 @@ class Message(NamedTuple):
         Number of conditional expectations that were computed.
     log_likelihood : ndarray of shape (n_clients,) or None
         Mean log-likelihood of each client's rows in nats, if all rows were read.
+    uncompressed : ndarray or 0.0
+        What else the clients send in a stream, see ``Estimate``.
     """
 
     quantized: FloatArray
@@ -123,6 +125,7 @@ class Message(NamedTuple):
     n_bytes: int
     n_expectations: int
     log_likelihood: FloatArray | None = None
+    uncompressed: FloatArray | float = 0.0
 
 
 class Received(NamedTuple):
@@ -138,6 +141,7 @@ class Received(NamedTuple):
     n_bytes: int = 0
     n_expectations: int = 0
     log_likelihood: float = 0.0
+    uncompressed: FloatArray | float = 0.0
 
 
 class ServerState(NamedTuple):

@@ -28,7 +28,7 @@ def evaluate(problem, server, workers, controls=None):
 
     def part(group):
         clients = every[group]
-        estimate = model.all_rows(federation, server.parameters.natural, clients)
+        estimate = model.all_rows(federation, server.parameters, clients)
         fields = estimate.statistics - reference
         if controls is not None:
             controls[vectors.places(clients)] = fields

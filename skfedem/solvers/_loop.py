@@ -268,7 +268,7 @@ def broadcast_of(problem, server):
     reference = model.reference(server.statistics)
     units = message_units_of(problem, parameters)
     outer_loop = outer_loop_of(problem, server)
-    return Broadcast(server.round_index, outer_loop, reference, parameters.natural, units)
+    return Broadcast(server.round_index, outer_loop, reference, parameters, units)
 
 
 def client_round(solver, problem, server, states, active, workers):
@@ -299,6 +299,7 @@ def client_round(solver, problem, server, states, active, workers):
         n_bytes=sum(part.n_bytes for part in parts),
         n_expectations=sum(part.n_expectations for part in parts),
         log_likelihood=sum(part.log_likelihood for part in parts),
+        uncompressed=sum(part.uncompressed for part in parts),
     )
 
 
@@ -323,6 +324,7 @@ def _summed(solver, problem, clients, message):
         n_bytes=message.n_bytes,
         n_expectations=message.n_expectations,
         log_likelihood=log_likelihood,
+        uncompressed=message.uncompressed,
     )
 
 

@@ -199,9 +199,8 @@ def _round(problem, memory, here, batch, active, schedule, workers):
     controls[here] = states.controls
 
     field = mean_field(problem, before, received)
-    field, parameters, n_numbers = model.stream_field(
-        batch, before.parameters, before.statistics, field, step_size
-    )
+    uncompressed = received.uncompressed / problem.presence
+    field = model.stream_field(before.parameters, before.statistics, field, uncompressed, step_size)
     after, info = server_half(problem, before, received, step_size, field)
     if schedule is None:
         average = before.statistics if memory.average is None else memory.average
@@ -209,17 +208,17 @@ def _round(problem, memory, here, batch, active, schedule, workers):
         memory = memory._replace(average=average + rate * (after.statistics - average))
 
     log_likelihood = received.log_likelihood / batch.weights.sum()
-    n_numbers *= len(clients)
+    n_uncompressed = model.n_uncompressed * len(clients)
     # Clients also receive the constants appended to Ŝ, as they may have been absent.
-    n_downlink = model.downlink_numbers(batch, clients, parameters) + n_numbers
+    n_downlink = model.downlink_numbers(batch, clients, before.parameters) + n_uncompressed
     row = _row(
         model,
         after,
         info,
         n_active=len(clients),
-        uplink_bits=8 * received.n_bytes + FLOAT_BITS * n_numbers,
+        uplink_bits=8 * received.n_bytes + FLOAT_BITS * n_uncompressed,
         downlink_bits=FLOAT_BITS * n_downlink,
-        criterion=checked_criterion(model, log_likelihood, parameters),
+        criterion=checked_criterion(model, log_likelihood, before.parameters),
     )
     return memory._replace(server=after), row
 

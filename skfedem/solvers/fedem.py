@@ -35,7 +35,7 @@ def client_half(
     ----------
     problem : Problem
     broadcast : Broadcast
-        Ŝ_k and φ(T(Ŝ_k)).
+        Ŝ_k and T(Ŝ_k).
     clients : ndarray of int, shape (n,)
         Indices of a group of active clients, in increasing order.
     states : ClientStates
@@ -55,9 +55,9 @@ def expected_statistics(problem: Problem, broadcast: Broadcast, clients: IntArra
     """S_{k+1,i}: an unbiased estimate of s̄_i(T(Ŝ_k)), exact with all rows."""
     model = problem.model
     if problem.batch_size is None:
-        return model.all_rows(problem.federation, broadcast.natural, clients)
+        return model.all_rows(problem.federation, broadcast.parameters, clients)
     minibatch = draw_minibatch(problem, broadcast.round_index, clients)
-    statistics = model.minibatch_mean(broadcast.natural, minibatch)
+    statistics = model.minibatch_mean(broadcast.parameters.natural, minibatch)
     return Estimate(statistics, None, problem.batch_size * len(clients))
 
 
@@ -79,5 +79,6 @@ def send_innovation(
         n_bytes=int(n_bytes.sum()),
         n_expectations=estimate.n_expectations,
         log_likelihood=estimate.log_likelihood,
+        uncompressed=estimate.uncompressed,
     )
     return message, controls

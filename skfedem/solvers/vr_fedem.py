@@ -62,7 +62,7 @@ def client_half(
     ----------
     problem : Problem
     broadcast : Broadcast
-        Ŝ_{t,k} and φ(T(Ŝ_{t,k})).
+        Ŝ_{t,k} and T(Ŝ_{t,k}).
     clients : ndarray of int, shape (n,)
         Indices of a group of active clients, in increasing order.
     states : ClientStates
@@ -78,7 +78,9 @@ def client_half(
     return message, ClientStates(
         controls=controls,
         estimates=estimate.statistics,
-        natural=problem.model.kept_natural(problem.federation, broadcast.natural, clients),
+        natural=problem.model.kept_natural(
+            problem.federation, broadcast.parameters.natural, clients
+        ),
         outer_loop=np.full(len(clients), broadcast.outer_loop),
     )
 
@@ -94,17 +96,17 @@ def spider(
     """
     model, federation = problem.model, problem.federation
     if problem.batch_size is None:
-        return model.all_rows(federation, broadcast.natural, clients)
+        return model.all_rows(federation, broadcast.parameters, clients)
     statistics, n_expectations = states.estimates.copy(), 0
     refresh = states.outer_loop != broadcast.outer_loop
     if refresh.any():
-        full = model.all_rows(federation, broadcast.natural, clients[refresh])
+        full = model.all_rows(federation, broadcast.parameters, clients[refresh])
         statistics[problem.vectors.within(clients, refresh)] = full.statistics
         n_expectations += full.n_expectations
     if not refresh.all():
         minibatch = draw_minibatch(problem, broadcast.round_index, clients[~refresh])
         update = problem.vectors.within(clients, ~refresh)
-        now = model.minibatch_mean(broadcast.natural, minibatch)
+        now = model.minibatch_mean(broadcast.parameters.natural, minibatch)
         last = model.minibatch_mean(states.natural[update], minibatch)
         statistics[update] += now - last
         n_expectations += 2 * problem.batch_size * int((~refresh).sum())

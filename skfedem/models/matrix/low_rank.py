@@ -130,11 +130,11 @@ class LowRankModel(Model):
         """0, because residuals are fields already."""
         return 0.0
 
-    def all_rows(self, federation, natural, clients):
+    def all_rows(self, federation, parameters, clients):
         """Residuals ``counts * (y - ψ'(θ))`` in all cells of a client, divided by their number."""
         lengths = federation.lengths_of(clients)
         cells = self._cells(federation, clients)
-        theta = at(natural, cells.rows, cells.columns)
+        theta = at(parameters.natural, cells.rows, cells.columns)
         log_likelihoods = cells.counts * (
             cells.values * theta - self.pooled.family.log_partition(theta)
         )

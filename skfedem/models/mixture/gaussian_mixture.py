@@ -45,8 +45,8 @@ from .covariances import (
 from .domain import safeguarded_step
 from .natural import natural_parameter
 from .parameters import Parameters, covariances_to_standard
-from .stream import field_with_moment, with_vanishing_ones_frozen
-from .units import ROUNDING, Units
+from .stream import field_with_moment, with_scatter, with_vanishing_ones_frozen
+from .units import ROUNDING, Units, n_moments
 
 COVARIANCE_TYPES = get_args(CovarianceType)
 # Doubles in a block of an E-step, about 4 MB. Larger blocks exceed the cache; with smaller ones,
@@ -198,6 +198,11 @@ class GaussianMixtureModel(RowModel):
         """Whether the covariance is the second moment of all rows minus that of the means."""
         return self.covariance_type == "tied" and self.fixed_covariance is None
 
+    @property
+    def n_uncompressed(self):
+        """Size of the scatter of rows that clients send in a stream."""
+        return n_moments(self.n_features, True) if self.covariance_is_rest else 0
+
     # ---- E-step
 
     def features(self, rows):
@@ -244,6 +249,13 @@ class GaussianMixtureModel(RowModel):
         """Only the statistics of ``expectation``."""
         posterior, _, _ = self._posterior(natural, features, lengths)
         return self._products.segment_products(posterior, features, lengths)
+
+    def all_rows(self, federation, parameters, clients):
+        """s̄_i(θ); in a stream with "tied" covariances, also the scatter of the rows."""
+        estimate = super().all_rows(federation, parameters, clients)
+        if self.in_stream and self.covariance_type == "tied":
+            return with_scatter(self, federation, parameters, clients, estimate)
+        return estimate
 
     def _posterior(self, natural, features, lengths, sample_weight=None):
         """Posterior probabilities r, and ``total * exp(highest)``, the density of each row.
@@ -403,11 +415,15 @@ class GaussianMixtureModel(RowModel):
         """Mean log-likelihood per row in the rows' units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def stream_field(self, federation, parameters, statistics, field, step_size):
-        """H, followed by the field of the second moment of the rows if covariances are "tied"."""
-        if self.covariance_type != "tied":
-            return field, parameters, 0
-        return field_with_moment(self, federation, parameters, statistics, field, step_size)
+    def stream_field(self, parameters, statistics, field, uncompressed, step_size):
+        """H, followed by the field of the second moment of the rows if covariances are "tied".
+
+        With a known covariance, T does not need this moment, and it is not updated.
+        """
+        if self.covariance_is_rest:
+            return field_with_moment(self, parameters, statistics, field, uncompressed, step_size)
+        unchanged = np.zeros(len(statistics) - self.n_statistics)
+        return np.append(field, unchanged)
 
     def message_units(self, parameters):
         """Units of the components."""

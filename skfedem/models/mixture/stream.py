@@ -6,45 +6,75 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..._federation import read
+from ..client_rows import segment_sums
 from .component_units import RAREST
 from .covariances import packed
 from .domain import keeps, with_some_frozen
-from .units import n_moments, second_moment
+from .units import weights_of_rows
 
 
-def for_stream(model, statistics):
-    """Model of a stream, and Ŝ followed by the second moment of the rows if it is "tied"."""
+def for_stream(model, state):
+    """Model of a stream, and a start or state of the server for it.
+
+    If the model is "tied", Ŝ is followed by the second moment of the rows.
+    """
     if model.in_stream:
-        return model, statistics
+        return model, state
+    statistics, (weights, means, covariances, *_) = state.statistics, state.parameters
     if model.covariance_type == "tied":
         statistics = np.append(statistics, model.second_moment)
-    return replace(model, in_stream=True, second_moment=None), statistics
+    model = replace(model, in_stream=True, second_moment=None)
+    parameters = model.parameters(weights, means, covariances)
+    return model, state._replace(statistics=statistics, parameters=parameters)
 
 
-def field_with_moment(model, federation, parameters, statistics, field, step_size):
+def with_scatter(model, federation, parameters, clients, estimate):
+    """Estimate of a "tied" model, with what clients know of the second moment of their rows.
+
+    In a fit, the server knows the second moment of all rows, and adds its term to log p(y; θ).
+    Here, clients do this. Unless the covariance is known, they send their scatter about the means
+    of θ: the second moment of their rows minus ``_between`` of their statistics.
+    """
+    d, squares = model.n_features, np.zeros(len(clients))
+    moment, shares = np.zeros((d, d)), federation.row_weights[clients]
+    for reading in read(federation, clients, model.block_rows):
+        y = model.units.standardize(reading.rows)
+        distances = np.square(parameters.inverses @ y).sum(axis=0)
+        if reading.sample_weight is not None:
+            distances *= reading.sample_weight
+        squares[reading.group] += segment_sums(distances, reading.lengths)
+        y *= np.sqrt(weights_of_rows(shares, reading))
+        moment += y @ y.T
+    log_likelihood = estimate.log_likelihood - 0.5 * squares / federation.totals_of(clients)
+    estimate = estimate._replace(log_likelihood=log_likelihood)
+    if not model.covariance_is_rest:
+        return estimate
+    own = federation.weights[clients] @ estimate.statistics
+    return estimate._replace(uncompressed=moment - _between(model, parameters.means, own))
+
+
+def field_with_moment(model, parameters, statistics, field, scatter, step_size):
     """H, followed by the field of the second moment of the rows; see ``Model.stream_field``.
 
-    Clients send their scatter about the broadcast means: the second moment of their rows minus
-    ``_between`` of their statistics. The server adds ``_between`` of its estimate Ŝ + H of these
+    The moment is the clients' ``scatter`` plus ``_between`` of the server's estimate Ŝ + H of their
     statistics. Errors of H then cancel in the covariance, which is the moment minus that of the
     means.
     """
-    weights, every = federation.weights, np.arange(federation.n_clients)
-    of_rows = second_moment(federation, model.units.center, matrix=True)
-    of_rows = model.units.moment_to_standard(of_rows / weights.sum())
-    own = weights @ model.all_rows(federation, parameters.natural, every).statistics
-    own = own / weights.sum()
     # The covariance subtracts the means of frozen components too: keep their share in the moment.
     before = model.reference(statistics)
     vanishes = _vanishes(model, before + step_size * field, before)
     estimate = with_some_frozen(model, before + field, before, vanishes)
-    moment = of_rows + _between(model, parameters.means, estimate - own)
-    field = np.append(field, moment - model.moment(statistics))
-    of_batch = replace(model, second_moment=of_rows)
-    parameters = of_batch.parameters(parameters.weights, parameters.means, parameters.covariances)
-    # With a known covariance, only the log-likelihood needs it, and evaluations are not sent.
-    n_numbers = n_moments(model.n_features, True) if model.covariance_is_rest else 0
-    return field, parameters, n_numbers
+    moment = scatter + _between(model, parameters.means, estimate)
+    return np.append(field, moment - model.moment(statistics))
+
+
+def with_moment_of(model, statistics, parameters):
+    """Statistics with the second moment under these parameters, whose covariance was known."""
+    _, means, _ = model.split(statistics)
+    weights, covariance = parameters.weights[:, None], parameters.covariances
+    moment = covariance - model.regularization(means) + (weights * means).T @ means
+    return np.append(model.reference(statistics), moment)
 
 
 def _between(model, means, statistics):

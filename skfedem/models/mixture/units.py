@@ -120,7 +120,7 @@ def mean_of_rows(federation):
     for reading in read(federation, every, _rows_at_once(len(mean))):
         # In a fixed memory layout, so that the rounding of sums does not depend on that of the
         # rows.
-        mean = mean + _row_weights(shares, reading) @ np.subtract(reading.rows, first, order="C")
+        mean = mean + weights_of_rows(shares, reading) @ np.subtract(reading.rows, first, order="C")
     return mean
 
 
@@ -134,12 +134,12 @@ def second_moment(federation, center, *, matrix):
     shares = federation.row_weights
     for reading in read(federation, np.arange(federation.n_clients), _rows_at_once(d)):
         y = np.subtract(reading.rows, center, order="C")  # as in ``mean_of_rows``
-        y *= np.sqrt(_row_weights(shares, reading))[:, None]
+        y *= np.sqrt(weights_of_rows(shares, reading))[:, None]
         second += y.T @ y if matrix else np.einsum("ij,ij->j", y, y)
     return second
 
 
-def _row_weights(shares, reading):
+def weights_of_rows(shares, reading):
     """Weight of each row that was read, given the weight of one row of each client."""
     counts = np.repeat(shares[reading.group], reading.lengths)
     return counts if reading.sample_weight is None else counts * reading.sample_weight
