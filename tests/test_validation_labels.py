@@ -160,6 +160,32 @@ def test_numbers_of_clients_that_are_still_among_the_columns(estimator):
 
 
 @every_estimator
+def test_labels_with_the_index_of_the_rows_in_another_order(estimator):
+    table = pd.DataFrame(X, columns=["x", "y"], index=[f"row {k}" for k in range(N_SAMPLES)])
+    owners = pd.Series(OWNERS, index=table.index)
+    says = r"`clients` has the index of X in another order.* Give clients.loc\[X.index\] if"
+    with pytest.warns(UserWarning, match=says) as caught:
+        estimator.fit(table, clients=owners[::-1])
+    assert [warning.filename for warning in caught] == [__file__]
+    reverse = owners[::-1]
+    estimator.fit(table, clients=reverse.loc[table.index])  # warns nothing
+    estimator.fit(table, clients=reverse.to_numpy())
+    estimator.fit(X, clients=reverse)
+    # Another index tells nothing of the rows.
+    estimator.fit(table, clients=pd.Series(OWNERS))
+    estimator.fit(table, clients=pd.Series(OWNERS, index=["row 1"] * N_SAMPLES))
+
+
+def test_weights_with_the_index_of_the_rows_in_another_order():
+    table = pd.DataFrame(X)
+    weights = pd.Series(np.arange(1.0, 1 + N_SAMPLES))
+    gm = FederatedGaussianMixture(max_iter=0)
+    with pytest.warns(UserWarning, match="`sample_weight` has the index of X in another order"):
+        gm.fit(table, sample_weight=weights[::-1])
+    gm.fit(table, sample_weight=weights)  # warns nothing
+
+
+@every_estimator
 def test_measurements_in_place_of_labels(estimator):
     for measurements in (X[:, 0], X[:, 0].tolist()):
         with pytest.warns(UserWarning, match="holds 28 different numbers for 28 rows") as caught:

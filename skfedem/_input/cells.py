@@ -14,7 +14,7 @@ from .._messages import plural
 from .._parameters import check_choice
 from .._typing import RowsName
 from .cell_values import check_values
-from .client_labels import warn_of_labels_among_columns
+from .client_labels import warn_of_labels
 from .matrices import GIVE_MATRICES, holds_clients, is_cell_list
 from .observations import (
     marker,
@@ -142,7 +142,7 @@ def _observations(estimator, X, clients, shape, missing):
         return observations_of_triplets(X, clients, shape, missing, rows), None
     refuse_vectors(X, clients)
     observations = observations_of_table(estimator, X, clients, missing)
-    warn_of_labels_among_columns(X, clients)
+    warn_of_labels(X, clients)
     return observations, X
 
 

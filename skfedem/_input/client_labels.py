@@ -25,14 +25,31 @@ def refuse_name(clients):
         )
 
 
-def warn_of_labels_among_columns(X, labels):
-    """Warn if the labels are a column of X that was not dropped from X."""
+def warn_of_labels(X, labels):
+    """Warn if the labels are a column that was not dropped from X, or in another order than X."""
+    warn_of_another_order(X, "clients", labels)
     name = getattr(labels, "name", None)
     # A number as the name, such as 0, may only be the default.
     if is_frame(X) and isinstance(name, str) and name in X.columns:
         warn(
             f"Column {name!r}, which has the client labels, is still in X and was fitted like the "
             "other columns. Drop it from X if it only tells who owns a row.",
+            UserWarning,
+        )
+
+
+def warn_of_another_order(X, name, values):
+    """Warn if a Series with a value for each row of X has the index of X in another order."""
+    if not (is_frame(X) and hasattr(X, "index") and hasattr(values, "iloc")):
+        return
+    index, own = X.index, values.index
+    if index.equals(own) or len(index) != len(own):
+        return
+    if index.is_unique and own.is_unique and index.isin(own).all():
+        warn(
+            f"`{name}` has the index of X in another order, but is read by position, like an "
+            f"array. Give {name}.loc[X.index] if the index tells the row, otherwise "
+            f"{name}.to_numpy().",
             UserWarning,
         )
 

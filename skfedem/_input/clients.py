@@ -16,7 +16,7 @@ from .._federation import (
 )
 from .._messages import shown, warn
 from .._rows import JoinedRows, ReorderedRows, precision_of
-from .client_labels import grouped, refuse_name, warn_of_labels_among_columns
+from .client_labels import grouped, refuse_name, warn_of_another_order, warn_of_labels
 from .entries import client_rows, table_of_numbers
 from .finite import check_finite
 from .sample_weight import check_row_weights, check_weights, weights_of_table
@@ -89,12 +89,15 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         )
     refuse_vectors(X, clients)
     rows = _validated(estimator, X, reset=True)
-    weights = None if sample_weight is None else weights_of_table(sample_weight, len(rows))
+    weights = None
+    if sample_weight is not None:
+        weights = weights_of_table(sample_weight, len(rows))
+        warn_of_another_order(X, "sample_weight", sample_weight)
     if clients is None:
         check_finite(rows, _names(estimator), allow_nan=allow_nan)
         check_weights(weights)
         return _weighted(ClientData(rows, np.array([0, len(rows)]), np.arange(1)), weights)
-    warn_of_labels_among_columns(X, clients)
+    warn_of_labels(X, clients)
     return _from_labels(estimator, rows, clients, weights, allow_nan)
 
 

@@ -20,7 +20,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._compat import row_count, rows_of
-from .._input.client_labels import grouped, warn_of_labels_among_columns
+from .._input.client_labels import grouped, warn_of_labels
 from .._input.clients import check_columns, refuse_labels_of_a_list, store
 from .._input.each_client import each_client
 from .._input.tables import (
@@ -371,7 +371,7 @@ def _tables(
     validate_data(checked, X, skip_check_array=True)
     if clients is None:
         return [X], np.arange(1)
-    warn_of_labels_among_columns(X, clients)
+    warn_of_labels(X, clients)
     ids, order, offsets = grouped(clients, row_count(X))
     rows = np.arange(offsets[-1]) if order is None else order
     if issparse(X):
