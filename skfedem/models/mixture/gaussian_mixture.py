@@ -316,22 +316,16 @@ class GaussianMixtureModel(RowModel):
         Along axes on which rows do not vary, it is 0, as for the rows.
         """
         means = parameters.means
-        second = self._second_moments(means, parameters.covariances - self.regularization(means))
-        moments = np.hstack([np.ones((self.n_components, 1)), means, second])
+        moments = self._moments(means, parameters.covariances - self.regularization(means))
         moments[:, self._is_zero] = 0.0
         return (parameters.weights[:, None] * moments).ravel()
 
     @cached_property
     def _is_zero(self):
         """Functions f(y) that are 0 for all rows, because these do not vary along an axis."""
-        varies = self.units.varies
-        second = {
-            "full": np.logical_and.outer(varies, varies)[upper(self.n_features)],
-            "tied": varies[:0],
-            "diag": varies,
-            "spherical": varies.any(keepdims=True),
-        }
-        return ~np.concatenate([[True], varies, second[self.covariance_type]])
+        # A row that is 1 along the axes on which rows vary, as a component without scatter.
+        row = self.units.varies[None].astype(float)
+        return self._moments(row, scatter=0.0)[0] == 0
 
     def split(self, statistics):
         """Mass, mean and second moment of each component; if "tied", the moment of all rows."""
@@ -354,16 +348,18 @@ class GaussianMixtureModel(RowModel):
             return second - means**2
         return (second[:, 0] - (means**2).sum(axis=1)) / d
 
-    def _second_moments(self, means, scatter):
-        """Second moments of the components in the functions f(y); the inverse of ``scatter``."""
+    def _moments(self, means, scatter):
+        """Means of f(y) in components with these means and scatter; the inverse of ``scatter``."""
         d = self.n_features
         if self.covariance_type == "full":
-            return (scatter + means[:, :, None] * means[:, None, :])[:, *upper(d)]
-        if self.covariance_type == "tied":
-            return np.empty((self.n_components, 0))
-        if self.covariance_type == "diag":
-            return scatter + means**2
-        return (d * scatter + (means**2).sum(axis=1))[:, None]
+            second = (scatter + means[:, :, None] * means[:, None, :])[:, *upper(d)]
+        elif self.covariance_type == "tied":
+            second = np.empty((len(means), 0))
+        elif self.covariance_type == "diag":
+            second = scatter + means**2
+        else:
+            second = (d * scatter + (means**2).sum(axis=1))[:, None]
+        return np.hstack([np.ones((len(means), 1)), means, second])
 
     def _check_scatter(self, scatter, means):
         """Raise if a variance is no larger than rounding errors."""
