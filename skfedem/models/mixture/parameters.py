@@ -43,32 +43,23 @@ class Parameters(NamedTuple):
 def in_row_units(model, parameters):
     """Weights, means, covariances and square roots of precisions in the rows' units.
 
-    All are new arrays. The roots are those of ``_precisions_cholesky``.
+    All are new arrays. The roots have scikit-learn's shape: upper-triangular P with P Pᵀ = Σ⁻¹ for
+    "full" and "tied", else inverse standard deviations.
     """
     weights, means = parameters.weights.copy(), model.units.means_to_rows(parameters.means)
-    precisions_cholesky = _precisions_cholesky(model, parameters)
     if model.covariance_type not in MATRICES:
-        covariances = parameters.covariances * squared_scale(model)
-        return weights, means, covariances, precisions_cholesky
+        variances = parameters.covariances * squared_scale(model)
+        return weights, means, variances, 1 / np.sqrt(variances)
+    # From the roots in standard units: in the rows' units, a covariance may be singular up to
+    # rounding.
+    roots = model.units.unmixing @ np.swapaxes(parameters.inverses, -1, -2)
+    upper = triangle_of(roots[..., ::-1, :])[..., ::-1, ::-1]
+    # Pickling does not preserve other layouts, on which the rounding of BLAS depends.
+    precisions_cholesky = np.ascontiguousarray(upper)
     # Computed from the roots of the precisions, covariances are inverses of the precisions, and
     # symmetric, even if the features have very different units.
     roots = inverses_of_triangles(precisions_cholesky, lower=False)
     return weights, means, np.swapaxes(roots, -1, -2) @ roots, precisions_cholesky
-
-
-def _precisions_cholesky(model, parameters):
-    """Square roots of the precisions in the rows' units, in scikit-learn's shape.
-
-    Upper-triangular P with P Pᵀ = Σ⁻¹ for "full" and "tied", else inverse standard deviations. They
-    are computed in standard units, because in the rows' units a covariance may be singular up to
-    rounding.
-    """
-    if model.covariance_type not in MATRICES:
-        return 1 / np.sqrt(parameters.covariances * squared_scale(model))
-    roots = model.units.unmixing @ np.swapaxes(parameters.inverses, -1, -2)
-    upper = triangle_of(roots[..., ::-1, :])[..., ::-1, ::-1]
-    # Pickling does not preserve other layouts, on which the rounding of BLAS depends.
-    return np.ascontiguousarray(upper)
 
 
 def lost_in_rounding(model, parameters):
