@@ -13,7 +13,7 @@ from scipy.linalg import eigh
 
 from .._base import Step
 from .component_units import RAREST
-from .covariances import COLLAPSED, cholesky
+from .covariances import COLLAPSED, MATRICES, cholesky
 from .units import ROUNDING
 
 # A step γ towards the statistics of any data keeps at least 1 - γ of each component's mass and
@@ -124,7 +124,7 @@ def keeps(model, proposal, statistics, share):
 
 
 def _is_positive(model, scatter):
-    if model.covariance_type in ("diag", "spherical"):
+    if model.covariance_type not in MATRICES:
         return bool((scatter + ROUNDING > 0).all())
     return cholesky(scatter) is not None
 
