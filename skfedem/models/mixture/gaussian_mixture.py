@@ -293,11 +293,13 @@ class GaussianMixtureModel(RowModel):
         scatter = self.scatter(mass, means, second)
         if self.reg_covar == 0:
             self._check_scatter(scatter, means)
-        if self.covariance_type == "full" and mass.min() < _RARE:
+        if self.covariance_type not in MATRICES:
+            scatter = np.maximum(scatter, 0)
+        elif self.covariance_type == "full" and mass.min() < _RARE:
             # Rounding errors of a moment, divided by a small mass, may exceed the regularisation.
             rare = mass < _RARE
             scatter[rare] = without_negative_variance(scatter[rare])
-        return self.parameters(weights, means, self._regularize(scatter, means))
+        return self.parameters(weights, means, scatter + self.regularization(means))
 
     def parameters(self, weights, means, covariances):
         """Parameters θ with φ(θ) and ψ(θ), from weights, means and covariances."""
@@ -367,13 +369,6 @@ class GaussianMixtureModel(RowModel):
             scatter = np.linalg.eigvalsh(scatter)
         if scatter.min() <= ROUNDING * (1 + (means**2).max()):
             raise np.linalg.LinAlgError(COLLAPSED)
-
-    def _regularize(self, scatter, means):
-        """Add the regularisation to the variances."""
-        regularization = self.regularization(means)
-        if self.covariance_type in MATRICES:
-            return scatter + regularization
-        return np.maximum(scatter, 0) + regularization
 
     # ---- server
 
