@@ -63,7 +63,7 @@ DAYS = pd.to_datetime("2024-02-27") + pd.to_timedelta(np.arange(N_CLIENTS), "D")
         (NAMES[OWNERS].tolist(), NAMES),
         (NAMES[OWNERS].astype(object), NAMES),
         (OWNERS.astype(object), range(6)),
-        (pd.Series(NAMES[OWNERS], index=np.arange(N_SAMPLES)[::-1]), NAMES),
+        (pd.Series(NAMES[OWNERS], index=np.arange(N_SAMPLES)[::-1] + 1), NAMES),
         (pd.Categorical(NAMES[OWNERS], categories=[*NAMES[::-1], "unused"]), NAMES),
         (pd.Series(NAMES[OWNERS], dtype="category"), NAMES),
         (pd.Series(OWNERS, dtype="Int64"), range(6)),
