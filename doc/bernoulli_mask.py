@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skfedem import _vectors
 from skfedem._typing import FloatArray, IntArray
-from skfedem.compression import Compressor
+from skfedem.compression import Compressor, _vectors
 
 # First byte of a message: no other class begins with it.
 TAG = 0xBE

@@ -6,6 +6,8 @@ from array import array
 
 import numpy as np
 
+# Number of bits of an uncompressed number, a double.
+FLOAT_BITS = 64
 _INTEGERS = ("round", "n_active", "uplink_bits", "downlink_bits", "safeguarded")
 
 

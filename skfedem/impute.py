@@ -11,12 +11,12 @@ from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._federation import fingerprint
-from ._fitted_matrix import FittedMatrix, tags_of_matrices
+from ._imputer.fitted import FittedMatrix, tags_of_matrices
+from ._imputer.warnings import warn_of_fit
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
-from ._matrix_warnings import warn_of_fit
 from ._parallel import Workers
 from ._parameters import (
     check_choice,

@@ -15,15 +15,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from ._fitted_matrix import tags_of_matrices
-from ._held_out import deal_cells
+from ._imputer.fitted import tags_of_matrices
+from ._imputer.held_out import deal_cells
+from ._imputer.penalty_grid import checked_grid
+from ._imputer.penalty_path import follow_paths, index_of_best, largest_penalty, refit, tabulated
+from ._imputer.warnings import instead_of_more_rounds
 from ._input.cells import check_cells
 from ._input.clients import check_minibatches, features_of, store
-from ._matrix_warnings import instead_of_more_rounds
 from ._messages import either, kept_back, naming, plural, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
-from ._penalty_grid import checked_grid
-from ._penalty_path import follow_paths, index_of_best, largest_penalty, refit, tabulated
 from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,

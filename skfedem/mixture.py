@@ -11,7 +11,6 @@ from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
 from ._federation import fingerprint
-from ._fitted_mixture import FittedMixture
 from ._input.clients import (
     check_clients,
     check_columns_of_fit,
@@ -22,9 +21,10 @@ from ._input.clients import (
     store,
 )
 from ._input.sample_weight import without_equal_weights
-from ._mixture_outcome import so_far_fitted, warn_of_fit
-from ._mixture_runs import best_run, new_runs, next_run
-from ._mixture_stream import first_call, next_call, read_call
+from ._mixture.fitted import FittedMixture
+from ._mixture.outcome import so_far_fitted, warn_of_fit
+from ._mixture.runs import best_run, new_runs, next_run
+from ._mixture.stream import first_call, next_call, read_call
 from ._parallel import Workers
 from ._parameters import (
     check_choice,

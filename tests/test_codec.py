@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import same_bits
-from skfedem._bits import count_bits, height_bits, seal
-from skfedem._codec import Plain, Scaled, Sparse
+from skfedem.compression._bits import count_bits, height_bits, seal
+from skfedem.compression._codec import Plain, Scaled, Sparse
 from watched import peak_memory
 
 FORM = 7

@@ -21,11 +21,10 @@ from searches import QUICK, SHAPE, Recorder, clients_of, every_family, observed_
 from skfedem import (
     FederatedMatrixImputer,
     FederatedMatrixImputerCV,
-    _penalty_grid,
-    _penalty_path,
     impute_cv,
 )
-from skfedem._penalty_path import Trial, _places, index_of_best, largest_penalty
+from skfedem._imputer import penalty_path
+from skfedem._imputer.penalty_path import Trial, _places, index_of_best, largest_penalty
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
 from watched import interrupted, library_threads
@@ -170,7 +169,7 @@ def test_larger_penalties_on_the_effects_end_where_no_effect_is_left(monkeypatch
     table[np.random.default_rng(0).random(table.shape) < 0.5] = np.nan
     search = FederatedMatrixImputerCV(penalties=[1e9], random_state=0).fit(table)
     assert search.cv_results_["param_effects_penalty"].max() == 1e5
-    monkeypatch.setattr(_penalty_grid, "_LARGEST_RIDGE", 100.0)
+    monkeypatch.setattr("skfedem._imputer.penalty_grid._LARGEST_RIDGE", 100.0)
     search.fit(table)
     assert search.best_params_["effects_penalty"] == 100
     assert search.cv_results_["param_effects_penalty"].max() == 100
@@ -610,7 +609,7 @@ def test_a_path_to_the_last_fit_stopped_from_the_keyboard_has_a_complete_search(
     imputer = FederatedMatrixImputerCV(
         [2], penalties=3, effects_penalties=[1.0], n_splits=2, random_state=0
     )
-    whole, fit_step, left = clone(imputer).fit(clients_of("gaussian")), _penalty_path._fit_step, []
+    whole, fit_step, left = clone(imputer).fit(clients_of("gaussian")), penalty_path._fit_step, []
 
     def interrupted(*args):
         if left and not left.pop():
@@ -624,7 +623,7 @@ def test_a_path_to_the_last_fit_stopped_from_the_keyboard_has_a_complete_search(
 
     cells = clients_of("gaussian")
     monkeypatch.setattr(_loop, "client_round", interrupted)
-    monkeypatch.setattr(_penalty_path, "_fit_step", begun)
+    monkeypatch.setattr(penalty_path, "_fit_step", begun)
     with pytest.warns(
         ConvergenceWarning, match="The search itself was complete; .* larger penalty"
     ):

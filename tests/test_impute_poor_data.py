@@ -27,8 +27,8 @@ from imputations import (
     of_family,
 )
 from problems import assert_same_fit
-from skfedem import FederatedMatrixImputer, _matrix_warnings
-from skfedem._matrix_warnings import warn_of_means
+from skfedem import FederatedMatrixImputer
+from skfedem._imputer.warnings import warn_of_means
 from skfedem.datasets import make_site_counts
 from watched import said_by
 
@@ -213,7 +213,7 @@ def test_counts_whose_means_would_overflow_are_refused(fitted):
 
 def test_means_that_reach_the_guard_are_said(monkeypatch):
     # No data short of 1e13 make a fit go there: the guard comes down to it.
-    monkeypatch.setattr(_matrix_warnings, "MAX_LOG_MEAN", 2.0)
+    monkeypatch.setattr("skfedem._imputer.warnings.MAX_LOG_MEAN", 2.0)
     with pytest.warns(UserWarning, match="cells are above 7.39 and were capped there") as caught:
         imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
     assert [warning.filename for warning in caught] == [__file__]

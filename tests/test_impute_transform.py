@@ -28,7 +28,7 @@ from imputations import (
     every_family,
     of_family,
 )
-from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV, _fitted_matrix
+from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV
 
 
 @pytest.fixture(scope="module")
@@ -214,9 +214,9 @@ def test_clients_who_share_their_rows_are_scored_in_one_pass(own, nothing, shape
     scores = [fitted.score([table]) for table in seen]
     counts = [SEEN[0].sum(), SEEN[1].sum(), SEEN[2].sum() + SEEN[3].sum(), SEEN[0].sum()]
     with monkeypatch.context() as patch:
-        patch.delattr(_fitted_matrix, "each_matrix")
+        patch.delattr("skfedem._imputer.fitted.each_matrix")
         score = fitted.score([*seen, nothing])
-        patch.setattr(_fitted_matrix, "_SCORED_TOGETHER", 100)  # some clients at a time
+        patch.setattr("skfedem._imputer.fitted._SCORED_TOGETHER", 100)  # some clients at a time
         in_groups = fitted.score([*seen, nothing])
     assert_allclose([score, in_groups], np.average(scores, weights=counts), rtol=1e-14)
     # What is wrong is told by its client.

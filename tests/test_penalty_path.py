@@ -12,8 +12,8 @@ from sklearn.exceptions import NotFittedError
 
 from searches import QUICK, SHAPE, Recorder, clients_of, every_family, observed_by
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV
-from skfedem._held_out import Triplets, deal_cells, split_cells
-from skfedem._penalty_path import largest_penalty, tabulated, trials_together
+from skfedem._imputer.held_out import Triplets, deal_cells, split_cells
+from skfedem._imputer.penalty_path import largest_penalty, tabulated, trials_together
 
 # Most paths are short here.
 pytestmark = pytest.mark.filterwarnings("ignore:The best penalty.* is the smallest that was tried")

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from threadpoolctl import threadpool_limits
 
 from problems import assert_same_fit
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _fitted_mixture, _parallel
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _parallel
 from skfedem._federation import Federation, sample_weight_of
 from skfedem._input import clients as input_clients
 from skfedem._input.client_labels import grouped
@@ -197,7 +197,7 @@ def test_rows_in_files_of_those_who_take_part_in_a_stream_are_not_copied(tmp_pat
 
 
 def test_answers_about_a_file_take_no_more_memory_than_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(_fitted_mixture, "_BLOCK", 2**16)
+    monkeypatch.setattr("skfedem._mixture.fitted._BLOCK", 2**16)
     X = np.random.default_rng(0).integers(100, size=(400_000, 8), dtype=np.int16)
     file = mapped(tmp_path, X)
     start = {"weights_init": [0.5, 0.5], "means_init": np.tile([[30], [70]], 8)}

@@ -19,8 +19,8 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils import get_tags
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
-from skfedem._fitted_matrix import FittedMatrix
-from skfedem._fitted_mixture import FittedMixture
+from skfedem._imputer.fitted import FittedMatrix
+from skfedem._mixture.fitted import FittedMixture
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, RandK
 from skfedem.inspection import ImputationDisplay
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
@@ -31,8 +31,8 @@ PUBLIC = (
     "skfedem",
     "skfedem._client_vectors",
     "skfedem._federation",
-    "skfedem._fitted_matrix",
-    "skfedem._fitted_mixture",
+    "skfedem._imputer.fitted",
+    "skfedem._mixture.fitted",
     "skfedem._random",
     "skfedem.compression",
     "skfedem.datasets",
@@ -96,8 +96,8 @@ def test_everything_public_is_annotated():
     functions = dict(public_functions())
     assert {
         "skfedem.FederatedMatrixImputer.fit",
-        "skfedem._fitted_matrix.FittedMatrix.transform",
-        "skfedem._fitted_mixture.FittedMixture.predict",
+        "skfedem._imputer.fitted.FittedMatrix.transform",
+        "skfedem._mixture.fitted.FittedMixture.predict",
         "skfedem.compression.Dithering.levels_for",
         "skfedem.inspection.ConvergenceDisplay.from_estimator",
         "skfedem.models._base.Model.block_rows",
@@ -114,7 +114,9 @@ CALLED = ("compression", "datasets", "inspection", "participation", "preprocessi
 
 
 def test_everything_that_users_call_says_what_it_raises():
-    called = re.compile(rf"skfedem\.([A-Z]|_fitted_\w+\.[A-Z]|({'|'.join(CALLED)})\.)")
+    called = re.compile(
+        rf"skfedem\.([A-Z]|_(mixture|imputer)\.fitted\.[A-Z]|({'|'.join(CALLED)})\.)"
+    )
     documents = {
         name: inspect.getdoc(function) or ""
         for name, function in public_functions()
@@ -122,7 +124,7 @@ def test_everything_that_users_call_says_what_it_raises():
     }
     assert {
         "skfedem.FederatedGaussianMixture.partial_fit",
-        "skfedem._fitted_mixture.FittedMixture.sample",
+        "skfedem._mixture.fitted.FittedMixture.sample",
         "skfedem.compression.Compressor.omega_for",
         "skfedem.preprocessing.FederatedPCA.get_covariance",
         "skfedem.theory.vr_cost",

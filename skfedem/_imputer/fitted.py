@@ -13,23 +13,23 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from ._compat import in_container, in_containers
-from ._federation import client_groups, offsets_of
-from ._input.cells import (
+from .._compat import in_container, in_containers
+from .._federation import client_groups, offsets_of
+from .._input.cells import (
     check_clients_of_sites,
     check_matrix,
     check_triplets,
     refuse_triplets_alone,
 )
-from ._input.each_client import each_client_stacked, stacks
-from ._input.matrices import checked_index, each_matrix, holds_clients
-from ._input.table_labels import check_labels, is_frame, table_labels
-from ._matrix_warnings import warn_of_means
-from ._typing import FamilyName, FloatArray, MatricesLike, Transformed
-from .models.matrix.families import FAMILIES
-from .models.matrix.main_effects import LEAST_PENALTY, Effects
-from .models.matrix.row_regression import fit_rows
-from .models.matrix.theta import LowRank, Theta, at, dense, in_parts, relative_cells
+from .._input.each_client import each_client_stacked, stacks
+from .._input.matrices import checked_index, each_matrix, holds_clients
+from .._input.table_labels import check_labels, is_frame, table_labels
+from .._typing import FamilyName, FloatArray, MatricesLike, Transformed
+from ..models.matrix.families import FAMILIES
+from ..models.matrix.main_effects import LEAST_PENALTY, Effects
+from ..models.matrix.row_regression import fit_rows
+from ..models.matrix.theta import LowRank, Theta, at, dense, in_parts, relative_cells
+from .warnings import warn_of_means
 
 # Numbers in the tables of a list that are scored at once, to limit the memory.
 _SCORED_TOGETHER = 2**20

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._cells import distinct_cells
-from ._federation import offsets_of
-from ._random import VALIDATION, generator
+from .._cells import distinct_cells
+from .._federation import offsets_of
+from .._random import VALIDATION, generator
 
 
 def deal_cells(cells, n_splits, seed):

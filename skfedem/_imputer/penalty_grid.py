@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._messages import short
-from ._parameters import check_choice, check_number, is_auto, python_number
-from .models.matrix.main_effects import EFFECTS
+from .._messages import short
+from .._parameters import check_choice, check_number, is_auto, python_number
+from ..models.matrix.main_effects import EFFECTS
 
 # Penalties on the effects. Counts of flocks, with variances of 4 to 2,000 times the mean, were
 # predicted best with 10 to 10,000, roughly in proportion.

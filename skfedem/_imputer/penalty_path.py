@@ -10,14 +10,14 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import clone
 
-from ._client_vectors import weighted_sum
-from ._held_out import split_cells
-from ._messages import kept_back, naming
-from ._parallel import n_workers, single_threaded_libraries
-from ._parameters import is_auto
-from .models.matrix.start import cell_federation, low_rank_model, start_run
-from .models.matrix.theta import zero_low_rank
-from .models.matrix.thresholding import threshold_singular_values
+from .._client_vectors import weighted_sum
+from .._messages import kept_back, naming
+from .._parallel import n_workers, single_threaded_libraries
+from .._parameters import is_auto
+from ..models.matrix.start import cell_federation, low_rank_model, start_run
+from ..models.matrix.theta import zero_low_rank
+from ..models.matrix.thresholding import threshold_singular_values
+from .held_out import split_cells
 
 # Relative rounding errors: of differences between the scores of trials, and of the scores
 # themselves.

@@ -9,15 +9,15 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 
-from ._compat import row_count
-from ._federation import owners_of
-from ._input.matrices import holds_clients, is_cell_list
-from ._input.table_labels import label_text
-from ._messages import either, shown, warn
-from ._parameters import in_python_numbers, is_auto
-from .models.matrix.families import MAX_LOG_MEAN
-from .solvers._from_parameters import step_schedule
-from .solvers._report import Wording, against_noise, warn_outcome
+from .._compat import row_count
+from .._federation import owners_of
+from .._input.matrices import holds_clients, is_cell_list
+from .._input.table_labels import label_text
+from .._messages import either, shown, warn
+from .._parameters import in_python_numbers, is_auto
+from ..models.matrix.families import MAX_LOG_MEAN
+from ..solvers._from_parameters import step_schedule
+from ..solvers._report import Wording, against_noise, warn_outcome
 
 # If the curvature of a cell is this many times the median, other cells converge too slowly. One
 # flock among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the

@@ -16,16 +16,16 @@ from sklearn.base import (
 from sklearn.mixture import GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 
-from ._compat import in_containers
-from ._federation import offsets_of
-from ._input.clients import check_rows
-from ._input.each_client import each_client_stacked
-from ._input.sample_weight import check_row_weights
-from ._input.tables import is_client_list
-from ._parameters import check_counts
-from ._random import random_numbers
-from ._rows import in_blocks
-from ._typing import (
+from .._compat import in_containers
+from .._federation import offsets_of
+from .._input.clients import check_rows
+from .._input.each_client import each_client_stacked
+from .._input.sample_weight import check_row_weights
+from .._input.tables import is_client_list
+from .._parameters import check_counts
+from .._random import random_numbers
+from .._rows import in_blocks
+from .._typing import (
     ByClient,
     ClientsLike,
     FloatArray,
@@ -35,7 +35,7 @@ from ._typing import (
     RowWeights,
     Transformed,
 )
-from .models.mixture.covariances import MATRICES
+from ..models.mixture.covariances import MATRICES
 
 # Number of doubles in the rows of a block; intermediate results take about four times as many.
 _BLOCK = 2**20

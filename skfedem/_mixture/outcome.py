@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ._input.clients import features_of
-from ._messages import either, warn
-from .models.mixture.covariances import MATRICES, roots_and_inverses
-from .models.mixture.parameters import in_row_units, lost_in_rounding
-from .solvers._from_parameters import step_schedule
-from .solvers._report import Wording, against_noise, took_few_rounds, took_few_steps, warn_outcome
+from .._input.clients import features_of
+from .._messages import either, warn
+from ..models.mixture.covariances import MATRICES, roots_and_inverses
+from ..models.mixture.parameters import in_row_units, lost_in_rounding
+from ..solvers._from_parameters import step_schedule
+from ..solvers._report import Wording, against_noise, took_few_rounds, took_few_steps, warn_outcome
 
 # Nats per row. Starting at the optimum, the noise of minibatches costs less than this.
 _LARGE_FALL = 0.1

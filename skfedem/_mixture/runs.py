@@ -1,24 +1,24 @@
 """Runs of a mixture's ``fit``: new ones, continued ones, and the best of several.
 
-Streams, which have one run that never ends, are in ``_mixture_stream.py``.
+Streams, which have one run that never ends, are in ``stream.py``.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ._input.known_labels import find_labels
-from .models.mixture.given import check_distance_of_rows
-from .models.mixture.start import (
+from .._input.known_labels import find_labels
+from ..models.mixture.given import check_distance_of_rows
+from ..models.mixture.start import (
     bits_of_units,
     standardise,
     standardised_again,
     start_again,
     start_run,
 )
-from .solvers._from_parameters import SOLVERS, federated_problem, run_solver
-from .solvers._memory import go_on
-from .solvers._resume import seed_of
+from ..solvers._from_parameters import SOLVERS, federated_problem, run_solver
+from ..solvers._memory import go_on
+from ..solvers._resume import seed_of
 
 # Relative differences of likelihoods that may be due to rounding.
 _ROUNDING = 1e-9

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._mixture_runs import is_better
-from ._parameters import is_auto
-from ._random import seeds_of_runs
-from .models.mixture.domain import brought_into_domain, in_domain
-from .models.mixture.given import check_distance_of_rows
-from .models.mixture.start import (
+from .._parameters import is_auto
+from .._random import seeds_of_runs
+from ..models.mixture.domain import brought_into_domain, in_domain
+from ..models.mixture.given import check_distance_of_rows
+from ..models.mixture.start import (
     bits_of_units,
     has_same_domain,
     standardise,
@@ -23,15 +22,16 @@ from .models.mixture.start import (
     with_axes_of,
     with_parameters,
 )
-from .models.mixture.stream import for_stream, with_moment_of, with_variance_along_new_axes
-from .solvers import fedem
-from .solvers._base import Problem
-from .solvers._from_parameters import federated_problem, step_schedule
-from .solvers._loop import Options, run
-from .solvers._memory import Memory, memory_of, of_stream
-from .solvers._run_state import initialise
-from .solvers._stream import stream
-from .solvers.step_size import automatic_step_size
+from ..models.mixture.stream import for_stream, with_moment_of, with_variance_along_new_axes
+from ..solvers import fedem
+from ..solvers._base import Problem
+from ..solvers._from_parameters import federated_problem, step_schedule
+from ..solvers._loop import Options, run
+from ..solvers._memory import Memory, memory_of, of_stream
+from ..solvers._run_state import initialise
+from ..solvers._stream import stream
+from ..solvers.step_size import automatic_step_size
+from .runs import is_better
 
 # The automatic α of a stream is this share of 1 / (1 + ω). With a share of 1, V_i would be the
 # noise of the rows of one call, and that of a client which never returns would push Ŝ for ever.

@@ -22,8 +22,6 @@ import numpy as np
 
 from ._vectors import MAX_LENGTH, check_finite, reduce_each
 
-# Number of bits of an uncompressed number, a double.
-FLOAT_BITS = 64
 # N items then take at least N / 2**12 bits, so that damaged bytes cannot request a huge vector.
 _MOST_LOW_BITS = 12
 _SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."

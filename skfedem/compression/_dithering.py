@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _codec, _vectors
 from .._parameters import check_number
 from .._typing import FloatArray, IntArray
+from . import _codec, _vectors
 from ._operator import least
 from ._stepped import Stepped, shorten
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _codec, _vectors
 from .._typing import FloatArray, IntArray
+from . import _codec, _vectors
 from ._operator import Operator
 
 

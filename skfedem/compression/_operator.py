@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _codec, _vectors
 from .._messages import short
 from .._parameters import check_number, python_number
 from .._typing import FloatArray, IntArray
+from . import _codec, _vectors
 from ._base import Compressor
 
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _codec, _vectors
 from .._typing import FloatArray, IntArray
+from . import _codec, _vectors
 from ._operator import Operator, least
 
 

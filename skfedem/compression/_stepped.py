@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _codec, _vectors
 from .._compat import divide_in_place
 from .._typing import FloatArray, IntArray
+from . import _codec, _vectors
 from ._operator import Operator
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._bits import FLOAT_BITS
 from .._federation import read
+from .._history import FLOAT_BITS
 
 # Fits into the cache of a processor.
 _NUMBERS_AT_ONCE = 2**18

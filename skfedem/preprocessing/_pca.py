@@ -12,8 +12,8 @@ from sklearn.decomposition import PCA
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._bits import FLOAT_BITS
 from .._compat import in_containers
+from .._history import FLOAT_BITS
 from .._input.clients import check_rows, store
 from .._input.each_client import each_client_stacked
 from .._input.sample_weight import check_row_weights

@@ -11,8 +11,8 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._bits import FLOAT_BITS
 from .._compat import in_containers
+from .._history import FLOAT_BITS
 from .._input.clients import check_rows, store
 from .._input.each_client import each_client_stacked
 from .._input.tables import is_client_list

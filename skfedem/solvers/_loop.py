@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _random
-from .._bits import FLOAT_BITS
 from .._client_vectors import as_slice
 from .._federation import client_groups, offsets_of
+from .._history import FLOAT_BITS
 from ..participation import draw_active
 from ._base import (
     Broadcast,

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._bits import FLOAT_BITS
-from .._history import History
+from .._history import FLOAT_BITS, History
 from ._base import ServerState
 from ._evaluation import columns_at, evaluate, evaluation_columns
 from ._stopping import Gains, Sweep, first_sweep, no_gains

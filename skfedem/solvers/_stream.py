@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._bits import FLOAT_BITS
 from .._federation import (
     Federation,
     offsets_of,
@@ -24,7 +23,7 @@ from .._federation import (
     sample_weight_of,
     weights_of_clients,
 )
-from .._history import History
+from .._history import FLOAT_BITS, History
 from .._input.known_labels import check_kinds, find_labels, labels_together
 from .._rows import ReorderedRows, take_rows
 from . import fedem

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._bits import FLOAT_BITS
 from ..._cells import distinct_cells
 from ..._federation import Federation, offsets_of, weights_of_clients
+from ..._history import FLOAT_BITS
 from ..._parameters import is_auto
 from .._base import Start
 from .families import FAMILIES

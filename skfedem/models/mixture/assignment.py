@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.random import sample_without_replacement
 
 from ... import _random
-from ..._bits import FLOAT_BITS
 from ..._federation import owners_of, read
+from ..._history import FLOAT_BITS
 from ..._rows import take_rows
 from .domain import in_domain
 from .units import ROUNDING

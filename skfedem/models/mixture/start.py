@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..._bits import FLOAT_BITS
+from ..._history import FLOAT_BITS
 from .._base import Start
 from .assignment import assign, pooled_statistics
 from .covariances import MATRICES, roots_and_inverses, triangle_of

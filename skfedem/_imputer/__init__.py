@@ -1,0 +1,1 @@
+"""What the imputer and its search consist of, besides their parameters."""

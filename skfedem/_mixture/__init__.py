@@ -1,0 +1,1 @@
+"""What the estimator of mixtures consists of, besides its parameters."""
