@@ -480,10 +480,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         of every client.
 
         The first call determines the standard units and a start, and fits its rows before its own
-        round. Give it many rows, and more rows than features: with fewer, "full" covariances may
-        stay far too large for tens of calls. Later calls read their rows once. A call after ``fit``
-        continues from that fit. ``fit`` starts afresh, unless ``warm_start=True``. Read more in
-        :doc:`/streams`.
+        round. Give it many rows, if possible ten for each statistic, and more than features: with
+        fewer, "full" covariances may stay far too large for tens of calls. Later calls read their
+        rows once. A call after ``fit`` continues from that fit. ``fit`` starts afresh, unless
+        ``warm_start=True``. Read more in :doc:`/streams`.
 
         Parameters
         ----------
