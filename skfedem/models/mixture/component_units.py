@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .covariances import MATRICES, packed, upper, variances_of
+from .covariances import MATRICES, packed, upper_places, variances_of
 
 # Components with a smaller weight are rare: their statistics are mostly noise. Here, weights are at
 # least this: otherwise, rows of a rare component would make messages so large that the other
@@ -83,14 +83,12 @@ class ComponentUnits(NamedTuple):
 def _map_matrices(matrices, moments, out):
     """``M U Mᵀ`` for "full", where U is the moment of (1, y), given by its upper triangle."""
     size = matrices.shape[1]
-    rows, columns = upper(size)
     # One component fits into the cache; with clients on the last axis, products are few and large.
     for component, matrix in enumerate(matrices):
-        own = np.ascontiguousarray(moments[:, component].T)[packed(size)]
+        own = moments[:, component].T.take(packed(size), axis=0)
         own = (matrix @ own.reshape(size, -1)).reshape(own.shape)
-        own = np.swapaxes(own, 0, 1).reshape(size, -1)
-        own = (matrix @ own).reshape(size * size, -1)
-        out[:, component] = own[rows * size + columns].T
+        own = matrix @ np.swapaxes(own, 0, 1).reshape(size, -1)
+        out[:, component] = own.reshape(size * size, -1).take(upper_places(size), axis=0).T
 
 
 def _map_vectors(matrices, moments, out):
