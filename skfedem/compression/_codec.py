@@ -228,9 +228,11 @@ def _lowest_terms(integers, steps, blocks):
     if has_one.all():
         return integers, steps
     common, without = has_one.astype(np.float64), ~has_one
-    theirs = integers[blocks.spread(without)].astype(np.int64)
-    common[without] = blocks.within(without).reduce(np.gcd, theirs)
-    return integers / blocks.spread(np.maximum(common, 1.0)), steps * common
+    if integers.max() > 1:  # otherwise, blocks without a one are zero
+        theirs = integers[blocks.spread(without)].astype(np.int64)
+        common[without] = blocks.within(without).reduce(np.gcd, theirs)
+        integers = integers / blocks.spread(np.maximum(common, 1.0))
+    return integers, steps * common
 
 
 def _divide(magnitudes, steps, blocks):
