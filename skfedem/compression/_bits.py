@@ -17,9 +17,13 @@ most 16 bits; other damage passes at most once in 65536 times. Three things are 
 from __future__ import annotations
 
 from binascii import crc_hqx
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from .._typing import BoolArray, FloatArray, IntArray
 from ._vectors import MAX_LENGTH, check_finite, reduce_each
 
 # N items then take at least N / 2**12 bits, so that damaged bytes cannot request a huge vector.
@@ -29,24 +33,24 @@ _SEND_AGAIN = "Bytes were damaged or lost: have the message sent again."
 # ---- how many bits
 
 
-def widths(numbers):
+def widths(numbers: Any) -> Any:
     """Number of bits of the integer parts of positive numbers, 0 for 0."""
     return np.frexp(numbers)[1]
 
 
-def size_of_count(count):
+def size_of_count(count: Any) -> Any:
     """Bits of a count."""
     return 6 + widths(count)
 
 
-def _low_bits(n_items, n_rare):
+def _low_bits(n_items: Any, n_rare: Any) -> Any:
     """Number k of low bits in the code of a subset with ``n_rare`` of ``n_items`` items."""
     # For counts below 2**52, quotients only round to a power of two if they are one.
     ratio = n_items / np.maximum(n_rare, 2.0**-_MOST_LOW_BITS)
     return np.minimum(widths(ratio) - 1, _MOST_LOW_BITS)
 
 
-def n_reaching(heights, lengths):
+def n_reaching(heights: FloatArray, lengths: IntArray) -> list[IntArray]:
     """Numbers of items of each run that are at least 1, at least 2, and so on."""
     n = len(lengths)
     reached = [reduce_each(np.add, heights >= 1, lengths)]
@@ -60,21 +64,21 @@ def n_reaching(heights, lengths):
     return reached
 
 
-def size_of_subset(n_items, n_chosen):
+def size_of_subset(n_items: IntArray, n_chosen: IntArray) -> IntArray:
     """Number of bits of a subset with n_chosen of n_items items."""
     n_rare = np.minimum(n_chosen, n_items - n_chosen)
     k = _low_bits(n_items, n_rare)
     return widths(n_items) + np.where(k < 2, n_items, n_rare * (1 + k) - (-n_items >> k))
 
 
-def size_of_heights(n_items, reached):
+def size_of_heights(n_items: IntArray, reached: list[IntArray]) -> IntArray:
     """Number of bits of the heights of runs of n_items; reached[h - 1] of each are >= h."""
     counts = np.zeros((len(reached) + 2, len(reached[0])), dtype=np.int64)
     counts[0], counts[1:-1] = n_items, reached
     return size_of_subset(counts[:-1], counts[1:]).sum(axis=0)
 
 
-def size_of_message(n_bits, n_float_bytes):
+def size_of_message(n_bits: IntArray, n_float_bytes: IntArray) -> IntArray:
     """Number of bytes of a message, from its numbers of bits and of bytes of floats."""
     return 3 - (-n_bits // 8) + n_float_bytes
 
@@ -82,18 +86,18 @@ def size_of_message(n_bits, n_float_bytes):
 # ---- writing
 
 
-def number_bits(numbers, width):
+def number_bits(numbers: ArrayLike, width: int) -> BoolArray:
     """Numbers of a width as bits."""
     return (np.asarray(numbers, dtype=np.int64)[:, None] >> np.arange(width) & 1 > 0).ravel()
 
 
-def count_bits(count):
+def count_bits(count: int) -> BoolArray:
     """A count as bits."""
     width = int(count).bit_length()
     return np.concatenate([number_bits([width], 6), number_bits([count], width)])
 
 
-def height_bits(heights):
+def height_bits(heights: IntArray) -> Iterator[BoolArray]:
     """Yield heights as bits."""
     while len(heights):
         higher = heights > 0
@@ -101,14 +105,14 @@ def height_bits(heights):
         heights = heights[higher] - 1
 
 
-def subset_bits(chosen):
+def subset_bits(chosen: BoolArray) -> Iterator[BoolArray]:
     """Yield which items are chosen as bits."""
     n_items, n_chosen = len(chosen), np.count_nonzero(chosen)
     yield number_bits([n_chosen], n_items.bit_length())
     yield from _rare_bits(chosen if 2 * n_chosen <= n_items else ~chosen)
 
 
-def _rare_bits(rare):
+def _rare_bits(rare: BoolArray) -> list[BoolArray]:
     """Rarer items of a subset as bits."""
     places = np.flatnonzero(rare)
     k = int(_low_bits(len(rare), len(places)))
@@ -119,7 +123,7 @@ def _rare_bits(rare):
     return [ranges, number_bits(places, k)]
 
 
-def seal(form, bits, *floats):
+def seal(form: int, bits: Sequence[BoolArray], *floats: FloatArray) -> bytes:
     """Message of arrays of bits and arrays of floats."""
     body = bytes([form]) + np.packbits(np.concatenate(bits)).tobytes()
     body += b"".join(array.tobytes() for array in floats)
@@ -130,7 +134,7 @@ def seal(form, bits, *floats):
 # ---- reading
 
 
-def damaged(expected, got):
+def damaged(expected: str, got: object) -> ValueError:
     """Error for a message that nobody can have written."""
     return ValueError(f"Expected {expected}, got {got}. {_SEND_AGAIN}")
 
@@ -138,7 +142,7 @@ def damaged(expected, got):
 class Reader:
     """Reads a message from front to back; raises ValueError for what cannot be right."""
 
-    def __init__(self, form, data):
+    def __init__(self, form: int, data: bytes) -> None:
         try:
             data = bytes(memoryview(data))
         except TypeError as error:
@@ -158,7 +162,7 @@ class Reader:
         self._body = data[1:-2]
         self._start = 0
 
-    def _take(self, n_bits):
+    def _take(self, n_bits: int) -> IntArray:
         start, self._start = self._start, self._start + n_bits
         if self._start > 8 * len(self._body):
             raise damaged(f"at least {self._start} bits", 8 * len(self._body))
@@ -166,20 +170,20 @@ class Reader:
         own = np.frombuffer(self._body, np.uint8)[start // 8 : -(-self._start // 8)]
         return np.unpackbits(own)[start % 8 :][:n_bits]
 
-    def numbers(self, n_numbers, width):
+    def numbers(self, n_numbers: int, width: int) -> IntArray:
         digits = self._take(n_numbers * width).reshape(n_numbers, width).astype(np.int64)
         return (digits << np.arange(width)).sum(axis=1)
 
-    def number(self, width):
+    def number(self, width: int) -> int:
         return int(self.numbers(1, width)[0])
 
-    def count(self):
+    def count(self) -> int:
         count = self.number(self.number(6))
         if count >= MAX_LENGTH:
             raise damaged("a length below 2**52", count)
         return count
 
-    def heights(self, n_items, highest):
+    def heights(self, n_items: int, highest: int) -> tuple[IntArray, IntArray]:
         """Read the positions and values of heights above 0; zeros, possibly forged, cost nothing.
 
         Without the bound, forged heights would take a minute per megabyte.
@@ -193,7 +197,7 @@ class Reader:
             heights[high] += 1
         raise damaged(f"heights of at most {highest}", "higher ones")
 
-    def subset(self, n_items):
+    def subset(self, n_items: int) -> BoolArray:
         n_chosen = self.number(n_items.bit_length())
         n_rare = min(n_chosen, n_items - n_chosen)
         if n_rare < 0:
@@ -201,7 +205,7 @@ class Reader:
         rare = self._rare(n_items, n_rare)
         return rare if n_rare == n_chosen else ~rare
 
-    def _rare(self, n_items, n_rare):
+    def _rare(self, n_items: int, n_rare: int) -> BoolArray:
         k = int(_low_bits(n_items, n_rare))
         bits = self._take(n_items if k < 2 else n_rare - (-n_items >> k)).astype(bool)
         ones = np.flatnonzero(bits)
@@ -216,7 +220,7 @@ class Reader:
         rare[places] = True
         return rare
 
-    def floats(self, n_floats, dtype):
+    def floats(self, n_floats: int, dtype: str) -> FloatArray:
         """Read floats, which start at a whole byte."""
         if self._take(-self._start % 8).any():
             raise damaged("zeros after the last bit", "a one")
@@ -230,7 +234,7 @@ class Reader:
         check_finite(floats, hint=_SEND_AGAIN)
         return floats
 
-    def end(self):
+    def end(self) -> None:
         """Raise if there is more to read."""
         n_left = len(self._body) - self._start // 8
         if n_left:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._typing import BoolArray, FloatArray, IntArray
 from ._bits import (
     Reader,
     count_bits,
@@ -34,7 +35,7 @@ from ._bits import (
     subset_bits,
     widths,
 )
-from ._vectors import MAX_LENGTH, check_finite, cut, reduce_each
+from ._vectors import MAX_LENGTH, Blocks, check_finite, cut, reduce_each
 
 # All but the highest bits of integers are written verbatim: at most 2**4 heights.
 _HEIGHT_BITS = 4
@@ -48,16 +49,16 @@ class Plain(NamedTuple):
 
     form: int
 
-    def sizes(self, values, lengths):
+    def sizes(self, values: FloatArray, lengths: IntArray) -> IntArray:
         """Number of bytes of the message of each vector, shape (n,)."""
         return size_of_message(size_of_count(lengths), 8 * lengths)
 
-    def encode(self, vector):
+    def encode(self, vector: FloatArray) -> bytes:
         """Message of a vector; ValueError for NaN or inf."""
         check_finite(vector)
         return seal(self.form, [count_bits(len(vector))], vector.astype("<f8"))
 
-    def decode(self, data):
+    def decode(self, data: bytes) -> FloatArray:
         """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
         vector = reader.floats(reader.count(), "<f8")
@@ -71,13 +72,13 @@ class Sparse(NamedTuple):
     form: int
     most: int = MAX_LENGTH
 
-    def sizes(self, values, lengths):
+    def sizes(self, values: FloatArray, lengths: IntArray) -> IntArray:
         """Number of bytes of the message of each vector, shape (n,)."""
         n_nonzero = reduce_each(np.add, values != 0, lengths)
         n_bits = size_of_count(lengths) + size_of_heights(lengths, [n_nonzero])
         return size_of_message(n_bits, 8 * n_nonzero)
 
-    def encode(self, vector):
+    def encode(self, vector: FloatArray) -> bytes:
         """Message of a vector; ValueError for NaN, inf or too many non-zeros."""
         check_finite(vector)
         chosen = vector != 0
@@ -89,7 +90,7 @@ class Sparse(NamedTuple):
         bits = [count_bits(len(vector)), *height_bits(chosen.astype(np.int64))]
         return seal(self.form, bits, vector[chosen].astype("<f8"))
 
-    def decode(self, data):
+    def decode(self, data: bytes) -> FloatArray:
         """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
         length = reader.count()
@@ -120,13 +121,13 @@ class Scaled(NamedTuple):
     block_length: int | None = None
     most: Any = 2**22
 
-    def sizes(self, values, lengths):
+    def sizes(self, values: FloatArray, lengths: IntArray) -> IntArray:
         """Number of bytes of the message of each vector, shape (n,)."""
         blocks = cut(lengths, self.block_length)
         integers, steps = self._factors(values, blocks)
         return self._sizes(integers, steps, blocks)
 
-    def sizes_of(self, integers, steps, blocks):
+    def sizes_of(self, integers: FloatArray, steps: FloatArray, blocks: Blocks) -> IntArray:
         """`sizes` of vectors whose magnitudes are integers times the steps of their blocks.
 
         Steps have at most 24 bits, or any number of bits if all integers of a block are 0 or 1.
@@ -134,7 +135,7 @@ class Scaled(NamedTuple):
         integers, steps = _lowest_terms(integers, steps, blocks)
         return self._sizes(integers, steps, blocks)
 
-    def _sizes(self, integers, steps, blocks):
+    def _sizes(self, integers: FloatArray, steps: FloatArray, blocks: Blocks) -> IntArray:
         lengths, heights, n_low = blocks.of_vectors, integers, 0
         if integers.max(initial=0) > 2**_HEIGHT_BITS:
             n_low = _low_widths(reduce_each(np.maximum, integers, lengths))
@@ -149,10 +150,10 @@ class Scaled(NamedTuple):
         n_bits += np.where(n_wide > 0, size_of_subset(n_steps, n_wide), 0)
         return size_of_message(n_bits, 4 * (n_steps + n_wide))
 
-    def encode(self, vector):
+    def encode(self, vector: FloatArray) -> bytes:
         """Message of a vector; ValueError if there are no such integers and steps."""
-        integers, steps = self._factors(vector, cut(np.array([len(vector)]), self.block_length))
-        integers = integers.astype(np.int64)
+        multiples, steps = self._factors(vector, cut(np.array([len(vector)]), self.block_length))
+        integers = multiples.astype(np.int64)
         nonzero = integers > 0
         n_low = int(_low_widths(integers.max(initial=0)))
         steps = steps[steps > 0]
@@ -169,7 +170,7 @@ class Scaled(NamedTuple):
         ]
         return seal(self.form, bits, steps[~wide].astype("<f4"), steps[wide].astype("<f8"))
 
-    def decode(self, data):
+    def decode(self, data: bytes) -> FloatArray:
         """Vector of a message; ValueError if damaged."""
         reader = Reader(self.form, data)
         length = reader.count()
@@ -182,8 +183,9 @@ class Scaled(NamedTuple):
         negative = reader.numbers(len(places), 1)
         integers = (heights - 1 << n_low) + reader.numbers(len(places), n_low) + 1
         steps = np.empty(n_steps)
-        steps[~wide] = reader.floats(np.count_nonzero(~wide), "<f4")
-        steps[wide] = reader.floats(np.count_nonzero(wide), "<f8")
+        n_wide = int(np.count_nonzero(wide))
+        steps[~wide] = reader.floats(n_steps - n_wide, "<f4")
+        steps[wide] = reader.floats(n_wide, "<f8")
         reader.end()
         with np.errstate(over="ignore"):
             magnitudes = integers * steps[block]
@@ -193,7 +195,7 @@ class Scaled(NamedTuple):
         vector[places] = np.where(negative, -magnitudes, magnitudes)
         return vector
 
-    def _factors(self, values, blocks):
+    def _factors(self, values: FloatArray, blocks: Blocks) -> tuple[FloatArray, FloatArray]:
         """Magnitudes as integers, and a step for each block, 0 for a zero block."""
         magnitudes = np.abs(values)
         steps = _least_nonzero(magnitudes, blocks)  # correct for blocks in which some integer is 1
@@ -211,7 +213,7 @@ class Scaled(NamedTuple):
         return integers, steps
 
 
-def _least_nonzero(magnitudes, blocks):
+def _least_nonzero(magnitudes: FloatArray, blocks: Blocks) -> FloatArray:
     """Smallest positive number of each block; 0 if there is none."""
     # Floats >= 0 have the same order as their bits read as integers, and 0 - 1 wraps to the largest
     # integer.
@@ -219,7 +221,9 @@ def _least_nonzero(magnitudes, blocks):
     return (least + 1).view(np.float64)
 
 
-def _lowest_terms(integers, steps, blocks):
+def _lowest_terms(
+    integers: FloatArray, steps: FloatArray, blocks: Blocks
+) -> tuple[FloatArray, FloatArray]:
     """Divide the integers of each block by their common divisor, and multiply its step by it.
 
     The steps of zero blocks become 0.
@@ -236,7 +240,9 @@ def _lowest_terms(integers, steps, blocks):
     return integers, steps * common
 
 
-def _divide(magnitudes, steps, blocks):
+def _divide(
+    magnitudes: FloatArray, steps: FloatArray, blocks: Blocks
+) -> tuple[FloatArray, BoolArray]:
     """Nearest integers of magnitudes / steps, and a mask of those that are not exact."""
     spread = blocks.spread(np.where(steps > 0, steps, 1.0))
     with np.errstate(over="ignore", invalid="ignore"):  # the caller raises for the results
@@ -246,7 +252,7 @@ def _divide(magnitudes, steps, blocks):
     return integers, spread != magnitudes
 
 
-def _common_divisors(magnitudes, blocks):
+def _common_divisors(magnitudes: FloatArray, blocks: Blocks) -> FloatArray:
     """Largest common divisor of the numbers of each block."""
     # Products of 24-bit steps and 22-bit integers are integers if the largest is scaled to 62 bits.
     shifts = 62 - np.frexp(blocks.reduce(np.maximum, magnitudes))[1]
@@ -255,11 +261,11 @@ def _common_divisors(magnitudes, blocks):
     return np.ldexp(blocks.reduce(np.gcd, whole).astype(np.float64), -shifts)
 
 
-def _is_wide(steps):
+def _is_wide(steps: FloatArray) -> BoolArray:
     """Mask of steps that a float32 cannot represent."""
     return np.minimum(steps, _LARGEST_FLOAT32).astype(np.float32) != steps
 
 
-def _low_widths(largest):
+def _low_widths(largest: Any) -> Any:
     """Number m of low bits that are written verbatim, from the largest integer."""
     return np.maximum(widths(largest - 1) - _HEIGHT_BITS, 0)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._typing import BoolArray, FloatArray, IntArray
 
 # Lengths are below this, so that they are exact in float64.
 MAX_LENGTH = 2**52
@@ -26,25 +30,25 @@ class Blocks(NamedTuple):
         Starts of the blocks.
     """
 
-    of_vectors: np.ndarray
-    per_vector: np.ndarray
-    lengths: np.ndarray
-    starts: np.ndarray
+    of_vectors: IntArray
+    per_vector: IntArray
+    lengths: IntArray
+    starts: IntArray
 
-    def reduce(self, ufunc, values):
+    def reduce(self, ufunc: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
         """Reduce the values of each block to one."""
         return ufunc.reduceat(values, self.starts)
 
-    def spread(self, numbers):
+    def spread(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Repeat the number of each block for all of its values."""
         return np.repeat(numbers, self.lengths)
 
-    def within(self, chosen):
+    def within(self, chosen: BoolArray) -> Blocks:
         """Blocks selected by a boolean array, each as a vector."""
         return cut(self.lengths[chosen])
 
 
-def as_vectors(values, lengths=None):
+def as_vectors(values: ArrayLike, lengths: ArrayLike | None = None) -> tuple[FloatArray, IntArray]:
     """Values as float64, and the checked lengths of the vectors."""
     values = _real_array("values", values)
     if lengths is None:
@@ -65,7 +69,7 @@ def as_vectors(values, lengths=None):
     return values, sizes.astype(np.intp, copy=False)
 
 
-def as_uniforms(uniforms, values):
+def as_uniforms(uniforms: ArrayLike, values: FloatArray) -> FloatArray:
     """Checked uniforms in [0, 1), in the shape of the values."""
     uniforms = _real_array("uniforms", uniforms)
     if uniforms.shape != values.shape:
@@ -81,7 +85,7 @@ def as_uniforms(uniforms, values):
     return uniforms
 
 
-def _as_lengths(name, lengths):
+def _as_lengths(name: str, lengths: ArrayLike) -> IntArray:
     """Lengths of vectors as int64."""
     array = np.asarray(lengths)
     if array.dtype.kind not in "iu" and array.size:
@@ -96,7 +100,7 @@ def _as_lengths(name, lengths):
     return array.astype(np.int64)
 
 
-def _real_array(name, array):
+def _real_array(name: str, array: ArrayLike) -> FloatArray:
     array = np.asarray(array)
     if array.dtype.kind not in "fiub" and array.size:
         raise TypeError(
@@ -105,7 +109,7 @@ def _real_array(name, array):
     return np.asarray(array, dtype=np.float64, order="C")
 
 
-def for_each_length(function, lengths):
+def for_each_length(function: Callable[[int], Any], lengths: ArrayLike) -> Any:
     """``function(q)``, a number, for one length or elementwise for an array of lengths."""
     array = _as_lengths("length", lengths)
     if array.ndim == 0:
@@ -116,7 +120,12 @@ def for_each_length(function, lengths):
     return np.array([function(q) for q in distinct.tolist()])[places].reshape(array.shape)
 
 
-def for_rows(function, values, uniforms, lengths):
+def for_rows(
+    function: Callable[[FloatArray, FloatArray], FloatArray],
+    values: FloatArray,
+    uniforms: FloatArray,
+    lengths: IntArray,
+) -> FloatArray:
     """Apply ``function(rows, uniforms)`` to all vectors of each length at once."""
     if len(lengths) and (lengths == lengths[0]).all():
         shape = len(lengths), lengths[0]
@@ -129,7 +138,7 @@ def for_rows(function, values, uniforms, lengths):
     return results
 
 
-def cut(lengths, block_length=None):
+def cut(lengths: IntArray, block_length: int | None = None) -> Blocks:
     """Cut vectors into blocks of a length (the last one may be shorter); None: one per vector."""
     if block_length is None:
         per_vector, blocks = np.minimum(lengths, 1), lengths[lengths > 0]
@@ -141,7 +150,7 @@ def cut(lengths, block_length=None):
     return Blocks(lengths, per_vector, blocks, np.cumsum(blocks) - blocks)
 
 
-def reduce_each(ufunc, values, lengths):
+def reduce_each(ufunc: np.ufunc, values: NDArray[Any], lengths: IntArray) -> NDArray[Any]:
     """Reduce consecutive runs of values to one each; 0 if a run is empty."""
     dtype = np.int64 if values.dtype == bool else values.dtype
     starts, some = np.cumsum(lengths) - lengths, lengths > 0
@@ -152,7 +161,7 @@ def reduce_each(ufunc, values, lengths):
     return results
 
 
-def norms(magnitudes, blocks, p):
+def norms(magnitudes: FloatArray, blocks: Blocks, p: float) -> FloatArray:
     """Norm of each block of absolute values, p = 2 or inf, shape (n_blocks,)."""
     if p == 2:
         with np.errstate(over="ignore"):
@@ -174,7 +183,7 @@ def norms(magnitudes, blocks, p):
     return results
 
 
-def smallest(uniforms, k):
+def smallest(uniforms: FloatArray, k: int) -> BoolArray:
     """Mask of the k smallest numbers of each row, the first ones in a tie."""
     n, q = uniforms.shape
     if k == q:
@@ -185,7 +194,11 @@ def smallest(uniforms, k):
     return chosen
 
 
-def check_finite(values, name="values", hint="Look for overflow and divisions by 0."):
+def check_finite(
+    values: NDArray[Any],
+    name: str = "values",
+    hint: str = "Look for overflow and divisions by 0.",
+) -> None:
     """Raise for NaN and infinite numbers."""
     if not np.isfinite(values).all():
         bad = values[~np.isfinite(values)]
