@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Number of bits of an uncompressed number, a double.
 FLOAT_BITS = 64
@@ -18,11 +20,11 @@ class History:
     written into their row. Negative row numbers count from the end.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         # Arrays instead of lists, because every save copies the columns.
-        self._columns: dict[str, array] = {}
+        self._columns: dict[str, array[Any]] = {}
 
-    def append(self, **values):
+    def append(self, **values: float) -> None:
         """Add a row."""
         if not self._columns:
             self._columns = {name: array(_type_code(name)) for name in values}
@@ -30,26 +32,26 @@ class History:
         for name, value in row.items():
             self._columns[name].append(value)
 
-    def update(self, row, **values):
+    def update(self, row: int, **values: float) -> None:
         """Write values into a row."""
         for name, value in values.items():
             self._columns[name][row] = value
 
-    def row(self, number):
+    def row(self, number: int) -> dict[str, float]:
         """A row as a dictionary."""
         return {name: column[number] for name, column in self._columns.items()}
 
-    def column(self, name):
+    def column(self, name: str) -> list[float]:
         """Values of a column, as a list."""
         return self._columns[name].tolist()
 
-    def keep(self, n_rows):
+    def keep(self, n_rows: int) -> None:
         """Keep only the first ``n_rows`` rows."""
         for column in self._columns.values():
             del column[n_rows:]
 
     @classmethod
-    def of_dict(cls, columns):
+    def of_dict(cls, columns: dict[str, NDArray[Any]]) -> History:
         """History from the arrays of ``as_dict``."""
         history = cls()
         history._columns = {
@@ -57,10 +59,10 @@ class History:
         }
         return history
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, NDArray[Any]]:
         """Equal-length arrays by column name; counts are integers."""
         return {name: np.array(column) for name, column in self._columns.items()}
 
 
-def _type_code(name):
+def _type_code(name: str) -> Literal["q", "d"]:
     return "q" if name in _INTEGERS else "d"

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numpy as np
 
+Advice = tuple[str, type[Warning]]
+"""A warning: its message and its category."""
+
 # List that collects this context's warnings, if they are held back.
-_KEPT: ContextVar[list | None] = ContextVar("kept", default=None)
+_KEPT: ContextVar[list[Advice] | None] = ContextVar("kept", default=None)
 # Maximum number of characters of a wrong value in a message.
 _LONGEST = 100
 
 
-def plural(count, noun):
+def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def either(ways):
+def either(ways: Sequence[str]) -> str:
     """Join alternatives: "a", "a or b", "a, b or c"."""
     return " or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)
 
 
-def shown(label):
+def shown(label: object) -> str:
     """Client label, without NumPy's type name."""
     if not isinstance(label, np.generic):
         return repr(label)
@@ -33,20 +37,20 @@ def shown(label):
     return repr(label.item())
 
 
-def short(value):
+def short(value: object) -> str:
     """A value as by ``repr``, without NumPy's type names, shortened if it is long."""
     with np.printoptions(legacy="1.21"):  # without type names of NumPy's scalars
         return cut(repr(value))
 
 
-def cut(text):
+def cut(text: object) -> str:
     """Text on one line, shortened if it is long."""
     text = " ".join(str(text).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 @contextmanager
-def naming(where):
+def naming(where: str) -> Iterator[None]:
     """Context that puts ``where`` before type and value errors, and adds it as a note to others."""
     try:
         yield
@@ -60,7 +64,7 @@ def naming(where):
         raise
 
 
-def warn(message, category):
+def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the nearest caller outside this package, scikit-learn and joblib."""
     kept = _KEPT.get()
     if kept is not None:
@@ -74,14 +78,14 @@ def warn(message, category):
 
 
 @contextmanager
-def kept_back():
-    """Context that collects this package's warnings in a list of (message, category).
+def kept_back() -> Iterator[list[Advice]]:
+    """Context that collects this package's warnings in a list.
 
     Warnings of intermediate steps are not for the user. Other threads are not affected, unlike with
     ``warnings.catch_warnings``, whose filters are global and remain if contexts do not end in
     reverse order.
     """
-    advice: list = []
+    advice: list[Advice] = []
     token = _KEPT.set(advice)
     try:
         yield advice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 
-def check_installed(caller, package):
+def check_installed(caller: str, package: str) -> None:
     """Raise ImportError, naming the caller, if a package is not installed."""
     try:
         import_module(package)

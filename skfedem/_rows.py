@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from ._typing import IntArray
 
 
 class JoinedRows:
@@ -19,20 +24,20 @@ class JoinedRows:
         Usually memory-mapped, so that rows are loaded from disk when they are read.
     """
 
-    def __init__(self, tables):
+    def __init__(self, tables: list[NDArray[Any]]) -> None:
         self.tables = tables
         self.offsets = np.cumsum([0, *map(len, tables)], dtype=np.intp)
         self.dtype = np.result_type(*(table.dtype for table in tables))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return int(self.offsets[-1])
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """Number of rows and of features."""
         return len(self), self.tables[0].shape[1]
 
-    def __getitem__(self, rows):
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Rows of a slice; they are only copied if they belong to several tables."""
         start, stop, _ = rows.indices(len(self))
         first = int(np.searchsorted(self.offsets, start, side="right")) - 1
@@ -43,7 +48,7 @@ class JoinedRows:
         ]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def take(self, positions, axis=0):
+    def take(self, positions: IntArray, axis: int = 0) -> NDArray[Any]:
         """Copy of rows by position; fast if consecutive ``positions`` are in the same table."""
         owners = np.searchsorted(self.offsets, positions, side="right") - 1
         taken = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
@@ -64,34 +69,39 @@ class ReorderedRows:
 
     Parameters
     ----------
-    table : ndarray of shape (n_samples, n_features)
+    table : ndarray of shape (n_samples, n_features), JoinedRows or ReorderedRows
     order : ndarray of int, shape (n_samples,)
         Position in the table of each row.
     """
 
-    def __init__(self, table, order):
+    def __init__(self, table: Rows, order: IntArray) -> None:
         self.table = table
         self.order = order
-        self.dtype = table.dtype
+        self.dtype: np.dtype[Any] = table.dtype
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.order)
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """Number of rows and of features."""
         return len(self), self.table.shape[1]
 
-    def __getitem__(self, rows):
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Copy of the rows of a slice."""
         return take_rows(self.table, self.order[rows])
 
-    def take(self, positions, axis=0):
+    def take(self, positions: IntArray, axis: int = 0) -> NDArray[Any]:
         """Copy of rows by their numbers."""
         return take_rows(self.table, self.order[positions])
 
 
-def in_blocks(rows, n_rows, answer):
+Rows = NDArray[Any] | JoinedRows | ReorderedRows
+
+
+def in_blocks(
+    rows: Rows, n_rows: int, answer: Callable[[NDArray[Any]], NDArray[Any]]
+) -> NDArray[Any]:
     """Apply ``answer``, which returns a row or a number for each row, to blocks of rows.
 
     The results for all blocks have the same type.
@@ -107,12 +117,12 @@ def in_blocks(rows, n_rows, answer):
     return answers
 
 
-def precision_of(rows):
+def precision_of(rows: Rows) -> np.dtype[Any]:
     """Type of results computed from rows: float32 for float32 rows, otherwise float64."""
     return rows.dtype if rows.dtype == np.float32 else np.dtype(np.float64)
 
 
-def take_rows(rows, positions):
+def take_rows(rows: Rows, positions: IntArray) -> NDArray[Any]:
     """Copy of rows by position, without copying the rest of the table."""
     if isinstance(rows, np.ndarray) and not rows.flags.c_contiguous:
         return rows[positions]  # `take` would copy the whole table first
