@@ -14,14 +14,24 @@ import os
 import secrets
 import shutil
 import zipfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from time import sleep
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ._messages import cut, short
+from ._typing import FilePath
+
+Arrays = dict[str, NDArray[Any]]
+Identity = dict[str, Any]
+"""Description of a run, as JSON."""
+
+_State = TypeVar("_State")
 
 _FORMAT = "skfedem checkpoint"
 _VERSION = 8
@@ -37,7 +47,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 _ZIP = b"PK\x03\x04"
 
 
-def save(path, identity, state):
+def save(path: FilePath, identity: Identity, state: object) -> None:
     """Write a checkpoint; at any moment, the file is either the previous one or this one.
 
     The previous one is kept as ``path`` with ``.previous`` appended. The new file has its
@@ -47,7 +57,7 @@ def save(path, identity, state):
     ----------
     path : path-like
     identity : dict
-        Description of the run, as JSON.
+        Description of the run.
     state : NamedTuple or dict
         Nested; its leaves are arrays, numbers, booleans and None.
     """
@@ -68,7 +78,7 @@ def save(path, identity, state):
     _sync_directory(path.parent)
 
 
-def try_out(path):
+def try_out(path: FilePath) -> None:
     """Raise OSError or ValueError if ``save`` could not create a file; leave no file behind.
 
     Also remove temporary files of killed processes, if they are old enough.
@@ -84,7 +94,7 @@ def try_out(path):
                 left.unlink()
 
 
-def load(path, identity, template):
+def load(path: FilePath, identity: Identity, template: _State) -> _State:
     """Read a checkpoint of the same run.
 
     Parameters
@@ -113,12 +123,12 @@ def load(path, identity, template):
     return _rebuilt("state", template, arrays)
 
 
-def identity_of(path):
+def identity_of(path: FilePath) -> Identity:
     """Description of the run of a checkpoint; errors as in ``load``."""
     return _read(path)[0]
 
 
-def check_identity(path, found, expected):
+def check_identity(path: FilePath, found: Identity, expected: Identity) -> None:
     """Raise ValueError if a checkpoint is of another run, naming the first difference."""
     for name in [*expected, *(found.keys() - expected.keys())]:
         if found.get(name) != expected.get(name):
@@ -134,7 +144,7 @@ def check_identity(path, found, expected):
             )
 
 
-def _read(path):
+def _read(path: FilePath) -> tuple[Identity, Arrays]:
     """Identity and arrays of a file, after verifying its digest."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"Expected resume_from to be a path or None, got {short(path)}.")
@@ -163,7 +173,7 @@ def _read(path):
     return header["identity"], native
 
 
-def _arrays_of(path):
+def _arrays_of(path: Path) -> Arrays:
     """Arrays of an npz file by name."""
     if not os.path.exists(path):  # Path.exists raises for names that are too long
         raise FileNotFoundError(
@@ -196,14 +206,14 @@ def _arrays_of(path):
     return arrays
 
 
-def _is_whole_archive(path):
+def _is_whole_archive(path: Path) -> bool:
     """Whether a zip file is intact; a damaged one may seem too large for memory."""
     with suppress(Exception), zipfile.ZipFile(path) as archive:
         return archive.testzip() is None
     return False
 
 
-def _damaged(path, why):
+def _damaged(path: Path, why: object) -> ValueError:
     """Error for a file that is no whole checkpoint."""
     return ValueError(
         f"Expected a complete checkpoint at {path}, got one that is truncated or damaged "
@@ -212,7 +222,7 @@ def _damaged(path, why):
     )
 
 
-def _leaves(name, node):
+def _leaves(name: str, node: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield named arrays of a nested state, leaving out None."""
     if hasattr(node, "_asdict"):
         node = node._asdict()
@@ -223,7 +233,7 @@ def _leaves(name, node):
         yield name, np.asarray(node)
 
 
-def _rebuilt(name, template, arrays):
+def _rebuilt(name: str, template: Any, arrays: Arrays) -> Any:
     """State of the template's type from named arrays."""
     if hasattr(template, "_asdict"):
         fields = template._asdict().items()
@@ -235,7 +245,7 @@ def _rebuilt(name, template, arrays):
     return arrays.get(name)
 
 
-def _digest(arrays):
+def _digest(arrays: Arrays) -> str:
     """SHA-256 of the names, types, shapes and bytes of arrays."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
@@ -246,7 +256,7 @@ def _digest(arrays):
 
 
 @contextmanager
-def _temporary(path):
+def _temporary(path: Path) -> Iterator[Path]:
     """Context with a unique temporary name beside a path; the file is removed at the end.
 
     It is longer than any other name that is used, so that a too long name is noticed early.
@@ -260,7 +270,7 @@ def _temporary(path):
             os.unlink(temporary)
 
 
-def _write(path, arrays, like):
+def _write(path: Path, arrays: dict[str, Any], like: Path) -> None:
     """Write and sync a new npz file, with the permissions of another file."""
     try:
         with path.open("xb") as file:
@@ -276,7 +286,7 @@ def _write(path, arrays, like):
         raise
 
 
-def _link(path, name):
+def _link(path: Path, name: Path) -> None:
     """Give a file a second name, without removing the first one at any moment."""
     try:
         os.link(path, name)
@@ -284,12 +294,12 @@ def _link(path, name):
         shutil.copy2(path, name)
 
 
-def _real(path):
+def _real(path: FilePath) -> Path:
     """Resolve a path: if it is a link, its target is replaced, not the link."""
     return Path(os.path.realpath(Path(path)))
 
 
-def _rename(path, name):
+def _rename(path: Path, name: Path) -> None:
     """Rename a file, repeatedly if necessary: on Windows, this fails while the target is open."""
     for seconds in _WAITS:
         try:
@@ -301,7 +311,7 @@ def _rename(path, name):
     os.replace(path, name)
 
 
-def _sync_directory(directory):
+def _sync_directory(directory: Path) -> None:
     """Make renames durable, if the system supports this."""
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from contextvars import copy_context
 from functools import cache, partial
 from queue import SimpleQueue
 from time import perf_counter
+from typing import Any, Literal, Self, TypeVar
 
 from joblib import Parallel, cpu_count, delayed
 from joblib.parallel import get_active_backend
@@ -16,6 +18,10 @@ from threadpoolctl import ThreadpoolController
 
 # Seconds. In shorter calls, threads lose more time to the GIL than they gain.
 _WORTH_SHARING = 0.005
+
+_Group = TypeVar("_Group")
+_Result = TypeVar("_Result")
+_Tasks = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
 class Workers:
@@ -37,21 +43,23 @@ class Workers:
         As in joblib, limited by ``n_workers``.
     """
 
-    def __init__(self, n_jobs=None):
+    def __init__(self, n_jobs: int | None = None) -> None:
         self.n_jobs = n_jobs
-        self._seconds = {}
-        self._tasks: SimpleQueue | None = None
+        self._seconds: dict[Hashable, float] = {}
+        self._tasks: _Tasks | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._n_workers = n_workers(self.n_jobs)  # may raise
         self._stack = ExitStack()
         self._stack.enter_context(single_threaded_libraries())
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> bool | None:
         return self._stack.__exit__(*exception)
 
-    def map(self, function, groups, kind):
+    def map(
+        self, function: Callable[[_Group], _Result], groups: Sequence[_Group], kind: Hashable
+    ) -> list[_Result]:
         """``[function(group) for group in groups]``.
 
         Parameters
@@ -75,13 +83,15 @@ class Workers:
             del self._seconds[kind]
         return results
 
-    def _share(self, function, groups):
+    def _share(
+        self, function: Callable[[_Group], _Result], groups: Sequence[_Group]
+    ) -> list[_Result]:
         """As ``map``, in threads: every worker takes the next group when it has finished one."""
         if self._tasks is None:
             self._tasks = self._call_helpers()
         waiting = deque(enumerate(groups))
         work = partial(_work, function, waiting)
-        helpers: list[Future] = [Future() for _ in range(self._n_workers - 1)]
+        helpers: list[Future[dict[int, _Result]]] = [Future() for _ in range(self._n_workers - 1)]
         try:
             for helper in helpers:
                 # In the context of the fit, for the user's settings such as numpy.errstate.
@@ -94,15 +104,15 @@ class Workers:
             results |= helper.result()
         return [results[position] for position in range(len(groups))]
 
-    def _call_helpers(self):
+    def _call_helpers(self) -> _Tasks:
         """Let joblib's threads run the tasks in a queue until the end of the fit."""
-        tasks: SimpleQueue = SimpleQueue()
+        tasks: _Tasks = SimpleQueue()
         n_helpers = self._n_workers - 1
         threads = {"prefer": "threads", "require": "sharedmem", "return_as": "generator"}
         pool = Parallel(n_jobs=self._n_workers, **threads)
         running = self._stack.enter_context(pool)(delayed(_help)(tasks) for _ in range(n_helpers))
 
-        def dismiss():
+        def dismiss() -> None:
             for _ in range(n_helpers):
                 tasks.put(None)
             list(running)
@@ -111,7 +121,9 @@ class Workers:
         return tasks
 
 
-def _work(function, waiting):
+def _work(
+    function: Callable[[_Group], _Result], waiting: deque[tuple[int, _Group]]
+) -> dict[int, _Result]:
     """Results, by position, of the groups that a worker takes until none is waiting."""
     try:
         return {position: function(group) for position, group in _taken_from(waiting)}
@@ -119,14 +131,14 @@ def _work(function, waiting):
         waiting.clear()  # after an error, no worker starts another group
 
 
-def _taken_from(waiting):
+def _taken_from(waiting: deque[_Group]) -> Iterator[_Group]:
     """Remove and yield the first item of a deque until it is empty; threads may share it."""
     with suppress(IndexError):
         while True:
             yield waiting.popleft()
 
 
-def _join(helpers):
+def _join(helpers: list[Future[_Result]]) -> list[Future[_Result]]:
     """Wait for the helpers that have started, even if interrupted, and return them."""
     try:
         started = [helper for helper in helpers if not helper.cancel()]
@@ -137,7 +149,7 @@ def _join(helpers):
     return started
 
 
-def _help(tasks):
+def _help(tasks: _Tasks) -> None:
     """Run tasks, pairs of a future and its function, from a queue until None arrives."""
     single_threaded_libraries()  # OpenMP has a separate limit in each thread
     for future, function in iter(tasks.get, None):
@@ -148,7 +160,7 @@ def _help(tasks):
                 future.set_exception(error)
 
 
-def single_threaded_libraries():
+def single_threaded_libraries() -> AbstractContextManager[Any]:
     """Context with single-threaded libraries, as rounding depends on the number of threads.
 
     If contexts overlap in threads, one of them has to enclose all others, because each restores the
@@ -158,12 +170,12 @@ def single_threaded_libraries():
 
 
 @cache
-def _libraries():
+def _libraries() -> ThreadpoolController:
     """Libraries that use threads; finding them takes milliseconds."""
     return ThreadpoolController()
 
 
-def n_workers(n_jobs, prefer="threads"):
+def n_workers(n_jobs: int | None, prefer: Literal["threads", "processes"] = "threads") -> int:
     """Number of workers for a fit (in threads) or a search (in processes).
 
     Joblib's number of workers for ``n_jobs``, but at most the number of processors. 1 inside a

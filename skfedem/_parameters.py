@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array
 
 from ._compat import parameter_names
 from ._messages import short
+from ._typing import FloatArray
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # in typing from Python 3.13 on
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_Estimator = TypeVar("_Estimator", bound=BaseEstimator)
 
 
 def check_number(
-    name, value, *, kind=Real, low=None, high=None, low_open=False, high_open=False, hint=""
-):
+    name: str,
+    value: Any,
+    *,
+    kind: type[Any] = Real,
+    low: float | None = None,
+    high: float | None = None,
+    low_open: bool = False,
+    high_open: bool = False,
+    hint: str = "",
+) -> None:
     """Raise if a parameter is not a number within its bounds.
 
     Parameters
@@ -60,25 +74,25 @@ def check_number(
         )
 
 
-def check_counts(**values):
+def check_counts(**values: object) -> None:
     """Raise if one of some parameters is not an integer >= 1."""
     for name, value in values.items():
         check_number(name, value, kind=Integral, low=1)
 
 
-def check_positive(**values):
+def check_positive(**values: object) -> None:
     """Raise if one of some parameters is not a number > 0."""
     for name, value in values.items():
         check_number(name, value, low=0, low_open=True)
 
 
-def check_not_negative(**values):
+def check_not_negative(**values: object) -> None:
     """Raise if one of some parameters is not a number >= 0."""
     for name, value in values.items():
         check_number(name, value, low=0)
 
 
-def check_choice(name, value, choices, *, hint=""):
+def check_choice(name: str, value: object, choices: Sequence[str], *, hint: str = "") -> None:
     """Raise if a parameter is not one of some strings."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(map(repr, choices))
@@ -91,7 +105,7 @@ def check_choice(name, value, choices, *, hint=""):
         )
 
 
-def python_number(value):
+def python_number(value: Any) -> Any:
     """Number as int or float; other values are returned unchanged.
 
     NumPy's integers wrap around, its short floats lack precision, and arrays cannot hold fractions.
@@ -113,14 +127,14 @@ def takes_python_numbers(function: Callable[_Arguments, _Result]) -> Callable[_A
     return computed
 
 
-def parameters_of(estimator):
+def parameters_of(estimator: BaseEstimator) -> dict[str, Any]:
     """Parameters by name, including those that a subclass fixes or takes as ``**kwargs``."""
     names = [name for kind in type(estimator).__mro__ for name in parameter_names(kind)]
     inherited = {name: getattr(estimator, name) for name in names if hasattr(estimator, name)}
     return {**inherited, **estimator.get_params(deep=False)}
 
 
-def unfitted(estimator):
+def unfitted(estimator: _Estimator) -> _Estimator:
     """Copy of an estimator with the same parameters, without fitted features."""
     checked = copy(estimator)
     for name in ("n_features_in_", "feature_names_in_"):
@@ -128,7 +142,7 @@ def unfitted(estimator):
     return checked
 
 
-def in_python_numbers(estimator):
+def in_python_numbers(estimator: _Estimator) -> _Estimator:
     """Copy of an estimator with parameters converted to Python's numbers."""
     settings = copy(estimator)
     for name, value in parameters_of(estimator).items():
@@ -136,7 +150,7 @@ def in_python_numbers(estimator):
     return settings
 
 
-def check_shape(name, value, shape):
+def check_shape(name: str, value: object, shape: tuple[int, ...]) -> FloatArray:
     """Convert a parameter to a finite float array of a shape, or raise."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "c":
         raise ValueError(f"Expected {name} to be real numbers, got dtype {value.dtype}.")
@@ -152,7 +166,7 @@ def check_shape(name, value, shape):
     return check_array(array, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name=name)
 
 
-def check_shares(name, value, size):
+def check_shares(name: str, value: object, size: int) -> FloatArray:
     """Convert a parameter to an array of ``size`` shares that sum to 1, or raise."""
     shares = check_shape(name, value, (size,))
     if (shares < 0).any() or not np.isclose(shares.sum(), 1):
@@ -164,7 +178,7 @@ def check_shares(name, value, size):
     return shares
 
 
-def check_rank(name, rank, shape):
+def check_rank(name: str, rank: int | None, shape: tuple[int, int]) -> None:
     """Raise if a rank is too large for the shape of the matrix; None is accepted."""
     if rank is not None and rank > min(shape):
         raise ValueError(
@@ -174,18 +188,18 @@ def check_rank(name, rank, shape):
         )
 
 
-def is_auto(value):
+def is_auto(value: object) -> TypeIs[Literal["auto"]]:
     """Whether a parameter is the string "auto"."""
     return isinstance(value, str) and value == "auto"
 
 
-def check_switch(name, value):
+def check_switch(name: str, value: object) -> None:
     """Raise if a parameter is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"Expected {name} to be True or False, got {short(value)}.")
 
 
-def check_n_jobs(value):
+def check_n_jobs(value: object) -> None:
     """Raise if a number of jobs is not one that joblib accepts."""
     hint = "Give a number of jobs, -1 for all processors, or None."
     if value is not None:
@@ -194,7 +208,7 @@ def check_n_jobs(value):
             raise ValueError(f"Expected n_jobs to be an integer other than 0, got 0. {hint}")
 
 
-def check_verbose(value):
+def check_verbose(value: object) -> None:
     """Raise if a verbosity is neither a number nor a boolean."""
     if not isinstance(value, bool | np.bool_):
         check_number("verbose", value, low=0, hint="0 prints nothing.")

@@ -19,6 +19,7 @@ from .._federation import fingerprint, little_endian
 from .._history import History
 from .._messages import short, warn
 from .._parameters import check_number, parameters_of
+from .._typing import FilePath
 from ._base import ServerState
 from ._run_state import RunState, initialise
 
@@ -60,9 +61,9 @@ class Checkpoint(NamedTuple):
     """
 
     identity: dict
-    path: object
+    path: Path | None
     every: int
-    resume_from: object
+    resume_from: FilePath | None
     step_function: Callable | None
 
     def after_round(self, run_state, over):
