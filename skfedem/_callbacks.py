@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ._typing import Method
 
 try:
@@ -14,101 +12,10 @@ except ImportError:
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Empty replacement for scikit-learn's class in versions without it."""
 
-    def _with_callbacks(method):
+    def _with_callbacks(method: Method) -> Method:
         return method
-
-
-# Passed as targets, because scikit-learn's ScoringMonitor only scores if these are not None.
-_NO_TARGETS = ()
 
 
 def with_callbacks(method: Method) -> Method:
     """scikit-learn's decorator, with the type of the method preserved."""
     return _with_callbacks(method)
-
-
-class FitTask:
-    """The task "fit" of an estimator, and one subtask for each round.
-
-    Parameters
-    ----------
-    estimator : estimator
-        The estimator that is being fitted.
-    X, y : object
-        Data that it is fitted to, as passed by the user.
-    max_rounds : int or None
-        Maximum number of rounds of a start.
-    sample_weight : object, default=None
-        Row weights, as passed by the user.
-    n_starts : int, default=1
-        Number of starts; if there are several, each is a subtask.
-    """
-
-    def __init__(self, estimator, X, y, max_rounds, sample_weight=None, n_starts=1):
-        self._estimator = estimator
-        self._data = {
-            "estimator": estimator,
-            "X": X,
-            "y": _NO_TARGETS if y is None else y,
-            "metadata": None if sample_weight is None else {"sample_weight": sample_weight},
-        }
-        self._max_rounds, self._n_starts = max_rounds, n_starts
-        # Tasks of scikit-learn: the fit, a start among several while it is open, and a round.
-        self._root: Any = None
-        self._start: Any = None
-        self._round: Any = None
-        if hasattr(estimator, "_init_callback_context"):
-            self._root = estimator._init_callback_context(
-                max_subtasks=max_rounds if n_starts == 1 else n_starts
-            )
-            self._root.call_on_fit_task_begin(**self._data)
-
-    def begin_start(self, fitted):
-        """Begin the next start; return this task, or None if there are no callbacks.
-
-        Parameters
-        ----------
-        fitted : callable
-            Maps the ``Progress`` of the run to the current fitted attributes.
-        """
-        if not getattr(self._estimator, "_skl_callbacks", None):
-            return None
-        self._fitted = fitted
-        if self._n_starts > 1:
-            self._start = self._root.subcontext(task_name="start", max_subtasks=self._max_rounds)
-            self._start.call_on_fit_task_begin(**self._data)
-        return self
-
-    def begin_round(self, run_state):
-        """Begin a round, from the current ``RunState``."""
-        self._round = (self._start or self._root).subcontext(task_name="round")
-        self._round.call_on_fit_task_begin(
-            **self._data, reconstruction_attributes=lambda: self._so_far(run_state)
-        )
-
-    def end_round(self, run_state):
-        """End a round; return whether a callback stops the fit."""
-        return self._round.call_on_fit_task_end(
-            **self._data, reconstruction_attributes=lambda: self._so_far(run_state)
-        )
-
-    def _so_far(self, run_state):
-        """Current attributes of the estimator, without the trace, which is slow to convert."""
-        # scikit-learn sets them on a copy of the estimator, which may have attributes of an earlier
-        # fit.
-        given = {k: value for k, value in vars(self._estimator).items() if not k.endswith("_")}
-        history = run_state.history.as_dict()
-        return {"__dict__": {**given, **self._fitted(run_state.progress), "history_": history}}
-
-    def end_start(self, run_state=None):
-        """End the task of the start, if there is one."""
-        if self._start is not None:
-            start, self._start = self._start, None
-            attributes = {} if run_state is None else self._so_far(run_state)
-            start.call_on_fit_task_end(**self._data, reconstruction_attributes=attributes)
-
-    def end(self):
-        """End the task, when the estimator is fitted."""
-        self.end_start()  # if a start was interrupted before its first round
-        if self._root is not None:
-            self._root.call_on_fit_task_end(**self._data, reconstruction_attributes={})

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags
 
-from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
+from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._federation import fingerprint
 from ._imputer.fitted import FittedMatrix, tags_of_matrices
 from ._imputer.warnings import warn_of_fit
@@ -48,6 +48,7 @@ from .models.matrix.main_effects import EFFECTS, Effects
 from .models.matrix.start import cell_federation, low_rank_model, start_again, start_run
 from .models.matrix.theta import LowRank, Theta
 from .solvers._evaluation import evaluate
+from .solvers._fit_task import FitTask
 from .solvers._from_parameters import (
     SOLVERS,
     check_federated_parameters,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from ._callbacks import CallbackSupportMixin, FitTask, with_callbacks
+from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._federation import fingerprint
 from ._input.clients import (
     check_clients,
@@ -56,6 +56,7 @@ from .compression import Compressor
 from .models.mixture.assignment import INIT_PARAMS
 from .models.mixture.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture.given import check_start
+from .solvers._fit_task import FitTask
 from .solvers._from_parameters import check_federated_parameters
 from .solvers._memory import at_estimate, memory_of
 from .solvers._resume import check_checkpoint_parameters
