@@ -1,4 +1,4 @@
-"""Evaluations over all rows of all clients, and when they are due."""
+"""Evaluations over all rows of all clients."""
 
 from __future__ import annotations
 
@@ -65,12 +65,3 @@ def columns_at(model, server, evaluation):
 def evaluation_columns(model, criterion=np.nan, mean_field_sq_norm=np.nan):
     """Columns of the history that an evaluation fills; NaN without one."""
     return {model.criterion: criterion, "mean_field_sq_norm": mean_field_sq_norm}
-
-
-def evaluation_due(problem, last_epoch, progress, options):
-    """Whether a row of the history has to be evaluated separately."""
-    if problem.exact:
-        return False
-    if options.eval_every == "auto":
-        return int(progress.epoch) > int(last_epoch)
-    return progress.n_rounds % options.eval_every == 0

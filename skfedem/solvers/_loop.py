@@ -11,6 +11,7 @@ from .. import _random
 from .._client_vectors import as_slice
 from .._federation import client_groups, offsets_of
 from .._history import FLOAT_BITS
+from .._parameters import is_auto
 from ..participation import draw_active
 from ._base import (
     Broadcast,
@@ -22,13 +23,7 @@ from ._base import (
     outer_loop_of,
     server_half,
 )
-from ._evaluation import (
-    checked_criterion,
-    columns_at,
-    evaluate,
-    evaluation_columns,
-    evaluation_due,
-)
+from ._evaluation import checked_criterion, columns_at, evaluate, evaluation_columns
 from ._run_state import initialise
 from ._stopping import Gains, next_gains, next_sweep, of_these_rows
 
@@ -100,7 +95,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     -------
     run : Run
     """
-    run_state = checkpoint.resumed(solver, problem, start) if checkpoint else None
+    run_state = checkpoint.resumed(solver, problem, start, workers) if checkpoint else None
     if run_state is None:
         run_state = initialise(
             solver,
@@ -123,7 +118,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             if tasks and tasks.end_round(run_state):
                 stopped_by = "callback"
             if checkpoint:
-                over = stopped_by or _is_over(run_state.progress, options)
+                over = stopped_by is not None or _is_over(run_state.progress, options)
                 checkpoint.after_round(run_state, over)
     except KeyboardInterrupt:
         stopped_by, run_state = "keyboard", _after_whole_rounds(problem, run_state)
@@ -164,7 +159,7 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
             raise
         stopped_by = "keyboard"
     gains = None
-    if problem.exact and not np.isnan(criterion):
+    if isinstance(run_state.stopping, Gains) and not np.isnan(criterion):
         # If no round was completed, the gains may be those of other rows.
         gains = of_these_rows(run_state.stopping, criterion, model)
         gains = gains._replace(next_criterion=criterion)
@@ -194,8 +189,7 @@ def one_round(solver, problem, run_state, options, workers):
     server, info = server_half(problem, before, received, step_size)
     if options.cautious and info.step_taken < step_size:
         server = after_short_step(problem, server)
-    judged = _judged_exactly if problem.exact else _judged_by_sweep
-    server, stopping, converged = judged(problem, run_state, received, server, info, options)
+    server, stopping, converged = _judged(problem, run_state, received, server, info, options)
     after = progress._replace(
         server=server,
         n_expectations=progress.n_expectations + received.n_expectations,
@@ -214,7 +208,8 @@ def one_round(solver, problem, run_state, options, workers):
     )
     run_state.trace.append(model.trace(server.parameters))
     if options.eval_every is not None and (
-        _is_over(after, options) or evaluation_due(problem, progress.epoch, after, options)
+        _is_over(after, options)
+        or _is_evaluation_due(problem, progress.epoch, after, options.eval_every)
     ):
         history.update(-1, **columns_at(model, server, evaluate(problem, server, workers)))
     return run_state._replace(progress=after, stopping=stopping)
@@ -228,26 +223,21 @@ def _step_to_ask(problem, server, options):
     return 0.0 if server.round_index < server.rest_until else min(step_size, server.step_limit)
 
 
-def _judged_exactly(problem, run_state, received, server, info, options):
-    """Server's state, gains, and whether the run has converged, after an exact round.
+def _judged(problem, run_state, received, server, info, options):
+    """Server's state, that of the stopping rule, and whether the run has converged, after a round.
 
-    The E-steps of the round yield the criterion of the previous row, which is filled in here.
+    The E-steps of an exact round yield the criterion of the previous row, which is filled in here.
     """
-    model, history = problem.model, run_state.history
-    parameters = run_state.progress.server.parameters
-    criterion = checked_criterion(model, received.log_likelihood, parameters)
-    if options.eval_every is not None:
-        history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
-    run_state.criteria_before.append(criterion)
-    gains = next_gains(run_state.stopping, criterion, info.step_taken, model)
-    return server, gains, gains.settled(options.tol)
-
-
-def _judged_by_sweep(problem, run_state, received, server, info, options):
-    """Server's state, sweep, and whether the run has converged, after a random round."""
-    sweep = next_sweep(
-        run_state.stopping, problem, server, info.step_taken, received.n_active, options.tol
-    )
+    model, history, stopping = problem.model, run_state.history, run_state.stopping
+    if isinstance(stopping, Gains):
+        parameters = run_state.progress.server.parameters
+        criterion = checked_criterion(model, received.log_likelihood, parameters)
+        if options.eval_every is not None:
+            history.update(-1, **evaluation_columns(model, criterion, info.field_sq_norm))
+        run_state.criteria_before.append(criterion)
+        gains = next_gains(stopping, criterion, info.step_taken, model)
+        return server, gains, gains.settled(options.tol)
+    sweep = next_sweep(stopping, problem, server, info.step_taken, received.n_active, options.tol)
     if sweep.unconfirmed:
         server = server._replace(n_restarts=server.n_restarts + 1)
         sweep = sweep._replace(outer_loop=outer_loop_of(problem, server))
@@ -326,6 +316,15 @@ def _summed(solver, problem, clients, message):
         log_likelihood=log_likelihood,
         uncompressed=message.uncompressed,
     )
+
+
+def _is_evaluation_due(problem, last_epoch, progress, eval_every):
+    """Whether a row of the history has to be evaluated separately."""
+    if problem.exact:
+        return False
+    if is_auto(eval_every):
+        return int(progress.epoch) > int(last_epoch)
+    return progress.n_rounds % eval_every == 0
 
 
 def _is_over(progress, options):

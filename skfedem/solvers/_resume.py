@@ -82,13 +82,13 @@ class Checkpoint(NamedTuple):
                 UserWarning,
             )
 
-    def resumed(self, solver, problem, start):
+    def resumed(self, solver, problem, start, workers):
         """Saved state, as ``RunState``; None for a new run."""
         if self.resume_from is None:
             return None
         # Template of the types: the state of a new run, made without reading any rows.
         template = initialise(
-            solver, problem, start._replace(kept=None), None, control_init="zeros"
+            solver, problem, start._replace(kept=None), workers, control_init="zeros"
         )
         state = _checkpoint.load(self.resume_from, self.identity, _as_state(template))
         parameters = problem.model.maximization(state["server"]["statistics"])

@@ -9,6 +9,7 @@ import numpy as np
 from .._history import FLOAT_BITS, History
 from ._base import ServerState
 from ._evaluation import columns_at, evaluate, evaluation_columns
+from ._memory import Kept
 from ._stopping import Gains, Sweep, first_sweep, no_gains
 
 
@@ -62,9 +63,9 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
     # In exact rounds, the field does not depend on V, and the first one sets V_i to h_i(Ŝ) if α =
     # 1. With a smaller α, V_i would still be biased towards 0 when later rounds are random.
     needs_controls = not problem.exact or problem.control_step < 1
-    model, evaluation = problem.model, None
-    if start.kept is not None:
-        server, states = start.kept.server, start.kept.states
+    model, evaluation, gains = problem.model, None, None
+    if isinstance(start.kept, Kept):
+        server, states, gains = start.kept
     else:
         server, controls = _first_server(problem, start), problem.vectors.zeros()
         if needs_controls and control_init == "field":
@@ -75,8 +76,7 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
     if evaluation is None and watched and not problem.exact:
         evaluation = evaluate(problem, server, workers)
     if problem.exact:
-        kept_gains = start.kept.gains if start.kept else None
-        stopping = kept_gains or no_gains(model)
+        stopping = gains or no_gains(model)
     else:
         stopping = first_sweep(problem, server)
     n_samples = problem.federation.n_samples
