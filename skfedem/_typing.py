@@ -48,7 +48,10 @@ CompressorName = Literal["dithering", "block", "rand_k"]
 ControlInit = Literal["field", "zeros"]
 ClientWeights = Literal["n_samples", "uniform"]
 RowsName = Literal["shared", "disjoint"]
-StepSize = float | Literal["auto"] | Callable[[int], float]
+Schedule = Callable[[int], float]
+"""Maps the round number, counted from 1, to γ."""
+
+StepSize = float | Literal["auto"] | Schedule
 
 # ---- what they get
 

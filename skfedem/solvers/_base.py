@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil, inf, nan
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _random
 from .._client_vectors import ClientVectors, weighted_sum
@@ -174,14 +176,34 @@ class RoundInfo(NamedTuple):
     step_taken: float
 
 
+class States(Protocol):
+    """States of clients: a NamedTuple of arrays that the solver defines.
+
+    Its fields are client vectors in the layout of the model's ``vectors``; those that the solver's
+    ``PER_CLIENT`` names have one number (or row of numbers) per client.
+    """
+
+    def __init__(self, *fields: NDArray[Any]) -> None: ...
+
+    def __iter__(self) -> Iterator[NDArray[Any]]: ...
+
+    @property
+    def _fields(self) -> tuple[str, ...]: ...
+
+    @property
+    def controls(self) -> FloatArray:
+        """Control variates V_i, client vectors."""
+
+
 class Solver(Protocol):
     """Contract of the module of a solver.
 
     Its functions work on many clients at once: the round loop decides how clients are grouped, and
-    on how many workers they run. States are a NamedTuple of arrays, with the control variates V_i
-    in the field ``controls``: client vectors in the layout of the model's ``vectors``, or one
-    number (or row of numbers) per client for the fields named in ``PER_CLIENT``.
+    on how many workers they run. The argument ``states`` is what ``init`` returned, for some
+    clients.
     """
+
+    __name__: str
 
     @property
     def PER_CLIENT(self) -> tuple[str, ...]:
@@ -191,12 +213,12 @@ class Solver(Protocol):
     def VARIANCE_REDUCED(self) -> bool:
         """Whether the noise of minibatches in the clients' estimates vanishes in the limit."""
 
-    def init(self, problem: Problem, controls: FloatArray) -> Any:
+    def init(self, problem: Problem, controls: FloatArray) -> States:
         """States of all clients before the first round, from V_{0,i}."""
 
     def client_half(
         self, problem: Problem, broadcast: Broadcast, clients: IntArray, states: Any
-    ) -> tuple[Message, Any]:
+    ) -> tuple[Message, States]:
         """Messages of some active clients, in increasing order, and their new states.
 
         It does not modify their states, so that a message that never arrives has no effect.

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _random
-from .._client_vectors import as_slice
+from .._client_vectors import ClientVectors, as_slice
 from .._federation import client_groups, offsets_of
 from .._history import FLOAT_BITS
+from .._parallel import Workers
 from .._parameters import is_auto
+from .._typing import ControlInit, IntArray, Schedule
+from ..models._base import Start
 from ..participation import draw_active
 from ._base import (
     Broadcast,
+    Message,
+    Problem,
     Received,
+    RoundInfo,
     ServerState,
+    Solver,
+    States,
     after_short_step,
     mean_control,
     message_units_of,
@@ -24,24 +33,28 @@ from ._base import (
     server_half,
 )
 from ._evaluation import checked_criterion, columns_at, evaluate, evaluation_columns
-from ._run_state import initialise
-from ._stopping import Gains, next_gains, next_sweep, of_these_rows
+from ._fit_task import FitTask
+from ._resume import Checkpoint
+from ._run_state import Progress, RunState, initialise
+from ._stopping import Gains, Sweep, next_gains, next_sweep, of_these_rows
+
+StoppedBy = Literal["keyboard", "callback"]
 
 
 class Options(NamedTuple):
     """Options of a run: steps, stopping and evaluations.
 
-    ``step_size`` maps the round number, counted from 1, to γ; ``cautious`` steps respect the
-    server's limit. ``eval_every`` is a number of rounds, "auto" for once per epoch, or None.
+    ``cautious`` steps respect the server's limit. ``eval_every`` is a number of rounds, "auto" for
+    once per epoch, or None.
     """
 
-    step_size: Callable[[int], float]
+    step_size: Schedule
     cautious: bool = False
-    control_init: str = "field"
+    control_init: ControlInit = "field"
     max_iter: int | None = 100
     max_epochs: float | None = None
     tol: float = 1e-3
-    eval_every: int | str | None = "auto"
+    eval_every: int | Literal["auto"] | None = "auto"
 
 
 class Run(NamedTuple):
@@ -52,28 +65,36 @@ class Run(NamedTuple):
     last. ``initial_criterion`` and ``final_criterion`` are the values at the start and at the end,
     NaN if they were not computed. ``trace`` has ``model.trace(parameters)`` for each row of the
     history. ``gains``, with which a continued run judges its first round, is None unless rounds are
-    exact and the last one was evaluated. ``stopped_by`` is "keyboard" or "callback" if either
-    stopped the run, else None.
+    exact and the last one was evaluated.
     """
 
     server: ServerState
-    states: NamedTuple
-    history: dict
-    trace: np.ndarray
-    criteria: list
+    states: States
+    history: dict[str, NDArray[Any]]
+    trace: NDArray[Any]
+    criteria: list[float]
     initial_criterion: float
     final_criterion: float
     converged: bool
     gains: Gains | None
-    stopped_by: str | None = None
+    stopped_by: StoppedBy | None = None
 
     @property
-    def n_rounds(self):
+    def n_rounds(self) -> int:
         """Number of rounds of this run."""
         return len(self.history["step_size"]) - 1
 
 
-def run(solver, problem, start, options, workers, report, checkpoint=None, tasks=None):
+def run(
+    solver: Solver,
+    problem: Problem,
+    start: Start,
+    options: Options,
+    workers: Workers,
+    report: Callable[[dict[str, float]], None],
+    checkpoint: Checkpoint | None = None,
+    tasks: FitTask | None = None,
+) -> Run:
     """Run a solver until it converges, or reaches the maximum number of rounds or epochs.
 
     Parameters
@@ -105,7 +126,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
             control_init=options.control_init,
             watched=options.eval_every is not None,
         )
-    stopped_by = None
+    stopped_by: StoppedBy | None = None
     try:
         while not (stopped_by or _is_over(run_state.progress, options)):
             if tasks:
@@ -125,7 +146,7 @@ def run(solver, problem, start, options, workers, report, checkpoint=None, tasks
     return _outcome(problem, run_state, options, workers, tasks, stopped_by)
 
 
-def _after_whole_rounds(problem, run_state):
+def _after_whole_rounds(problem: Problem, run_state: RunState) -> RunState:
     """State of an interrupted run after the last round that the server has completed."""
     n_rows, server = run_state.progress.n_rounds + 1, run_state.progress.server
     run_state.history.keep(n_rows)
@@ -135,7 +156,14 @@ def _after_whole_rounds(problem, run_state):
     return run_state._replace(progress=run_state.progress._replace(server=server))
 
 
-def _outcome(problem, run_state, options, workers, tasks, stopped_by):
+def _outcome(
+    problem: Problem,
+    run_state: RunState,
+    options: Options,
+    workers: Workers,
+    tasks: FitTask | None,
+    stopped_by: StoppedBy | None,
+) -> Run:
     """Outcome of a run after its last round, which is evaluated unless it was already."""
     progress, history, model = run_state.progress, run_state.history, problem.model
     server, watched = progress.server, options.eval_every is not None
@@ -178,7 +206,9 @@ def _outcome(problem, run_state, options, workers, tasks, stopped_by):
     )
 
 
-def one_round(solver, problem, run_state, options, workers):
+def one_round(
+    solver: Solver, problem: Problem, run_state: RunState, options: Options, workers: Workers
+) -> RunState:
     """Run both halves of a round and record it in the history; return the new state."""
     model, progress, history = problem.model, run_state.progress, run_state.history
     before = progress.server
@@ -215,7 +245,7 @@ def one_round(solver, problem, run_state, options, workers):
     return run_state._replace(progress=after, stopping=stopping)
 
 
-def _step_to_ask(problem, server, options):
+def _step_to_ask(problem: Problem, server: ServerState, options: Options) -> float:
     """γ of the next round: that of the schedule, with the server's limit if it is automatic."""
     step_size = options.step_size(server.round_index + 1)
     if problem.exact or not options.cautious:
@@ -223,7 +253,14 @@ def _step_to_ask(problem, server, options):
     return 0.0 if server.round_index < server.rest_until else min(step_size, server.step_limit)
 
 
-def _judged(problem, run_state, received, server, info, options):
+def _judged(
+    problem: Problem,
+    run_state: RunState,
+    received: Received,
+    server: ServerState,
+    info: RoundInfo,
+    options: Options,
+) -> tuple[ServerState, Gains | Sweep, bool]:
     """Server's state, that of the stopping rule, and whether the run has converged, after a round.
 
     The E-steps of an exact round yield the criterion of the previous row, which is filled in here.
@@ -244,7 +281,7 @@ def _judged(problem, run_state, received, server, info, options):
     return server, sweep, sweep.converged
 
 
-def active_clients(problem, round_index):
+def active_clients(problem: Problem, round_index: int) -> IntArray:
     """Indices of the clients that take part in a round, in increasing order."""
     if problem.participation == 1:
         return np.arange(problem.federation.n_clients)
@@ -252,7 +289,7 @@ def active_clients(problem, round_index):
     return draw_active(generator, problem.federation.n_clients, problem.participation)
 
 
-def broadcast_of(problem, server):
+def broadcast_of(problem: Problem, server: ServerState) -> Broadcast:
     """Message of the server to the clients at the start of a round."""
     model, parameters = problem.model, server.parameters
     reference = model.reference(server.statistics)
@@ -261,14 +298,21 @@ def broadcast_of(problem, server):
     return Broadcast(server.round_index, outer_loop, reference, parameters, units)
 
 
-def client_round(solver, problem, server, states, active, workers):
+def client_round(
+    solver: Solver,
+    problem: Problem,
+    server: ServerState,
+    states: States,
+    active: IntArray,
+    workers: Workers,
+) -> Received:
     """Run the clients' half of a round in groups, and sum their messages.
 
     The active clients' entries in ``states`` are overwritten.
     """
     broadcast = broadcast_of(problem, server)
 
-    def half(group):
+    def half(group: slice) -> Received:
         clients = active[group]
         indices = _places(solver, problem.vectors, states, clients)
         group_states = type(states)(*(field[at] for field, at in zip(states, indices, strict=True)))
@@ -293,15 +337,18 @@ def client_round(solver, problem, server, states, active, workers):
     )
 
 
-def _places(solver, vectors, states, clients):
+def _places(
+    solver: Solver, vectors: ClientVectors, states: States, clients: IntArray
+) -> list[slice | IntArray]:
     """Indices of some clients' entries in each field of the states."""
     numbers, own = as_slice(clients), vectors.places(clients)
     return [numbers if name in solver.PER_CLIENT else own for name in states._fields]
 
 
-def _summed(solver, problem, clients, message):
+def _summed(solver: Solver, problem: Problem, clients: IntArray, message: Message) -> Received:
     """Sums of a group's messages, its contribution to ``Received``."""
-    weights, log_likelihood = problem.federation.weights[clients], 0.0
+    weights = problem.federation.weights[clients]
+    log_likelihood: Any = 0.0
     if message.log_likelihood is not None:
         log_likelihood = weights @ message.log_likelihood
     elif problem.exact:
@@ -318,7 +365,9 @@ def _summed(solver, problem, clients, message):
     )
 
 
-def _is_evaluation_due(problem, last_epoch, progress, eval_every):
+def _is_evaluation_due(
+    problem: Problem, last_epoch: float, progress: Progress, eval_every: int | Literal["auto"]
+) -> bool:
     """Whether a row of the history has to be evaluated separately."""
     if problem.exact:
         return False
@@ -327,7 +376,7 @@ def _is_evaluation_due(problem, last_epoch, progress, eval_every):
     return progress.n_rounds % eval_every == 0
 
 
-def _is_over(progress, options):
+def _is_over(progress: Progress, options: Options) -> bool:
     """Whether a run has converged, or reached the maximum number of rounds or epochs."""
     return (
         progress.converged

@@ -6,10 +6,13 @@ from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .._federation import Federation
 from .._input.known_labels import check_kinds, find_labels
-from ..models._base import Model
-from ._base import ServerState, mean_control
+from .._typing import FloatArray, IntArray
+from ..models._base import Model, Start
+from ._base import Problem, ServerState, Solver, States, mean_control
 from ._stopping import Gains
 
 # Bound of the rounding error of V after a long run, relative to the largest number in the V_i, or
@@ -47,8 +50,7 @@ class Memory(NamedTuple):
     model : Model
         Model with the units of Ŝ and V.
     server : ServerState
-    states : NamedTuple
-        Clients' states, as ``_base`` describes them.
+    states : States
     setting : Setting
         Setting in which the limit of automatic steps was learnt.
     gains : Gains or None
@@ -59,30 +61,37 @@ class Memory(NamedTuple):
         Average of Ŝ over the rounds of a stream with automatic steps, if there were any.
     """
 
-    ids: np.ndarray
-    totals: np.ndarray
-    weights: np.ndarray
+    ids: NDArray[Any]
+    totals: IntArray | FloatArray
+    weights: FloatArray
     n_samples: float
     n_inner: int
     data: str
     model: Model
     server: ServerState
-    states: NamedTuple
+    states: States
     setting: Setting
     gains: Gains | None = None
     row_weight: float = 1.0
-    average: Any = None
+    average: FloatArray | None = None
 
 
 class Kept(NamedTuple):
     """States of server and clients at the start of a run, and gains of the rounds before it."""
 
     server: ServerState
-    states: NamedTuple
+    states: States
     gains: Gains | None
 
 
-def memory_of(ids, problem, server, states, gains=None, data=""):
+def memory_of(
+    ids: NDArray[Any],
+    problem: Problem,
+    server: ServerState,
+    states: States,
+    gains: Gains | None = None,
+    data: str = "",
+) -> Memory:
     """Memory of a run; ``data`` as in ``Memory``."""
     return Memory(
         ids=ids,
@@ -99,7 +108,7 @@ def memory_of(ids, problem, server, states, gains=None, data=""):
     )
 
 
-def same_rows(memory, federation, ids, data):
+def same_rows(memory: Memory, federation: Federation, ids: NDArray[Any], data: str) -> bool:
     """Whether clients and rows are those of the memory; ``data`` as in ``Memory``."""
     return (
         np.array_equal(memory.ids, ids)
@@ -108,7 +117,9 @@ def same_rows(memory, federation, ids, data):
     )
 
 
-def go_on(memory, solver, problem, start, ids, data):
+def go_on(
+    memory: Memory, solver: Solver, problem: Problem, start: Start, ids: NDArray[Any], data: str
+) -> Start:
     """Start of a run that continues another one: its V, its count of rounds, its random streams.
 
     The problem is in the units of the memory. Known clients keep their control variates; new ones
@@ -138,7 +149,9 @@ def go_on(memory, solver, problem, start, ids, data):
     return start._replace(kept=Kept(server, states, gains))
 
 
-def _control_again(memory, problem, controls, ids):
+def _control_again(
+    memory: Memory, problem: Problem, controls: FloatArray, ids: NDArray[Any]
+) -> FloatArray:
     """V of the memory, unless clients or weights changed or its rounding errors are large."""
     control, control_before = mean_control(problem, controls), memory.server.control
     # Without np.abs, which would need a temporary array as large as all V_i.
@@ -151,7 +164,7 @@ def _control_again(memory, problem, controls, ids):
     return control_before if is_same else control
 
 
-def in_setting(memory, problem, kind):
+def in_setting(memory: Memory, problem: Problem, kind: str) -> Memory:
     """Memory with the limit of steps reset if it was learnt in rounds of another kind."""
     setting = _setting(problem, kind)
     if memory.setting == setting:
@@ -160,16 +173,16 @@ def in_setting(memory, problem, kind):
     return memory._replace(setting=setting, server=server)
 
 
-def _setting(problem, kind):
+def _setting(problem: Problem, kind: str) -> Setting:
     return Setting(kind, problem.omega, problem.participation, problem.batch_size)
 
 
-def of_stream(memory):
+def of_stream(memory: Memory) -> bool:
     """Whether the last rounds belonged to a stream."""
     return memory.setting.kind == "stream"
 
 
-def at_estimate(memory):
+def at_estimate(memory: Memory) -> Memory:
     """Memory with the average of a stream in place of Ŝ: the estimate, from which fits start."""
     if memory.average is None:
         return memory

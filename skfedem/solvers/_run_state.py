@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._history import FLOAT_BITS, History
-from ._base import ServerState
-from ._evaluation import columns_at, evaluate, evaluation_columns
+from .._parallel import Workers
+from .._typing import ControlInit
+from ..models._base import Model, Start
+from ._base import Problem, ServerState, Solver, States
+from ._evaluation import Evaluation, columns_at, evaluate, evaluation_columns
 from ._memory import Kept
 from ._stopping import Gains, Sweep, first_sweep, no_gains
 
@@ -26,12 +30,12 @@ class Progress(NamedTuple):
     first_round: int = 0
 
     @property
-    def epoch(self):
+    def epoch(self) -> float:
         """Number of passes over all rows so far, from counts, which add up without rounding."""
         return self.n_expectations / self.n_samples
 
     @property
-    def n_rounds(self):
+    def n_rounds(self) -> int:
         """Number of rounds of this run."""
         return self.server.round_index - self.first_round
 
@@ -46,15 +50,23 @@ class RunState(NamedTuple):
     """
 
     progress: Progress
-    states: NamedTuple
+    states: States
     history: History
-    trace: list
+    trace: list[NDArray[Any]]
     stopping: Gains | Sweep
-    criteria_before: list
+    criteria_before: list[float]
     initial_criterion: float
 
 
-def initialise(solver, problem, start, workers, *, control_init, watched=False):
+def initialise(
+    solver: Solver,
+    problem: Problem,
+    start: Start,
+    workers: Workers,
+    *,
+    control_init: ControlInit,
+    watched: bool = False,
+) -> RunState:
     """Initial state of a run; row 0 of the history has the costs before the first round.
 
     If ``watched``, the start is evaluated unless rounds will do so. The criterion of the start is
@@ -76,7 +88,7 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
     if evaluation is None and watched and not problem.exact:
         evaluation = evaluate(problem, server, workers)
     if problem.exact:
-        stopping = gains or no_gains(model)
+        stopping: Gains | Sweep = gains or no_gains(model)
     else:
         stopping = first_sweep(problem, server)
     n_samples = problem.federation.n_samples
@@ -97,7 +109,7 @@ def initialise(solver, problem, start, workers, *, control_init, watched=False):
     )
 
 
-def _first_server(problem, start):
+def _first_server(problem: Problem, start: Start) -> ServerState:
     """State of the server at a new start, with V = 0."""
     return ServerState(
         round_index=0,
@@ -108,7 +120,7 @@ def _first_server(problem, start):
     )
 
 
-def _after_fields(problem, start, n_numbers):
+def _after_fields(problem: Problem, start: Start, n_numbers: int) -> Start:
     """The same start, including the costs of the clients' fields, ``n_numbers`` in total."""
     every = np.arange(problem.federation.n_clients)
     n_down = problem.model.downlink_numbers(problem.federation, every, start.parameters)
@@ -116,7 +128,9 @@ def _after_fields(problem, start, n_numbers):
     return start._replace(n_passes=start.n_passes + 1)
 
 
-def _first_history(model, start, progress, evaluation):
+def _first_history(
+    model: Model, start: Start, progress: Progress, evaluation: Evaluation | None
+) -> History:
     """History with row 0: costs before the first round, and the evaluation of the start if any."""
     if evaluation is None:
         evaluated = evaluation_columns(model)

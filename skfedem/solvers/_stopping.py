@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._base import outer_loop_of
+from .._typing import FloatArray
+from ..models._base import Model, Parameters
+from ._base import Problem, ServerState, outer_loop_of
 
 # Random rounds have converged after this many consecutive sweeps that gain less than tol ...
 _QUIET_SWEEPS = 3
@@ -31,12 +33,12 @@ class Gains(NamedTuple):
         run.
     """
 
-    latest: np.ndarray
+    latest: FloatArray
     criterion: float = nan
     step_size: float = 0.0
     next_criterion: float = nan
 
-    def settled(self, tol):
+    def settled(self, tol: float) -> bool:
         """Whether the gains are small enough to stop."""
         return bool(self.latest[-1] <= self.latest[0] and self.latest.max() < tol)
 
@@ -62,7 +64,7 @@ class Sweep(NamedTuple):
         Whether the run has converged.
     """
 
-    parameters: NamedTuple
+    parameters: Parameters
     outer_loop: int = 0
     travelled: float = 0.0
     n_rounds: int = 0
@@ -72,30 +74,30 @@ class Sweep(NamedTuple):
     converged: bool = False
 
     @property
-    def unconfirmed(self):
+    def unconfirmed(self) -> bool:
         """Whether convergence only lacks the confirmation by a pass over all rows."""
         enough = self.n_quiet >= _QUIET_SWEEPS and not self.converged
         return enough and self.outer_loop == self.quiet_since
 
 
-def first_sweep(problem, server):
+def first_sweep(problem: Problem, server: ServerState) -> Sweep:
     """Sweep that starts here, without quiet ones before it."""
     outer_loop = outer_loop_of(problem, server)
     return Sweep(server.parameters, outer_loop, quiet_since=outer_loop)
 
 
-def no_gains(model):
+def no_gains(model: Model) -> Gains:
     """Gains before the first round."""
     return Gains(np.full(model.n_quiet, inf))
 
 
-def of_these_rows(gains, criterion, model):
+def of_these_rows(gains: Gains, criterion: float, model: Model) -> Gains:
     """Gains of earlier rounds; reset if the next criterion shows that the rows have changed."""
     same_rows = isnan(gains.next_criterion) or criterion == gains.next_criterion
     return gains if same_rows else no_gains(model)
 
 
-def next_gains(gains, criterion, step_size, model):
+def next_gains(gains: Gains, criterion: float, step_size: float, model: Model) -> Gains:
     """Update the gains with the criterion of the next iterate, and the step taken from it.
 
     This is scikit-learn's rule, for exact rounds, in which the clients' E-steps yield the criterion
@@ -116,14 +118,21 @@ def next_gains(gains, criterion, step_size, model):
     return Gains(np.append(gains.latest[1:], gain), criterion, step_size)
 
 
-def fewest_rounds(problem):
+def fewest_rounds(problem: Problem) -> int:
     """Expected number of random rounds in the sweeps that a run must end with; 0 if exact."""
     if problem.exact:
         return 0
     return ceil(_QUIET_SWEEPS * max(_SHORTEST_SWEEP, 1 / problem.participation))
 
 
-def next_sweep(sweep, problem, server, step_size, n_messages, tol):
+def next_sweep(
+    sweep: Sweep,
+    problem: Problem,
+    server: ServerState,
+    step_size: float,
+    n_messages: int,
+    tol: float,
+) -> Sweep:
     """Sweep after one more round, from the server's state, step and number of messages.
 
     A sweep leads from a statistic s' to s. A run has converged when three consecutive sweeps
