@@ -14,7 +14,11 @@ similar, H is then correct whichever clients are absent.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from .._federation import (
     Federation,
@@ -25,16 +29,21 @@ from .._federation import (
 )
 from .._history import FLOAT_BITS, History
 from .._input.known_labels import check_kinds, find_labels, labels_together
-from .._rows import ReorderedRows, take_rows
+from .._parallel import Workers
+from .._rows import ReorderedRows, Rows, take_rows
+from .._typing import ClientWeights, FloatArray, IntArray, Schedule
+from ..models._base import Model
 from . import fedem
-from ._base import RoundInfo, mean_field, server_half
+from ._base import Problem, RoundInfo, ServerState, mean_field, server_half
 from ._evaluation import checked_criterion, evaluation_columns
 from ._loop import active_clients, client_round
-from ._memory import at_estimate, in_setting
+from ._memory import Memory, at_estimate, in_setting
 from .step_size import averaging_rate, stream_step_size
 
 
-def batches(federation, batch_size):
+def batches(
+    federation: Federation, batch_size: int | None
+) -> Iterator[tuple[IntArray, Federation]]:
     """Cut the rows of a call into batches of at most ``batch_size`` rows per client, in order.
 
     Parameters
@@ -62,7 +71,13 @@ def batches(federation, batch_size):
         yield clients, _part(federation, clients, starts[clients] + first, own, take_rows)
 
 
-def _part(federation, clients, starts, lengths, chosen_rows):
+def _part(
+    federation: Federation,
+    clients: IntArray,
+    starts: IntArray,
+    lengths: IntArray,
+    chosen_rows: Callable[[Rows, IntArray], Rows],
+) -> Federation:
     """Federation of some clients with ``lengths`` of their rows, from the rows ``starts`` on."""
     chosen, offsets = positions_of(starts, lengths), offsets_of(lengths)
     weights = federation.sample_weight
@@ -72,7 +87,14 @@ def _part(federation, clients, starts, lengths, chosen_rows):
     return Federation(rows, offsets, federation.weights[clients], weights)
 
 
-def stream(problem, memory, ids, schedule, workers, client_weights):
+def stream(
+    problem: Problem,
+    memory: Memory,
+    ids: NDArray[Any],
+    schedule: Schedule | None,
+    workers: Workers,
+    client_weights: ClientWeights,
+) -> tuple[Memory, History, list[NDArray[Any]]]:
     """Run a round of FedEM on each batch of a call.
 
     Parameters
@@ -84,7 +106,7 @@ def stream(problem, memory, ids, schedule, workers, client_weights):
     ids : ndarray
         Labels of the clients of the call. New clients are appended to the known ones.
     schedule : callable or None
-        Maps the round number, counted from 1, to γ; None for automatic steps.
+        None for automatic steps.
     workers : Workers
     client_weights : {"n_samples", "uniform"}
 
@@ -124,7 +146,7 @@ def stream(problem, memory, ids, schedule, workers, client_weights):
     return memory._replace(weights=weights, gains=None), history, trace
 
 
-def _joined(memory, ids):
+def _joined(memory: Memory, ids: NDArray[Any]) -> tuple[Memory, IntArray]:
     """Memory in which all these clients are known, and their positions in it.
 
     New ones have V_i = 0 and no rows so far. V_i and totals are copies, which rounds may overwrite.
@@ -142,7 +164,7 @@ def _joined(memory, ids):
     ), at
 
 
-def _weighed(memory, client_weights):
+def _weighed(memory: Memory, client_weights: ClientWeights) -> Memory:
     """Memory with V = Σ_i w_i V_i over the known clients.
 
     The sum is computed again in each call: a stream has no end, and the rounding error from one
@@ -152,7 +174,13 @@ def _weighed(memory, client_weights):
     return memory._replace(server=memory.server._replace(control=control))
 
 
-def _with_more_rows(memory, mass, here, own, client_weights):
+def _with_more_rows(
+    memory: Memory,
+    mass: float,
+    here: IntArray,
+    own: IntArray | FloatArray,
+    client_weights: ClientWeights,
+) -> tuple[Memory, float, FloatArray]:
     """Memory, and weight of all rows, after some clients got ``own`` more; w_i of these clients."""
     memory.totals[here] += own
     mass_before, mass = mass, mass + own.sum()
@@ -164,7 +192,15 @@ def _with_more_rows(memory, mass, here, own, client_weights):
     return memory._replace(server=server), mass, memory.totals[here] / mass
 
 
-def _round(problem, memory, here, batch, active, schedule, workers):
+def _round(
+    problem: Problem,
+    memory: Memory,
+    here: IntArray,
+    batch: Federation,
+    active: IntArray,
+    schedule: Schedule | None,
+    workers: Workers,
+) -> tuple[Memory, dict[str, float]]:
     """Round of FedEM on the rows of a batch.
 
     Parameters
@@ -222,7 +258,7 @@ def _round(problem, memory, here, batch, active, schedule, workers):
     return memory._replace(server=after), row
 
 
-def _answered(weights, active, participation):
+def _answered(weights: FloatArray, active: IntArray, participation: float) -> float:
     """Weight of the clients that take part as a share of the expected weight, at most 1.
 
     A few small clients are noisier than many, and must not have the same effect: small clients that
@@ -233,7 +269,7 @@ def _answered(weights, active, participation):
     return min(1.0, float(weights[active].sum() / (participation * weights.sum())))
 
 
-def _of_those(batch, active):
+def _of_those(batch: Federation, active: IntArray) -> Federation:
     """Rows of a batch of the clients that take part, not copied, as they may exceed memory."""
     if len(active) == batch.n_clients:
         return batch
@@ -241,7 +277,7 @@ def _of_those(batch, active):
     return _part(batch, active, starts, lengths, ReorderedRows)
 
 
-def _problem_of_batch(problem, batch, n_known):
+def _problem_of_batch(problem: Problem, batch: Federation, n_known: int) -> Problem:
     """Problem of the clients that take part in a round, out of ``n_known`` known ones."""
     everybody = batch.n_clients == n_known
     return problem._replace(
@@ -253,14 +289,24 @@ def _problem_of_batch(problem, batch, n_known):
     )
 
 
-def _step_to_ask(problem, server, schedule, n_before):
+def _step_to_ask(
+    problem: Problem, server: ServerState, schedule: Schedule | None, n_before: float
+) -> float:
     """γ of the next round: by the schedule, or by the round's share of all rows read so far."""
     if schedule is None:
         return min(stream_step_size(problem, n_before), server.step_limit)
     return schedule(server.round_index + 1)
 
 
-def _row(model, server, info, n_active=0, uplink_bits=0, downlink_bits=0, criterion=np.nan):
+def _row(
+    model: Model,
+    server: ServerState,
+    info: RoundInfo,
+    n_active: int = 0,
+    uplink_bits: int = 0,
+    downlink_bits: int = 0,
+    criterion: float = np.nan,
+) -> dict[str, float]:
     """Row of the history after a round, without the epoch."""
     return {
         "round": server.round_index,
