@@ -24,6 +24,7 @@ from skfedem._mixture.fitted import FittedMixture
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, RandK
 from skfedem.inspection import ImputationDisplay
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
+from skfedem.solvers._estimator import FederatedEstimator, ResumableEstimator
 
 ROOT = Path(__file__).parents[1]
 # What users import or inherit with it, and what those who extend the package write against.
@@ -107,6 +108,20 @@ def test_everything_public_is_annotated():
     } <= functions.keys()
     lacking = {name: without_annotation(function) for name, function in functions.items()}
     assert not {name: names for name, names in lacking.items() if names}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "protocol"),
+    [
+        (FederatedGaussianMixture, ResumableEstimator),
+        (FederatedMatrixImputer, ResumableEstimator),
+        (FederatedMatrixImputerCV, FederatedEstimator),
+    ],
+)
+def test_estimators_have_the_parameters_that_solvers_read(estimator, protocol):
+    # A type checker cannot tell, as classes of scikit-learn, which they inherit, have no types.
+    parameters = typing.get_type_hints(estimator.__init__)
+    assert typing.get_type_hints(protocol).items() <= parameters.items()
 
 
 # What users call; the rest is for those who extend the package.

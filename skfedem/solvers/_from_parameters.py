@@ -1,16 +1,16 @@
-"""Translation of an estimator's parameters to a problem, a step schedule and a run.
-
-The parameters of the federated algorithms have the same names in every estimator.
-"""
+"""Translation of an estimator's parameters to a problem, a step schedule and a run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import get_args
 
 import numpy as np
 
+from .._federation import Federation
 from .._messages import short, warn
+from .._parallel import Workers
 from .._parameters import (
     check_choice,
     check_n_jobs,
@@ -19,12 +19,22 @@ from .._parameters import (
     check_verbose,
     is_auto,
 )
-from .._typing import ClientWeights, ControlInit
+from .._typing import (
+    ClientWeights,
+    CompressorName,
+    ControlInit,
+    FilePath,
+    IntArray,
+    Schedule,
+)
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from ..compression._base import broken
+from ..models._base import Model, Start
 from . import fedem, vr_fedem
 from ._base import Problem, Solver
-from ._loop import Options, run
+from ._estimator import FederatedEstimator, ResumableEstimator
+from ._fit_task import FitTask
+from ._loop import Options, Run, run
 from ._report import print_outcome, printer
 from ._resume import checkpoint_of
 from .step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
@@ -32,10 +42,14 @@ from .step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
 SOLVERS: dict[str, Solver] = {"fedem": fedem, "vr_fedem": vr_fedem}
 # No warning below this relative excess over omega, as the rounded numbers would be equal.
 _ROUNDING = 0.005
-_COMPRESSORS = {"dithering": Dithering, "block": BlockQuantizer, "rand_k": RandK}
+_COMPRESSORS: dict[CompressorName, Callable[..., Compressor]] = {
+    "dithering": Dithering,
+    "block": BlockQuantizer,
+    "rand_k": RandK,
+}
 
 
-def check_federated_parameters(estimator):
+def check_federated_parameters(estimator: FederatedEstimator) -> None:
     """Raise TypeError or ValueError for an invalid parameter of the algorithms."""
     check_choice("solver", estimator.solver, tuple(SOLVERS))
     if not callable(estimator.step_size) and not is_auto(estimator.step_size):
@@ -74,11 +88,11 @@ def check_federated_parameters(estimator):
     _check_compressor(estimator.compressor, estimator.omega)
 
 
-def _check_count(name, value, hint):
+def _check_count(name: str, value: object, hint: str) -> None:
     check_number(name, value, kind=Integral, low=1, high=MOST_AT_ONCE, hint=hint)
 
 
-def _check_compressor(compressor, omega):
+def _check_compressor(compressor: object, omega: float) -> None:
     if compressor is None:
         if omega > 0:
             raise ValueError(
@@ -102,7 +116,9 @@ def _check_compressor(compressor, omega):
         check_choice("compressor", compressor, tuple(_COMPRESSORS), hint=hint)
 
 
-def federated_problem(estimator, model, federation, seed):
+def federated_problem(
+    estimator: FederatedEstimator, model: Model, federation: Federation, seed: int
+) -> Problem:
     """Problem for the solvers, from an estimator's parameters.
 
     Warns
@@ -110,11 +126,7 @@ def federated_problem(estimator, model, federation, seed):
     UserWarning
         If a ``Compressor`` is coarser than the parameter ``omega``.
     """
-    compressor = Identity()
-    if estimator.omega > 0:
-        compressor = estimator.compressor
-        if not isinstance(compressor, Compressor):
-            compressor = _COMPRESSORS[compressor](omega=estimator.omega)
+    compressor = _compressor_of(estimator)
     omega, length = _worst_omega(compressor, model.vectors(federation).distinct_lengths)
     if omega > estimator.omega * (1 + _ROUNDING):
         warn(
@@ -151,7 +163,16 @@ def federated_problem(estimator, model, federation, seed):
     )
 
 
-def _worst_omega(compressor, lengths):
+def _compressor_of(estimator: FederatedEstimator) -> Compressor:
+    """Compressor of a fit; the level of one that is given by its name follows ``omega``."""
+    compressor = estimator.compressor if estimator.omega > 0 else Identity()
+    if isinstance(compressor, Compressor):
+        return compressor
+    assert compressor is not None  # omega > 0 requires one
+    return _COMPRESSORS[compressor](omega=estimator.omega)
+
+
+def _worst_omega(compressor: Compressor, lengths: IntArray) -> tuple[float, int]:
     """Largest ω of a compressor for messages of these lengths, and the corresponding length."""
     returned = compressor.omega_for(lengths)
     omegas = np.asarray(returned)
@@ -167,15 +188,15 @@ def _worst_omega(compressor, lengths):
     return float(omegas[worst]), int(lengths[worst])
 
 
-def step_schedule(estimator, problem):
-    """Function that maps the round number, counted from 1, to γ in (0, 1]."""
+def step_schedule(estimator: FederatedEstimator, problem: Problem) -> Schedule:
+    """Schedule of γ, in (0, 1]."""
     step_size = estimator.step_size
     if is_auto(step_size):
         return automatic_step_size(problem)
     if not callable(step_size):
         return lambda round_number: step_size
 
-    def checked(round_number):
+    def checked(round_number: int) -> float:
         value = step_size(round_number)
         hint = "Correct this function."
         check_number(f"step_size({round_number})", value, low=0, low_open=True, high=1, hint=hint)
@@ -184,7 +205,14 @@ def step_schedule(estimator, problem):
     return checked
 
 
-def run_solver(estimator, problem, start, workers, resume_from, tasks):
+def run_solver(
+    estimator: ResumableEstimator,
+    problem: Problem,
+    start: Start,
+    workers: Workers,
+    resume_from: FilePath | None,
+    tasks: FitTask | None,
+) -> Run:
     """Run the estimator's solver on a problem, with the options of the estimator."""
     options = Options(
         step_size=step_schedule(estimator, problem),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, isnan
 from typing import NamedTuple
 
@@ -10,6 +11,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._messages import either, plural, warn
 from .._parameters import is_auto
+from .._typing import Schedule
+from ._base import Problem
+from ._estimator import FederatedEstimator
+from ._loop import Run
 from ._stopping import fewest_rounds
 
 # If the sum of the steps is less than this, it is a likely reason for no convergence ...
@@ -23,13 +28,13 @@ _MOST_ROUNDS = 10**6
 _SMALL_SHARE = 0.1
 
 
-def printer(verbose, criterion):
+def printer(verbose: int, criterion: str) -> Callable[[dict[str, float]], None]:
     """Function that prints rows of the history, as often as ``verbose`` requires.
 
     ``criterion`` is the name of the model's criterion and of its column.
     """
 
-    def print_row(row):
+    def print_row(row: dict[str, float]) -> None:
         if verbose > 1 or (verbose and row["round"] % 10 == 0):
             parts = ["epoch {epoch:.1f}, step size {step_size:.3g}".format(**row)]
             if not isnan(row["field_sq_norm"]):
@@ -43,7 +48,7 @@ def printer(verbose, criterion):
     return print_row
 
 
-def print_outcome(result, criterion):
+def print_outcome(result: Run, criterion: str) -> None:
     """Print how a run ended, its final criterion, and the bytes that clients sent."""
     ended = "Converged" if result.converged else "Not converged"
     n_bytes = int(result.history["uplink_bits"].sum()) // 8
@@ -75,11 +80,18 @@ class Wording(NamedTuple):
     otherwise: list[str]
 
 
-def warn_outcome(estimator, problem, result, schedule, wording, *, is_worse):
+def warn_outcome(
+    estimator: FederatedEstimator,
+    problem: Problem,
+    result: Run,
+    schedule: Schedule,
+    wording: Wording,
+    *,
+    is_worse: bool,
+) -> None:
     """Warn of interruption, of steps that were shortened, and of lack of convergence.
 
-    ``schedule`` maps a round to its step size. ``is_worse`` says that a fit ended worse than it
-    started, so that more rounds would not help.
+    ``is_worse`` says that a fit ended worse than it started, so that more rounds would not help.
     """
     if result.stopped_by == "callback":
         return
@@ -100,7 +112,7 @@ def warn_outcome(estimator, problem, result, schedule, wording, *, is_worse):
         _warn_of_no_convergence(estimator, problem, result, schedule, wording)
 
 
-def _warn_of_no_round(estimator, result):
+def _warn_of_no_round(estimator: FederatedEstimator, result: Run) -> None:
     """Warn that the initialisation took all epochs."""
     advice = "Increase max_epochs"
     if estimator.control_init == "field":
@@ -112,7 +124,9 @@ def _warn_of_no_round(estimator, result):
     )
 
 
-def _warn_of_steps(estimator, result, schedule, wording):
+def _warn_of_steps(
+    estimator: FederatedEstimator, result: Run, schedule: Schedule, wording: Wording
+) -> None:
     """Warn if steps were still shortened at the end, or if noise has cut them drastically."""
     safeguarded = result.history["safeguarded"]
     last_tenth = safeguarded[-max(1, (len(safeguarded) - 1) // 10) :]
@@ -140,8 +154,8 @@ def _warn_of_steps(estimator, result, schedule, wording):
             )
 
 
-def against_noise(estimator, *steps):
-    """Advice, as a list, that makes this estimator's rounds less noisy.
+def against_noise(estimator: FederatedEstimator, *steps: str) -> list[str]:
+    """Advice that makes this estimator's rounds less noisy.
 
     Advice on control variates precedes ``steps``: if they diverge, no step size helps.
     """
@@ -164,25 +178,31 @@ def against_noise(estimator, *steps):
     return ways
 
 
-def against_minibatch_noise(estimator):
-    """Advice, as a list, that reduces the noise of FedEM's minibatches; empty without them."""
+def against_minibatch_noise(estimator: FederatedEstimator) -> list[str]:
+    """Advice that reduces the noise of FedEM's minibatches; empty without them."""
     if estimator.batch_size is None or estimator.solver == "vr_fedem":
         return []
     return ["solver='vr_fedem'", "a larger batch_size"]
 
 
-def _needs_controls(estimator):
+def _needs_controls(estimator: FederatedEstimator) -> bool:
     """Whether rounds are noisy without control variates, even if clients read all rows."""
     return estimator.omega > 0 or estimator.participation < 1
 
 
-def _control_step_is_ill(estimator):
+def _control_step_is_ill(estimator: FederatedEstimator) -> bool:
     """Whether α is 0, or so large that control variates may not converge."""
     step = estimator.control_step
     return not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
 
 
-def _warn_of_no_convergence(estimator, problem, result, schedule, wording):
+def _warn_of_no_convergence(
+    estimator: FederatedEstimator,
+    problem: Problem,
+    result: Run,
+    schedule: Schedule,
+    wording: Wording,
+) -> None:
     """Warn that ``tol`` was not reached, and say what is likely to help."""
     why, advice = _reason(estimator, problem, result, schedule, wording.iteration)
     if estimator.tol == 0:
@@ -194,18 +214,24 @@ def _warn_of_no_convergence(estimator, problem, result, schedule, wording):
     )
 
 
-def took_few_steps(result):
+def took_few_steps(result: Run) -> bool:
     """Whether the sum of a run's steps is so small that this explains lack of convergence."""
     steps = result.history["step_size"][1:]
     return bool(steps.sum() < min(_FEW_STEPS, len(steps)))
 
 
-def took_few_rounds(problem, result):
+def took_few_rounds(problem: Problem, result: Run) -> bool:
     """Whether a run had fewer rounds than its stopping rule takes, however small the gains."""
     return result.n_rounds < fewest_rounds(problem)
 
 
-def _reason(estimator, problem, result, schedule, iteration):
+def _reason(
+    estimator: FederatedEstimator,
+    problem: Problem,
+    result: Run,
+    schedule: Schedule,
+    iteration: str,
+) -> tuple[str, str]:
     """Likely reason for lack of convergence ("" if unclear), and advice."""
     less_noise = against_minibatch_noise(estimator)
     if took_few_steps(result):
@@ -239,7 +265,9 @@ def _reason(estimator, problem, result, schedule, iteration):
     return f": such a fit takes {fewest}{absences}", advice
 
 
-def _how_to_travel_on(estimator, result, schedule, travelled):
+def _how_to_travel_on(
+    estimator: FederatedEstimator, result: Run, schedule: Schedule, travelled: float
+) -> str:
     """Advice that makes the sum of steps large enough: more rounds, or larger steps."""
     n_rounds = result.n_rounds
     first, last = result.history["epoch"][[0, -1]]
@@ -261,7 +289,7 @@ def _how_to_travel_on(estimator, result, schedule, travelled):
     return f"With {step}, set {' and '.join(bounds)}"
 
 
-def _last_step(estimator, result, schedule):
+def _last_step(estimator: FederatedEstimator, result: Run, schedule: Schedule) -> float:
     """Requested γ of the last round; if an automatic step was cut, that of the next round."""
     taken, server = result.history["step_size"][-1], result.server
     if taken > 0 and not result.history["safeguarded"][-1]:
@@ -270,7 +298,7 @@ def _last_step(estimator, result, schedule):
     return max(taken, min(asked, server.step_limit)) if is_auto(estimator.step_size) else asked
 
 
-def _with_two_digits(number):
+def _with_two_digits(number: int) -> int:
     """Round up to two digits."""
     digit = 10 ** max(len(str(number)) - 2, 0)
     return -(-number // digit) * digit

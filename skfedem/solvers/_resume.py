@@ -5,22 +5,25 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from math import isclose, isnan
 from numbers import Integral
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _checkpoint
 from .._federation import fingerprint, little_endian
 from .._history import History
 from .._messages import short, warn
+from .._parallel import Workers
 from .._parameters import check_number, parameters_of
-from .._typing import FilePath
-from ._base import ServerState
+from .._typing import FilePath, Schedule
+from ..models._base import Start
+from ._base import Problem, ServerState, Solver
+from ._estimator import ResumableEstimator
 from ._run_state import RunState, initialise
 
 # Parameters that may differ between a run and its continuation: they determine its length, how it
@@ -60,13 +63,13 @@ class Checkpoint(NamedTuple):
         The user's ``step_size``, if it is a function of the round.
     """
 
-    identity: dict
+    identity: _checkpoint.Identity
     path: Path | None
     every: int
     resume_from: FilePath | None
-    step_function: Callable | None
+    step_function: Schedule | None
 
-    def after_round(self, run_state, over):
+    def after_round(self, run_state: RunState, over: bool) -> None:
         """Save the state after a round if this is due; warn if it is not possible."""
         if self.path is None or not (
             over or run_state.progress.server.round_index % self.every == 0
@@ -82,8 +85,10 @@ class Checkpoint(NamedTuple):
                 UserWarning,
             )
 
-    def resumed(self, solver, problem, start, workers):
-        """Saved state, as ``RunState``; None for a new run."""
+    def resumed(
+        self, solver: Solver, problem: Problem, start: Start, workers: Workers
+    ) -> RunState | None:
+        """Saved state; None for a new run."""
         if self.resume_from is None:
             return None
         # Template of the types: the state of a new run, made without reading any rows.
@@ -112,7 +117,12 @@ class Checkpoint(NamedTuple):
         )
 
 
-def checkpoint_of(estimator, problem, schedule, resume_from):
+def checkpoint_of(
+    estimator: ResumableEstimator,
+    problem: Problem,
+    schedule: Schedule,
+    resume_from: FilePath | None,
+) -> Checkpoint | None:
     """Checkpoint of a fit with the estimator's parameters; None if nothing is saved or resumed."""
     if estimator.checkpoint is None and resume_from is None:
         return None
@@ -150,14 +160,14 @@ def checkpoint_of(estimator, problem, schedule, resume_from):
     )
 
 
-def seed_of(estimator, seed, resume_from):
+def seed_of(estimator: ResumableEstimator, seed: int, resume_from: FilePath | None) -> int:
     """Seed of the run to resume if ``random_state`` is None, otherwise ``seed``."""
     if resume_from is None or estimator.random_state is not None:
         return seed
     return _checkpoint.identity_of(resume_from).get("seed", seed)
 
 
-def check_checkpoint_parameters(estimator):
+def check_checkpoint_parameters(estimator: ResumableEstimator) -> None:
     """Raise TypeError or ValueError for invalid parameters of checkpoints."""
     if estimator.checkpoint is not None:
         _check_path(estimator.checkpoint)
@@ -165,7 +175,7 @@ def check_checkpoint_parameters(estimator):
     check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1, hint=hint)
 
 
-def _check_path(path):
+def _check_path(path: FilePath) -> None:
     if not (isinstance(path, str) or hasattr(path, "__fspath__")):
         raise TypeError(f"Expected checkpoint to be a path or None, got {short(path)}.")
     # Unlike the methods of Path, these functions of os.path return False instead of raising.
@@ -190,7 +200,7 @@ def _check_path(path):
         ) from error
 
 
-def _as_state(run_state):
+def _as_state(run_state: RunState) -> dict[str, Any]:
     """State of a run as it is saved, without the parameters, which follow from the statistics."""
     server = run_state.progress.server._asdict()
     del server["parameters"]
@@ -207,7 +217,12 @@ def _as_state(run_state):
     }
 
 
-def _check_steps(path, step_function, history, first_round):
+def _check_steps(
+    path: FilePath,
+    step_function: Schedule,
+    history: dict[str, NDArray[Any]],
+    first_round: int,
+) -> None:
     """Raise if a step function does not reproduce the saved steps."""
     found, given, steps = {}, {}, history["step_size"].tolist()
     # Rounds in which the safeguard cut the step are skipped: the history has the shortened step.
@@ -219,7 +234,7 @@ def _check_steps(path, step_function, history, first_round):
     _checkpoint.check_identity(path, found, given)
 
 
-def _described(value):
+def _described(value: Any) -> bool | float | str | None:
     """Parameter as JSON: arrays as digests, objects as names without memory addresses."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -233,7 +248,7 @@ def _described(value):
     return _named(value)
 
 
-def _named(value):
+def _named(value: object) -> str:
     """Name of a function; repr of an object, or its class if it has the default repr."""
     if hasattr(value, "__qualname__"):
         return value.__qualname__
@@ -242,5 +257,5 @@ def _named(value):
     return _ADDRESS.sub("", repr(value))
 
 
-def _digest(array):
+def _digest(array: NDArray[Any]) -> str:
     return f"{array.shape} {hashlib.sha256(little_endian(array).tobytes()).hexdigest()[:16]}"
