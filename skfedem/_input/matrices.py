@@ -7,6 +7,7 @@ from scipy.sparse import issparse
 
 from .._messages import naming, plural
 from .entries import (
+    as_array,
     check_dimensions,
     no_numbers,
     refuse_dtype,
@@ -107,11 +108,13 @@ def as_coo(matrix, where=""):
 
 def as_numbers(table):
     """Array with any number of dimensions; None, pandas.NA and masked entries become NaN."""
-    array = np.asarray(unmasked(table))
+    array = as_array(unmasked(table))
     if array.dtype != object:
         return array
     refuse_times(array)
     try:
+        if hasattr(table, "isna"):  # a frame of pandas.NA is converted faster as a whole
+            return table.to_numpy(np.float64, na_value=np.nan)
         return array.astype(np.float64)
     except TypeError:
         missing = np.asarray(np.frompyfunc(is_missing, 1, 1)(array), dtype=bool)
