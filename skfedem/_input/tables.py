@@ -234,10 +234,17 @@ def is_missing(label):
 
 def missing_labels(labels):
     """Positions of missing labels in an array."""
+    if are_plain(labels):
+        return np.empty(0, dtype=np.intp)
     if labels.dtype.kind in {"O", "T"}:  # a missing string equals itself in StringDType
         # fromiter instead of a list, which would take eight bytes per row.
         return np.flatnonzero(np.fromiter(map(is_missing, labels.flat), bool, len(labels)))
     return np.flatnonzero(labels != labels)
+
+
+def are_plain(labels):
+    """Whether an array has Python's strings only, or its integers only: none is missing."""
+    return labels.dtype.kind in {"O", "T"} and set(map(type, labels.flat)) in ({str}, {int})
 
 
 def column_names(table, k):

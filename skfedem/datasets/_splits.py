@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 
 from .._compat import rows_of
-from .._input.client_labels import refuse_partial_order
+from .._input.client_labels import refuse_partial_order, sort_keys
 from .._input.tables import missing_labels, unmasked
 from .._parameters import check_choice, check_counts, check_positive, takes_python_numbers
 from .._random import random_numbers
@@ -240,7 +240,7 @@ def _label_codes(y, n_samples, scheme):
             "fill these rows."
         )
     try:
-        labels, codes = np.unique(y, return_inverse=True)
+        labels, codes = np.unique(sort_keys(y), return_inverse=True)
     except TypeError as error:
         raise TypeError(
             "Expected y to hold labels of one type, got values that cannot be sorted "
