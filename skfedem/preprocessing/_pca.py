@@ -372,10 +372,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         precision = precision_of(rows)
         # Along axes without variance, rows of the fit differ from 0 only by rounding, of the sums
         # or of the numbers in the rows; such values are set to 0.
-        sizes = np.linalg.norm(centered, axis=1, keepdims=True)
-        digits = 4 * np.finfo(precision).eps * (sizes + np.linalg.norm(self.mean_))
-        rounding = np.maximum(_ROUNDING * sizes, digits)
-        new[(self.explained_variance_ == 0) & (np.abs(new) <= rounding)] = 0.0
+        is_flat = self.explained_variance_ == 0
+        if is_flat.any():
+            sizes = np.linalg.norm(centered, axis=1, keepdims=True)
+            digits = 4 * np.finfo(precision).eps * (sizes + np.linalg.norm(self.mean_))
+            rounding = np.maximum(_ROUNDING * sizes, digits)
+            new[is_flat & (np.abs(new) <= rounding)] = 0.0
         if self.whiten:
             scales = np.sqrt(self.explained_variance_)
             # 0 along axes without variance, which only contain rounding errors.
