@@ -312,6 +312,6 @@ def fill_up(labels, n_clients, min_rows, rng):
 def split_by(X, labels, n_clients):
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=n_clients))
-    # Plain indexing of arrays: scikit-learn's checks take longer than copying a client's few rows.
-    taken = X.__getitem__ if type(X) is np.ndarray else partial(rows_of, X)
+    # Plain indexing: scikit-learn's checks take longer than copying a client's few rows.
+    taken = X.__getitem__ if type(X) is np.ndarray or issparse(X) else partial(rows_of, X)
     return [taken(rows) for rows in np.split(order, ends[:-1])]
