@@ -128,7 +128,7 @@ def test_integers_are_stacked_with_doubles(dtype):
             assert_allclose(got, estimator.transform(table), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("format", ["coo", "csr", "csc", "lil", "dok"])
+@pytest.mark.parametrize("format", ["coo", "csr", "csc", "lil"])
 def test_sparse_tables_are_stacked_entry_for_entry(format):
     # An explicit zero is an observation.
     entries = [([1.0, 0.0], ([0, 1], [1, 2])), ([5.0], ([1], [0]))]
@@ -139,8 +139,8 @@ def test_sparse_tables_are_stacked_entry_for_entry(format):
     assert_array_equal(rows.toarray(), np.concatenate([table.toarray() for table in tables]))
 
 
-@pytest.mark.parametrize("format", ["bsr", "dia"])
-def test_sparse_tables_with_padding_are_not_stacked(format):
+@pytest.mark.parametrize("format", ["bsr", "dia", "dok"])
+def test_sparse_tables_of_other_formats_are_not_stacked(format):
     with pytest.raises(ValueError, match="expected"):
         next(stacks([sparse.csr_array(np.eye(2)).asformat(format)] * 2))
 

@@ -14,8 +14,8 @@ from .tables import is_client_list, refuse_no_clients
 
 # Number of values in small tables that are processed together, which fit into a cache.
 _TOGETHER = 2**17
-# Sparse formats that store single entries.
-_ENTRIES = ("coo", "csr", "csc", "lil", "dok")
+# Sparse formats that store single entries, except DOK, which scipy < 1.13 does not stack.
+_ENTRIES = ("coo", "csr", "csc", "lil")
 
 
 def each_client(X, answer, first=0):
