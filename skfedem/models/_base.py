@@ -12,7 +12,7 @@ rows. Such a model defines its E-step for rows and inherits the clients' half.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,9 @@ from .._federation import Federation, read
 from .._rows import take_rows
 from .._typing import FloatArray, IntArray
 
-
-class Parameters(Protocol):
-    """θ: a NamedTuple that the model defines."""
-
-    @property
-    def natural(self) -> Any:
-        """φ(θ), or values from which the clients compute it."""
+Parameters = Any
+"""θ: a NamedTuple that the model defines. Its field ``natural`` is φ(θ), or values from which the
+clients compute it."""
 
 
 class ClientSums(NamedTuple):
