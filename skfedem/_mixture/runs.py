@@ -46,7 +46,7 @@ def next_run(settings, ids, federation, given, memory, data):
     before, server = memory.model, memory.server
     check_distance_of_rows(before, given, federation, ids)
     model, bits = standardised_again(settings, before, federation, given)
-    n_new = np.count_nonzero(find_labels(memory.ids, ids) < 0)
+    n_new = int(np.count_nonzero(find_labels(memory.ids, ids) < 0))
 
     def start(problem):
         first = start_again(model, federation, before, server, given)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from .._typing import FloatArray, IntArray
 
-def multiplied_by_client(matrices, columns, lengths):
+_Places = slice | IntArray
+
+
+def multiplied_by_client(
+    matrices: FloatArray, columns: FloatArray, lengths: IntArray
+) -> FloatArray:
     """Products of each client's matrix (n, m), or of a single one, and its columns (m, n_rows).
 
     Columns are client after client, and so are the products, shape (n, n_rows).
@@ -20,7 +28,7 @@ def multiplied_by_client(matrices, columns, lengths):
     return products
 
 
-def segment_products(left, right, lengths):
+def segment_products(left: FloatArray, right: FloatArray, lengths: IntArray) -> FloatArray:
     """``left @ right.T`` of each client's run of columns, flattened: shape (n_clients, n * m)."""
     if len(lengths) == 1:
         # Unlike matmul, dot releases the GIL if the result is small.
@@ -38,12 +46,12 @@ def segment_products(left, right, lengths):
     return sums.reshape(len(lengths), -1)
 
 
-def segment_sums(values, lengths):
+def segment_sums(values: FloatArray, lengths: IntArray) -> FloatArray:
     """Sum of each client's run of values; clients have at least one."""
     return np.add.reduceat(values, np.cumsum(lengths) - lengths)
 
 
-def _equally_long(lengths):
+def _equally_long(lengths: IntArray) -> Iterator[tuple[_Places, _Places]]:
     """Yield groups of clients with equally many rows, and the positions of these rows.
 
     Matrix products are batched over such a group. If all clients have equally many rows, or a group
@@ -61,6 +69,6 @@ def _equally_long(lengths):
             yield clients, (starts[clients, None] + np.arange(length)).ravel()
 
 
-def _by_client(columns, n_clients):
+def _by_client(columns: FloatArray, n_clients: int) -> FloatArray:
     """Split the columns of clients with equally many rows: (n, rows) to (n, n_clients, rows)."""
     return columns.reshape(len(columns), n_clients, -1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .._federation import Federation
 from .._input.known_labels import check_kinds, find_labels
 from .._typing import FloatArray, IntArray
-from ..models._base import Model, Start
+from ..models._base import Start
 from ._base import Problem, ServerState, Solver, States, mean_control
 from ._stopping import Gains
 
@@ -48,7 +48,7 @@ class Memory(NamedTuple):
     data : str
         Fingerprint of the rows if the clients' states are only valid for these rows, otherwise "".
     model : Model
-        Model with the units of Ŝ and V.
+        The estimator's model, with the units of Ŝ and V.
     server : ServerState
     states : States
     setting : Setting
@@ -67,7 +67,7 @@ class Memory(NamedTuple):
     n_samples: float
     n_inner: int
     data: str
-    model: Model
+    model: Any
     server: ServerState
     states: States
     setting: Setting

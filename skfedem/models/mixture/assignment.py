@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.random import sample_without_replacement
 
 from ... import _random
-from ..._federation import owners_of, read
+from ..._federation import Federation, owners_of, read
 from ..._history import FLOAT_BITS
 from ..._rows import take_rows
+from ..._typing import FloatArray, InitParams, IntArray
 from .domain import in_domain
+from .gaussian_mixture import GaussianMixtureModel
 from .units import ROUNDING
 
 # Most clients that cluster their rows for init_params="kmeans"; more would add little.
@@ -35,7 +40,13 @@ _FEWER_CLUSTERS = "Number of distinct clusters"
 _BLEND = 0.01
 
 
-def assign(model, federation, init_params, means, seed):
+def assign(
+    model: GaussianMixtureModel,
+    federation: Federation,
+    init_params: InitParams,
+    means: FloatArray | None,
+    seed: int,
+) -> tuple[FloatArray, int, int]:
     """Initial assignment of rows to components.
 
     Parameters
@@ -67,7 +78,11 @@ def assign(model, federation, init_params, means, seed):
     return _without_empty(model, statistics), uplink, downlink
 
 
-def pooled_statistics(model, federation, sums):
+def pooled_statistics(
+    model: GaussianMixtureModel,
+    federation: Federation,
+    sums: Callable[[NDArray[Any], IntArray, FloatArray | None], FloatArray],
+) -> FloatArray:
     """Σ_i w_i of the mean statistics of client i's rows.
 
     ``sums(rows, lengths, sample_weight)`` gives sums over each client's rows, of shape (n_clients,
@@ -81,7 +96,13 @@ def pooled_statistics(model, federation, sums):
     return statistics
 
 
-def sums_of_nearest(model, centers, rows, lengths, sample_weight=None):
+def sums_of_nearest(
+    model: GaussianMixtureModel,
+    centers: FloatArray,
+    rows: NDArray[Any],
+    lengths: IntArray,
+    sample_weight: FloatArray | None = None,
+) -> FloatArray:
     """Sums over each client's rows of the statistics of a hard assignment.
 
     Each row is assigned to the nearest of ``centers`` (n_components, n_features).
@@ -98,7 +119,7 @@ def sums_of_nearest(model, centers, rows, lengths, sample_weight=None):
     return model.assigned(posterior, model.features(rows), lengths, sample_weight)
 
 
-def _without_empty(model, statistics):
+def _without_empty(model: GaussianMixtureModel, statistics: FloatArray) -> FloatArray:
     """Blend the components slightly if one has no rows, as posterior probabilities would."""
     if in_domain(model, statistics):
         return statistics
@@ -106,7 +127,9 @@ def _without_empty(model, statistics):
     return ((1 - _BLEND) * table + _BLEND * table.mean(axis=0)).ravel()
 
 
-def _random_statistics(model, federation, seed):
+def _random_statistics(
+    model: GaussianMixtureModel, federation: Federation, seed: int
+) -> FloatArray:
     """Statistics under posterior probabilities that each client draws for its own rows."""
     statistics = np.zeros(model.n_statistics)
     row_weights = federation.row_weights
@@ -127,7 +150,9 @@ def _random_statistics(model, federation, seed):
     return statistics
 
 
-def _kmeans_centers(model, federation, seed):
+def _kmeans_centers(
+    model: GaussianMixtureModel, federation: Federation, seed: int
+) -> tuple[FloatArray, int, int]:
     """One-shot federated k-means: clients send centroids and counts, which the server clusters.
 
     A client with a single row sends nothing, since the server already knows its mean. Returns the
@@ -147,30 +172,37 @@ def _kmeans_centers(model, federation, seed):
     return _filled_up(model, centroids, rng), n_sent * (model.n_features + 1), 0
 
 
-def _centroids_of(model, federation, client, rng, seed):
+def _centroids_of(
+    model: GaussianMixtureModel,
+    federation: Federation,
+    client: int,
+    rng: np.random.RandomState,
+    seed: int,
+) -> tuple[FloatArray, FloatArray, int]:
     """Centroids of a client, their shares of its rows, and the number that is sent."""
     weighted = federation.sample_weight
-    sample = _sample(rng, *federation.offsets[client : client + 2])
+    start, stop = federation.offsets[client : client + 2]
+    sample = _sample(rng, start, stop)
     weights = np.ones(len(sample)) if weighted is None else weighted.values[sample]
     rows, weights = _distinct(take_rows(federation.rows, sample), weights)
     if len(rows) == 1:  # the client's mean, if no rows were left out of the sample
-        n_known = int(len(sample) == federation.lengths_of(client))
+        n_known = int(len(sample) == stop - start)
         return rows[:n_known], np.ones(n_known), 0
     n_clusters = min(model.n_components, len(rows) // _FEWEST_ROWS)
     centroids, shares = _centroids_to_send(rows, n_clusters, seed, weights)
     return centroids, shares, len(shares)
 
 
-def _cohort(rng, weights):
+def _cohort(rng: np.random.RandomState, weights: FloatArray) -> tuple[IntArray, FloatArray]:
     """Clients that cluster their rows, drawn by weight, and the weight that each represents."""
     if len(weights) <= _LARGEST_COHORT:
         return np.arange(len(weights)), weights
-    size = min(_LARGEST_COHORT, np.count_nonzero(weights))  # weights may underflow to 0
+    size = min(_LARGEST_COHORT, int(np.count_nonzero(weights)))  # weights may underflow to 0
     cohort = np.sort(rng.choice(len(weights), size, replace=False, p=weights))
     return cohort, _represented(weights[cohort])
 
 
-def _represented(own):
+def _represented(own: FloatArray) -> FloatArray:
     """Weights, with sum 1, represented by clients that were drawn in proportion to weight.
 
     A client with more than an equal share represents its own weight; the others share the rest.
@@ -183,7 +215,7 @@ def _represented(own):
     return np.maximum(own, left / n_left)
 
 
-def _distinct(rows, weights):
+def _distinct(rows: NDArray[Any], weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Distinct rows, as float64, in the order of their values, and the weight of each.
 
     Draws from them then depend neither on the order of the rows, nor on whether a row is weighted
@@ -198,7 +230,9 @@ def _distinct(rows, weights):
     return rows[is_new], np.add.reduceat(weights, np.flatnonzero(is_new))
 
 
-def _centroids_to_send(rows, n_clusters, seed, sample_weight):
+def _centroids_to_send(
+    rows: FloatArray, n_clusters: int, seed: int, sample_weight: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Centroids of a client's clusters with at least two rows, and their shares of the rows.
 
     Rows are distinct, and clusters of one row are withheld; if that row has the weight of many, it
@@ -238,7 +272,9 @@ def _centroids_to_send(rows, n_clusters, seed, sample_weight):
     return centroids[sent], mass[sent] / mass.sum()
 
 
-def _means_of_clusters(rows, labels, centroids, weights):
+def _means_of_clusters(
+    rows: FloatArray, labels: IntArray, centroids: FloatArray, weights: FloatArray
+) -> FloatArray:
     """Means of the clusters; the centroid of an empty cluster is unchanged."""
     size = len(centroids)
     sums = [np.bincount(labels, weights * column, minlength=size) for column in rows.T]
@@ -246,14 +282,22 @@ def _means_of_clusters(rows, labels, centroids, weights):
     return np.divide(np.transpose(sums), mass, out=centroids.copy(), where=mass > 0)
 
 
-def _sample(rng, start, stop):
+def _sample(rng: np.random.RandomState, start: int, stop: int) -> IntArray:
     """Indices of the rows from ``start`` to ``stop``, or of a sample if there are too many."""
     if stop - start <= _LARGEST_SAMPLE:
         return np.arange(start, stop)
     return np.unique(rng.randint(start, stop, size=_LARGEST_SAMPLE))
 
 
-def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight, tol=_KMEANS_TOL):
+def _kmeans(
+    rows: FloatArray,
+    n_clusters: int,
+    seed: int,
+    *,
+    n_init: int,
+    sample_weight: FloatArray,
+    tol: float = _KMEANS_TOL,
+) -> KMeans:
     kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed, tol=tol)
     with warnings.catch_warnings():
         # Rows that are equal up to rounding have fewer clusters, which is fine. Only this message
@@ -266,7 +310,7 @@ def _kmeans(rows, n_clusters, seed, *, n_init, sample_weight, tol=_KMEANS_TOL):
     return kmeans
 
 
-def _weighted_tol(rows, weights):
+def _weighted_tol(rows: FloatArray, weights: FloatArray) -> float:
     """Tolerance for KMeans, which scales it by the unweighted instead of the weighted variance."""
     plain = rows.var(axis=0).mean()
     if plain == 0 or (weights == weights[0]).all():
@@ -275,13 +319,17 @@ def _weighted_tol(rows, weights):
     return _KMEANS_TOL * np.average((rows - mean) ** 2, axis=0, weights=weights).mean() / plain
 
 
-def _filled_up(model, centers, rng):
+def _filled_up(
+    model: GaussianMixtureModel, centers: FloatArray, rng: np.random.RandomState
+) -> FloatArray:
     """Centres, and normal draws with the rows' mean and variances in place of missing ones."""
     drawn = rng.normal(size=(model.n_components - len(centers), model.n_features))
     return np.concatenate([centers, drawn * model.units.spread + model.units.center])
 
 
-def _plusplus_centers(model, federation, seed):
+def _plusplus_centers(
+    model: GaussianMixtureModel, federation: Federation, seed: int
+) -> tuple[FloatArray, int, int]:
     """k-means++ over the clients' rows, which reveals the candidate rows to the server.
 
     For each centre after the first, a few candidate rows are tried, and the one with the smallest
@@ -309,7 +357,9 @@ def _plusplus_centers(model, federation, seed):
     return _filled_up(model, rows[chosen], rng), n_up, n_tried * d * federation.n_clients
 
 
-def _rows_as_centers(model, federation, seed):
+def _rows_as_centers(
+    model: GaussianMixtureModel, federation: Federation, seed: int
+) -> tuple[FloatArray, int, int]:
     """Randomly drawn rows, which are revealed to the server."""
     rng = np.random.RandomState(seed)
     n, size = federation.n_samples, model.n_components

@@ -22,12 +22,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._typing import BoolArray, CovarianceType, FloatArray, IntArray
 from .covariances import MATRICES, packed, upper_places, variances_of
 
 # Components with a smaller weight are rare: their statistics are mostly noise. Here, weights are at
 # least this: otherwise, rows of a rare component would make messages so large that the other
 # components suffer.
 RAREST = 1e-3
+
+
+class Axes(NamedTuple):
+    """The map ``shift + scale y`` along each axis.
+
+    Attributes
+    ----------
+    shift : ndarray of shape (n_components, n_features)
+    factors : ndarray of shape (n_components, n_functions)
+        1, scale and scale², by which moments are multiplied without a shift.
+    """
+
+    shift: FloatArray
+    factors: FloatArray
+
+
+_Map = FloatArray | Axes
+_MapMoments = Callable[[Any, FloatArray, FloatArray], None]
 
 
 class ComponentUnits(NamedTuple):
@@ -54,15 +73,15 @@ class ComponentUnits(NamedTuple):
         Statistics that are 0 for all rows, and stay 0.
     """
 
-    map_moments: Callable
-    forward: Any
-    backward: Any
-    squares: Any
-    expected: np.ndarray
-    deviation: np.ndarray
-    is_zero: np.ndarray
+    map_moments: _MapMoments
+    forward: _Map
+    backward: _Map
+    squares: IntArray | slice
+    expected: FloatArray
+    deviation: FloatArray
+    is_zero: BoolArray
 
-    def to_components(self, statistics):
+    def to_components(self, statistics: FloatArray) -> FloatArray:
         """Convert statistics (n, q) from standard units to the units of the components."""
         moments = statistics.reshape(len(statistics), *self.deviation.shape)
         mapped = np.empty_like(moments)
@@ -71,7 +90,7 @@ class ComponentUnits(NamedTuple):
         mapped /= self.deviation
         return mapped.reshape(statistics.shape)
 
-    def to_standard(self, statistics):
+    def to_standard(self, statistics: FloatArray) -> FloatArray:
         """Convert statistics (n, q) from the units of the components to standard units."""
         moments = statistics.reshape(len(statistics), *self.deviation.shape) * self.deviation
         moments[:, :, self.squares] += moments[:, :, :1] * self.expected
@@ -80,7 +99,7 @@ class ComponentUnits(NamedTuple):
         return moments.reshape(statistics.shape)
 
 
-def _map_matrices(matrices, moments, out):
+def _map_matrices(matrices: FloatArray, moments: FloatArray, out: FloatArray) -> None:
     """``M U Mᵀ`` for "full", where U is the moment of (1, y), given by its upper triangle."""
     size = matrices.shape[1]
     # One component fits into the cache; with clients on the last axis, products are few and large.
@@ -91,35 +110,21 @@ def _map_matrices(matrices, moments, out):
         out[:, component] = own.reshape(size * size, -1).take(upper_places(size), axis=0).T
 
 
-def _map_vectors(matrices, moments, out):
+def _map_vectors(matrices: FloatArray, moments: FloatArray, out: FloatArray) -> None:
     """``M u`` for "tied", where u is the mean of (1, y)."""
     # matmul with a transposed second factor is slow.
     transposed = np.swapaxes(matrices, 1, 2).copy()
     np.matmul(np.swapaxes(moments, 0, 1), transposed, out=np.swapaxes(out, 0, 1))
 
 
-class Axes(NamedTuple):
-    """The map ``shift + scale y`` along each axis.
-
-    Attributes
-    ----------
-    shift : ndarray of shape (n_components, n_features)
-    factors : ndarray of shape (n_components, n_functions)
-        1, scale and scale², by which moments are multiplied without a shift.
-    """
-
-    shift: np.ndarray
-    factors: np.ndarray
-
-
-def _axes(shift, scale, n_functions):
+def _axes(shift: FloatArray, scale: FloatArray, n_functions: int) -> Axes:
     """Axes; ``scale`` may have the shape (n_components, 1)."""
     d, factors = shift.shape[1], np.ones((len(shift), n_functions))
     factors[:, 1 : 1 + d], factors[:, 1 + d :] = scale, scale**2
     return Axes(shift, factors)
 
 
-def _map_squares(axes, moments, out):
+def _map_squares(axes: Axes, moments: FloatArray, out: FloatArray) -> None:
     """Mass, first and second moments for "diag"; for "spherical" the sum of the latter."""
     shift, d = axes.shift, axes.shift.shape[1]
     np.multiply(moments, axes.factors, out=out)
@@ -132,14 +137,23 @@ def _map_squares(axes, moments, out):
     second += mixed if second.shape[2] == d else mixed.sum(axis=2, keepdims=True)
 
 
-def component_units(covariance_type, weights, means, roots, inverses, is_zero, *, is_rest):
+def component_units(
+    covariance_type: CovarianceType,
+    weights: FloatArray,
+    means: FloatArray,
+    roots: FloatArray,
+    inverses: FloatArray,
+    is_zero: BoolArray,
+    *,
+    is_rest: bool,
+) -> ComponentUnits:
     """Units of components with these weights, means and roots of covariances, in standard units.
 
     ``is_rest`` says that a "tied" covariance is a known second moment minus that of the means.
     """
     n_components, d = means.shape
     weights = np.maximum(weights, RAREST)[:, None]
-    squares = slice(1 + d, None)
+    squares: IntArray | slice = slice(1 + d, None)
     if covariance_type == "full":
         squares = 1 + d + np.diagonal(packed(d))
     # 1, z_j and z_j z_l have mean square 1; a sum of n squares z_j² has mean n and variance 2 n.
@@ -148,22 +162,27 @@ def component_units(covariance_type, weights, means, roots, inverses, is_zero, *
     deviation = np.repeat(np.sqrt(weights), len(is_zero), axis=1)
     deviation[:, squares] *= np.sqrt(2 * n_terms)
     if covariance_type in MATRICES:
-        map_moments = _map_matrices if covariance_type == "full" else _map_vectors
+        map_moments: _MapMoments = _map_matrices if covariance_type == "full" else _map_vectors
         roots, inverses = roots.reshape(-1, d, d), inverses.reshape(-1, d, d)
         centers = np.matmul(inverses, means[:, :, None])[:, :, 0]
         if is_rest:
-            forward, backward = _of_a_rest(weights, means, centers, roots[0], inverses[0])
+            maps: tuple[_Map, _Map] = _of_a_rest(weights, means, centers, roots[0], inverses[0])
         else:
-            forward, backward = _homogeneous(-centers, inverses), _homogeneous(means, roots)
+            maps = _homogeneous(-centers, inverses), _homogeneous(means, roots)
     else:
         map_moments = _map_squares
         roots, inverses = roots.reshape(n_components, -1), inverses.reshape(n_components, -1)
-        forward = _axes(-inverses * means, inverses, len(is_zero))
-        backward = _axes(means, roots, len(is_zero))
-    return ComponentUnits(map_moments, forward, backward, squares, expected, deviation, is_zero)
+        n_functions = len(is_zero)
+        maps = _axes(-inverses * means, inverses, n_functions), _axes(means, roots, n_functions)
+    return ComponentUnits(map_moments, *maps, squares, expected, deviation, is_zero)
 
 
-def within_rows(covariances, regularization, weights, covariance_type):
+def within_rows(
+    covariances: FloatArray,
+    regularization: FloatArray,
+    weights: FloatArray,
+    covariance_type: CovarianceType,
+) -> FloatArray:
     """Limit variances along the axes to those that the rows of a component can have.
 
     Covariances may be much larger due to regularisation, which does not depend on the rows. The
@@ -183,12 +202,18 @@ def within_rows(covariances, regularization, weights, covariance_type):
     return covariances * shares
 
 
-def _homogeneous(shift, scale):
+def _homogeneous(shift: FloatArray, scale: FloatArray) -> FloatArray:
     """Matrices of the maps, for (1, y)."""
     return _blocks(1.0, np.zeros_like(shift), shift, scale)
 
 
-def _of_a_rest(weights, means, centers, root, inverse):
+def _of_a_rest(
+    weights: FloatArray,
+    means: FloatArray,
+    centers: FloatArray,
+    root: FloatArray,
+    inverse: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
     """Maps of (1, y) to units for a covariance that is the rest of a moment, and inverses.
 
     In units of a component, noise m in its mass and v in its first moment changes the covariance
@@ -242,11 +267,13 @@ def _of_a_rest(weights, means, centers, root, inverse):
     return forward, backward
 
 
-def _outer(left, right):
+def _outer(left: FloatArray, right: FloatArray) -> FloatArray:
     return left[:, :, None] * right[:, None, :]
 
 
-def _blocks(corner, row, column, rest):
+def _blocks(
+    corner: FloatArray | float, row: FloatArray, column: FloatArray, rest: FloatArray
+) -> FloatArray:
     """Block matrices from their four blocks."""
     n_components, d = row.shape
     matrices = np.empty((n_components, 1 + d, 1 + d))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.linalg import lapack
+
+from ..._typing import CovarianceType, FloatArray, IntArray
 
 # Covariance types with full matrices; the others have variances along the axes.
 MATRICES = ("full", "tied")
@@ -17,7 +20,9 @@ COLLAPSED = (
 )
 
 
-def roots_and_inverses(covariance_type, covariances):
+def roots_and_inverses(
+    covariance_type: CovarianceType, covariances: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Lower-triangular L with L Lᵀ = Σ, and inverses; standard deviations if Σ is diagonal.
 
     Both have the shape of the covariances.
@@ -28,36 +33,37 @@ def roots_and_inverses(covariance_type, covariances):
         If a covariance matrix is not positive definite.
     """
     if covariance_type not in MATRICES:
-        roots = np.sqrt(covariances)
-        return roots, 1 / roots
+        deviations = np.sqrt(covariances)
+        return deviations, 1 / deviations
     roots = cholesky(covariances)
     if roots is None:
         raise np.linalg.LinAlgError(COLLAPSED)
     return roots, inverses_of_triangles(roots, lower=True)
 
 
-def variances_of(covariance_type, covariances):
+def variances_of(covariance_type: CovarianceType, covariances: FloatArray) -> FloatArray:
     """Variances along the axes, which are the diagonals of covariance matrices."""
     has_matrices = covariance_type in MATRICES
     return np.diagonal(covariances, axis1=-2, axis2=-1) if has_matrices else covariances
 
 
-def cholesky(matrices):
+def cholesky(matrices: FloatArray) -> FloatArray | None:
     """Lower-triangular Cholesky factors of matrices (..., d, d); None if one has none."""
     try:
-        return np.linalg.cholesky(matrices)
+        lower: Any = np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
         return None
+    return lower
 
 
-def inverses_of_triangles(triangles, *, lower):
+def inverses_of_triangles(triangles: FloatArray, *, lower: bool) -> FloatArray:
     """Inverses of triangular matrices (..., d, d), lower or upper ones, with a nonzero diagonal."""
     stack = triangles.reshape(-1, *triangles.shape[-2:])
     inverses = [lapack.dtrtri(triangle, lower=lower)[0] for triangle in stack]
     return np.reshape(inverses, triangles.shape)
 
 
-def triangle_of(matrices):
+def triangle_of(matrices: FloatArray) -> FloatArray:
     """Lower-triangular L with L Lᵀ = M Mᵀ and a positive diagonal, for matrices M (..., d, d)."""
     # M = L Q with Q orthogonal, from the QR decomposition of the transpose. Q may permute columns:
     # in decreasing order, QR keeps the digits of the smallest as well.
@@ -67,7 +73,7 @@ def triangle_of(matrices):
     return lower * np.sign(np.diagonal(lower, axis1=-2, axis2=-1))[..., None, :]
 
 
-def without_negative_variance(matrices):
+def without_negative_variance(matrices: FloatArray) -> FloatArray:
     """Nearest positive semi-definite matrices to symmetric matrices (n, d, d)."""
     variances, axes = np.linalg.eigh(matrices)
     if (variances >= 0).all():
@@ -76,25 +82,25 @@ def without_negative_variance(matrices):
 
 
 @lru_cache(8)
-def upper(d):
+def upper(d: int) -> tuple[IntArray, IntArray]:
     """Rows and columns of the upper triangle of a (d, d) matrix, row by row."""
     return np.triu_indices(d)
 
 
 @lru_cache(8)
-def upper_places(d):
+def upper_places(d: int) -> IntArray:
     """Positions of the upper triangle in a flattened (d, d) matrix, row by row."""
     return np.ravel_multi_index(upper(d), (d, d))
 
 
 @lru_cache(8)
-def packed(d):
+def packed(d: int) -> IntArray:
     """Position in the upper triangle of each entry of a symmetric (d, d) matrix."""
     places = np.empty((d, d), dtype=np.intp)
     places[upper(d)] = places.T[upper(d)] = np.arange(d * (d + 1) // 2)
     return places
 
 
-def unpack(triangles, d):
+def unpack(triangles: FloatArray, d: int) -> FloatArray:
     """Symmetric (n, d, d) matrices from their upper triangles, row by row."""
     return triangles.take(packed(d), axis=1)

@@ -8,13 +8,21 @@ rows' second moment that is not due to the means still keeps these from divergin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import numpy as np
 from scipy.linalg import eigh
 
+from ..._typing import BoolArray, FloatArray
 from .._base import Step
 from .component_units import RAREST
 from .covariances import COLLAPSED, MATRICES, cholesky
 from .units import ROUNDING
+
+if TYPE_CHECKING:
+    from .gaussian_mixture import GaussianMixtureModel
+    from .parameters import Parameters
 
 # A step γ towards the statistics of any data keeps at least 1 - γ of each component's mass and
 # scatter. A step that keeps less than half of this is rejected.
@@ -29,7 +37,9 @@ _MOST_BETWEEN = 0.9
 _LARGEST_DEVIATION = 0.6
 
 
-def safeguarded_step(model, statistics, field, step_size):
+def safeguarded_step(
+    model: GaussianMixtureModel, statistics: FloatArray, field: FloatArray, step_size: float
+) -> Step:
     """Take ``step_size * field``, halved until it stays in the domain of T; return a ``Step``.
 
     If this suffices, components with hardly any rows are left unchanged instead.
@@ -49,7 +59,9 @@ def safeguarded_step(model, statistics, field, step_size):
     return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
 
 
-def _proposals(model, statistics, field, step_size):
+def _proposals(
+    model: GaussianMixtureModel, statistics: FloatArray, field: FloatArray, step_size: float
+) -> Iterator[tuple[FloatArray, int, float]]:
     """Yield ever shorter steps, each also with rare components frozen, with halvings and γ."""
     for halvings in range(_MAX_HALVINGS):
         proposal = statistics + step_size * field
@@ -58,7 +70,9 @@ def _proposals(model, statistics, field, step_size):
         step_size = step_size / 2
 
 
-def _with_rare_ones_frozen(model, proposal, statistics):
+def _with_rare_ones_frozen(
+    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray
+) -> FloatArray:
     """The proposal, but with unchanged statistics of very rare components.
 
     The field of such a component is mostly noise, and should not hold up the other components.
@@ -66,14 +80,16 @@ def _with_rare_ones_frozen(model, proposal, statistics):
     return with_some_frozen(model, proposal, statistics, model.table(statistics)[:, 0] < RAREST)
 
 
-def with_some_frozen(model, proposal, statistics, frozen):
+def with_some_frozen(
+    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray, frozen: BoolArray
+) -> FloatArray:
     """The proposal, but with unchanged statistics of some components."""
     kept = proposal.copy()
     model.table(kept)[frozen] = model.table(statistics)[frozen]
     return kept
 
 
-def in_domain(model, statistics):
+def in_domain(model: GaussianMixtureModel, statistics: FloatArray) -> bool:
     """Whether T is defined: all components have mass and, if T needs it, scatter."""
     if not np.isfinite(statistics).all() or (model.table(statistics)[:, 0] <= 0).any():
         return False
@@ -81,7 +97,9 @@ def in_domain(model, statistics):
     return is_known or _is_positive(model, _scatter_to_keep(model, statistics))
 
 
-def brought_into_domain(model, statistics, parameters):
+def brought_into_domain(
+    model: GaussianMixtureModel, statistics: FloatArray, parameters: Parameters
+) -> FloatArray:
     """Statistics in the domain of T, close to these or to those of the parameters.
 
     The model has another regularisation than the one of the parameters, or no longer a known
@@ -102,7 +120,9 @@ def brought_into_domain(model, statistics, parameters):
     return shrunk
 
 
-def keeps(model, proposal, statistics, share):
+def keeps(
+    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray, share: float
+) -> bool:
     """Whether a step to a proposal keeps more than a share of each component's mass and scatter.
 
     Mass and scatter of a component are concave in the statistic, so that a step γ towards the
@@ -123,13 +143,13 @@ def keeps(model, proposal, statistics, share):
     return _is_positive(model, _scatter_to_keep(model, proposal) - share * scatter_before)
 
 
-def _is_positive(model, scatter):
+def _is_positive(model: GaussianMixtureModel, scatter: FloatArray) -> bool:
     if model.covariance_type not in MATRICES:
         return bool((scatter + ROUNDING > 0).all())
     return cholesky(scatter) is not None
 
 
-def _scatter_to_keep(model, statistics):
+def _scatter_to_keep(model: GaussianMixtureModel, statistics: FloatArray) -> FloatArray:
     """Scatter of each component times its mass, plus half of the regularisation that T adds.
 
     This half keeps constant features, which have no scatter, in the domain. It is added before and

@@ -23,15 +23,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
+from types import ModuleType
+from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..._typing import CovarianceType
+from ..._federation import Federation
+from ..._typing import BoolArray, CovarianceType, FloatArray, IntArray
 from .. import client_rows
-from .._base import ClientSums, RowModel, Step
+from .._base import ClientSums, Estimate, RowModel, Step
 from . import wide_rows
-from .component_units import component_units, within_rows
+from .component_units import ComponentUnits, component_units, within_rows
 from .covariances import (
     COLLAPSED,
     MATRICES,
@@ -100,43 +103,44 @@ class GaussianMixtureModel(RowModel):
     """
 
     n_components: int
-    covariance_type: str
+    covariance_type: CovarianceType
     units: Units
     reg_covar: float = 0.0
-    second_moment: np.ndarray | None = None
-    fixed_root: np.ndarray | None = None
+    second_moment: FloatArray | None = None
+    fixed_root: FloatArray | None = None
     in_stream: bool = False
     is_wide: bool = False
 
     @cached_property
-    def n_features(self):
+    def n_features(self) -> int:
         """Number of columns of a row, d."""
         return len(self.units.center)
 
     @cached_property
-    def n_functions(self):
+    def n_functions(self) -> int:
         """Number of sufficient functions f(y) of a row."""
         d = self.n_features
         extra = {"full": d * (d + 1) // 2, "tied": 0, "diag": d, "spherical": 1}
         return 1 + d + extra[self.covariance_type]
 
     @cached_property
-    def n_statistics(self):
+    def n_statistics(self) -> int:
         """Length q of the statistic vector."""
         return self.n_components * self.n_functions
 
-    def table(self, statistics):
+    def table(self, statistics: FloatArray) -> FloatArray:
         """View of a statistic with one row per component: its mass, then its sums."""
         return statistics[: self.n_statistics].reshape(self.n_components, self.n_functions)
 
-    def moment(self, statistics):
+    def moment(self, statistics: FloatArray) -> FloatArray:
         """Second moment of all rows, for "tied": sent once, or in a stream appended to Ŝ."""
         if not self.in_stream:
+            assert self.second_moment is not None  # as described
             return self.second_moment
         return statistics[self.n_statistics :].reshape(self.n_features, self.n_features)
 
     @property
-    def block_rows(self):
+    def block_rows(self) -> int:
         """Number of rows whose E-step fits into the cache of a processor."""
         if self.is_wide:
             n_rows = _CACHE_SIZE // (2 * (1 + self.n_features + self.n_components))
@@ -146,18 +150,18 @@ class GaussianMixtureModel(RowModel):
         return max(64, min(n_rows, _MOST_STATISTICS // self.n_statistics))
 
     @property
-    def _products(self):
+    def _products(self) -> ModuleType:
         """Module with products of the functions of rows."""
         return wide_rows if self.is_wide else client_rows
 
-    def regularization(self, means):
+    def regularization(self, means: FloatArray) -> FloatArray:
         """Regularisation added to the covariances, in standard units.
 
         With "full" and "tied", this is ``reg_covar`` plus the rounding error of the second moments
         from which a variance is computed; otherwise, it is the larger of the two.
         """
         if self.reg_covar == 0:
-            return 0.0
+            return np.zeros(())
         if self.covariance_type == "tied":
             return self._shared_regularization
         rounding = ROUNDING * (1 + means**2)
@@ -169,43 +173,45 @@ class GaussianMixtureModel(RowModel):
         return np.maximum(self.given_regularization, rounding)
 
     @cached_property
-    def given_regularization(self):
+    def given_regularization(self) -> FloatArray:
         """``reg_covar`` in standard units: a matrix, or a variance of each axis or of all."""
-        identity = np.eye(self.n_features) if self.covariance_type in MATRICES else 1.0
+        identity = np.eye(self.n_features) if self.covariance_type in MATRICES else np.ones(())
         return covariances_to_standard(self, self.reg_covar * identity)
 
     @cached_property
-    def _regularization_exceeds_rows(self):
+    def _regularization_exceeds_rows(self) -> bool:
         """Whether ``reg_covar`` exceeds the variance of the rows along some axis."""
         return bool((variances_of(self.covariance_type, self.given_regularization) > 1).any())
 
     @cached_property
-    def _shared_regularization(self):
+    def _shared_regularization(self) -> FloatArray:
         """Regularisation of a covariance that is shared by all components."""
         return self.given_regularization + ROUNDING * np.eye(self.n_features)
 
     @cached_property
-    def fixed_covariance(self):
+    def fixed_covariance(self) -> FloatArray | None:
         """The known shared covariance in standard units, or None."""
         return None if self.fixed_root is None else self.fixed_root @ self.fixed_root.T
 
     @cached_property
-    def _inverse_of_fixed_root(self):
-        return inverses_of_triangles(self.fixed_root, lower=True)
+    def _fixed_root_and_inverse(self) -> tuple[FloatArray, FloatArray] | None:
+        if self.fixed_root is None:
+            return None
+        return self.fixed_root, inverses_of_triangles(self.fixed_root, lower=True)
 
     @property
-    def covariance_is_rest(self):
+    def covariance_is_rest(self) -> bool:
         """Whether the covariance is the second moment of all rows minus that of the means."""
         return self.covariance_type == "tied" and self.fixed_covariance is None
 
     @property
-    def n_uncompressed(self):
+    def n_uncompressed(self) -> int:
         """Size of the scatter of rows that clients send in a stream."""
         return n_moments(self.n_features, True) if self.covariance_is_rest else 0
 
     # ---- E-step
 
-    def features(self, rows):
+    def features(self, rows: NDArray[Any]) -> FloatArray:
         """Sufficient functions f(y) of some rows.
 
         Parameters
@@ -233,7 +239,13 @@ class GaussianMixtureModel(RowModel):
             np.einsum("ji,ji->i", y, y, out=features[1 + d])
         return features
 
-    def expectation(self, natural, features, lengths, sample_weight=None):
+    def expectation(
+        self,
+        natural: FloatArray,
+        features: FloatArray,
+        lengths: IntArray,
+        sample_weight: FloatArray | None = None,
+    ) -> ClientSums:
         """Sums over each client's rows of the posterior statistics and of log p(y; θ)."""
         posterior, total, highest = self._posterior(natural, features, lengths, sample_weight)
         log_likelihood = np.log(total, out=total)
@@ -245,19 +257,29 @@ class GaussianMixtureModel(RowModel):
             log_likelihood=client_rows.segment_sums(log_likelihood, lengths),
         )
 
-    def expected_statistics(self, natural, features, lengths):
+    def expected_statistics(
+        self, natural: FloatArray, features: FloatArray, lengths: IntArray
+    ) -> FloatArray:
         """Only the statistics of ``expectation``."""
         posterior, _, _ = self._posterior(natural, features, lengths)
         return self._products.segment_products(posterior, features, lengths)
 
-    def all_rows(self, federation, parameters, clients):
+    def all_rows(
+        self, federation: Federation, parameters: Parameters, clients: IntArray
+    ) -> Estimate:
         """s̄_i(θ); in a stream with "tied" covariances, also the scatter of the rows."""
         estimate = super().all_rows(federation, parameters, clients)
         if self.in_stream and self.covariance_type == "tied":
             return with_scatter(self, federation, parameters, clients, estimate)
         return estimate
 
-    def _posterior(self, natural, features, lengths, sample_weight=None):
+    def _posterior(
+        self,
+        natural: FloatArray,
+        features: FloatArray,
+        lengths: IntArray,
+        sample_weight: FloatArray | None = None,
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Posterior probabilities r, and ``total * exp(highest)``, the density of each row.
 
         r is multiplied by the row weights, if given.
@@ -273,7 +295,13 @@ class GaussianMixtureModel(RowModel):
         posterior *= (1 if sample_weight is None else sample_weight) / total
         return posterior, total, highest
 
-    def assigned(self, posterior, features, lengths, sample_weight=None):
+    def assigned(
+        self,
+        posterior: FloatArray,
+        features: FloatArray,
+        lengths: IntArray,
+        sample_weight: FloatArray | None = None,
+    ) -> FloatArray:
         """Sums over each client's rows of the statistics under given posterior probabilities.
 
         ``posterior`` has shape (n_components, n_rows); returns shape (n_clients, n_statistics).
@@ -284,7 +312,7 @@ class GaussianMixtureModel(RowModel):
 
     # ---- M-step
 
-    def maximization(self, statistics):
+    def maximization(self, statistics: FloatArray) -> Parameters:
         """T(s), equations (60)-(62) of the paper and their analogues for other covariance types."""
         mass, means, second = self.split(statistics)
         weights = mass / mass.sum()
@@ -301,18 +329,19 @@ class GaussianMixtureModel(RowModel):
             scatter[rare] = without_negative_variance(scatter[rare])
         return self.parameters(weights, means, scatter + self.regularization(means))
 
-    def parameters(self, weights, means, covariances):
+    def parameters(
+        self, weights: FloatArray, means: FloatArray, covariances: FloatArray
+    ) -> Parameters:
         """Parameters θ with φ(θ) and ψ(θ), from weights, means and covariances."""
-        if self.fixed_root is None:
-            roots, inverses = roots_and_inverses(self.covariance_type, covariances)
-        else:
-            roots, inverses = self.fixed_root, self._inverse_of_fixed_root
+        roots, inverses = self._fixed_root_and_inverse or roots_and_inverses(
+            self.covariance_type, covariances
+        )
         natural, log_partition = natural_parameter(self, weights, means, inverses)
         return Parameters(
             weights, means, covariances, natural.ravel(), log_partition, roots, inverses
         )
 
-    def statistics_of(self, parameters):
+    def statistics_of(self, parameters: Parameters) -> FloatArray:
         """Inverse of T: the expected statistic under these parameters (the mean parameters).
 
         Along axes on which rows do not vary, it is 0, as for the rows.
@@ -323,13 +352,13 @@ class GaussianMixtureModel(RowModel):
         return (parameters.weights[:, None] * moments).ravel()
 
     @cached_property
-    def _is_zero(self):
+    def _is_zero(self) -> BoolArray:
         """Functions f(y) that are 0 for all rows, because these do not vary along an axis."""
         # A row that is 1 along the axes on which rows vary, as a component without scatter.
         row = self.units.varies[None].astype(float)
         return self._moments(row, scatter=0.0)[0] == 0
 
-    def split(self, statistics):
+    def split(self, statistics: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Mass, mean and second moment of each component; if "tied", the moment of all rows."""
         d = self.n_features
         table = self.table(statistics)
@@ -339,7 +368,7 @@ class GaussianMixtureModel(RowModel):
         is_tied = self.covariance_type == "tied"
         return mass, moments[:, :d], self.moment(statistics) if is_tied else moments[:, d:]
 
-    def scatter(self, mass, means, second):
+    def scatter(self, mass: FloatArray, means: FloatArray, second: FloatArray) -> FloatArray:
         """Covariances without regularisation, in scikit-learn's shape."""
         d = self.n_features
         if self.covariance_type == "full":
@@ -350,7 +379,7 @@ class GaussianMixtureModel(RowModel):
             return second - means**2
         return (second[:, 0] - (means**2).sum(axis=1)) / d
 
-    def _moments(self, means, scatter):
+    def _moments(self, means: FloatArray, scatter: FloatArray | float) -> FloatArray:
         """Means of f(y) in components with these means and scatter; the inverse of ``scatter``."""
         d = self.n_features
         if self.covariance_type == "full":
@@ -363,16 +392,17 @@ class GaussianMixtureModel(RowModel):
             second = (d * scatter + (means**2).sum(axis=1))[:, None]
         return np.hstack([np.ones((len(means), 1)), means, second])
 
-    def _check_scatter(self, scatter, means):
+    def _check_scatter(self, scatter: FloatArray, means: FloatArray) -> None:
         """Raise if a variance is no larger than rounding errors."""
-        if self.covariance_type in MATRICES:
-            scatter = np.linalg.eigvalsh(scatter)
-        if scatter.min() <= ROUNDING * (1 + (means**2).max()):
+        variances = np.linalg.eigvalsh(scatter) if self.covariance_type in MATRICES else scatter
+        if variances.min() <= ROUNDING * (1 + (means**2).max()):
             raise np.linalg.LinAlgError(COLLAPSED)
 
     # ---- server
 
-    def server_step(self, statistics, field, step_size, *, exact):
+    def server_step(
+        self, statistics: FloatArray, field: FloatArray, step_size: float, *, exact: bool
+    ) -> Step:
         """``statistics + step_size * field``, kept in the domain of T."""
         if exact:  # an average of statistics of data, and thus in the domain of T
             field_sq_norm = self.field_sq_norm(statistics, field)
@@ -381,32 +411,39 @@ class GaussianMixtureModel(RowModel):
             step = safeguarded_step(self, statistics, field, step_size)
         return with_vanishing_ones_frozen(self, step, statistics) if self.in_stream else step
 
-    def averaging_bound(self, federation):
+    def averaging_bound(self, federation: Federation) -> float:
         """Bound by the number of clients, or of rows over q, as few rows make fields erratic."""
         of_rows = _ROWS * federation.n_samples / self.n_statistics
         return min(_CLIENTS * federation.effective_n_clients, of_rows)
 
-    def noise_bound(self, federation, batch_size, omega_p):
+    def noise_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
         """Bound by the number of rows read in a round, over q."""
         n_rows = federation.effective_n_clients * batch_size
         # Noise of means affects such a covariance the more, the further they are from the centre.
         factor = 5 if self.covariance_is_rest else 1
         return _NOISE * n_rows / (self.n_statistics * (1 + factor * omega_p))
 
-    def spider_bound(self, federation, batch_size, omega_p):
+    def spider_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
         """Bound by the number of rows read in a round."""
         n_rows = federation.effective_n_clients * batch_size
         return _SPIDER * np.sqrt(n_rows / (1 + omega_p))
 
-    def surrogate(self, statistics, parameters):
+    def surrogate(self, statistics: FloatArray, parameters: Parameters) -> float:
         """``<s, φ(θ)> - ψ(θ)``; nats per row."""
         return float(statistics @ parameters.natural) - parameters.log_partition
 
-    def criterion_value(self, mean_log_likelihood, parameters):
+    def criterion_value(self, mean_log_likelihood: float, parameters: Parameters) -> float:
         """Mean log-likelihood per row in the rows' units; nats."""
         return float(mean_log_likelihood) - parameters.log_partition + self.units.log_volume
 
-    def stream_field(self, parameters, statistics, field, uncompressed, step_size):
+    def stream_field(
+        self,
+        parameters: Parameters,
+        statistics: FloatArray,
+        field: FloatArray,
+        uncompressed: FloatArray | float,
+        step_size: float,
+    ) -> FloatArray:
         """H, followed by the field of the second moment of the rows if covariances are "tied".
 
         With a known covariance, T does not need this moment, and it is not updated.
@@ -416,7 +453,7 @@ class GaussianMixtureModel(RowModel):
         unchanged = np.zeros(len(statistics) - self.n_statistics)
         return np.append(field, unchanged)
 
-    def message_units(self, parameters):
+    def message_units(self, parameters: Parameters) -> ComponentUnits:
         """Units of the components."""
         weights, means = parameters.weights, parameters.means
         roots, inverses = parameters.roots, parameters.inverses
@@ -430,7 +467,7 @@ class GaussianMixtureModel(RowModel):
             self.covariance_type, weights, means, roots, inverses, self._is_zero, is_rest=is_rest
         )
 
-    def constants(self):
+    def constants(self) -> FloatArray:
         """Centre and scale to six digits, because rounding differs between machines.
 
         The axes, which follow from the rows, may be less accurate and are left out.
@@ -439,6 +476,6 @@ class GaussianMixtureModel(RowModel):
         # arcsinh behaves like a logarithm for large numbers of either sign.
         return np.concatenate([np.arcsinh(center / scale), np.log(scale)]).round(6) + 0.0
 
-    def trace(self, parameters):
+    def trace(self, parameters: Parameters) -> FloatArray:
         """Component weights."""
         return parameters.weights

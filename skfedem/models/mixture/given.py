@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from ..._federation import read
+from ..._federation import Federation, read
 from ..._messages import short, shown
 from ..._parameters import check_shape, check_shares
+from ..._typing import CovarianceType, FloatArray
 from .covariances import MATRICES, roots_and_inverses, variances_of
 from .parameters import covariances_to_standard
+
+if TYPE_CHECKING:
+    from .gaussian_mixture import GaussianMixtureModel
 
 # Advice in error messages if a fit or a stream cannot continue.
 _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
@@ -23,16 +28,37 @@ _FARTHEST = 1e37
 _LARGEST_SHARE = 1e300
 
 
+class MixtureEstimator(Protocol):
+    """Estimator of a mixture, as its model and start know it.
+
+    ``means_`` and the like only exist after a fit.
+    """
+
+    n_components: int
+    covariance_type: CovarianceType
+    reg_covar: float
+    batch_size: int | None
+    weights_init: ArrayLike | None
+    means_init: ArrayLike | None
+    precisions_init: ArrayLike | None
+    fixed_covariance: ArrayLike | None
+
+    weights_: FloatArray
+    means_: FloatArray
+    covariances_: FloatArray
+    _fitted_type: CovarianceType
+
+
 class Given(NamedTuple):
     """Validated initial values of the user, in the rows' units; None for those not given."""
 
-    weights: np.ndarray | None = None
-    means: np.ndarray | None = None
-    covariances: np.ndarray | None = None
-    fixed_covariance: np.ndarray | None = None
+    weights: FloatArray | None = None
+    means: FloatArray | None = None
+    covariances: FloatArray | None = None
+    fixed_covariance: FloatArray | None = None
 
 
-def check_start(estimator, n_features, *, warm):
+def check_start(estimator: MixtureEstimator, n_features: int, *, warm: bool) -> Given:
     """Validate ``weights_init``, ``means_init``, ``precisions_init`` and ``fixed_covariance``.
 
     With ``warm``, the fitted parameters take the place of the initial values.
@@ -50,7 +76,7 @@ def check_start(estimator, n_features, *, warm):
     return Given(weights, means, _inverses_of_precisions(estimator, n_features), fixed)
 
 
-def _known_covariance(estimator, d):
+def _known_covariance(estimator: MixtureEstimator, d: int) -> FloatArray | None:
     """Validated ``fixed_covariance``, or None."""
     if estimator.fixed_covariance is None:
         return None
@@ -68,7 +94,7 @@ def _known_covariance(estimator, d):
     return fixed / 2 + fixed.T / 2  # a sum of large entries would overflow
 
 
-def _check_kind_of_fit(estimator, n_features):
+def _check_kind_of_fit(estimator: MixtureEstimator, n_features: int) -> None:
     """Raise if covariance type or number of components or features differ from the last fit."""
     n_components, n_features_before = estimator.means_.shape
     for name, before, now in (
@@ -83,7 +109,7 @@ def _check_kind_of_fit(estimator, n_features):
             )
 
 
-def _inverses_of_precisions(estimator, d):
+def _inverses_of_precisions(estimator: MixtureEstimator, d: int) -> FloatArray | None:
     """Covariances from the validated ``precisions_init``, or None."""
     if estimator.precisions_init is None:
         return None
@@ -105,7 +131,7 @@ def _inverses_of_precisions(estimator, d):
         return 1 / precisions
 
 
-def check_distance(model, means):
+def check_distance(model: GaussianMixtureModel, means: FloatArray | None) -> None:
     """Raise if ``means_init`` are so far away that computations would overflow."""
     if means is None:
         return
@@ -119,7 +145,9 @@ def check_distance(model, means):
         )
 
 
-def check_distance_of_rows(model, given, federation, ids):
+def check_distance_of_rows(
+    model: GaussianMixtureModel, given: Given, federation: Federation, ids: NDArray[Any]
+) -> None:
     """Raise if rows are too far from those that the units were computed from.
 
     ``ids`` are the labels of the clients. A feature that has been constant so far has no unit yet,
@@ -141,7 +169,7 @@ def check_distance_of_rows(model, given, federation, ids):
             )
 
 
-def check_spread(model, name, covariances):
+def check_spread(model: GaussianMixtureModel, name: str, covariances: FloatArray | None) -> None:
     """Raise if covariances, given in the rows' units, are too large or small in standard units."""
     if covariances is None:
         return
@@ -157,7 +185,7 @@ def check_spread(model, name, covariances):
         )
 
 
-def check_regularization(model):
+def check_regularization(model: GaussianMixtureModel) -> None:
     """Raise if ``reg_covar`` is too large in standard units."""
     with np.errstate(over="ignore", invalid="ignore"):
         variances = variances_of(model.covariance_type, model.given_regularization)
@@ -169,7 +197,7 @@ def check_regularization(model):
         )
 
 
-def _check_positive_definite(name, matrices):
+def _check_positive_definite(name: str, matrices: FloatArray) -> None:
     expected = f"Expected {name} to be symmetric and positive definite"
     variances = np.diagonal(matrices, axis1=-2, axis2=-1)
     if variances.min() < 0:

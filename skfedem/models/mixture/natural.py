@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from ..._typing import FloatArray
 from .covariances import MATRICES, upper
 
+if TYPE_CHECKING:
+    from .gaussian_mixture import GaussianMixtureModel
 
-def natural_parameter(model, weights, means, inverses):
+
+def natural_parameter(
+    model: GaussianMixtureModel, weights: FloatArray, means: FloatArray, inverses: FloatArray
+) -> tuple[FloatArray, float]:
     """φ(θ) as (n_components, n_functions), and ψ(θ), from weights, means and inverses of roots."""
     d = model.n_features
     density = _with_matrices if model.covariance_type in MATRICES else _with_variances
@@ -34,7 +42,9 @@ def natural_parameter(model, weights, means, inverses):
     return natural, log_partition
 
 
-def _with_matrices(means, whitening):
+def _with_matrices(
+    means: FloatArray, whitening: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray | float]:
     """Σ⁻¹, ``Σ⁻¹ μ``, ``μᵀ Σ⁻¹ μ``, and the log-density at the mean, ``½ log det(Σ⁻¹ / 2π)``."""
     precisions = np.swapaxes(whitening, -1, -2) @ whitening
     linear = (precisions @ means[:, :, None])[:, :, 0]
@@ -45,7 +55,9 @@ def _with_matrices(means, whitening):
     return precisions, linear, quadratic, log_height
 
 
-def _with_variances(means, inverses):
+def _with_variances(
+    means: FloatArray, inverses: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray | float]:
     """As ``_with_matrices``, with one precision for each axis or for all."""
     precisions = (inverses**2).reshape(len(means), -1)
     linear = precisions * means

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..._typing import FloatArray, IntArray
 from .covariances import MATRICES, inverses_of_triangles, triangle_of
 from .units import ROUNDING
 
+if TYPE_CHECKING:
+    from .gaussian_mixture import GaussianMixtureModel
+
 # Variances below this many rounding errors of a second moment are inaccurate.
 _FAITHFUL = 10
+
+_Cases = list[tuple[FloatArray, FloatArray, FloatArray | float]]
 
 
 class Parameters(NamedTuple):
@@ -31,16 +37,18 @@ class Parameters(NamedTuple):
         and their inverses for "diag" and "spherical". Of the covariances' shape.
     """
 
-    weights: np.ndarray
-    means: np.ndarray
-    covariances: np.ndarray
-    natural: np.ndarray
+    weights: FloatArray
+    means: FloatArray
+    covariances: FloatArray
+    natural: FloatArray
     log_partition: float
-    roots: np.ndarray
-    inverses: np.ndarray
+    roots: FloatArray
+    inverses: FloatArray
 
 
-def in_row_units(model, parameters):
+def in_row_units(
+    model: GaussianMixtureModel, parameters: Parameters
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Weights, means, covariances and square roots of precisions in the rows' units.
 
     All are new arrays. The roots have scikit-learn's shape: upper-triangular P with P Pᵀ = Σ⁻¹ for
@@ -62,7 +70,7 @@ def in_row_units(model, parameters):
     return weights, means, np.swapaxes(roots, -1, -2) @ roots, precisions_cholesky
 
 
-def lost_in_rounding(model, parameters):
+def lost_in_rounding(model: GaussianMixtureModel, parameters: Parameters) -> IntArray:
     """Indices of components with a variance of about the size of rounding errors.
 
     Rows are so far apart that their second moments do not determine the variance, and ``reg_covar``
@@ -73,7 +81,7 @@ def lost_in_rounding(model, parameters):
     means, covariances, varies = parameters.means, parameters.covariances, model.units.varies
     rounding = ROUNDING * (1 + means[:, varies] ** 2)
     if model.covariance_type == "diag":
-        cases = [(covariances[:, varies], rounding, model.given_regularization[varies])]
+        cases: _Cases = [(covariances[:, varies], rounding, model.given_regularization[varies])]
     elif model.covariance_type == "spherical":
         # The mean over all features: perhaps none of them varies.
         rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
@@ -96,7 +104,12 @@ def lost_in_rounding(model, parameters):
     return np.flatnonzero(np.any(is_lost, axis=0))
 
 
-def in_standard_units(model, weights, means, covariances):
+def in_standard_units(
+    model: GaussianMixtureModel,
+    weights: FloatArray | None,
+    means: FloatArray | None,
+    covariances: FloatArray | None,
+) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
     """Weights, means and covariances in standard units, as new arrays.
 
     None stays None.
@@ -110,14 +123,14 @@ def in_standard_units(model, weights, means, covariances):
     return weights, means, covariances
 
 
-def covariances_to_standard(model, covariances):
+def covariances_to_standard(model: GaussianMixtureModel, covariances: FloatArray) -> FloatArray:
     """Covariances in standard units, from those in the rows' units."""
     if model.covariance_type in MATRICES:
         return model.units.matrices_to_standard(covariances)
     return covariances / squared_scale(model)
 
 
-def squared_scale(model):
+def squared_scale(model: GaussianMixtureModel) -> FloatArray | float:
     """Ratio of variances in the rows' units to standard units: of each feature, or of all."""
     squares = model.units.scale**2
     return squares if model.covariance_type == "diag" else squares[0]

@@ -8,17 +8,21 @@ user-given initial values (see ``given.py``). They count as bits, like all messa
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..._federation import Federation
 from ..._history import FLOAT_BITS
+from ..._typing import FloatArray, InitParams, IntArray
 from .._base import Start
 from .assignment import assign, pooled_statistics
 from .covariances import MATRICES, roots_and_inverses, triangle_of
 from .domain import in_domain
 from .gaussian_mixture import GaussianMixtureModel
-from .given import check_distance, check_regularization, check_spread
-from .parameters import in_standard_units
+from .given import Given, MixtureEstimator, check_distance, check_regularization, check_spread
+from .parameters import Parameters, in_standard_units
 from .stream import with_variance_along_new_axes
 from .units import (
     mean_of_rows,
@@ -35,13 +39,15 @@ from .wide_rows import are_worth_it
 _FAR = 1e4
 
 
-def bits_of_units(model, n_clients):
+def bits_of_units(model: GaussianMixtureModel, n_clients: int) -> int:
     """Bits to send ``n_clients`` clients the moments that determine the model's units."""
     d = model.n_features
     return FLOAT_BITS * n_clients * (d + n_moments(d, model.covariance_type in MATRICES))
 
 
-def standardise(estimator, federation, given):
+def standardise(
+    estimator: MixtureEstimator, federation: Federation, given: Given
+) -> tuple[GaussianMixtureModel, int]:
     """Model in standard units, and the bits that clients send and receive for it.
 
     Each client sends two messages: the mean of its rows and, after it has received the mean of all
@@ -66,7 +72,9 @@ def standardise(estimator, federation, given):
     return model, bits_of_units(model, federation.n_clients)
 
 
-def standardised_again(estimator, model, federation, given):
+def standardised_again(
+    estimator: MixtureEstimator, model: GaussianMixtureModel, federation: Federation, given: Given
+) -> tuple[GaussianMixtureModel, int]:
     """Model of an earlier fit with the current parameters and rows, and the bits for it.
 
     The units are unchanged. Only two things have to be sent again: the second moment from which a
@@ -82,7 +90,9 @@ def standardised_again(estimator, model, federation, given):
     return replace(model, second_moment=second, in_stream=False), bits
 
 
-def with_axes_of(model, federation):
+def with_axes_of(
+    model: GaussianMixtureModel, federation: Federation
+) -> tuple[GaussianMixtureModel, int]:
     """Model whose units include the axes along which only these rows vary.
 
     Along such an axis, all previous statistics are 0, as if rows were at the centre.
@@ -98,12 +108,14 @@ def with_axes_of(model, federation):
         return model, 0
     matrix = units.rotation is not None
     second = second_moment(federation, units.center, matrix=matrix)
-    n_numbers = n_moments(np.count_nonzero(~units.varies), matrix)
+    n_numbers = n_moments(int(np.count_nonzero(~units.varies)), matrix)
     units = with_new_axes(units, second, model.covariance_type)
     return replace(model, units=units), FLOAT_BITS * federation.n_clients * n_numbers
 
 
-def with_parameters(model, reg_covar, fixed_covariance):
+def with_parameters(
+    model: GaussianMixtureModel, reg_covar: float, fixed_covariance: FloatArray | None
+) -> GaussianMixtureModel:
     """Model with the current parameters; ``fixed_covariance`` is in the rows' units."""
     check_spread(model, "fixed_covariance", fixed_covariance)
     model = replace(model, reg_covar=reg_covar, fixed_root=None)
@@ -114,11 +126,17 @@ def with_parameters(model, reg_covar, fixed_covariance):
     return replace(model, fixed_root=triangle_of(model.units.unmixing.T @ root))
 
 
-def start_again(model, federation, before, server, given):
+def start_again(
+    model: GaussianMixtureModel,
+    federation: Federation,
+    before: GaussianMixtureModel,
+    server: Any,
+    given: Given,
+) -> Start:
     """Start from the statistics of an earlier fit if possible, otherwise from its parameters.
 
-    Both models have the same units. ``server`` is the final state of the earlier fit, and ``given``
-    its parameters in the rows' units.
+    Both models have the same units. ``server`` is the final ``ServerState`` of the earlier fit, and
+    ``given`` its parameters in the rows' units.
     """
     # Otherwise, Ŝ is inconsistent with the second moment of these rows.
     if _same(model.second_moment, before.second_moment):
@@ -131,19 +149,27 @@ def start_again(model, federation, before, server, given):
         # regularisation.
         if in_domain(model, statistics):
             return Start(statistics, model.maximization(statistics))
-    return _start_at(model, federation, _given_in_standard_units(model, given))
+    weights, means, covariances = _given_in_standard_units(model, given)
+    assert weights is not None and means is not None and covariances is not None  # all are given
+    return _start_at(model, federation, (weights, means, covariances))
 
 
-def has_same_domain(model, before):
+def has_same_domain(model: GaussianMixtureModel, before: GaussianMixtureModel) -> bool:
     """Whether T has the same domain for both models."""
     return model.reg_covar == before.reg_covar and _same(model.fixed_root, before.fixed_root)
 
 
-def _same(one, other):
+def _same(one: FloatArray | None, other: FloatArray | None) -> bool:
     return one is other if one is None or other is None else np.array_equal(one, other)
 
 
-def start_run(model, federation, init_params, given, seed):
+def start_run(
+    model: GaussianMixtureModel,
+    federation: Federation,
+    init_params: InitParams,
+    given: Given,
+    seed: int,
+) -> Start:
     """Start of a run: Ŝ_0, the parameters of the first broadcast, and the bits that were sent."""
     weights, means, covariances = _given_in_standard_units(model, given)
     uplink = downlink = 0
@@ -160,7 +186,9 @@ def start_run(model, federation, init_params, given, seed):
     return start.after(uplink, downlink)
 
 
-def _given_in_standard_units(model, given):
+def _given_in_standard_units(
+    model: GaussianMixtureModel, given: Given
+) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
     """Given weights, means and covariances in standard units; None for those not given."""
     weights, means, covariances = in_standard_units(
         model, given.weights, given.means, given.covariances
@@ -170,7 +198,9 @@ def _given_in_standard_units(model, given):
     return weights, means, covariances
 
 
-def _covariances_about(model, parameters, means):
+def _covariances_about(
+    model: GaussianMixtureModel, parameters: Parameters, means: FloatArray
+) -> FloatArray:
     """Second moments about other means, from the covariances of ``parameters``.
 
     With covariances about the component's own mean, rows of a narrow component could be hundreds of
@@ -188,7 +218,11 @@ def _covariances_about(model, parameters, means):
     return parameters.covariances + apart
 
 
-def _start_at(model, federation, theta):
+def _start_at(
+    model: GaussianMixtureModel,
+    federation: Federation,
+    theta: tuple[FloatArray, FloatArray, FloatArray],
+) -> Start:
     """Start at weights, means and covariances in standard units, which are sent to clients."""
     parameters = model.parameters(*theta)
     # θ has to be sent as well, because it does not follow from Ŝ_0.
@@ -199,9 +233,9 @@ def _start_at(model, federation, theta):
 
     # No data have such statistics, or they are so large that the rows' moments would be lost in
     # rounding. Ŝ_0 is then computed from the clients' rows.
-    def sums(rows, *lengths_and_weights):
+    def sums(rows: NDArray[Any], lengths: IntArray, weights: FloatArray | None) -> FloatArray:
         features = model.features(rows)
-        return model.expectation(parameters.natural, features, *lengths_and_weights).statistics
+        return model.expectation(parameters.natural, features, lengths, weights).statistics
 
     statistics = pooled_statistics(model, federation, sums)
     return Start(statistics, parameters, bits, bits, n_passes=1, has_field=False)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..._federation import read
+from ..._federation import Federation, read
+from ..._typing import BoolArray, FloatArray, IntArray
+from .._base import Estimate, Step
 from ..client_rows import segment_sums
 from .component_units import RAREST
 from .covariances import packed
 from .domain import keeps, with_some_frozen
-from .units import weights_of_rows
+from .parameters import Parameters
+from .units import Units, weights_of_rows
+
+if TYPE_CHECKING:
+    from .gaussian_mixture import GaussianMixtureModel
+
+_State = TypeVar("_State", bound=Any)
 
 
-def for_stream(model, state):
-    """Model of a stream, and a start or state of the server for it.
+def for_stream(model: GaussianMixtureModel, state: _State) -> tuple[GaussianMixtureModel, _State]:
+    """Model of a stream, and a ``Start`` or ``ServerState`` for it.
 
     If the model is "tied", Ŝ is followed by the second moment of the rows.
     """
@@ -23,13 +32,19 @@ def for_stream(model, state):
         return model, state
     statistics, (weights, means, covariances, *_) = state.statistics, state.parameters
     if model.covariance_type == "tied":
-        statistics = np.append(statistics, model.second_moment)
+        statistics = np.append(statistics, model.moment(statistics))
     model = replace(model, in_stream=True, second_moment=None)
     parameters = model.parameters(weights, means, covariances)
     return model, state._replace(statistics=statistics, parameters=parameters)
 
 
-def with_scatter(model, federation, parameters, clients, estimate):
+def with_scatter(
+    model: GaussianMixtureModel,
+    federation: Federation,
+    parameters: Parameters,
+    clients: IntArray,
+    estimate: Estimate,
+) -> Estimate:
     """Estimate of a "tied" model, with what clients know of the second moment of their rows.
 
     In a fit, the server knows the second moment of all rows, and adds its term to log p(y; θ).
@@ -46,6 +61,7 @@ def with_scatter(model, federation, parameters, clients, estimate):
         squares[reading.group] += segment_sums(distances, reading.lengths)
         y *= np.sqrt(weights_of_rows(shares, reading))
         moment += y @ y.T
+    assert estimate.log_likelihood is not None  # all rows were read
     log_likelihood = estimate.log_likelihood - 0.5 * squares / federation.totals_of(clients)
     estimate = estimate._replace(log_likelihood=log_likelihood)
     if not model.covariance_is_rest:
@@ -54,7 +70,14 @@ def with_scatter(model, federation, parameters, clients, estimate):
     return estimate._replace(uncompressed=moment - _between(model, parameters.means, own))
 
 
-def field_with_moment(model, parameters, statistics, field, scatter, step_size):
+def field_with_moment(
+    model: GaussianMixtureModel,
+    parameters: Parameters,
+    statistics: FloatArray,
+    field: FloatArray,
+    scatter: FloatArray | float,
+    step_size: float,
+) -> FloatArray:
     """H, followed by the field of the second moment of the rows; see ``Model.stream_field``.
 
     The moment is the clients' ``scatter`` plus ``_between`` of the server's estimate Ŝ + H of their
@@ -69,7 +92,9 @@ def field_with_moment(model, parameters, statistics, field, scatter, step_size):
     return np.append(field, moment - model.moment(statistics))
 
 
-def with_moment_of(model, statistics, parameters):
+def with_moment_of(
+    model: GaussianMixtureModel, statistics: FloatArray, parameters: Parameters
+) -> FloatArray:
     """Statistics with the second moment under these parameters, whose covariance was known."""
     _, means, _ = model.split(statistics)
     weights, covariance = parameters.weights[:, None], parameters.covariances
@@ -77,14 +102,16 @@ def with_moment_of(model, statistics, parameters):
     return np.append(model.reference(statistics), moment)
 
 
-def _between(model, means, statistics):
+def _between(model: GaussianMixtureModel, means: FloatArray, statistics: FloatArray) -> FloatArray:
     """Σ_g E[r_g (y yᵀ - (y - μ_g) (y - μ_g)ᵀ)], shape (n_features, n_features)."""
     table = model.table(statistics)
     mass, first = table[:, :1], table[:, 1 : 1 + model.n_features]
     return means.T @ first + (first - mass * means).T @ means
 
 
-def with_variance_along_new_axes(model, statistics, units_before, share):
+def with_variance_along_new_axes(
+    model: GaussianMixtureModel, statistics: FloatArray, units_before: Units, share: float
+) -> FloatArray:
     """Statistics in which a share of the rows varies along new axes.
 
     Clients have sent this variance, which is 1 in standard units. With a variance of 0, messages
@@ -100,7 +127,9 @@ def with_variance_along_new_axes(model, statistics, units_before, share):
     return table.ravel()
 
 
-def with_vanishing_ones_frozen(model, step, statistics):
+def with_vanishing_ones_frozen(
+    model: GaussianMixtureModel, step: Step, statistics: FloatArray
+) -> Step:
     """The step, but with unchanged statistics of components that would lose their last mass.
 
     Later rows then find these components unchanged. With less mass, the noise of messages would
@@ -115,7 +144,9 @@ def with_vanishing_ones_frozen(model, step, statistics):
     return step._replace(statistics=kept) if keeps(model, kept, statistics, 0.0) else step
 
 
-def _vanishes(model, proposal, statistics):
+def _vanishes(
+    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray
+) -> BoolArray:
     """Whether the mass of each component falls below ``RAREST``, or further if it was below."""
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
     return mass < np.minimum(mass_before, RAREST)

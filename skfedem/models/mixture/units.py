@@ -8,12 +8,14 @@ features, would bury the information about other features.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
-from ..._federation import read
+from ..._federation import Federation, Reading, read
+from ..._typing import BoolArray, CovarianceType, FloatArray
 from .covariances import MATRICES
 
 # Rounding error of a moment in standard units, and thus the accuracy of masses and variances.
@@ -45,12 +47,12 @@ class Units(NamedTuple):
         which the large precisions there would amplify, and exact zeros have no compression noise.
     """
 
-    center: np.ndarray
-    scale: np.ndarray
-    rotation: np.ndarray | None
-    varies: np.ndarray
+    center: FloatArray
+    scale: FloatArray
+    rotation: FloatArray | None
+    varies: BoolArray
 
-    def standardize(self, rows, out=None):
+    def standardize(self, rows: NDArray[Any], out: FloatArray | None = None) -> FloatArray:
         """Rows (n_rows, n_features) in standard units, as columns (n_features, n_rows)."""
         # Transposed first, so that the following operations run along the long axis.
         y = np.array(rows.T, dtype=np.float64, order="C")
@@ -62,41 +64,42 @@ class Units(NamedTuple):
         standard[~self.varies] = 0.0
         return standard
 
-    def means_to_standard(self, means):
+    def means_to_standard(self, means: FloatArray) -> FloatArray:
         """Points (n, n_features) in standard units."""
         return (means - self.center) @ self.unmixing
 
-    def means_to_rows(self, means):
+    def means_to_rows(self, means: FloatArray) -> FloatArray:
         """Points (n, n_features) in the rows' units."""
         return means @ self.mixing + self.center
 
-    def matrices_to_standard(self, matrices):
+    def matrices_to_standard(self, matrices: FloatArray) -> FloatArray:
         """Covariance matrices (..., n_features, n_features) in standard units."""
         scaled = matrices / np.outer(self.scale, self.scale)
         return scaled if self.rotation is None else self.rotation.T @ scaled @ self.rotation
 
-    def moment_to_standard(self, second_moment):
+    def moment_to_standard(self, second_moment: FloatArray) -> FloatArray:
         """Second moment (n_features, n_features) of rows about the centre, in standard units."""
         standard = self.matrices_to_standard(second_moment)
         standard[~self.varies] = standard[:, ~self.varies] = 0.0
         return standard
 
     @property
-    def unmixing(self):
+    def unmixing(self) -> FloatArray:
         """Matrix A with ``standard = (row - center) @ A``."""
         if self.rotation is None:
             return np.diag(1 / self.scale)
         return self.rotation / self.scale[:, None]
 
     @property
-    def mixing(self):
+    def mixing(self) -> FloatArray:
         """Matrix B with ``row - center = standard @ B``."""
         if self.rotation is None:
             return np.diag(self.scale)
-        return np.linalg.solve(self.rotation, np.diag(self.scale))
+        mixing: Any = np.linalg.solve(self.rotation, np.diag(self.scale))
+        return mixing
 
     @property
-    def spread(self):
+    def spread(self) -> FloatArray:
         """Standard deviation of each feature of the rows; 0 for constant ones.
 
         With one scale for all features, it is their root mean square deviation.
@@ -104,13 +107,13 @@ class Units(NamedTuple):
         return np.sqrt(np.square(self.mixing[self.varies]).sum(axis=0))
 
     @property
-    def log_volume(self):
+    def log_volume(self) -> float:
         """Log |det| of the map from rows to standard units."""
         volume = -np.log(self.scale).sum()
         return volume if self.rotation is None else volume + np.linalg.slogdet(self.rotation)[1]
 
 
-def mean_of_rows(federation):
+def mean_of_rows(federation: Federation) -> FloatArray:
     """Weighted mean of the clients' means, Σ_i w_i mean_i, shape (n_features,)."""
     # Relative to the first row, so that the mean of a constant feature has no rounding error.
     first = federation.rows[:1].astype(np.float64)
@@ -124,7 +127,7 @@ def mean_of_rows(federation):
     return mean
 
 
-def second_moment(federation, center, *, matrix):
+def second_moment(federation: Federation, center: FloatArray, *, matrix: bool) -> FloatArray:
     """Weighted mean of the clients' second moments about a centre.
 
     As a ``matrix`` of shape (n_features, n_features), or its diagonal.
@@ -139,23 +142,28 @@ def second_moment(federation, center, *, matrix):
     return second
 
 
-def weights_of_rows(shares, reading):
+def weights_of_rows(shares: FloatArray, reading: Reading) -> FloatArray:
     """Weight of each row that was read, given the weight of one row of each client."""
     counts = np.repeat(shares[reading.group], reading.lengths)
     return counts if reading.sample_weight is None else counts * reading.sample_weight
 
 
-def n_moments(n_features, matrix):
+def n_moments(n_features: int, matrix: bool) -> int:
     """Number of distinct second moments."""
     return n_features * (n_features + 1) // 2 if matrix else n_features
 
 
-def _rows_at_once(n_features):
+def _rows_at_once(n_features: int) -> int:
     """Number of rows that fit into the cache of a processor."""
     return max(64, 2**16 // n_features)
 
 
-def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
+def standard_units(
+    center: FloatArray,
+    second_moment: FloatArray,
+    covariance_type: CovarianceType,
+    reg_covar: float = 0.0,
+) -> Units:
     """Standard units that preserve the type of covariances.
 
     Parameters
@@ -191,7 +199,7 @@ def standard_units(center, second_moment, covariance_type, reg_covar=0.0):
     return Units(center, scale, rotation, varies)
 
 
-def _whitening(second_moment, least):
+def _whitening(second_moment: FloatArray, least: float) -> tuple[FloatArray, BoolArray]:
     """Whitening map along principal axes that do not depend on rounding.
 
     Principal axes with equal variances, as of scaled features after a PCA, are only determined up
@@ -223,7 +231,7 @@ def _whitening(second_moment, least):
     return rotation, varies
 
 
-def _spanning(axes):
+def _spanning(axes: FloatArray) -> list[int]:
     """Features, in order, whose projections on the span of orthonormal axes are a basis of it.
 
     Each is the first feature with a long projection, compared with the longest, after the parts
@@ -239,7 +247,9 @@ def _spanning(axes):
     return sorted(chosen)
 
 
-def with_new_axes(units, second_moment, covariance_type):
+def with_new_axes(
+    units: Units, second_moment: FloatArray, covariance_type: CovarianceType
+) -> Units:
     """Units that include the axes along which only these rows vary.
 
     Previous statistics are 0 along such axes, for any direction and scale, which can therefore be
@@ -263,6 +273,6 @@ def with_new_axes(units, second_moment, covariance_type):
     return Units(center, scale, rotation, varies | new) if new.any() else units
 
 
-def _seeming_variance(center):
+def _seeming_variance(center: FloatArray) -> FloatArray:
     """Largest variance that a constant feature may seem to have due to rounding of its mean."""
     return np.maximum((ROUNDING * center) ** 2, _LEAST_VARIANCE)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..._typing import CovarianceType, FloatArray, IntArray
 from .. import client_rows
 from .covariances import unpack, upper, upper_places
 
@@ -22,14 +23,18 @@ _FEATURES, _ROWS = 20, 20
 _COMPONENTS, _MORE_COMPONENTS, _MORE_FEATURES = 5, 10, 100
 
 
-def are_worth_it(covariance_type, n_components, n_features, n_rows):
+def are_worth_it(
+    covariance_type: CovarianceType, n_components: int, n_features: int, n_rows: float
+) -> bool:
     """Whether this module is faster, with ``n_rows`` of each client at once."""
     most = _MORE_COMPONENTS if n_features >= _MORE_FEATURES else _COMPONENTS
     has_products = covariance_type == "full" and n_components <= most
     return has_products and n_features >= _FEATURES and n_rows >= _ROWS
 
 
-def multiplied_by_client(coefficients, rows, lengths):
+def multiplied_by_client(
+    coefficients: FloatArray, rows: FloatArray, lengths: IntArray
+) -> FloatArray:
     """``φ f(y)`` with each client's φ, or with the only one, shape (n_components, n_rows)."""
     y, d = rows[1:], len(rows) - 1
     products = client_rows.multiplied_by_client(coefficients[:, :, : 1 + d], rows, lengths)
@@ -42,7 +47,7 @@ def multiplied_by_client(coefficients, rows, lengths):
     return products
 
 
-def segment_products(posterior, rows, lengths):
+def segment_products(posterior: FloatArray, rows: FloatArray, lengths: IntArray) -> FloatArray:
     """``Σ r f(y)ᵀ`` over each client's rows, of shape (n_clients, n_components * n_functions)."""
     y, d, shape = rows[1:], len(rows) - 1, (len(lengths), len(posterior), -1)
     first = client_rows.segment_products(posterior, rows, lengths).reshape(shape)
