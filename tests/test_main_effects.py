@@ -19,7 +19,6 @@ from skfedem.models.matrix import main_effects, proximal
 from skfedem.models.matrix.families import FAMILIES
 from skfedem.models.matrix.main_effects import (
     Effects,
-    Margins,
     Pooled,
     _column_factor,
     _solve_for_columns,
@@ -82,9 +81,7 @@ def test_effects_of_rare_presences_solve_their_likelihood_equations(seed):
     rows, columns = np.nonzero(rng.random((20, 6)) < 0.3)
     presences, low_rank = np.zeros(len(rows)), 6.0 * rng.normal(size=len(rows))
     presences[rng.integers(len(rows), size=3)] = 1.0
-    is_observed = Margins(
-        np.bincount(rows, minlength=20) > 0, np.bincount(columns, minlength=6) > 0
-    )
+    is_observed = np.bincount(rows, minlength=20) > 0, np.bincount(columns, minlength=6) > 0
     support = support_of(rows, columns, (20, 6))._replace(is_observed=is_observed)
     margins = support.margins(presences)
     pooled = pooled_of(support, margins, "bernoulli", effects_penalty=1e-4)

@@ -298,7 +298,7 @@ class Model(ABC):
         return None
 
     @abstractmethod
-    def constants(self) -> FloatArray:
+    def constants(self) -> NDArray[Any]:
         """Array of the numbers that a saved statistic depends on.
 
         A checkpoint is refused if these numbers, the class of the model, or fixed parameters of the

@@ -8,10 +8,12 @@ gives inf, and NaN stays NaN.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit, gammaln, log_expit, logit
+
+from ..._typing import BoolArray, FamilyName, FloatArray
 
 MAX_LOG_MEAN = 30.0
 """Limit of Poisson log-means. Beyond a mean of exp(30), about 1e13, ψ is continued by its tangent,
@@ -22,6 +24,10 @@ LARGEST_COUNT = 1e13
 
 # e^x - x - 1 < x² up to 1.79.
 _SMALL_CHANGE = 1.5
+
+
+# Of an array, or of a single number.
+_Elementwise = Callable[[Any], Any]
 
 
 class Family(NamedTuple):
@@ -54,15 +60,15 @@ class Family(NamedTuple):
         quadratic.
     """
 
-    name: str
+    name: FamilyName
     domain: str
-    log_partition: Callable
-    mean: Callable
-    variance: Callable
-    log_base_measure: Callable
+    log_partition: _Elementwise
+    mean: _Elementwise
+    variance: _Elementwise
+    log_base_measure: _Elementwise
     log_normalizer: float
-    link: Callable
-    is_valid: Callable
+    link: _Elementwise
+    is_valid: Callable[[FloatArray], BoolArray]
     max_variance: float | None
     log_variance_slope: float
 
@@ -74,59 +80,59 @@ _GAUSSIAN_LOG_NORMALIZER = -0.5 * float(np.log(2 * np.pi))
 
 
 @np.errstate(over="ignore")
-def _gaussian_log_partition(theta):
+def _gaussian_log_partition(theta: FloatArray) -> FloatArray:
     return 0.5 * np.square(theta)
 
 
-def _gaussian_variance(theta):
+def _gaussian_variance(theta: FloatArray) -> FloatArray:
     return np.ones(np.shape(theta))
 
 
 @np.errstate(over="ignore")
-def _gaussian_log_base_measure(values):
+def _gaussian_log_base_measure(values: FloatArray) -> FloatArray:
     return -0.5 * np.square(values) + _GAUSSIAN_LOG_NORMALIZER
 
 
-def _bernoulli_log_partition(theta):
+def _bernoulli_log_partition(theta: FloatArray) -> FloatArray:
     return -log_expit(-theta)
 
 
-def _bernoulli_variance(theta):
+def _bernoulli_variance(theta: FloatArray) -> FloatArray:
     # Not mean (1 - mean), which is 0 from θ = 37 on.
     return expit(theta) * expit(-theta)
 
 
-def _bernoulli_log_base_measure(values):
+def _bernoulli_log_base_measure(values: FloatArray) -> FloatArray:
     return np.zeros(np.shape(values))
 
 
-def _is_zero_or_one(values):
+def _is_zero_or_one(values: FloatArray) -> BoolArray:
     return (values == 0) | (values == 1)
 
 
 @np.errstate(over="ignore")
-def _poisson_log_partition(theta):
+def _poisson_log_partition(theta: FloatArray) -> FloatArray:
     means = _poisson_mean(theta)
     if np.all(theta <= MAX_LOG_MEAN):
         return means
     return means * (1 + np.maximum(theta - MAX_LOG_MEAN, 0))
 
 
-def _poisson_mean(theta):
+def _poisson_mean(theta: FloatArray) -> FloatArray:
     capped = np.minimum(theta, MAX_LOG_MEAN)
     return np.exp(capped, out=capped if np.ndim(capped) else None)
 
 
-def _poisson_log_base_measure(values):
+def _poisson_log_base_measure(values: FloatArray) -> FloatArray:
     return -gammaln(values + 1)
 
 
 @np.errstate(divide="ignore", invalid="ignore")
-def _poisson_link(means):
+def _poisson_link(means: FloatArray) -> FloatArray:
     return np.log(means)
 
 
-def _is_count(values):
+def _is_count(values: FloatArray) -> BoolArray:
     return (values >= 0) & (values == np.floor(values)) & (values <= LARGEST_COUNT)
 
 
@@ -190,7 +196,7 @@ Domain: 0, 1, 2, ... Link: log. ψ(θ) = exp θ up to ``MAX_LOG_MEAN``, log ρ(y
 FAMILIES = {family.name: family for family in (GAUSSIAN, BERNOULLI, POISSON)}
 
 
-def safe_share(family, change):
+def safe_share(family: Family, change: FloatArray) -> FloatArray:
     """Share of Newton's step that is guaranteed to decrease a convex objective of θ.
 
     The curvature only describes the objective locally: a whole step from far down the logistic

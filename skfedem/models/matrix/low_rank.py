@@ -17,8 +17,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..._client_vectors import OnOwnRows
+from ..._federation import Federation
+from ..._typing import FloatArray, IntArray
 from .._base import Estimate, Model, Step
 from ..client_rows import segment_sums
 from .main_effects import Pooled, ridge
@@ -74,15 +77,15 @@ class Point(NamedTuple):
     previous: Iterate
     momentum: float
     natural_step: float
-    sums: np.ndarray
-    block: np.ndarray | None
+    sums: FloatArray
+    block: FloatArray | None
 
 
 class Minibatch(NamedTuple):
     """Drawn cells, and their positions in the clients' vectors."""
 
     cells: Cells
-    places: np.ndarray
+    places: IntArray
     n_numbers: int
     batch_size: int
 
@@ -111,7 +114,7 @@ class LowRankModel(Model):
     """
 
     pooled: Pooled
-    positions: np.ndarray
+    positions: IntArray
     scale: float
     log_base_measure: float
     adaptive: bool
@@ -122,15 +125,17 @@ class LowRankModel(Model):
 
     # ---- clients
 
-    def vectors(self, federation):
+    def vectors(self, federation: Federation) -> OnOwnRows:
         """One number for each cell that a client observed."""
         return OnOwnRows(federation.offsets, self.positions, len(self.pooled.support.counts))
 
-    def reference(self, statistics):
+    def reference(self, statistics: Point) -> float:
         """0, because residuals are fields already."""
         return 0.0
 
-    def all_rows(self, federation, parameters, clients):
+    def all_rows(
+        self, federation: Federation, parameters: Parameters, clients: IntArray
+    ) -> Estimate:
         """Residuals ``counts * (y - ψ'(θ))`` in all cells of a client, divided by their number."""
         lengths = federation.lengths_of(clients)
         cells = self._cells(federation, clients)
@@ -142,7 +147,7 @@ class LowRankModel(Model):
         residuals = self._residuals(cells, theta) / np.repeat(lengths, lengths)
         return Estimate(residuals, sums / lengths, len(theta))
 
-    def minibatch(self, federation, clients, batches):
+    def minibatch(self, federation: Federation, clients: IntArray, batches: IntArray) -> Minibatch:
         """Draw cells."""
         lengths = federation.lengths_of(clients)
         drawn = batches + federation.offsets[clients][:, None]
@@ -150,7 +155,7 @@ class LowRankModel(Model):
         cells = federation.rows.take(drawn.ravel())
         return Minibatch(cells, places.ravel(), int(lengths.sum()), batches.shape[1])
 
-    def minibatch_mean(self, natural, minibatch):
+    def minibatch_mean(self, natural: Theta | FloatArray, minibatch: Minibatch) -> FloatArray:
         """Residuals in the drawn cells, divided by their number; 0 in other cells of the client."""
         cells, places, n_numbers, batch_size = minibatch
         if isinstance(natural, Theta):  # of a broadcast
@@ -160,46 +165,50 @@ class LowRankModel(Model):
         sums = np.bincount(places, self._residuals(cells, theta), minlength=n_numbers)
         return sums / batch_size
 
-    def kept_natural(self, federation, natural, clients):
+    def kept_natural(self, federation: Federation, natural: Theta, clients: IntArray) -> FloatArray:
         """θ in the cells that the clients observed."""
         cells = self._cells(federation, clients)
         return at(natural, cells.rows, cells.columns)
 
-    def _cells(self, federation, clients):
+    def _cells(self, federation: Federation, clients: IntArray) -> Cells:
         return federation.rows.take(self.vectors(federation).places(clients))
 
-    def _residuals(self, cells, theta):
+    def _residuals(self, cells: Cells, theta: FloatArray) -> FloatArray:
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
 
-    def averaging_bound(self, federation):
+    def averaging_bound(self, federation: Federation) -> float:
         """0, because few clients observe the same cell, so that errors do not average out."""
         return 0.0
 
-    def noise_bound(self, federation, batch_size, omega_p):
+    def noise_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
         """Bound by the share of cells that a client reads, as errors do not average out."""
         return _NOISE * _share_read(federation, batch_size) / (1 + 5 * omega_p)
 
-    def spider_bound(self, federation, batch_size, omega_p):
+    def spider_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
         """Bound by the same share."""
         return _SPIDER * np.sqrt(_share_read(federation, batch_size) / (1 + omega_p))
 
-    def downlink_numbers(self, federation, clients, parameters):
+    def downlink_numbers(
+        self, federation: Federation, clients: IntArray, parameters: Parameters
+    ) -> int:
         """Number of values of θ in the clients' cells, or of all factors and effects if fewer."""
         n_factors = len(parameters.natural.low_rank.singular_values)
         all_numbers = (n_factors + 1) * (1 + sum(self.pooled.support.shape))
         return int(np.minimum(federation.lengths_of(clients), all_numbers).sum())
 
-    def constants(self):
+    def constants(self) -> NDArray[np.int64]:
         """Shape of the matrix."""
         return np.array(self.pooled.support.shape, dtype=np.int64)
 
     # ---- server
 
-    def maximization(self, statistics):
+    def maximization(self, statistics: Point) -> Parameters:
         """θ, as the server's step already includes the M-step."""
         return Parameters(Theta(statistics.iterate.effects, statistics.iterate.low_rank))
 
-    def server_step(self, statistics, field, step_size, *, exact):
+    def server_step(
+        self, statistics: Point, field: FloatArray, step_size: float, *, exact: bool
+    ) -> Step:
         """Proximal step along W, with FISTA's momentum if rounds are exact.
 
         With momentum, a step starts from ``Θ + β (Θ - Θ_before)``, from the second step on, one
@@ -217,12 +226,12 @@ class LowRankModel(Model):
         step = step or self._step_from(current, statistics, sums, step_size)
         return step or _no_step(statistics._replace(natural_step=self._safe_step(current)))
 
-    def _would_overflow(self, field):
+    def _would_overflow(self, field: FloatArray) -> bool:
         """Whether singular values of the field may overflow, or are NaN."""
         with np.errstate(over="ignore"):
             return not np.isfinite(len(field) * (self.scale * np.abs(field).max()) ** 2)
 
-    def _leap(self, statistics, sums, step_size):
+    def _leap(self, statistics: Point, sums: FloatArray, step_size: float) -> Step | None:
         """Step from ``Θ + β (Θ - Θ_before)``; None if it fails or increases the objective."""
         pooled, current = self.pooled, statistics.iterate
         beta = (statistics.momentum - 1) / _next_momentum(statistics.momentum)
@@ -233,7 +242,14 @@ class LowRankModel(Model):
         rise = objective(pooled, step.statistics.iterate, sums) - objective(pooled, current, sums)
         return step if rise <= 0 else None
 
-    def _step_from(self, origin, statistics, sums, step_size, momentum=1.0):
+    def _step_from(
+        self,
+        origin: Iterate,
+        statistics: Point,
+        sums: FloatArray,
+        step_size: float,
+        momentum: float = 1.0,
+    ) -> Step | None:
         """Proximal step from an iterate, then the effects; None if it fails."""
         pooled = self.pooled
         move = proximal_step(
@@ -256,11 +272,11 @@ class LowRankModel(Model):
         halvings = 0 if self.adaptive else move.halvings
         return Step(point, move.sq_norm, halvings, step_size * 0.5**halvings)
 
-    def _safe_step(self, iterate):
+    def _safe_step(self, iterate: Iterate) -> float:
         """Natural step allowed by the curvature: everywhere, or at θ if it is unbounded."""
         return 1 / largest_curvature(self.pooled, iterate.theta)
 
-    def field_sq_norm(self, statistics, field):
+    def field_sq_norm(self, statistics: Point, field: FloatArray) -> float:
         """Squared norm of ``(Θ⁺ - Θ) / η`` for the step along the field W."""
         current = statistics.iterate
         move = proximal_step(
@@ -273,12 +289,12 @@ class LowRankModel(Model):
         )
         return np.nan if move is None else move.sq_norm
 
-    def _sums(self, iterate, field):
+    def _sums(self, iterate: Iterate, field: FloatArray) -> FloatArray:
         """Sums of the observations from the residuals at an iterate."""
         expected = self.pooled.support.counts * self.pooled.family.mean(iterate.theta)
         return self.scale * field + expected
 
-    def surrogate(self, statistics, parameters):
+    def surrogate(self, statistics: Point, parameters: Parameters) -> float:
         """Negative objective at θ, with the server's estimate of the observations; nats."""
         effects, low_rank = parameters.natural
         cells = self.pooled.support.rows, self.pooled.support.columns
@@ -286,7 +302,7 @@ class LowRankModel(Model):
         iterate = Iterate(low_rank, values, effects, values + effects.at(*cells), factor=None)
         return self.log_base_measure - objective(self.pooled, iterate, statistics.sums)
 
-    def criterion_value(self, mean_log_likelihood, parameters):
+    def criterion_value(self, mean_log_likelihood: float, parameters: Parameters) -> float:
         """Objective F, in nats."""
         theta = parameters.natural
         log_likelihood = self.scale * mean_log_likelihood + self.log_base_measure
@@ -294,38 +310,38 @@ class LowRankModel(Model):
         penalty += ridge(self.pooled, theta.effects)
         return penalty - float(log_likelihood)
 
-    def change(self, now, before):
+    def change(self, now: float, before: float) -> float:
         """Relative change of the objective without its constants."""
         size = max(abs(now) - self._constant, self._nothing, _FEW_DIGITS * abs(now))
         return abs(now - before) / max(size, np.finfo(float).tiny)
 
     @cached_property
-    def _constant(self):
+    def _constant(self) -> float:
         """Terms of the objective that depend on neither θ nor the observations; nats."""
         return -self.pooled.support.counts.sum() * self.pooled.family.log_normalizer
 
     @cached_property
-    def _nothing(self):
+    def _nothing(self) -> float:
         """Objective, without these terms, that counts as 0; nats."""
         loss = self.pooled.support.counts.sum() * self.pooled.family.log_partition(0.0)
         return _NOTHING * (loss - self.log_base_measure - self._constant)
 
-    def trace(self, parameters):
+    def trace(self, parameters: Parameters) -> FloatArray:
         """Singular values, padded with zeros to the maximum rank."""
         singular_values = parameters.natural.low_rank.singular_values
         return np.pad(singular_values, (0, self.pooled.rank - len(singular_values)))
 
 
-def _no_step(statistics):
+def _no_step(statistics: Point) -> Step:
     """Step if none was short enough."""
     return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
 
 
-def _next_momentum(momentum):
+def _next_momentum(momentum: float) -> float:
     return 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
 
 
-def _share_read(federation, batch_size):
+def _share_read(federation: Federation, batch_size: float) -> float:
     """Share of its cells that a client reads in a minibatch.
 
     It is the share of a mean client, or that of the client with the noisiest cells if this is

@@ -7,8 +7,9 @@ therefore solve for the effects without any further messages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from scipy.linalg import lapack
@@ -16,7 +17,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
 from ..._compat import conjugate_gradients
-from ..._typing import EffectsName
+from ..._typing import BoolArray, EffectsName, FloatArray, IntArray
 from .families import Family, safe_share
 
 EFFECTS = get_args(EffectsName)
@@ -54,11 +55,14 @@ _SLOW = 8
 _LEAST_SHARE = 1e-12
 
 
+_Product = Callable[[FloatArray], FloatArray]
+
+
 class Margins(NamedTuple):
     """Sums over each row, shape (n_rows,), and over each column, shape (n_columns,)."""
 
-    rows: np.ndarray
-    columns: np.ndarray
+    rows: FloatArray
+    columns: FloatArray
 
 
 class Support(NamedTuple):
@@ -71,19 +75,19 @@ class Support(NamedTuple):
         N_jl: total weight of the observations of a cell; their number if weights are equal.
     row_starts : ndarray of int32 or int64, shape (n_rows + 1,)
         Row ``j`` has the cells ``row_starts[j]:row_starts[j + 1]``.
-    is_observed : Margins
-        Whether rows and columns have observed cells.
+    is_observed : tuple of two ndarray of bool
+        Whether rows, and columns, have observed cells.
     shape : tuple of two int
     """
 
-    rows: np.ndarray
-    columns: np.ndarray
-    counts: np.ndarray
-    row_starts: np.ndarray
-    is_observed: Margins
-    shape: tuple
+    rows: IntArray
+    columns: IntArray
+    counts: FloatArray
+    row_starts: IntArray
+    is_observed: tuple[BoolArray, BoolArray]
+    shape: tuple[int, int]
 
-    def matrix(self, values):
+    def matrix(self, values: FloatArray) -> FloatArray | csr_array:
         """Matrix with these values in the observed cells; sparse if it is large."""
         n_rows, n_columns = self.shape
         if n_rows * n_columns > _MOST_ENTRIES:
@@ -92,16 +96,17 @@ class Support(NamedTuple):
         array[self.rows, self.columns] = values
         return array
 
-    def margins(self, values):
+    def margins(self, values: FloatArray) -> Margins:
         """Sums of values in the observed cells over each row and each column."""
         n_rows, n_columns = self.shape
         if len(values) <= _FEW_CELLS:
-            by_row = np.bincount(self.rows, values, n_rows)
-            return Margins(by_row, np.bincount(self.columns, values, n_columns))
+            by_row: Any = np.bincount(self.rows, values, n_rows)
+            by_column: Any = np.bincount(self.columns, values, n_columns)
+            return Margins(by_row, by_column)
         matrix = self._sparse(values)  # up to five times as fast here
         return Margins(matrix @ np.ones(n_columns), matrix.T @ np.ones(n_rows))
 
-    def _sparse(self, values):
+    def _sparse(self, values: FloatArray) -> csr_array:
         return csr_array((values, self.columns, self.row_starts), shape=self.shape)
 
 
@@ -109,10 +114,10 @@ class Effects(NamedTuple):
     """Intercept, row effects and column effects; the effects sum to 0."""
 
     intercept: float
-    rows: np.ndarray
-    columns: np.ndarray
+    rows: FloatArray
+    columns: FloatArray
 
-    def at(self, rows, columns):
+    def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
         """Their sum at some cells."""
         return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
 
@@ -121,7 +126,7 @@ class _Point(NamedTuple):
     """Effects, with their θ in the observed cells, ``Σ N ψ(θ)`` and the objective."""
 
     effects: Effects
-    theta: np.ndarray
+    theta: FloatArray
     loss: float
     objective: float
 
@@ -149,22 +154,24 @@ class Pooled(NamedTuple):
     family: Family
     rank: int
     penalty: float
-    effects: str
+    effects: EffectsName
     effects_penalty: float
 
     @property
-    def ridge_penalty(self):
+    def ridge_penalty(self) -> float:
         """Ridge on the effects that is used, which is never 0."""
         return max(self.effects_penalty, LEAST_PENALTY)
 
 
-def ridge(pooled, effects):
+def ridge(pooled: Pooled, effects: Effects) -> float:
     """Ridge penalty of the effects; nats."""
     squares = effects.rows @ effects.rows + effects.columns @ effects.columns
     return 0.5 * pooled.ridge_penalty * float(squares)
 
 
-def fit_effects(pooled, low_rank_values, start, factor=None):
+def fit_effects(
+    pooled: Pooled, low_rank_values: FloatArray, start: Effects, factor: FloatArray | None = None
+) -> tuple[Effects, FloatArray, FloatArray | None]:
     """Minimise ``Σ N ψ(θ) - Σ y (effects) + ridge`` by Newton's method with step halving.
 
     Parameters
@@ -210,7 +217,7 @@ def fit_effects(pooled, low_rank_values, start, factor=None):
     return current.effects, current.theta, factor
 
 
-def _point(pooled, low_rank_values, effects):
+def _point(pooled: Pooled, low_rank_values: FloatArray, effects: Effects) -> _Point:
     support = pooled.support
     theta = low_rank_values + effects.at(support.rows, support.columns)
     loss = float(support.counts @ pooled.family.log_partition(theta))
@@ -218,12 +225,13 @@ def _point(pooled, low_rank_values, effects):
     return _Point(effects, theta, loss, objective)
 
 
-def _decrease(slopes, direction):
+def _decrease(slopes: Effects, direction: Effects) -> float:
     """Decrease that the slope predicts for a direction; for Newton's, Newton's decrement."""
-    return sum(np.vdot(slope, move) for slope, move in zip(slopes, direction, strict=True))
+    pairs: Any = zip(slopes, direction, strict=True)
+    return sum(np.vdot(slope, move) for slope, move in pairs)
 
 
-def _shortened(family, slopes, direction):
+def _shortened(family: Family, slopes: Effects, direction: Effects) -> Effects:
     """Newton's direction, shortened to safe shares.
 
     Each effect has its own share: with a common share, a row far down the logistic curve would
@@ -233,12 +241,18 @@ def _shortened(family, slopes, direction):
     """
     largest_change = sum(np.abs(move).max() for move in direction)
     common = safe_share(family, largest_change)
-    together = Effects(*(common * move for move in direction))
-    separate = Effects(*(safe_share(family, np.abs(move)) * move for move in direction))
+    together = Effects._make(common * move for move in direction)
+    separate = Effects._make(safe_share(family, np.abs(move)) * move for move in direction)
     return max(separate, together, key=partial(_decrease, slopes))
 
 
-def _line_search(pooled, low_rank_values, current, direction, decrease):
+def _line_search(
+    pooled: Pooled,
+    low_rank_values: FloatArray,
+    current: _Point,
+    direction: Effects,
+    decrease: float,
+) -> tuple[_Point, float] | None:
     """Halve a step until the objective decreases sufficiently.
 
     Parameters
@@ -267,14 +281,14 @@ def _line_search(pooled, low_rank_values, current, direction, decrease):
     return None
 
 
-def _linear(pooled, effects):
+def _linear(pooled: Pooled, effects: Effects) -> float:
     """``Σ y (effects)``, from the margins."""
     margins = pooled.margins
     linear = effects.intercept * margins.rows.sum()
     return float(linear + effects.rows @ margins.rows + effects.columns @ margins.columns)
 
 
-def _derivatives(pooled, effects, theta):
+def _derivatives(pooled: Pooled, effects: Effects, theta: FloatArray) -> tuple[Effects, FloatArray]:
     """Slopes of descent (minus the gradient), and the weights ``N ψ''(θ)`` of the curvature."""
     support, margins, family = pooled.support, pooled.margins, pooled.family
     expected = support.margins(support.counts * family.mean(theta))
@@ -286,7 +300,9 @@ def _derivatives(pooled, effects, theta):
     return slopes, support.counts * family.variance(theta)
 
 
-def _newton_direction(pooled, slopes, weights, factor):
+def _newton_direction(
+    pooled: Pooled, slopes: Effects, weights: FloatArray, factor: FloatArray | None
+) -> tuple[Effects, FloatArray | None]:
     """Newton's direction for the intercept, then for the effects (Gauss-Seidel).
 
     The effects could also change the intercept, by centring, but not if the ridge is large.
@@ -310,7 +326,14 @@ def _newton_direction(pooled, slopes, weights, factor):
     return Effects(intercept, (rows - matrix @ solution) / by_row, solution), factor
 
 
-def _solve_for_columns(matrix, transposed, by_row, by_column, right, factor):
+def _solve_for_columns(
+    matrix: FloatArray | csr_array,
+    transposed: FloatArray | csr_array,
+    by_row: FloatArray,
+    by_column: FloatArray,
+    right: FloatArray,
+    factor: FloatArray | None,
+) -> tuple[FloatArray, FloatArray | None]:
     """Solution c of ``(C - Wᵀ R⁻¹ W) c = right``, and a factor for the next equations, or None."""
     is_small = len(right) <= _MOST_DIRECT and isinstance(matrix, np.ndarray)
     if is_small or (factor is None and len(right) <= _MOST_DENSE):
@@ -318,10 +341,10 @@ def _solve_for_columns(matrix, transposed, by_row, by_column, right, factor):
     if is_small and factor is not None:
         return _solve(factor, right), None
 
-    def times(c):
+    def times(c: FloatArray) -> FloatArray:
         return by_column * c - transposed @ ((matrix @ c) / by_row)
 
-    def precondition(c):
+    def precondition(c: FloatArray) -> FloatArray:
         return c / by_column if factor is None else _solve(factor, c)
 
     solution, n_steps = _conjugate_gradients(times, right, precondition)
@@ -330,7 +353,9 @@ def _solve_for_columns(matrix, transposed, by_row, by_column, right, factor):
     return solution, factor
 
 
-def _column_factor(matrix, by_row, by_column):
+def _column_factor(
+    matrix: FloatArray | csr_array, by_row: FloatArray, by_column: FloatArray
+) -> FloatArray | None:
     """Upper Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite.
 
     None if it is indefinite due to rounding, because all curvature is as small as the ridge.
@@ -340,7 +365,7 @@ def _column_factor(matrix, by_row, by_column):
     return factor if info == 0 else None
 
 
-def _solve(factor, right):
+def _solve(factor: FloatArray, right: FloatArray) -> FloatArray:
     """Solve equations, given their Cholesky factor.
 
     SciPy's cho_solve takes several times as long for few equations.
@@ -348,11 +373,13 @@ def _solve(factor, right):
     return lapack.dpotrs(factor, right)[0]
 
 
-def _conjugate_gradients(times, right, precondition):
+def _conjugate_gradients(
+    times: _Product, right: FloatArray, precondition: _Product
+) -> tuple[FloatArray, int]:
     """Solution of ``times(c) = right``, and the number of steps."""
     size, n_steps = len(right), 0
 
-    def count(_):
+    def count(_: FloatArray) -> None:
         nonlocal n_steps
         n_steps += 1
 
@@ -367,7 +394,7 @@ def _conjugate_gradients(times, right, precondition):
     return solution, n_steps
 
 
-def _centred(support, effects, direction, length):
+def _centred(support: Support, effects: Effects, direction: Effects, length: float) -> Effects:
     """Effects after a step, centred over observed rows and columns without changing θ."""
     rows = effects.rows + length * direction.rows
     columns = effects.columns + length * direction.columns

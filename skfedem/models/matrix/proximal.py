@@ -7,11 +7,12 @@ the clients; they are exact if the round is.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .main_effects import Effects, fit_effects, ridge
+from ..._typing import FloatArray
+from .main_effects import Effects, Pooled, fit_effects, ridge
 from .theta import LowRank, low_rank_at, squared_distance
 from .thresholding import threshold_singular_values
 
@@ -42,10 +43,10 @@ class Iterate(NamedTuple):
     """
 
     low_rank: LowRank
-    low_rank_values: np.ndarray
+    low_rank_values: FloatArray
     effects: Effects
-    theta: np.ndarray
-    factor: np.ndarray | None
+    theta: FloatArray
+    factor: FloatArray | None
 
 
 class Move(NamedTuple):
@@ -58,7 +59,7 @@ class Move(NamedTuple):
     low_rank_values : ndarray of shape (n_observed,)
     natural_step : float
         The η that the curvature allowed.
-    block : ndarray
+    block : ndarray or None
         Approximate right singular vectors, for the next step.
     sq_norm : float
         Squared norm of ``(Θ⁺ - Θ) / (γη)``; 0 if this is rounding.
@@ -66,14 +67,20 @@ class Move(NamedTuple):
     """
 
     low_rank: LowRank
-    low_rank_values: np.ndarray
+    low_rank_values: FloatArray
     natural_step: float
-    block: np.ndarray
+    block: FloatArray | None
     sq_norm: float
     halvings: int
 
 
-def with_optimal_effects(pooled, low_rank, low_rank_values, effects, factor=None):
+def with_optimal_effects(
+    pooled: Pooled,
+    low_rank: LowRank,
+    low_rank_values: FloatArray,
+    effects: Effects,
+    factor: FloatArray | None = None,
+) -> Iterate:
     """Iterate of a low-rank part and the corresponding optimal effects.
 
     ``effects`` are the starting point of the search, ``factor`` is from an earlier search.
@@ -82,7 +89,7 @@ def with_optimal_effects(pooled, low_rank, low_rank_values, effects, factor=None
     return Iterate(low_rank, low_rank_values, effects, theta, factor)
 
 
-def objective(pooled, iterate, sums):
+def objective(pooled: Pooled, iterate: Iterate, sums: FloatArray) -> float:
     """``F = Σ N ψ(θ) - sums θ + λ ||Θ||_* + ridge``, in nats, without constants."""
     loss = pooled.support.counts @ pooled.family.log_partition(iterate.theta)
     linear = sums @ iterate.theta
@@ -90,7 +97,7 @@ def objective(pooled, iterate, sums):
     return float(loss - linear + penalty) + ridge(pooled, iterate.effects)
 
 
-def extrapolate(iterate, previous, momentum):
+def extrapolate(iterate: Iterate, previous: Iterate, momentum: float) -> Iterate:
     """``Θ + momentum (Θ - previous)``, and the effects likewise.
 
     Solving for the effects here would not save rounds: this is done after the step.
@@ -102,19 +109,26 @@ def extrapolate(iterate, previous, momentum):
         np.hstack([now.right, last.right]),
     )
 
-    def extrapolated(one, other):
+    def extrapolated(one: Any, other: Any) -> Any:
         return (1 + momentum) * one - momentum * other
 
     return Iterate(
         beyond,
         extrapolated(iterate.low_rank_values, previous.low_rank_values),
-        Effects(*map(extrapolated, iterate.effects, previous.effects)),
+        Effects._make(map(extrapolated, iterate.effects, previous.effects)),
         extrapolated(iterate.theta, previous.theta),
         iterate.factor,
     )
 
 
-def proximal_step(pooled, origin, sums, step_size, natural_step, block):
+def proximal_step(
+    pooled: Pooled,
+    origin: Iterate,
+    sums: FloatArray,
+    step_size: float,
+    natural_step: float,
+    block: FloatArray | None,
+) -> Move | None:
     """``Θ⁺ = SVT_{γηλ}(Θ + γη W)``; η is halved until the curvature allows it.
 
     η is allowed if the loss at Θ⁺ is below its tangent plus ``||Θ⁺ - Θ||² / (2η)``. The height of
@@ -166,13 +180,19 @@ def proximal_step(pooled, origin, sums, step_size, natural_step, block):
     return None
 
 
-def _squared_rounding(low_rank):
+def _squared_rounding(low_rank: LowRank) -> float:
     """Squared distance to a low-rank matrix below which it is rounding."""
     size = _ROUNDING * low_rank.singular_values
     return float(size @ size)
 
 
-def _above_tangent(pooled, theta, mean, log_partition, change):
+def _above_tangent(
+    pooled: Pooled,
+    theta: FloatArray,
+    mean: FloatArray,
+    log_partition: FloatArray,
+    change: FloatArray,
+) -> float:
     """``Σ N (ψ(θ + change) - ψ(θ) - ψ'(θ) change)``: how far the loss lies above its tangent."""
     family = pooled.family
     # The difference of squares of large numbers would be dominated by rounding errors.
@@ -184,7 +204,7 @@ def _above_tangent(pooled, theta, mean, log_partition, change):
     return float(pooled.support.counts @ height)
 
 
-def largest_curvature(pooled, theta):
+def largest_curvature(pooled: Pooled, theta: FloatArray) -> float:
     """Largest ``N ψ''`` of a cell: over all θ if ψ'' is bounded, else at this θ.
 
     At least 1e-300, so that its inverse, a step, can be multiplied.

@@ -7,16 +7,19 @@ a row does not depend on the other rows.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 from ..._federation import offsets_of
 from ..._messages import warn
+from ..._typing import BoolArray, FloatArray, IntArray
 from .families import Family, safe_share
-from .theta import products
+from .theta import Cells, products
 
 # Number of cells whose regressions are solved together; every entry of a Hessian counts as a cell.
 _BLOCK = 2**18
@@ -35,6 +38,9 @@ _STRAIGHT = 0.6
 _ROUNDING = 1e-14
 
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
 class _Regressions(NamedTuple):
     """Rows with at least one cell each, their cells row after row, and the current θ.
 
@@ -51,33 +57,33 @@ class _Regressions(NamedTuple):
     theta : ndarray of shape (n_cells,)
     """
 
-    design: np.ndarray
-    penalties: np.ndarray
+    design: FloatArray
+    penalties: FloatArray
     family: Family
-    starts: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    counts: np.ndarray
-    theta: np.ndarray
+    starts: IntArray
+    columns: IntArray
+    values: FloatArray
+    counts: FloatArray
+    theta: FloatArray
 
     @property
-    def n_rows(self):
+    def n_rows(self) -> int:
         return len(self.starts) - 1
 
-    def to_cells(self, of_rows):
+    def to_cells(self, of_rows: NDArray[_Scalar]) -> NDArray[_Scalar]:
         """Values of rows, repeated for each of their cells."""
         return np.repeat(of_rows, np.diff(self.starts), axis=0)
 
-    def sums(self, of_cells):
+    def sums(self, of_cells: FloatArray) -> FloatArray:
         """Sums over the cells of each row."""
         return np.add.reduceat(of_cells, self.starts[:-1])
 
-    def column_sums(self, of_cells, of_columns):
+    def column_sums(self, of_cells: FloatArray, of_columns: FloatArray) -> FloatArray:
         """Σ_l of_cells_jl of_columns_l for each row j, shape (n_rows, of_columns.shape[1])."""
         shape = self.n_rows, len(of_columns)
         return csr_array((of_cells, self.columns, self.starts), shape=shape) @ of_columns
 
-    def select(self, kept):
+    def select(self, kept: BoolArray) -> _Regressions:
         """The rows marked by a boolean array."""
         cells = self.to_cells(kept)
         return self._replace(
@@ -90,17 +96,17 @@ class _Regressions(NamedTuple):
 
 
 def fit_rows(
-    cells,
-    n_rows,
-    offset_columns,
-    column_factors,
-    penalty,
-    family,
+    cells: Cells,
+    n_rows: int,
+    offset_columns: FloatArray,
+    column_factors: FloatArray,
+    penalty: float,
+    family: Family,
     *,
-    row_effects,
-    ridge,
-    max_iter=200,
-):
+    row_effects: bool,
+    ridge: float,
+    max_iter: int = 200,
+) -> tuple[FloatArray, FloatArray]:
     """Effect e and factor f of each row, for fixed column effects and factors.
 
     For each row the convex objective, in nats,
@@ -163,7 +169,9 @@ def fit_rows(
     return np.zeros(n_rows), coefficients
 
 
-def _design(column_factors, penalty, row_effects, ridge):
+def _design(
+    column_factors: FloatArray, penalty: float, row_effects: bool, ridge: float
+) -> tuple[FloatArray, FloatArray]:
     """Regressors of each column, and penalties of their coefficients."""
     n_columns, rank = column_factors.shape
     penalties = np.full(rank, float(penalty))
@@ -172,7 +180,14 @@ def _design(column_factors, penalty, row_effects, ridge):
     return np.column_stack([np.ones(n_columns), column_factors]), np.append(ridge, penalties)
 
 
-def _blocks(cells, n_rows, offset_columns, design, penalties, family):
+def _blocks(
+    cells: Cells,
+    n_rows: int,
+    offset_columns: FloatArray,
+    design: FloatArray,
+    penalties: FloatArray,
+    family: Family,
+) -> Iterator[tuple[IntArray, _Regressions]]:
     """Yield blocks of observed rows, with their regressions at coefficients 0."""
     order = np.argsort(cells.rows, kind="stable")
     sizes = np.bincount(cells.rows, minlength=n_rows)
@@ -200,7 +215,7 @@ def _blocks(cells, n_rows, offset_columns, design, penalties, family):
         yield observed[rows], regressions
 
 
-def _minimise(regressions, max_iter):
+def _minimise(regressions: _Regressions, max_iter: int) -> tuple[FloatArray, int]:
     """Coefficients of the rows by Newton's method, and the number of rows not converged.
 
     Rows that have converged are dropped from the iteration.
@@ -212,7 +227,7 @@ def _minimise(regressions, max_iter):
     gradient = _gradient(regressions, coefficients)
     for _ in range(max_iter):
         hessian = _hessian(regressions)
-        direction = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
+        direction: Any = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
         decrease = -np.einsum("jk,jk->j", gradient, direction)
         rounding = _rounding(regressions)
         along = _penalty_along(coefficients[active], direction, regressions.penalties)
@@ -230,7 +245,7 @@ def _minimise(regressions, max_iter):
     return coefficients, len(active)
 
 
-def _gradient(regressions, coefficients):
+def _gradient(regressions: _Regressions, coefficients: FloatArray) -> FloatArray:
     """Gradient of each row's objective, shape (n_rows, n_coefficients)."""
     means = regressions.family.mean(regressions.theta)
     residuals = regressions.counts * (means - regressions.values)
@@ -238,7 +253,7 @@ def _gradient(regressions, coefficients):
     return sums + regressions.penalties * coefficients
 
 
-def _hessian(regressions):
+def _hessian(regressions: _Regressions) -> FloatArray:
     """Hessian of each row's objective, its diagonal increased to make it positive definite.
 
     It is linear in the outer products ``x_l x_lᵀ`` of the columns, which all rows share.
@@ -260,28 +275,36 @@ def _hessian(regressions):
     return hessian
 
 
-def _rounding(regressions):
+def _rounding(regressions: _Regressions) -> FloatArray:
     """Rounding error of each row's objective: a share of the sum of its absolute terms."""
     theta = regressions.theta
     terms = np.abs(regressions.family.log_partition(theta)) + np.abs(regressions.values * theta)
     return _ROUNDING * regressions.sums(regressions.counts * terms)
 
 
-def _penalty_along(coefficients, direction, penalties):
+def _penalty_along(
+    coefficients: FloatArray, direction: FloatArray, penalties: FloatArray
+) -> FloatArray:
     """Increase of the penalty along a step: ``slope t + square t²``, of shape (2, n_rows)."""
     slope = (penalties * coefficients * direction).sum(axis=1)
     square = 0.5 * (penalties * direction * direction).sum(axis=1)
     return np.array([slope, square])
 
 
-def _change_of_loss(regressions, step):
+def _change_of_loss(regressions: _Regressions, step: FloatArray) -> FloatArray:
     """Change of each row's negative log-likelihood if θ changes by a step."""
     log_partition, theta = regressions.family.log_partition, regressions.theta
     change = log_partition(theta + step) - log_partition(theta)
     return regressions.sums(regressions.counts * (change - regressions.values * step))
 
 
-def _line_search(regressions, direction, penalty_along, decrease, rounding):
+def _line_search(
+    regressions: _Regressions,
+    direction: FloatArray,
+    penalty_along: FloatArray,
+    decrease: FloatArray,
+    rounding: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
     """Share of Newton's step to take for each row.
 
     Each row starts with a safe share, see `safe_share`. A step is doubled while this helps; one

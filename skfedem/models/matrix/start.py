@@ -5,18 +5,22 @@ They count as bits, like all messages.
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import numpy as np
 
 from ..._cells import distinct_cells
 from ..._federation import Federation, offsets_of, weights_of_clients
 from ..._history import FLOAT_BITS
+from ..._input.cells import CellData
 from ..._parameters import is_auto
+from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, StepSize
 from .._base import Start
 from .families import FAMILIES
 from .low_rank import LowRankModel, Point
-from .main_effects import Effects, Margins, Pooled, Support
+from .main_effects import Effects, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
-from .theta import Theta, low_rank_at, relative_cells, zero_low_rank
+from .theta import Cells, Theta, low_rank_at, relative_cells, zero_low_rank
 from .thresholding import block_to_find
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
@@ -24,7 +28,7 @@ from .thresholding import block_to_find
 _FIRST_STEP = 4.0
 
 
-def cell_federation(data, client_weights):
+def cell_federation(data: CellData, client_weights: ClientWeights) -> Federation:
     """Stack the cells of clients that have any, with the weights of the means over cells.
 
     Values are relative to the origin of the data. In the mean over a client's cells, a cell counts
@@ -40,7 +44,23 @@ def cell_federation(data, client_weights):
     return Federation(relative_cells(data), offsets, weights)
 
 
-def low_rank_model(estimator, federation, shape, log_base_measures):
+class MatrixEstimator(Protocol):
+    """Estimator of a matrix, by the parameters that its model depends on."""
+
+    family: FamilyName
+    rank: int | None
+    penalty: float
+    effects: EffectsName
+    effects_penalty: float
+    step_size: StepSize
+
+
+def low_rank_model(
+    estimator: MatrixEstimator,
+    federation: Federation,
+    shape: tuple[int, int],
+    log_base_measures: FloatArray,
+) -> LowRankModel:
     """Model of the clients' cells, from their messages before the first round.
 
     These contain which cells they observed and how often, and the row sums and column sums of their
@@ -48,9 +68,7 @@ def low_rank_model(estimator, federation, shape, log_base_measures):
 
     Parameters
     ----------
-    estimator : FederatedMatrixImputer
-        Its ``family``, ``rank``, ``penalty``, ``effects``, ``effects_penalty`` and ``step_size``
-        are read.
+    estimator : MatrixEstimator
     federation : Federation
         Its rows are ``Cells``.
     shape : tuple of two int
@@ -69,10 +87,10 @@ def low_rank_model(estimator, federation, shape, log_base_measures):
     shares = scale * shares
     counts = cells.counts * np.repeat(shares, lengths)
     support, positions = _support(cells, counts, shape)
-    margins = support.margins(np.bincount(positions, counts * cells.values))
+    sums: Any = np.bincount(positions, counts * cells.values)
     pooled = Pooled(
         support,
-        margins,
+        support.margins(sums),
         family=FAMILIES[estimator.family],
         rank=estimator.rank or min(shape),
         penalty=estimator.penalty,
@@ -83,27 +101,29 @@ def low_rank_model(estimator, federation, shape, log_base_measures):
     return LowRankModel(pooled, positions, scale, log_base_measure, is_auto(estimator.step_size))
 
 
-def _support(cells, counts, shape):
+def _support(cells: Cells, counts: FloatArray, shape: tuple[int, int]) -> tuple[Support, IntArray]:
     """Distinct cells with the sums of their counts, and the index of each given cell in them."""
     n_rows, n_columns = shape
     rows, columns, positions = distinct_cells(cells.rows, cells.columns, n_columns)
     rows, columns = rows.astype(np.int32), columns.astype(np.int32)
+    sums_of_counts: Any = np.bincount(positions, counts)
     # Sparse arrays convert their indices to one type.
     index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
     support = Support(
         rows=rows,
         columns=columns,
-        counts=np.bincount(positions, counts),
+        counts=sums_of_counts,
         row_starts=np.searchsorted(rows, np.arange(n_rows + 1)).astype(index_type),
-        is_observed=Margins(
-            np.bincount(rows, minlength=n_rows) > 0, np.bincount(columns, minlength=n_columns) > 0
+        is_observed=(
+            np.bincount(rows, minlength=n_rows) > 0,
+            np.bincount(columns, minlength=n_columns) > 0,
         ),
         shape=shape,
     )
     return support, positions
 
 
-def start_run(model, federation, theta=None):
+def start_run(model: LowRankModel, federation: Federation, theta: Theta | None = None) -> Start:
     """Start of a run: at a given θ, or with effects only, which the margins determine."""
     pooled = model.pooled
     support, family = pooled.support, pooled.family
@@ -128,7 +148,7 @@ def start_run(model, federation, theta=None):
     )
 
 
-def _mean_alone(pooled):
+def _mean_alone(pooled: Pooled) -> Theta:
     """θ with the mean of all observations as intercept, and everything else 0."""
     family, n_observations = pooled.family, pooled.support.counts.sum()
     # Half an observation is only added if the link is infinite for all-zero counts; otherwise, it
@@ -141,7 +161,9 @@ def _mean_alone(pooled):
     return Theta(effects, zero_low_rank(pooled.support.shape))
 
 
-def start_again(model, federation, before, server, theta):
+def start_again(
+    model: LowRankModel, federation: Federation, before: LowRankModel, server: Any, theta: Theta
+) -> Start:
     """Start from the complete state of an earlier fit of the same cells, or from its θ.
 
     θ lacks the parts that the model no longer has. ``server`` is the final state of the earlier
@@ -152,9 +174,9 @@ def start_again(model, federation, before, server, theta):
     return start_run(model, federation, theta)._replace(uplink_bits=0)
 
 
-def _same_steps(one, other):
+def _same_steps(one: LowRankModel, other: LowRankModel) -> bool:
     """Whether two models of the same observations take the same steps."""
-    given = {"support": None, "margins": None, "family": None}
+    given: dict[str, Any] = {"support": None, "margins": None, "family": None}
     return (
         one.adaptive == other.adaptive
         and one.pooled._replace(**given) == other.pooled._replace(**given)
@@ -162,7 +184,7 @@ def _same_steps(one, other):
     )
 
 
-def _start_bits(federation, shape, effects):
+def _start_bits(federation: Federation, shape: tuple[int, int], effects: EffectsName) -> int:
     """Bits of the first messages: indices of cells, counts in 7-bit bytes, margins as doubles."""
     n_rows, n_columns = shape
     cells = federation.rows
@@ -176,6 +198,6 @@ def _start_bits(federation, shape, effects):
     return bits
 
 
-def _n_distinct(numbers):
+def _n_distinct(numbers: IntArray) -> int:
     """Number of distinct values in a non-empty array, much faster than with numpy.unique."""
-    return 1 + np.count_nonzero(np.diff(np.sort(numbers)))
+    return 1 + int(np.count_nonzero(np.diff(np.sort(numbers))))

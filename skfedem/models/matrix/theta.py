@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..._input.cells import CellData
+from ..._typing import FloatArray, IntArray
 from .main_effects import Effects
 
 # Numbers of each factor that are gathered at once. They fit into the cache and take less than 128
@@ -30,14 +33,14 @@ class Cells(NamedTuple):
         Number of these observations.
     """
 
-    rows: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    counts: np.ndarray
+    rows: IntArray
+    columns: IntArray
+    values: FloatArray
+    counts: FloatArray
 
-    def take(self, index):
+    def take(self, index: NDArray[Any] | slice) -> Cells:
         """Some of the cells."""
-        return Cells(*(column[index] for column in self))
+        return Cells._make(column[index] for column in self)
 
 
 class LowRank(NamedTuple):
@@ -54,9 +57,9 @@ class LowRank(NamedTuple):
     right : ndarray of shape (n_columns, rank)
     """
 
-    left: np.ndarray
-    singular_values: np.ndarray
-    right: np.ndarray
+    left: FloatArray
+    singular_values: FloatArray
+    right: FloatArray
 
 
 class Theta(NamedTuple):
@@ -65,24 +68,24 @@ class Theta(NamedTuple):
     effects: Effects
     low_rank: LowRank
 
-    def minus(self, number):
+    def minus(self, number: float) -> Theta:
         """θ minus a number in every cell."""
         intercept = self.effects.intercept - number
         return self._replace(effects=self.effects._replace(intercept=intercept))
 
 
-def relative_cells(data):
+def relative_cells(data: CellData) -> Cells:
     """Cells of validated data, with values relative to the origin of the data."""
     return Cells(data.rows, data.columns, data.values - data.origin, data.counts)
 
 
-def zero_low_rank(shape):
+def zero_low_rank(shape: tuple[int, int]) -> LowRank:
     """The zero matrix of a shape, with rank 0."""
     n_rows, n_columns = shape
     return LowRank(np.empty((n_rows, 0)), np.empty(0), np.empty((n_columns, 0)))
 
 
-def products(left, right, rows, columns):
+def products(left: FloatArray, right: FloatArray, rows: IntArray, columns: IntArray) -> FloatArray:
     """Entries of ``left @ right.T`` at some cells."""
     n_entries = len(left) * len(right)
     if n_entries <= _MOST_ENTRIES and len(rows) >= _LARGE_SHARE * n_entries:
@@ -98,17 +101,19 @@ def products(left, right, rows, columns):
     return values
 
 
-def low_rank_at(low_rank, rows, columns):
+def low_rank_at(low_rank: LowRank, rows: IntArray, columns: IntArray) -> FloatArray:
     """Entries of the low-rank part at some cells."""
     return products(low_rank.left * low_rank.singular_values, low_rank.right, rows, columns)
 
 
-def at(theta, rows, columns):
+def at(theta: Theta, rows: IntArray, columns: IntArray) -> FloatArray:
     """θ at some cells."""
     return theta.effects.at(rows, columns) + low_rank_at(theta.low_rank, rows, columns)
 
 
-def dense(theta, rows=slice(None), columns=slice(None)):
+def dense(
+    theta: Theta, rows: IntArray | slice = slice(None), columns: IntArray | slice = slice(None)
+) -> FloatArray:
     """θ of some rows and columns, as a matrix."""
     effects, low_rank = theta
     scaled = low_rank.left[rows] * low_rank.singular_values
@@ -119,13 +124,13 @@ def dense(theta, rows=slice(None), columns=slice(None)):
     return natural
 
 
-def in_parts(matrix):
+def in_parts(matrix: FloatArray) -> list[slice]:
     """Slices of a few rows each, so that temporary arrays are small beside a dense matrix."""
     n_rows = max(1, _COMPUTED_TOGETHER // max(1, matrix.shape[1]))
     return [slice(first, first + n_rows) for first in range(0, len(matrix), n_rows)]
 
 
-def squared_distance(one, other):
+def squared_distance(one: LowRank, other: LowRank) -> float:
     """Squared Frobenius norm of the difference of two low-rank matrices.
 
     The difference is split into its part in the row space of ``one``, whose right factor has

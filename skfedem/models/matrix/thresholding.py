@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg import lapack
+from scipy.sparse import csr_array
 from scipy.sparse.linalg import ArpackError, LinearOperator
 
 from ..._compat import dominant_eigenvectors
+from ..._typing import FloatArray
 from .theta import LowRank, zero_low_rank
 
 # Spare columns beyond the rank, for directions that may enter next.
@@ -24,7 +26,13 @@ _ROUNDING = 1e-12
 _POWER_ITERATIONS = 30
 
 
-def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
+def threshold_singular_values(
+    low_rank: LowRank,
+    matrix: FloatArray | csr_array,
+    threshold: float,
+    rank: int,
+    block: FloatArray | None = None,
+) -> tuple[LowRank, FloatArray | None]:
     """``SVT(low_rank + matrix)``: singular values shrunk by the threshold, cut to a rank.
 
     Given the dominant right singular vectors of a nearly equal matrix, one pass of block power
@@ -46,18 +54,18 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     Returns
     -------
     thresholded : LowRank
-    block : ndarray of shape (n_columns, m)
-        For the next call.
+    block : ndarray of shape (n_columns, m), or None
+        For the next call; the given one if both matrices are 0.
     """
     if not (np.any(matrix.data) or low_rank.singular_values.any()):
         return zero_low_rank(matrix.shape), block
     scaled = low_rank.left * low_rank.singular_values
     transposed = matrix.T  # computed once, for hundreds of products in ARPACK
 
-    def times(vectors):
+    def times(vectors: FloatArray) -> FloatArray:
         return matrix @ vectors + scaled @ (low_rank.right.T @ vectors)
 
-    def transposed_times(vectors):
+    def transposed_times(vectors: FloatArray) -> FloatArray:
         return transposed @ vectors + low_rank.right @ (scaled.T @ vectors)
 
     if block is None or len(block) == 0:
@@ -72,7 +80,7 @@ def threshold_singular_values(low_rank, matrix, threshold, rank, block=None):
     return thresholded, _next_block(matrix.shape, block, singular_values, len(kept), rank)
 
 
-def block_to_find(low_rank, rank):
+def block_to_find(low_rank: LowRank, rank: int) -> FloatArray:
     """Array of shape (0, m), with which ``threshold_singular_values`` computes m directions.
 
     Random directions would not suffice. With many similar singular values, a single pass
@@ -83,7 +91,9 @@ def block_to_find(low_rank, rank):
     return np.empty((0, min(size, len(low_rank.left), len(low_rank.right))))
 
 
-def _next_block(shape, block, singular_values, n_kept, rank):
+def _next_block(
+    shape: tuple[int, int], block: FloatArray, singular_values: FloatArray, n_kept: int, rank: int
+) -> FloatArray:
     """Right singular vectors for the next call, their number adapted to that of those kept."""
     # The vectors of zero singular values are arbitrary: they are replaced by noise.
     found = singular_values > _ROUNDING * singular_values[0]
@@ -92,14 +102,14 @@ def _next_block(shape, block, singular_values, n_kept, rank):
     size = min(followed + _SPARE, *shape)
     next_block = np.zeros((len(block), size))
     next_block[:, : len(found)] = (block * found)[:, :size]
-    return _with_spares_stirred(next_block, min(followed, np.count_nonzero(found)))
+    return _with_spares_stirred(next_block, min(followed, int(np.count_nonzero(found))))
 
 
-def _n_followed(rank, n_kept, part):
+def _n_followed(rank: int, n_kept: int, part: int) -> int:
     return min(rank, max(_ROOM, n_kept + n_kept // part))
 
 
-def _with_spares_stirred(block, rank):
+def _with_spares_stirred(block: FloatArray, rank: int) -> FloatArray:
     """Singular vectors, with some noise added to the spare columns.
 
     Power iteration stays within the blocks of a block-diagonal matrix that its vectors cover:
@@ -114,7 +124,7 @@ def _with_spares_stirred(block, rank):
     return np.hstack([block[:, :rank], turned + _STIRRED / np.sqrt(len(block)) * noise])
 
 
-def _dominant_directions(matrix, size):
+def _dominant_directions(matrix: LinearOperator, size: int) -> FloatArray:
     """Right singular vectors of the largest singular values, shape (n_columns, size)."""
     generator = np.random.default_rng(0)
     if size == min(matrix.shape):
@@ -136,7 +146,7 @@ def _dominant_directions(matrix, size):
     return orthonormal(matrix.T @ vectors) if wide else vectors
 
 
-def orthonormal(vectors):
+def orthonormal(vectors: FloatArray) -> FloatArray:
     """Orthonormal basis of the span of a few long vectors, shape (n, m).
 
     Cholesky QR, repeated if the first pass leaves rounding errors (Yamamoto et al. 2015). For a
