@@ -443,8 +443,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 memory = at_estimate(memory)
                 problem, start = next_run(settings, data.ids, federation, given, memory, digest)
 
+            model: Any = problem.model  # a GaussianMixtureModel
+
             def so_far(run):
-                fitted = so_far_fitted(problem.model, run.server, run.n_rounds, settings)
+                fitted = so_far_fitted(model, run.server, run.n_rounds, settings)
                 return {**fitted, "n_clients_": len(data.ids), "client_ids_": data.ids.copy()}
 
             best = best_run(
@@ -573,7 +575,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             after, history, unseen = read_call(settings, beginning, data.ids, workers)
         # Kept apart from the history, whose last row may already hold an evaluation made by fit.
         # If no client answered the first call, there is only that of its start.
-        criteria = [*criteria, *unseen] or history["log_likelihood"][:1]
+        criteria = [*criteria, *unseen] or history["log_likelihood"][:1].tolist()
         new_ids = after.ids[n_known:].copy()
         self._store(after, history, criteria, beginning.problem, checked, new_client_ids_=new_ids)
         return self

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import overload
+from typing import Any, Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from sklearn.base import (
     BaseEstimator,
@@ -36,6 +37,8 @@ from .._typing import (
     Transformed,
 )
 from ..models.mixture.covariances import MATRICES
+
+_Method = Literal["predict", "predict_proba", "score_samples"]
 
 # Number of doubles in the rows of a block; intermediate results take about four times as many.
 _BLOCK = 2**20
@@ -250,13 +253,13 @@ class FittedMixture(
             rows[drawn] += mean
         return rows, y
 
-    def _by_client(self, X, method):
+    def _by_client(self, X: ClientsLike, method: _Method) -> Any:
         """Apply a method of scikit-learn's mixture to one table, or to each table of a list."""
         check_is_fitted(self)
         answer = partial(self._of_table, method=method)
         return each_client_stacked(X, answer) if is_client_list(X) else answer(X)
 
-    def _of_table(self, table, method):
+    def _of_table(self, table: object, method: _Method) -> NDArray[Any]:
         """Apply a method of scikit-learn's mixture to one table, near the origin and in blocks."""
         rows = check_rows(self, table)
         roots = self._roots()
@@ -273,7 +276,7 @@ class FittedMixture(
             answer /= answer.sum(axis=1, keepdims=True)
         return answer
 
-    def _near_narrow_components(self, roots):
+    def _near_narrow_components(self, roots: FloatArray) -> FloatArray:
         """Mean of the components' means in each feature, weighted by their precisions.
 
         Rows minus this point lose the fewest digits, however far they are from the origin, and even
@@ -286,7 +289,7 @@ class FittedMixture(
         first = self.means_[0]
         return first + (shares * (self.means_ - first)).sum(axis=0) / shares.sum(axis=0)
 
-    def _roots(self):
+    def _roots(self) -> FloatArray:
         """Size of the precisions' roots by component and feature; their squares may overflow."""
         roots = np.abs(self.precisions_cholesky_)
         if self._fitted_type in MATRICES:
@@ -295,7 +298,7 @@ class FittedMixture(
             roots = roots[:, None]
         return np.atleast_2d(roots)
 
-    def _shifted(self, shift):
+    def _shifted(self, shift: FloatArray) -> GaussianMixture:
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""
         mixture = GaussianMixture(
             len(self.weights_),
@@ -307,7 +310,7 @@ class FittedMixture(
         mixture.precisions_cholesky_ = self.precisions_cholesky_
         return mixture
 
-    def _sum_of_rows(self, X, sample_weight):
+    def _sum_of_rows(self, X: ClientsLike, sample_weight: RowWeights | None) -> tuple[float, float]:
         """Total log-likelihood of all rows, and their number or total weight."""
         values = self.score_samples(X)
         values = np.concatenate(values) if isinstance(values, tuple) else values
@@ -316,7 +319,7 @@ class FittedMixture(
         weights = check_row_weights(X, sample_weight)
         return float((values * weights).sum()), float(weights.sum())
 
-    def _n_parameters(self):
+    def _n_parameters(self) -> int:
         """Number of free parameters."""
         n_components, d = self.means_.shape
         covariance = {

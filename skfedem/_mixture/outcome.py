@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from .._input.clients import features_of
 from .._messages import either, warn
 from ..models.mixture.covariances import MATRICES, roots_and_inverses
+from ..models.mixture.gaussian_mixture import GaussianMixtureModel
 from ..models.mixture.parameters import in_row_units, lost_in_rounding
+from ..solvers._base import Problem, ServerState
 from ..solvers._from_parameters import step_schedule
+from ..solvers._loop import Run
 from ..solvers._report import Wording, against_noise, took_few_rounds, took_few_steps, warn_outcome
+
+if TYPE_CHECKING:
+    from ..mixture import FederatedGaussianMixture
 
 # Nats per row. Starting at the optimum, the noise of minibatches costs less than this.
 _LARGE_FALL = 0.1
 
 
-def so_far_fitted(model, server, n_rounds, checked):
+def so_far_fitted(
+    model: GaussianMixtureModel,
+    server: ServerState,
+    n_rounds: int,
+    checked: FederatedGaussianMixture,
+) -> dict[str, Any]:
     """Fitted attributes from the server's state after ``n_rounds`` rounds.
 
     The estimator ``checked`` has the parameters and knows the features of the data.
@@ -45,7 +58,7 @@ def so_far_fitted(model, server, n_rounds, checked):
     }
 
 
-def warn_of_fit(settings, problem, result):
+def warn_of_fit(settings: FederatedGaussianMixture, problem: Problem, result: Run) -> None:
     """Give the warnings that apply to a fit with these parameters."""
     fall = 0.0 if problem.exact else result.initial_criterion - result.criteria[-1]
     otherwise = []
@@ -69,7 +82,8 @@ def warn_of_fit(settings, problem, result):
     if not problem.exact:
         ways = against_noise(settings, "a smaller step_size")
         _warn_of_noise(ways, result, problem.federation.n_samples, fall)
-    lost = lost_in_rounding(problem.model, result.server.parameters)
+    model: Any = problem.model  # a GaussianMixtureModel
+    lost = lost_in_rounding(model, result.server.parameters)
     if len(lost):
         warn(
             f"Covariances of components {lost.tolist()} are too small, relative to the distances "
@@ -80,7 +94,7 @@ def warn_of_fit(settings, problem, result):
         )
 
 
-def _warn_of_noise(ways, result, n_samples, fall):
+def _warn_of_noise(ways: list[str], result: Run, n_samples: int, fall: float) -> None:
     """Warn of components or likelihood lost to noise, with advice that reduces noise."""
     initial, final = n_samples * result.trace[[0, -1]]
     # In units of rows: a component of a single row has the weight 1, up to noise and ``tol``.

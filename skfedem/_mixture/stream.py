@@ -6,14 +6,22 @@ The first call starts from a fit of its rows, later ones from the memory. The ro
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .._federation import Federation
+from .._history import History
+from .._parallel import Workers
 from .._parameters import is_auto
 from .._random import seeds_of_runs
+from .._typing import FloatArray
+from ..models._base import Start
 from ..models.mixture.domain import brought_into_domain, in_domain
-from ..models.mixture.given import check_distance_of_rows
+from ..models.mixture.gaussian_mixture import GaussianMixtureModel
+from ..models.mixture.given import Given, check_distance_of_rows
+from ..models.mixture.parameters import Parameters
 from ..models.mixture.start import (
     bits_of_units,
     has_same_domain,
@@ -23,15 +31,19 @@ from ..models.mixture.start import (
     with_parameters,
 )
 from ..models.mixture.stream import for_stream, with_moment_of, with_variance_along_new_axes
+from ..models.mixture.units import Units
 from ..solvers import fedem
 from ..solvers._base import Problem
 from ..solvers._from_parameters import federated_problem, step_schedule
-from ..solvers._loop import Options, run
+from ..solvers._loop import Options, Run, run
 from ..solvers._memory import Memory, memory_of, of_stream
 from ..solvers._run_state import initialise
 from ..solvers._stream import stream
 from ..solvers.step_size import automatic_step_size
 from .runs import is_better
+
+if TYPE_CHECKING:
+    from ..mixture import FederatedGaussianMixture
 
 # The automatic α of a stream is this share of 1 / (1 + ω). With a share of 1, V_i would be the
 # noise of the rows of one call, and that of a client which never returns would push Ŝ for ever.
@@ -64,11 +76,17 @@ class Beginning(NamedTuple):
 
     problem: Problem
     memory: Memory
-    history: dict
+    history: dict[str, NDArray[Any]]
     bits: int
 
 
-def first_call(settings, ids, federation, given, workers):
+def first_call(
+    settings: FederatedGaussianMixture,
+    ids: NDArray[Any],
+    federation: Federation,
+    given: Given,
+    workers: Workers,
+) -> Beginning:
     """Start of the first call: a fit of its rows, in units that are based on them."""
     model, bits = standardise(settings, federation, given)
     # The first seed is that of the rounds, as in later calls.
@@ -89,7 +107,12 @@ def first_call(settings, ids, federation, given, workers):
     return Beginning(problem, memory, history, 0)
 
 
-def _problem_of_call(settings, model, federation, seed):
+def _problem_of_call(
+    settings: FederatedGaussianMixture,
+    model: GaussianMixtureModel,
+    federation: Federation,
+    seed: int,
+) -> Problem:
     """Problem for the rows of a call, with the α of a stream if it is automatic."""
     problem = federated_problem(settings, model, federation, seed)
     if is_auto(settings.control_step):
@@ -97,14 +120,21 @@ def _problem_of_call(settings, model, federation, seed):
     return problem
 
 
-def _n_expected(problem):
+def _n_expected(problem: Problem) -> float:
     """Number of the call's rows that its rounds are expected to read."""
     return problem.participation * problem.federation.n_samples
 
 
-def _best_start(settings, problem, given, seeds, workers):
+def _best_start(
+    settings: FederatedGaussianMixture,
+    problem: Problem,
+    given: Given,
+    seeds: list[int],
+    workers: Workers,
+) -> Start:
     """Best of the starts for the seeds, each fitted to all rows of the call."""
-    model, federation = problem.model, problem.federation
+    model: Any = problem.model  # a GaussianMixtureModel
+    federation = problem.federation
     problem = problem._replace(
         participation=1.0,
         control_step=1 / (1 + problem.omega),
@@ -120,17 +150,26 @@ def _best_start(settings, problem, given, seeds, workers):
         fitted = _fitted(settings, problem, start, max_iter, workers)
         if best is None or is_better(fitted.criteria[-1], largest):
             best, largest = _start_at_the_end(start, fitted), fitted.criteria[-1]
+    assert best is not None  # there is a seed
     return best
 
 
-def _rounds_of_fit(settings, problem, given):
+def _rounds_of_fit(
+    settings: FederatedGaussianMixture, problem: Problem, given: Given
+) -> int | None:
     """Maximum number of rounds to fit a start; 0 if it is not fitted."""
-    n_numbers = settings.n_components * problem.model.n_features
+    n_numbers = settings.n_components * settings.n_features_in_
     has_enough = problem.federation.n_samples >= _ROWS_OF_A_MEAN * n_numbers
     return settings.max_iter if has_enough and given.means is None else 0
 
 
-def _fitted(settings, problem, start, max_iter, workers):
+def _fitted(
+    settings: FederatedGaussianMixture,
+    problem: Problem,
+    start: Start,
+    max_iter: int | None,
+    workers: Workers,
+) -> Run:
     """Run of FedEM from a start: EM, possibly with compressed messages."""
     options = Options(
         step_size=automatic_step_size(problem),
@@ -154,7 +193,7 @@ def _fitted(settings, problem, start, max_iter, workers):
     return fitted
 
 
-def _start_at_the_end(start, fitted):
+def _start_at_the_end(start: Start, fitted: Run) -> Start:
     """Start of a stream at the end of the run that was fitted from another start."""
     server, history = fitted.server, fitted.history
     return start._replace(
@@ -166,7 +205,14 @@ def _start_at_the_end(start, fitted):
     )
 
 
-def next_call(settings, ids, federation, given, memory, history):
+def next_call(
+    settings: FederatedGaussianMixture,
+    ids: NDArray[Any],
+    federation: Federation,
+    given: Given,
+    memory: Memory,
+    history: dict[str, NDArray[Any]],
+) -> Beginning:
     """Start of a later call: the end of an earlier call or of a fit."""
     check_distance_of_rows(memory.model, given, federation, ids)
     memory, units_before = _in_new_domain(settings, given, memory), memory.model.units
@@ -182,11 +228,12 @@ def next_call(settings, ids, federation, given, memory, history):
         # A stream starts with V_i = 0: control variates of a fit belong to other rows, and would
         # take tens of calls to be forgotten.
         states = fedem.ClientStates(np.zeros(memory.states.controls.shape))
-        memory = memory._replace(states=states, totals=memory.row_weight * memory.totals)
+        totals: Any = memory.row_weight * memory.totals
+        memory = memory._replace(states=states, totals=totals)
     return Beginning(problem, memory, history, bits)
 
 
-def _in_new_domain(settings, given, memory):
+def _in_new_domain(settings: FederatedGaussianMixture, given: Given, memory: Memory) -> Memory:
     """Memory whose Ŝ and average are in the domain of T with the current parameters; θ = T(Ŝ).
 
     A stream with more regularisation, or with a known covariance, may have left this domain.
@@ -203,7 +250,12 @@ def _in_new_domain(settings, given, memory):
     return memory._replace(server=server, average=average)
 
 
-def _with_domain(model, before, statistics, parameters):
+def _with_domain(
+    model: GaussianMixtureModel,
+    before: GaussianMixtureModel,
+    statistics: FloatArray,
+    parameters: Parameters,
+) -> FloatArray:
     """Statistics in the domain of T of a model, from those of another one and their parameters."""
     if before.in_stream and before.fixed_root is not None and model.fixed_root is None:
         statistics = with_moment_of(model, statistics, parameters)
@@ -212,7 +264,7 @@ def _with_domain(model, before, statistics, parameters):
     return brought_into_domain(model, statistics, parameters)
 
 
-def _along_new_axes(memory, units_before, n_new):
+def _along_new_axes(memory: Memory, units_before: Units, n_new: float) -> Memory:
     """Memory in which ``n_new`` rows vary along the axes that are new in its units."""
     model, server, average = memory.model, memory.server, memory.average
     share = n_new / (memory.n_samples + n_new)
@@ -224,7 +276,9 @@ def _along_new_axes(memory, units_before, n_new):
     return memory._replace(server=server, average=average)
 
 
-def read_call(settings, beginning, ids, workers):
+def read_call(
+    settings: FederatedGaussianMixture, beginning: Beginning, ids: NDArray[Any], workers: Workers
+) -> tuple[Memory, dict[str, NDArray[Any]], list[float]]:
     """Run the rounds of a call.
 
     Returns the memory, in which new clients follow the known ones, the history, and the
@@ -244,7 +298,9 @@ def read_call(settings, beginning, ids, workers):
     return memory, _appended(beginning.history, rounds, trace), unseen
 
 
-def _appended(old, history, trace):
+def _appended(
+    old: dict[str, NDArray[Any]], history: History, trace: list[NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
     """History of a stream, extended by the rounds of a call, with the trace as ``weights``.
 
     The log-likelihood of a round's rows belongs to the parameters before the round, so it is stored
