@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._compat import in_container, in_containers
 from .._federation import client_groups, offsets_of
 from .._input.cells import (
+    CellData,
     check_clients_of_sites,
     check_matrix,
     check_triplets,
@@ -24,12 +26,14 @@ from .._input.cells import (
 from .._input.each_client import each_client_stacked, stacks
 from .._input.matrices import checked_index, each_matrix, holds_clients
 from .._input.table_labels import check_labels, is_frame, table_labels
-from .._typing import FamilyName, FloatArray, MatricesLike, Transformed
-from ..models.matrix.families import FAMILIES
+from .._typing import BoolArray, FamilyName, FloatArray, MatricesLike, Transformed
+from ..models.matrix.families import FAMILIES, Family
 from ..models.matrix.main_effects import LEAST_PENALTY, Effects
 from ..models.matrix.row_regression import fit_rows
 from ..models.matrix.theta import LowRank, Theta, at, dense, in_parts, relative_cells
 from .warnings import warn_of_means
+
+_Form = Literal["rows", "sites", "triplets"]
 
 # Numbers in the tables of a list that are scored at once, to limit the memory.
 _SCORED_TOGETHER = 2**20
@@ -188,20 +192,20 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         return float(log_likelihood / n_observations)
 
-    def _family(self):
+    def _family(self) -> Family:
         return FAMILIES[self._fitted_family]
 
-    def _reading(self):
+    def _reading(self) -> tuple[float, Family, float]:
         """How to read cells: marker of missing ones, family, and origin (see ``CellData``)."""
         origin = self.intercept_ if self._fitted_family == "gaussian" else 0.0
         return self.missing_values, self._family(), origin
 
-    def _theta(self):
+    def _theta(self) -> Theta:
         effects = Effects(self.intercept_, self.row_effects_, self.column_effects_)
         low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
         return Theta(effects, low_rank)
 
-    def _means(self, theta, largest):
+    def _means(self, theta: FloatArray, largest: FloatArray) -> FloatArray:
         """Turn θ into means, in place; ``largest`` is the largest observed θ for each row."""
         if self._fitted_family == "poisson":
             warn_of_means(theta, largest)
@@ -209,13 +213,19 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             theta[own] = self._family().mean(theta[own])
         return theta
 
-    def _form(self, X):
+    def _form(self, X: MatricesLike) -> _Form:
         """Form of a single table, or of the matrices of a list, see ``_cells``."""
         if holds_clients(X):
             return "sites" if self._has_sites else "rows"
         return "triplets" if self._has_triplets_alone and not issparse(X) else "rows"
 
-    def _answers(self, X, answer, each, joined):
+    def _answers(
+        self,
+        X: MatricesLike,
+        answer: Callable[..., Any],
+        each: Callable[[Any, Callable[[Any], Any]], Any],
+        joined: Callable[[Any], Any],
+    ) -> Any:
         """Results of ``answer(table, form)`` for the tables of a list.
 
         ``each`` applies a function to all tables, like ``each_matrix``. A client's 3-D array is
@@ -224,7 +234,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         as_matrix = partial(answer, form=self._form(X))
         as_triplets = partial(answer, form="triplets")
 
-        def of_client(table):
+        def of_client(table: MatricesLike) -> Any:
             if holds_clients(table):
                 return joined(each(table, as_matrix))
             if self._has_triplets and not issparse(table):
@@ -233,7 +243,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         return each(X, of_client)
 
-    def _cells(self, table, form):
+    def _cells(self, table: MatricesLike, form: _Form) -> CellData:
         """Cells of a table with the "sites" of the fit, with other "rows", or of "triplets"."""
         if form == "triplets":
             return check_triplets(table, self._shape, *self._reading())
@@ -246,7 +256,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self._check_sites(rows, cells.shape[0])
         return cells
 
-    def _check_sites(self, labels, n_rows):
+    def _check_sites(self, labels: object, n_rows: int) -> None:
         """Raise unless a table has the rows of the fit."""
         if n_rows != self._shape[0]:
             raise ValueError(
@@ -256,14 +266,16 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         what_to_do = "Reindex it, or give it alone, not in a list, to impute other rows"
         check_labels("row", self._row_labels, labels, what_to_do)
 
-    def _filled(self, table, form, site_means):
+    def _filled(
+        self, table: MatricesLike, form: _Form, site_means: FloatArray | None
+    ) -> FloatArray:
         """Matrix of a table, with missing cells filled with their means."""
         cells = self._cells(table, form)
-        filled = self._solved_means(cells) if form == "rows" else site_means.copy()
+        filled = self._solved_means(cells) if site_means is None else site_means.copy()
         filled[cells.rows, cells.columns] = cells.values
         return filled
 
-    def _stacked(self, filled):
+    def _stacked(self, filled: Sequence[FloatArray]) -> FloatArray:
         """A client's filled matrices as one 3-D array; ``set_output`` has to be the default."""
         asked = in_container(self, filled[0])
         if asked is not filled[0]:
@@ -273,14 +285,14 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         return np.stack(filled)
 
-    def _solved_means(self, cells):
+    def _solved_means(self, cells: CellData) -> FloatArray:
         """Means of rows that were not in the fit."""
         theta = dense(self._solved_rows(cells, slice(None)))
         largest = np.full(len(theta), self._largest_theta)
         np.maximum.at(largest, cells.rows, theta[cells.rows, cells.columns])
         return self._means(theta, largest)
 
-    def _solved_rows(self, cells, given):
+    def _solved_rows(self, cells: CellData, given: BoolArray | slice) -> Theta:
         """θ of rows that were not in the fit, from the given ones of their observed cells."""
         root = np.sqrt(self.singular_values_)
         row_effects, factors = fit_rows(
@@ -296,7 +308,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         effects = Effects(self.intercept_, row_effects, self.column_effects_)
         return Theta(effects, LowRank(factors, root, self.column_factors_))
 
-    def _cross_predicted(self, cells):
+    def _cross_predicted(self, cells: CellData) -> FloatArray:
         """θ of observed cells of new rows, minus the origin: half of a row from the other half."""
         first = offsets_of(np.bincount(cells.rows, minlength=cells.shape[0]))
         is_second = (np.arange(len(cells.rows)) - first[cells.rows]) % 2 == 1
@@ -306,14 +318,14 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             natural[asked] = at(theta, cells.rows[asked], cells.columns[asked])
         return natural
 
-    def _scored_cells(self, natural, cells):
+    def _scored_cells(self, natural: FloatArray, cells: CellData) -> FloatArray:
         """Log-likelihood and number of observations, given θ of each cell minus the origin."""
         log_partition = self._family().log_partition(natural)
         terms = (cells.values - cells.origin) * natural - log_partition
         log_likelihood = cells.counts @ terms + cells.log_base_measure.sum()
         return np.array([log_likelihood, cells.counts.sum()])
 
-    def _scored(self, X):
+    def _scored(self, X: MatricesLike) -> FloatArray:
         """Log-likelihood and number of all observations; tables are stacked if possible."""
         if not holds_clients(X):
             return self._scored_table(X, self._form(X))
@@ -324,14 +336,14 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         each = each_matrix if self._has_sites else _each_stack
         return _total(self._answers(X, self._scored_table, each, _total))
 
-    def _scored_table(self, table, form):
+    def _scored_table(self, table: MatricesLike, form: _Form) -> FloatArray:
         """As ``_scored``, for one table."""
         cells = self._cells(table, form)
         is_new = form == "rows"
         natural = self._cross_predicted(cells) if is_new else _natural(self._theta(), cells)
         return self._scored_cells(natural, cells)
 
-    def _scored_under_fit(self, X):
+    def _scored_under_fit(self, X: MatricesLike) -> FloatArray:
         """As ``_scored``, for tables without labels of clients who share the sites of the fit."""
         theta, total = self._theta(), np.zeros(2)
         sizes = [table.nnz if issparse(table) else np.size(table) for table in X]
@@ -343,7 +355,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return total
 
 
-def _natural(theta, cells):
+def _natural(theta: Theta, cells: CellData) -> FloatArray:
     """θ of each cell, minus the origin of the cells."""
     return at(theta.minus(cells.origin), cells.rows, cells.columns)
 
@@ -357,12 +369,12 @@ def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
     return tags
 
 
-def _total(scored):
+def _total(scored: Sequence[FloatArray]) -> FloatArray:
     """Sum of log-likelihoods and of numbers of observations."""
     return np.sum(scored, axis=0)
 
 
-def _each_stack(X, answer):
+def _each_stack(X: MatricesLike, answer: Callable[[Any], FloatArray]) -> Sequence[FloatArray]:
     """As ``each_matrix``, for tables with unrelated rows: small tables are stacked."""
     try:
         return [answer(rows) for rows, _ in stacks(X)]

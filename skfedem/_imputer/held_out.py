@@ -8,10 +8,12 @@ import numpy as np
 
 from .._cells import distinct_cells
 from .._federation import offsets_of
+from .._input.cells import CellData
 from .._random import VALIDATION, generator
+from .._typing import BoolArray, FloatArray, IntArray
 
 
-def deal_cells(cells, n_splits, seed):
+def deal_cells(cells: CellData, n_splits: int, seed: int) -> IntArray:
     """Fold of every cell: distinct cells are split at random into nearly equal folds.
 
     A cell is in the same fold for all clients, because its observations by one client are
@@ -42,17 +44,18 @@ class Triplets(NamedTuple):
         (J, L).
     """
 
-    table: np.ndarray
-    clients: np.ndarray
-    shape: tuple
+    table: FloatArray
+    clients: IntArray
+    shape: tuple[int, int]
 
 
-def split_cells(cells, held_out):
+def split_cells(cells: CellData, held_out: BoolArray) -> tuple[Triplets, Triplets]:
     """Observations, as triplets, outside and inside a mask of held-out cells."""
     return _triplets(cells, ~held_out), _triplets(cells, held_out)
 
 
-def _triplets(cells, kept):
+def _triplets(cells: CellData, kept: BoolArray) -> Triplets:
+    assert cells.observations is not None  # kept for this
     counts = cells.counts.astype(np.intp)
     is_chosen = np.repeat(kept, counts)
     counts *= kept

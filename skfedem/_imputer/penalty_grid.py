@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MappingView
+from collections.abc import Iterable, Iterator, MappingView
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._messages import short
 from .._parameters import check_choice, check_number, is_auto, python_number
+from .._typing import EffectsName, FloatArray
 from ..models.matrix.main_effects import EFFECTS
+
+if TYPE_CHECKING:
+    from .penalty_path import Trial
 
 # Penalties on the effects. Counts of flocks, with variances of 4 to 2,000 times the mean, were
 # predicted best with 10 to 10,000, roughly in proportion.
@@ -35,13 +40,13 @@ class Grid(NamedTuple):
         Whether larger ridges may be added.
     """
 
-    ranks: list
-    penalties: int | np.ndarray
+    ranks: list[int | None]
+    penalties: int | FloatArray
     eps: float
-    ridges: list
+    ridges: list[float]
     is_open: bool
 
-    def path(self, largest):
+    def path(self, largest: float) -> FloatArray:
         """Decreasing penalties; with ``largest`` the low-rank part is 0."""
         if isinstance(self.penalties, np.ndarray):
             return self.penalties
@@ -49,13 +54,19 @@ class Grid(NamedTuple):
             return np.zeros(1)
         return np.geomspace(largest, self.eps * largest, self.penalties)
 
-    def larger_ridges(self, largest, best):
+    def larger_ridges(self, largest: float, best: Trial) -> list[float]:
         """Further ridges to try: ten times the largest one, if that is the best."""
         goes_on = self.is_open and largest < _LARGEST_RIDGE and best.effects_penalty == largest
         return [10 * largest] if goes_on else []
 
 
-def checked_grid(ranks, penalties, eps, effects_penalties, effects):
+def checked_grid(
+    ranks: Iterable[int | None],
+    penalties: int | ArrayLike,
+    eps: float,
+    effects_penalties: ArrayLike | Literal["auto"],
+    effects: EffectsName,
+) -> Grid:
     """Grid of a search's parameters of these names.
 
     Raises
@@ -83,7 +94,7 @@ def checked_grid(ranks, penalties, eps, effects_penalties, effects):
     return Grid(ranks, penalties, eps, ridges, is_open)
 
 
-def _checked_ranks(ranks):
+def _checked_ranks(ranks: object) -> list[int | None]:
     """Distinct bounds on the rank, as a list."""
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
     if isinstance(ranks, str) or not np.iterable(ranks):
@@ -101,7 +112,7 @@ def _checked_ranks(ranks):
     return list(dict.fromkeys(python_number(rank) for rank in ranks))
 
 
-def _checked_penalties(name, penalties, what):
+def _checked_penalties(name: str, penalties: object, what: str) -> FloatArray:
     """Penalties as an array; ``what`` describes them in error messages."""
     expected = f"Expected {name} to be {what} of finite numbers >= 0"
     try:

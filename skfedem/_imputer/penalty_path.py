@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, islice
 from math import ceil
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
+from numpy.typing import NDArray
 from sklearn.base import clone
 
 from .._client_vectors import weighted_sum
-from .._messages import kept_back, naming
+from .._input.cells import CellData
+from .._messages import Advice, kept_back, naming
 from .._parallel import n_workers, single_threaded_libraries
 from .._parameters import is_auto
+from .._typing import BoolArray, FloatArray, IntArray, MatricesLike
 from ..models.matrix.start import cell_federation, low_rank_model, start_run
 from ..models.matrix.theta import zero_low_rank
 from ..models.matrix.thresholding import threshold_singular_values
-from .held_out import split_cells
+from .held_out import Triplets, split_cells
+
+if TYPE_CHECKING:
+    from ..impute import FederatedMatrixImputer
+
+# An imputer with the penalties of its path, and a fold's observations for training and for testing.
+_Plan = tuple["FederatedMatrixImputer", FloatArray]
+_Split = tuple[Triplets, Triplets]
+_Patience = int | Literal["auto"] | None
 
 # Relative rounding errors: of differences between the scores of trials, and of the scores
 # themselves.
@@ -28,7 +40,7 @@ _EPS = 64 * np.finfo(np.float64).eps
 _PATIENCE, _LEAST_PATIENCE = 0.3, 3
 
 
-def largest_penalty(imputer, cells):
+def largest_penalty(imputer: FederatedMatrixImputer, cells: CellData) -> float:
     """Smallest penalty whose low-rank part is 0: the largest singular value of the residuals.
 
     The residuals are those of a fit with effects only, summed over the clients, which send them
@@ -62,19 +74,27 @@ class Trial(NamedTuple):
     rank: int | None
     effects_penalty: float
     penalty: float
-    scores: np.ndarray
-    n_iter: np.ndarray
-    n_factors: np.ndarray
-    converged: np.ndarray
-    uplink_bits: np.ndarray
+    scores: FloatArray
+    n_iter: IntArray
+    n_factors: IntArray
+    converged: BoolArray
+    uplink_bits: IntArray
 
     @property
-    def score(self):
+    def score(self) -> float:
         """Mean score over the folds."""
         return float(self.scores.mean())
 
 
-def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
+def follow_paths(
+    plans: list[_Plan],
+    cells: CellData,
+    folds: IntArray,
+    patience: _Patience,
+    *,
+    n_jobs: int | None,
+    verbose: int,
+) -> list[Trial]:
     """Trials of several paths, in order.
 
     A path ends when ``patience`` consecutive penalties have not improved on its best score. Each
@@ -105,14 +125,23 @@ def follow_paths(plans, cells, folds, patience, *, n_jobs, verbose):
         return _in_processes(plans, cells, folds, patience, n_jobs, verbose)
 
 
-def _one_after_another(plans, cells, folds, patience, verbose):
+def _one_after_another(
+    plans: list[_Plan], cells: CellData, folds: IntArray, patience: _Patience, verbose: int
+) -> list[Trial]:
     """Trials of paths in one process, which takes less memory than following them together."""
     splits, sequential = _splits(cells, folds), Parallel(n_jobs=1)
     found = [trials_together([plan], splits, patience, sequential, verbose) for plan in plans]
     return list(chain.from_iterable(found))
 
 
-def _in_processes(plans, cells, folds, patience, n_jobs, verbose):
+def _in_processes(
+    plans: list[_Plan],
+    cells: CellData,
+    folds: IntArray,
+    patience: _Patience,
+    n_jobs: int,
+    verbose: int,
+) -> list[Trial]:
     """Trials of paths: one path for each process at a time, and the folds of the remaining ones."""
     n_whole = len(plans) // n_jobs * n_jobs
     # Arrays are not memory-mapped, because the next fit modifies those of the previous one.
@@ -131,7 +160,7 @@ def _in_processes(plans, cells, folds, patience, n_jobs, verbose):
     return trials
 
 
-def _splits(cells, folds):
+def _splits(cells: CellData, folds: IntArray) -> list[_Split]:
     """Observations without the cells of each fold, and of these alone."""
     return [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
 
@@ -139,12 +168,14 @@ def _splits(cells, folds):
 class _Path(NamedTuple):
     """Penalties of a path, its last fit without each fold, and its trials so far."""
 
-    penalties: np.ndarray
-    fits: list
-    trials: list
+    penalties: FloatArray
+    fits: list[FederatedMatrixImputer]
+    trials: list[Trial]
 
 
-def trials_together(plans, splits, patience, parallel, verbose):
+def trials_together(
+    plans: list[_Plan], splits: list[_Split], patience: _Patience, parallel: Parallel, verbose: int
+) -> list[Trial]:
     """Trials of paths, as from ``follow_paths``, which advance together step by step.
 
     ``splits`` are pairs (training, held_out) of triplets.
@@ -165,7 +196,7 @@ def trials_together(plans, splits, patience, parallel, verbose):
     return list(chain.from_iterable(path.trials for path in paths))
 
 
-def _print_trials(trials):
+def _print_trials(trials: list[Trial]) -> None:
     for trial in trials:
         print(
             f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
@@ -173,7 +204,9 @@ def _print_trials(trials):
         )
 
 
-def _fit_fold(imputer, penalty, fold, split):
+def _fit_fold(
+    imputer: FederatedMatrixImputer, penalty: float, fold: int, split: _Split
+) -> tuple[FederatedMatrixImputer, float]:
     """Fit the next step of a path without a fold; return the imputer and its score on the fold."""
     (table, clients, shape), held_out = split
     # Worker processes do not inherit the suppressed warnings and the limit of threads.
@@ -182,7 +215,7 @@ def _fit_fold(imputer, penalty, fold, split):
         return imputer, imputer.score(held_out.table)
 
 
-def _trial(fits, scores):
+def _trial(fits: list[FederatedMatrixImputer], scores: Sequence[float]) -> Trial:
     """Trial from the fits without each of the folds."""
     return Trial(
         rank=fits[0].rank,
@@ -196,7 +229,7 @@ def _trial(fits, scores):
     )
 
 
-def _goes_on(path, patience):
+def _goes_on(path: _Path, patience: _Patience) -> bool:
     """Whether a path continues after its trials so far.
 
     Trials with a low-rank part of 0 in all fits do not count: they are equal, and there may be many
@@ -212,7 +245,9 @@ def _goes_on(path, patience):
     return n_worse != patience and len(path.trials) < len(path.penalties)
 
 
-def refit(imputer, best, path, X, **data):
+def refit(
+    imputer: FederatedMatrixImputer, best: Trial, path: FloatArray, X: MatricesLike, **data: Any
+) -> list[Advice]:
     """Fit the best trial to all cells along its path; return the warnings of the last fit.
 
     If interrupted from the keyboard, keep what was reached, because the search was complete.
@@ -233,7 +268,9 @@ def refit(imputer, best, path, X, **data):
     return advice
 
 
-def _fit_steps(imputer, penalties, X, **data):
+def _fit_steps(
+    imputer: FederatedMatrixImputer, penalties: FloatArray, X: MatricesLike, **data: Any
+) -> None:
     """Fit the steps of a path before its last one, without warnings, output and evaluations."""
     imputer.set_params(eval_every=None, verbose=0)
     with kept_back():
@@ -241,19 +278,21 @@ def _fit_steps(imputer, penalties, X, **data):
             _fit_step(imputer, penalty, X, **data)
 
 
-def _fit_step(imputer, penalty, X, **data):
+def _fit_step(
+    imputer: FederatedMatrixImputer, penalty: float, X: MatricesLike, **data: Any
+) -> None:
     """Fit a step of a path; raise KeyboardInterrupt if the fit was interrupted."""
     imputer.set_params(penalty=penalty).fit(X, **data)
     if imputer._stopped_by == "keyboard":
         raise KeyboardInterrupt
 
 
-def index_of_best(trials):
+def index_of_best(trials: list[Trial]) -> int:
     """Index of the best trial; the first of those that tie up to rounding."""
     return int(np.argmin(_places(np.array([trial.score for trial in trials]))))
 
 
-def tabulated(trials):
+def tabulated(trials: list[Trial]) -> dict[str, Any]:
     """``cv_results_``, with names as in scikit-learn's GridSearchCV."""
     scores = np.array([trial.scores for trial in trials])
     mean_scores = scores.mean(axis=1)
@@ -274,7 +313,7 @@ def tabulated(trials):
     }
 
 
-def _places(scores):
+def _places(scores: FloatArray) -> NDArray[np.int32]:
     """Ranks, 1 for the best score; scores that tie up to rounding share a rank."""
     sizes = np.abs(scores)
     # For small cells, scores mainly consist of the constant of the density, equal in all trials.
@@ -284,7 +323,7 @@ def _places(scores):
     return (1 + is_better.sum(axis=1)).astype(np.int32)
 
 
-def _deviations(scores):
+def _deviations(scores: FloatArray) -> FloatArray:
     """Standard deviation of each row, without overflow of squares."""
     sizes = np.maximum(np.abs(scores).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
     return sizes[:, 0] * (scores / sizes).std(axis=1)

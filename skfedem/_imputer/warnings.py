@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 
 from .._compat import row_count
-from .._federation import owners_of
+from .._input.cells import CellData
 from .._input.matrices import holds_clients, is_cell_list
 from .._input.table_labels import label_text
 from .._messages import either, shown, warn
 from .._parameters import in_python_numbers, is_auto
+from .._typing import ClientWeights, FloatArray, MatricesLike
 from ..models.matrix.families import MAX_LOG_MEAN
+from ..solvers._base import Problem
+from ..solvers._estimator import FederatedEstimator
 from ..solvers._from_parameters import step_schedule
+from ..solvers._loop import Run
 from ..solvers._report import Wording, against_noise, warn_outcome
+
+if TYPE_CHECKING:
+    from ..impute import FederatedMatrixImputer
 
 # If the curvature of a cell is this many times the median, other cells converge too slowly. One
 # flock among small counts, 60 sites in 36 months: with momentum the fit was 0.02 nats above the
@@ -45,12 +52,14 @@ _EXTRAPOLATED = 100
 _OR_RIDGE = ", or if that changes little a larger effects_penalty"
 
 
-def instead_of_more_rounds(estimator):
+def instead_of_more_rounds(estimator: FederatedEstimator) -> list[str]:
     """Further advice, as a list, if a fit of cells does not converge."""
     return [] if is_auto(estimator.step_size) else ["use step_size='auto'"]
 
 
-def warn_of_fit(imputer, X, cells, problem, result):
+def warn_of_fit(
+    imputer: FederatedMatrixImputer, X: MatricesLike, cells: CellData, problem: Problem, result: Run
+) -> None:
     """Warn of unusual data, extreme results, and how the run ended.
 
     X is the user's data, and ``cells`` are the validated cells.
@@ -66,7 +75,7 @@ def warn_of_fit(imputer, X, cells, problem, result):
     _warn_of_end(imputer, problem, result)
 
 
-def _warn_of_end(imputer, problem, result):
+def _warn_of_end(imputer: FederatedMatrixImputer, problem: Problem, result: Run) -> None:
     """Warn if a run ended above its start, was interrupted, or has not converged."""
     initial, final, rise = result.initial_criterion, imputer.objective_, 0.0
     if final > initial:
@@ -90,7 +99,7 @@ def _warn_of_end(imputer, problem, result):
     warn_outcome(imputer, problem, result, schedule, wording, is_worse=is_worse)
 
 
-def _warn_of_silent(cells):
+def _warn_of_silent(cells: CellData) -> None:
     """Warn of clients without an observed cell."""
     ids, silent = cells.ids, np.flatnonzero(np.diff(cells.offsets) == 0)
     if len(silent):
@@ -102,7 +111,7 @@ def _warn_of_silent(cells):
         )
 
 
-def _warn_of_repeated_labels(imputer, X):
+def _warn_of_repeated_labels(imputer: FederatedMatrixImputer, X: MatricesLike) -> None:
     """Warn of rows with the same label, which are nevertheless treated as different sites."""
     labels = imputer._row_labels
     if labels is None or labels.is_unique or imputer.rows == "disjoint":
@@ -110,7 +119,8 @@ def _warn_of_repeated_labels(imputer, X):
     # With labels of clients, rows are different sites, regardless of their names.
     if len(imputer.client_ids_) > 1 and not holds_clients(X):
         return
-    label, times = max(Counter(labels).items(), key=itemgetter(1))
+    counted: Counter[object] = Counter(labels)
+    ((label, times),) = counted.most_common(1)
     warn(
         f"{times} rows have the label {label_text(label)}: each was treated as a separate site. If "
         "they are visits to the same site, give one row per site, or triplets with shape=, which "
@@ -120,7 +130,7 @@ def _warn_of_repeated_labels(imputer, X):
     )
 
 
-def _warn_of_offset(cells):
+def _warn_of_offset(cells: CellData) -> None:
     """Warn of cells so far from 0 that fits without an intercept stop too early."""
     mean = np.average(cells.values, weights=cells.counts)
     deviation = np.sqrt(np.average((cells.values - mean) ** 2, weights=cells.counts))
@@ -135,7 +145,7 @@ def _warn_of_offset(cells):
         )
 
 
-def _warn_of_lines(imputer, X, cells):
+def _warn_of_lines(imputer: FederatedMatrixImputer, X: MatricesLike, cells: CellData) -> None:
     """Warn if tables look like lines (site, month, value) whose ``shape`` was not given.
 
     The first two columns of dense tables are then numbers of sites and months. Besides, rows are
@@ -161,7 +171,7 @@ def _warn_of_lines(imputer, X, cells):
         )
 
 
-def _are_cells(pairs):
+def _are_cells(pairs: FloatArray) -> bool:
     """Whether sites and months recur, each twice on average, but no pair of them.
 
     Pairs of simulated counts never did, in 400 matrices each of 4 to 200 rows, with means of 1 to
@@ -171,7 +181,7 @@ def _are_cells(pairs):
     return 2 * (n_sites + n_months) <= len(pairs) == len(np.unique(pairs, axis=0))
 
 
-def _has_names(labels):
+def _has_names(labels: object) -> bool:
     """Whether rows have names, other than the row numbers with gaps that filtering leaves."""
     if labels is None:
         return False
@@ -180,7 +190,7 @@ def _has_names(labels):
     return is_named or bool((np.diff(np.asarray(labels)) == 1).all())  # years
 
 
-def warn_of_guard(theta):
+def warn_of_guard(theta: FloatArray) -> None:
     """Warn if Poisson means are capped before exp overflows."""
     n_cut = np.count_nonzero(theta > MAX_LOG_MEAN)
     if n_cut:
@@ -192,7 +202,7 @@ def warn_of_guard(theta):
         )
 
 
-def warn_of_means(theta, largest):
+def warn_of_means(theta: FloatArray, largest: FloatArray) -> None:
     """Warn if Poisson means are capped, or far above those of all observed cells.
 
     ``largest`` is the largest θ of an observed cell, in each row or in the fit.
@@ -217,12 +227,13 @@ def warn_of_means(theta, largest):
     )
 
 
-def _warn_of_spread(imputer, problem, result):
+def _warn_of_spread(imputer: FederatedMatrixImputer, problem: Problem, result: Run) -> None:
     """Warn if one cell requires steps that are too short for the others.
 
     This may be a large count, or a cell that was observed very often.
     """
-    model, theta = problem.model, result.server.statistics.iterate.theta
+    model: Any = problem.model  # a LowRankModel
+    theta = result.server.statistics.iterate.theta
     support, family = model.pooled.support, model.pooled.family
     is_bounded, has_momentum = family.max_variance is not None, problem.exact and model.adaptive
     counts = support.counts
@@ -247,7 +258,7 @@ def _warn_of_spread(imputer, problem, result):
     )
 
 
-def _often_observed(where, ratio, client_weights):
+def _often_observed(where: str, ratio: float, client_weights: ClientWeights) -> tuple[str, str]:
     """Subject of the warning of a cell that was observed often, and what to check."""
     what = f"observations of the cell {where} weigh about {ratio:,.0f} times as much as those"
     check = "Keep fewer observations of this cell"
@@ -256,29 +267,29 @@ def _often_observed(where, ratio, client_weights):
     return what, check
 
 
-def _large_mean(where, ratio, mean):
+def _large_mean(where: str, ratio: float, mean: float) -> tuple[str, str]:
     """Subject of the warning of a cell with a large count, and what to check."""
     what = f"fitted mean {mean:.3g} {where} is about {ratio:,.0f} times that"
     check = "Check the counts of this row and column, or impute log1p of the counts with "
     return what, f"{check}family='gaussian'"
 
 
-def _where(imputer, row, column):
+def _where(imputer: FederatedMatrixImputer, row: int, column: int) -> str:
     """Description of a cell in terms of the user's data."""
     offsets, own_row, whose = imputer.row_offsets_, row, ""
     if offsets is not None:
-        client = int(owners_of(offsets, row))
+        client = int(np.searchsorted(offsets, row, side="right")) - 1
         own_row = row - int(offsets[client])
         whose = f" of client {shown(imputer.client_ids_[client])}"
     of_row, of_column = _name(imputer._row_labels, row), _name(imputer._column_labels, column)
     return f"in row {own_row}{of_row}, column {column}{of_column}{whose}"
 
 
-def _name(labels, place):
+def _name(labels: Any, place: int) -> str:
     return "" if labels is None else f" ({label_text(labels[place])})"
 
 
-def _danger(has_momentum, converged):
+def _danger(has_momentum: bool, converged: bool) -> tuple[str, str]:
     """Possible state of a fit that one cell slowed down, and advice."""
     if not has_momentum:
         return (
