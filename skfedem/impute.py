@@ -13,7 +13,7 @@ from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._federation import fingerprint
 from ._imputer.fitted import FittedMatrix, tags_of_matrices
 from ._imputer.warnings import warn_of_fit
-from ._input.cells import check_cells
+from ._input.cells import CellData, check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._input.matrices import holds_clients
 from ._input.table_labels import check_labels, fit_labels
@@ -43,10 +43,12 @@ from ._typing import (
     StepSize,
 )
 from .compression import Compressor
+from .models._base import Start
 from .models.matrix.families import FAMILIES
 from .models.matrix.main_effects import EFFECTS, Effects
 from .models.matrix.start import cell_federation, low_rank_model, start_again, start_run
 from .models.matrix.theta import LowRank, Theta
+from .solvers._base import Problem, ServerState
 from .solvers._evaluation import evaluate
 from .solvers._fit_task import FitTask
 from .solvers._from_parameters import (
@@ -55,6 +57,7 @@ from .solvers._from_parameters import (
     federated_problem,
     run_solver,
 )
+from .solvers._loop import Run
 from .solvers._memory import go_on, memory_of, same_rows
 from .solvers._resume import check_checkpoint_parameters, seed_of
 
@@ -458,7 +461,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
 
     # ---- fitting
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         if self.rank is not None:
             hint = "Use None for no bound; for effects alone, give a large penalty."
             check_number("rank", self.rank, kind=Integral, low=1, hint=hint)
@@ -470,7 +473,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _warm_theta(self, data, known):
+    def _warm_theta(self, data: CellData, known: dict[str, Any]) -> Theta | None:
         """θ from which a warm start continues, minus the origin of the data; None without one."""
         if not (self.warm_start and hasattr(self, "converged_")):
             return None
@@ -485,7 +488,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         rank = self.rank
         return Theta(allowed, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
 
-    def _check_matrix_of_fit(self, data, known):
+    def _check_matrix_of_fit(self, data: CellData, known: dict[str, Any]) -> None:
         """Raise unless the matrix has the shape, labels and family of the last fit."""
         if self._shape != data.shape or self._fitted_family != self.family:
             raise ValueError(
@@ -498,7 +501,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             what_to_do = "Reindex the tables, or fit with warm_start=False"
             check_labels(axis, getattr(self, labels), known[labels], what_to_do)
 
-    def _start(self, problem, ids, theta, digest):
+    def _start(
+        self, problem: Problem, ids: NDArray[Any], theta: Theta | None, digest: str
+    ) -> Start:
         """Start of a run: the end of the last fit if it had these cells, its θ, or a new start."""
         model, federation = problem.model, problem.federation
         memory = None if theta is None else getattr(self, "_memory", None)
@@ -507,7 +512,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             return go_on(memory, SOLVERS[self.solver], problem, start, ids, digest)
         return start_run(model, federation, theta)
 
-    def _known(self, X, clients, shape, data, checked):
+    def _known(
+        self,
+        X: MatricesLike,
+        clients: ArrayLike | None,
+        shape: tuple[int, int] | None,
+        data: CellData,
+        checked: Self,
+    ) -> dict[str, Any]:
         """Attributes that the data and the parameters determine before the first round."""
         # If labels divide a matrix among clients, they do not share their rows.
         has_sites = self.rows == "shared" and (clients is None or shape is not None)
@@ -533,12 +545,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         }
 
 
-def _absent(numbers, size):
+def _absent(numbers: IntArray, size: int) -> IntArray:
     """Numbers below a size that do not occur."""
     return np.flatnonzero(np.bincount(numbers, minlength=size) == 0)
 
 
-def _outcome(problem, result, cells, objective):
+def _outcome(problem: Problem, result: Run, cells: CellData, objective: float) -> dict[str, Any]:
     """Fitted attributes that result from a run."""
     federation, drift = problem.federation, np.zeros(len(cells.ids))
     # Divided by the root of the number of visits, so that many visits alone do not look like drift.
@@ -555,7 +567,7 @@ def _outcome(problem, result, cells, objective):
     }
 
 
-def _so_far(server, n_rounds, origin):
+def _so_far(server: ServerState, n_rounds: int, origin: float) -> dict[str, Any]:
     """Fitted attributes that follow from the server's state; its θ is relative to ``origin``."""
     effects, low_rank = server.parameters.natural  # copied: the memory keeps them
     return {

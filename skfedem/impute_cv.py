@@ -17,10 +17,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._imputer.fitted import tags_of_matrices
 from ._imputer.held_out import deal_cells
-from ._imputer.penalty_grid import checked_grid
-from ._imputer.penalty_path import follow_paths, index_of_best, largest_penalty, refit, tabulated
+from ._imputer.penalty_grid import Grid, checked_grid
+from ._imputer.penalty_path import (
+    Trial,
+    follow_paths,
+    index_of_best,
+    largest_penalty,
+    refit,
+    tabulated,
+)
 from ._imputer.warnings import instead_of_more_rounds
-from ._input.cells import check_cells
+from ._input.cells import CellData, check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._messages import either, kept_back, naming, plural, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
@@ -32,6 +39,7 @@ from ._typing import (
     EffectsName,
     FamilyName,
     FloatArray,
+    IntArray,
     MatricesLike,
     RowsName,
     Seed,
@@ -478,7 +486,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
 
     # ---- fitting
 
-    def _checked_grid(self):
+    def _checked_grid(self) -> Grid:
         """Ranks and penalties to try; raise for parameters that are out of range."""
         grid = checked_grid(
             self.ranks, self.penalties, self.eps, self.effects_penalties, self.effects
@@ -492,14 +500,14 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         check_federated_parameters(self)
         return grid
 
-    def _imputer(self, seed):
+    def _imputer(self, seed: int) -> FederatedMatrixImputer:
         """Imputer that starts each fit of a path from the previous one."""
         names = FederatedMatrixImputer().get_params(deep=False)
         parameters = {name: getattr(self, name) for name in names if hasattr(self, name)}
         parameters.update(random_state=seed, warm_start=True, verbose=max(self.verbose - 1, 0))
         return FederatedMatrixImputer(**parameters)
 
-    def _check_minibatches(self, cells, folds):
+    def _check_minibatches(self, cells: CellData, folds: IntArray) -> None:
         """Raise if a client has too few cells for its minibatches once a fold is held out."""
         owners = np.repeat(np.arange(len(cells.ids)), np.diff(cells.offsets))
         for fold in range(self.n_splits):
@@ -508,7 +516,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             with naming(f"Without the cells of fold {fold}"):
                 check_minibatches(self, lengths[has_cells], cells.ids[has_cells], "observed cells")
 
-    def _search(self, imputer, cells, folds, grid):
+    def _search(
+        self, imputer: FederatedMatrixImputer, cells: CellData, folds: IntArray, grid: Grid
+    ) -> tuple[list[Trial], dict[float, float]]:
         """Trials, and the largest penalty of the path for each penalty on the effects."""
         # The cells are numbered by common sites already, and these histories are not shown.
         imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
@@ -527,7 +537,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)])
         return trials, largest
 
-    def _warn_of_end(self, best, gain):
+    def _warn_of_end(self, best: Trial, gain: float) -> None:
         # With a suitable bound on the rank, hardly any penalty is needed: the scores settle.
         if best.rank is not None and gain < _SETTLED:
             return
@@ -538,7 +548,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             UserWarning,
         )
 
-    def _warn_of_rounds(self, trials):
+    def _warn_of_rounds(self, trials: list[Trial]) -> None:
         n_fits = self.n_splits * len(trials)
         n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
         if n_failed:
@@ -555,7 +565,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             )
 
 
-def _warn_of_interruption(imputer):
+def _warn_of_interruption(imputer: FederatedMatrixImputer) -> None:
     """Warn if the fit to all cells was stopped from the keyboard."""
     if imputer._stopped_by != "keyboard":
         return

@@ -56,13 +56,15 @@ from .compression import Compressor
 from .models.mixture.assignment import INIT_PARAMS
 from .models.mixture.gaussian_mixture import COVARIANCE_TYPES
 from .models.mixture.given import check_start
+from .solvers._base import Problem
 from .solvers._fit_task import FitTask
 from .solvers._from_parameters import check_federated_parameters
-from .solvers._memory import at_estimate, memory_of
+from .solvers._memory import Memory, at_estimate, memory_of
 from .solvers._resume import check_checkpoint_parameters
+from .solvers._run_state import Progress
 
 
-def _reads_rows_once(estimator):
+def _reads_rows_once(estimator: FederatedGaussianMixture) -> Literal[True]:
     """Whether ``partial_fit`` is available; raise AttributeError if it is not."""
     if estimator.solver != "fedem":
         raise AttributeError(
@@ -445,7 +447,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
             model: Any = problem.model  # a GaussianMixtureModel
 
-            def so_far(run):
+            def so_far(run: Progress) -> dict[str, Any]:
                 fitted = so_far_fitted(model, run.server, run.n_rounds, settings)
                 return {**fitted, "n_clients_": len(data.ids), "client_ids_": data.ids.copy()}
 
@@ -626,7 +628,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     # ---- fitting
 
-    def _last_memory(self):
+    def _last_memory(self) -> Memory | None:
         """Memory of the last fit or None; raise for the unfinished copy that a callback gets."""
         memory = getattr(self, "_memory", None)
         if memory is None and hasattr(self, "converged_"):
@@ -637,7 +639,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             )
         return memory
 
-    def _check_one_run(self, resume_from, n_starts):
+    def _check_one_run(self, resume_from: FilePath | None, n_starts: int) -> None:
         """Raise if there are several starts: a checkpoint holds one run."""
         if (self.checkpoint or resume_from) and n_starts > 1:
             raise ValueError(
@@ -645,7 +647,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 "run. Fit the starts one by one."
             )
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         is_data = hasattr(self.n_components, "__len__") and not isinstance(self.n_components, str)
         hint = "Pass data to fit. GridSearchCV compares several numbers." if is_data else ""
         check_number("n_components", self.n_components, kind=Integral, low=1, hint=hint)
@@ -659,7 +661,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _store(self, memory, history, criteria, problem, checked, **attributes):
+    def _store(
+        self,
+        memory: Memory,
+        history: dict[str, NDArray[Any]],
+        criteria: list[float],
+        problem: Problem,
+        checked: FederatedGaussianMixture,
+        **attributes: Any,
+    ) -> None:
         """Set the fitted attributes, all at once."""
         lower_bounds = np.asarray(criteria, dtype=np.float64).tolist()
         fitted = at_estimate(memory)
