@@ -213,15 +213,16 @@ def _draw_means(n_components, n_features, separation, rng):
     if n_components == 1:
         return np.zeros((1, n_features))
     # The best of a few draws: if two means nearly coincide, scaling would move the others far away.
-    best, best_distance = None, -1.0
-    for _ in range(_N_MEANS_DRAWN):
-        means = rng.standard_normal((n_components, n_features))
-        closest = min(
-            np.linalg.norm(means[k:] - mean, axis=1).min() for k, mean in enumerate(means[:-1], 1)
-        )
-        if closest > best_distance:
-            best, best_distance = means, closest
-    return best * (separation / best_distance)
+    shape = n_components, n_features
+    best = max((rng.standard_normal(shape) for _ in range(_N_MEANS_DRAWN)), key=_closest)
+    return best * (separation / _closest(best))
+
+
+def _closest(means):
+    """Smallest distance between two means."""
+    return min(
+        np.linalg.norm(means[k:] - mean, axis=1).min() for k, mean in enumerate(means[:-1], 1)
+    )
 
 
 def _draw_covariances(covariance_type, n_components, n_features, rng):

@@ -338,12 +338,14 @@ def _draw_cells(homes, who, home_range, month_ends, truth, family, rng):
         months = np.searchsorted(month_ends[:-1], draws, side="right")
         natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]
         natural += np.einsum("ij,ij->i", truth.row_factors[sites], truth.column_factors[months])
-        means = _mean(natural, family)
-        if family == "poisson":
-            counts = rng.poisson(means)
-        elif family == "bernoulli":
-            counts = rng.random_sample(size) < means
-        else:
-            counts = means + rng.standard_normal(size)
+        counts = _draw_counts(_mean(natural, family), family, rng)
         cells[block] = np.column_stack([sites, months, counts])
     return cells
+
+
+def _draw_counts(means, family, rng):
+    if family == "poisson":
+        return rng.poisson(means)
+    if family == "bernoulli":
+        return rng.random_sample(means.shape) < means
+    return means + rng.standard_normal(means.shape)
