@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from datetime import date
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
 from .._messages import plural, warn
 from .._optional import check_installed
 from .._parameters import check_choice, check_counts, check_switch
 from .._random import random_numbers
-from .._typing import FilePath, Seed
+from .._typing import FilePath, FloatArray, IntArray, Seed
 from ._ebird_files import CELL, EBirdFiles, Periods, one_per_event, one_per_group
 
 if TYPE_CHECKING:
-    from pandas import Period
+    from pandas import Period, Series
 
 _VALUES = ("count", "presence")
 _FREQUENCIES = ("D", "W", "M", "Q", "Y")
@@ -210,7 +211,7 @@ def read_ebird(
     )
 
 
-def _check_paths(ebd_path, sampling_path):
+def _check_paths(ebd_path: FilePath, sampling_path: FilePath | None) -> None:
     paths = {"ebd_path": ebd_path}
     if sampling_path is not None:
         paths["sampling_path"] = sampling_path
@@ -221,7 +222,7 @@ def _check_paths(ebd_path, sampling_path):
             )
 
 
-def _check_strings(values, freq, species, by):
+def _check_strings(values: str, freq: str, species: str | None, by: str) -> None:
     check_choice("values", values, _VALUES)
     check_choice("freq", freq, _FREQUENCIES)
     if not (species is None or isinstance(species, str)):
@@ -234,7 +235,7 @@ def _check_strings(values, freq, species, by):
         )
 
 
-def _check_listed(is_listed, common_name, sampling_path):
+def _check_listed(is_listed: Series, common_name: str, sampling_path: FilePath) -> None:
     """Warn of reports whose checklists are missing in the sampling event file."""
     if not is_listed.all():
         warn(
@@ -246,7 +247,9 @@ def _check_listed(is_listed, common_name, sampling_path):
         )
 
 
-def _why_none(n_inside, n_kept, days, sampling_path):
+def _why_none(
+    n_inside: int, n_kept: int, days: tuple[str, str], sampling_path: FilePath | None
+) -> str:
     """Reason why checklists with the species gave no observation, and what to do."""
     if not n_inside:
         return (
@@ -261,7 +264,9 @@ def _why_none(n_inside, n_kept, days, sampling_path):
     return f"{found} between start and end, all with count 'X'. Use values='presence'{or_zeros}."
 
 
-def _periods(start, end, freq):
+def _periods(
+    start: str | date | Period | None, end: str | date | Period | None, freq: str
+) -> Periods:
     first = -np.inf if start is None else _ordinal("start", start, "start_time", freq)
     last = np.inf if end is None else _ordinal("end", end, "end_time", freq)
     if first > last:
@@ -269,7 +274,9 @@ def _periods(start, end, freq):
     return Periods(freq, first, last)
 
 
-def _ordinal(name, value, moment, freq):
+def _ordinal(
+    name: str, value: str | date | Period, moment: Literal["start_time", "end_time"], freq: str
+) -> int:
     """Number of the period with the start time or end time of a date, a month, a year, ..."""
     import pandas
 
@@ -289,7 +296,9 @@ def _ordinal(name, value, moment, freq):
         ) from error
 
 
-def _federate(files, cells, n_clients, random_state):
+def _federate(
+    files: EBirdFiles, cells: FloatArray, n_clients: int | None, random_state: Seed
+) -> dict[str, Any]:
     """Triplets of the clients, and the labels of their sites, periods and members."""
     import pandas
 
@@ -298,7 +307,7 @@ def _federate(files, cells, n_clients, random_state):
     freq, first, last = files.periods
     first = int(cells[:, 1].min()) if np.isinf(first) else first
     last = int(cells[:, 1].max()) if np.isinf(last) else last
-    client_ids = member_labels
+    client_ids: NDArray[Any] = member_labels
     member_clients = np.arange(len(member_labels))
     if n_clients is not None:
         if n_clients > len(member_labels):
@@ -323,7 +332,7 @@ def _federate(files, cells, n_clients, random_state):
     )
 
 
-def _relabel(numbers, labels):
+def _relabel(numbers: FloatArray, labels: NDArray[np.str_]) -> tuple[IntArray, NDArray[np.str_]]:
     """Renumber the labels that occur in sorted order; return the new numbers and these labels."""
     numbers = numbers.astype(np.int64)
     used = np.unique(numbers)

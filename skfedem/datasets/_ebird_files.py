@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+from .._typing import FilePath, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Index, Series
 
 _EVENT = "SAMPLING EVENT IDENTIFIER"
 _GROUP = "GROUP IDENTIFIER"
@@ -44,17 +51,17 @@ _UNPACK = "Unpack the download, and give the .txt or .txt.gz file that is in it.
 class _Numbers:
     """Labels numbered in order of appearance: rows then store numbers instead of text."""
 
-    def __init__(self):
-        self._numbers = {}
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
 
-    def of(self, labels):
+    def of(self, labels: Series) -> IntArray:
         import pandas
 
         codes, unique = pandas.factorize(labels.to_numpy(dtype=object))
         numbers = [self._numbers.setdefault(_text(label), len(self._numbers)) for label in unique]
         return np.array(numbers, dtype=np.int64)[codes]
 
-    def labels(self):
+    def labels(self) -> NDArray[np.str_]:
         return np.array(list(self._numbers), dtype=str)
 
 
@@ -80,14 +87,14 @@ class EBirdFiles:
     chunk_rows : int
     """
 
-    def __init__(self, member_column, periods, chunk_rows):
+    def __init__(self, member_column: str, periods: Periods, chunk_rows: int) -> None:
         self.member_column = member_column
         self.periods = periods
         self.chunk_rows = chunk_rows
         self.sites = _Numbers()
         self.members = _Numbers()
 
-    def check_sampling(self, path):
+    def check_sampling(self, path: FilePath) -> None:
         """Raise if these are no sampling events, before hours are spent on reading reports."""
         names, _ = self._columns(path, [_COMPLETE])
         if _COUNT in names:
@@ -96,7 +103,9 @@ class EBirdFiles:
                 "reports of species. Give the file of sampling events that comes with them."
             )
 
-    def reports(self, path, species, complete_only):
+    def reports(
+        self, path: FilePath, species: str | None, complete_only: bool
+    ) -> tuple[DataFrame, str, tuple[str, str]]:
         """Rows with the species within the periods; its common name; its first and last day.
 
         The days are those of all its rows, within the periods or not.
@@ -107,7 +116,7 @@ class EBirdFiles:
         names: dict[str, str] = {}
         parts: list[Any] = []
         days: list[str] = []
-        common_name = None
+        common_name = ""
         for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag]):
             _collect_names(frame, names, path, species)
             if species is not None:
@@ -137,7 +146,7 @@ class EBirdFiles:
             found = found[~again].drop(columns=["row", "named"])
         return found, common_name, (min(days), max(days))
 
-    def absences(self, path, reported):
+    def absences(self, path: FilePath, reported: Index) -> tuple[FloatArray, Index]:
         """Cells (site, period, member, 0) of complete checklists that are not in `reported`.
 
         Also returns the identifiers in `reported`, of checklists and groups, that are in the file.
@@ -167,7 +176,7 @@ class EBirdFiles:
             absences = np.concatenate([absences, copies[CELL].to_numpy(dtype=np.float64)])
         return absences, reported[is_listed]
 
-    def _columns(self, path, more_columns):
+    def _columns(self, path: FilePath, more_columns: list[str]) -> tuple[list[str], list[int]]:
         """Names of all columns, and positions of those to read."""
         names = _header(path)
         columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
@@ -186,7 +195,7 @@ class EBirdFiles:
             )
         return names, sorted({names.index(name) for name in [*columns, _ROW] if name in names})
 
-    def _chunks(self, path, more_columns):
+    def _chunks(self, path: FilePath, more_columns: list[str]) -> Iterator[DataFrame]:
         """Data frames of the columns to read, as text, indexed by the line in the file."""
         import pandas
 
@@ -207,7 +216,7 @@ class EBirdFiles:
                 frame[_GROUP] = frame[_GROUP].replace("NA", "")
                 yield frame
 
-    def _checklists(self, frame, path):
+    def _checklists(self, frame: DataFrame, path: FilePath) -> tuple[DataFrame, DataFrame]:
         """Rows within the periods, unchanged and with numbers instead of text."""
         import pandas
 
@@ -230,7 +239,7 @@ class EBirdFiles:
 
 
 @contextmanager
-def _readable(path):
+def _readable(path: FilePath) -> Iterator[None]:
     """Context that explains what is wrong with a file that pandas cannot read."""
     import pandas
 
@@ -253,7 +262,7 @@ def _readable(path):
         ) from error
 
 
-def _header(path):
+def _header(path: FilePath) -> list[str]:
     """Names of the columns of a file."""
     import pandas
 
@@ -268,7 +277,7 @@ def _header(path):
     return [_text(name).strip("\ufeff ") for name in header]
 
 
-def _check_end(path, n_columns):
+def _check_end(path: FilePath, n_columns: int) -> None:
     """Raise if the last line of a plain file is cut off; compressed files fail when read."""
     path = os.path.expanduser(path)  # as pandas does
     if Path(path).suffix.lower() in _COMPRESSED or not os.path.isfile(path):
@@ -286,7 +295,7 @@ def _check_end(path, n_columns):
         )
 
 
-def _text(label):
+def _text(label: str) -> str:
     """Text of a field that was read one character for each byte."""
     try:
         return label.encode("latin-1").decode("utf-8")
@@ -294,14 +303,16 @@ def _text(label):
         return label
 
 
-def _hashes(texts):
+def _hashes(texts: Series) -> NDArray[np.uint64]:
     """Hashes of 64 bits: with ten million texts, two are alike in one of 400,000 files."""
     import pandas
 
     return pandas.util.hash_array(texts.to_numpy(dtype=object))
 
 
-def _check_field(frame, valid, column, expected, path):
+def _check_field(
+    frame: DataFrame, valid: Series, column: str, expected: str, path: FilePath
+) -> None:
     if not valid.all():
         row = frame[~valid].iloc[0]
         raise ValueError(
@@ -310,12 +321,12 @@ def _check_field(frame, valid, column, expected, path):
         )
 
 
-def _flags(frame, path):
+def _flags(frame: DataFrame, path: FilePath) -> Series:
     _check_field(frame, frame[_COMPLETE].isin(["0", "1"]), _COMPLETE, "0 or 1", path)
     return frame[_COMPLETE] == "1"
 
 
-def _counts(frame, path):
+def _counts(frame: DataFrame, path: FilePath) -> tuple[Series, Series]:
     """Counts, with 0 in place of "X", and a mask of the "X"."""
     counts = frame[_COUNT]
     uncounted = counts.isin(["X", "x"])
@@ -324,7 +335,9 @@ def _counts(frame, path):
     return counts.where(~uncounted, "0").astype(np.float64), uncounted
 
 
-def _collect_names(frame, names, path, species):
+def _collect_names(
+    frame: DataFrame, names: dict[str, str], path: FilePath, species: str | None
+) -> None:
     """Collect some species of the file; raise if there are several and `species` is None."""
     if len(names) <= _N_NAMES_SHOWN:
         pairs = frame[list(_SPECIES)].drop_duplicates("SCIENTIFIC NAME").head(2 * _N_NAMES_SHOWN)
@@ -337,26 +350,26 @@ def _collect_names(frame, names, path, species):
         )
 
 
-def _shown(names):
+def _shown(names: dict[str, str]) -> str:
     shown = list(names.values())[:_N_NAMES_SHOWN]
     return ", ".join(shown + ["..."] * (len(names) > _N_NAMES_SHOWN))
 
 
-def _is_species(frame, species):
+def _is_species(frame: DataFrame, species: str) -> Series:
     wanted = species.strip().casefold()
     names = [name for column in _SPECIES for name in frame[column].unique()]
     spellings = [name for name in names if _text(name).strip().casefold() == wanted]
     return frame[[*_SPECIES]].isin(spellings).any(axis=1)
 
 
-def one_per_event(rows):
+def one_per_event(rows: DataFrame) -> DataFrame:
     """Add up the rows of subspecies and forms of the species on each checklist."""
     columns = {name: "first" for name in rows.columns if name != "event"}
     columns.update(value="sum", uncounted="max")
     return rows.groupby("event", sort=False, as_index=False).agg(columns)
 
 
-def one_per_group(checklists):
+def one_per_group(checklists: DataFrame) -> DataFrame:
     """Keep all unshared checklists and, of each shared one, the copy with the lowest identifier."""
     import pandas
 

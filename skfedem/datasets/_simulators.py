@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import get_args
 
 import numpy as np
+from numpy.random import RandomState
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
@@ -16,10 +18,12 @@ from .._parameters import (
     takes_python_numbers,
 )
 from .._random import random_numbers
-from .._typing import CovarianceType, Seed
+from .._typing import CovarianceType, FloatArray, IntArray, Seed
 from ._splits import client_labels, equal_sizes, fill_up, split_by
 
 _N_MEANS_DRAWN = 20
+# Weights, means, covariances and their type.
+_Mixture = tuple[FloatArray, FloatArray, FloatArray, CovarianceType]
 
 
 @takes_python_numbers
@@ -177,13 +181,13 @@ def make_fedem_mixture(
            [0.5, 1. ]])
     """
     weights, means = np.array([0.4, 0.6]), np.array([[-1.5, -1.0], [1.5, 1.0]])
-    mixture = weights, means, np.array([[1.0, 0.5], [0.5, 1.0]]), "tied"
+    mixture: _Mixture = weights, means, np.array([[1.0, 0.5], [0.5, 1.0]]), "tied"
     _check_sizes(n_clients, 2, heterogeneity)
     rng = random_numbers(random_state)
     return _simulate(n_clients, n_samples, mixture, heterogeneity, rng)
 
 
-def _check_sizes(n_clients, n_components, heterogeneity):
+def _check_sizes(n_clients: int, n_components: int, heterogeneity: float) -> None:
     check_counts(n_clients=n_clients, n_components=n_components)
     hint = "It is the share of the rows that go to clients of one component."
     check_number("heterogeneity", heterogeneity, low=0, high=1, hint=hint)
@@ -195,21 +199,30 @@ def _check_sizes(n_clients, n_components, heterogeneity):
         )
 
 
-def _draw_mixture(n_features, n_components, covariance_type, separation, weights, rng):
+def _draw_mixture(
+    n_features: int,
+    n_components: int,
+    covariance_type: CovarianceType,
+    separation: float,
+    weights: ArrayLike | None,
+    rng: RandomState,
+) -> _Mixture:
     check_counts(n_features=n_features)
     check_number("separation", separation, low=0)
     check_choice("covariance_type", covariance_type, get_args(CovarianceType))
     if weights is None:
-        weights = np.full(n_components, 1 / n_components)
+        shares = np.full(n_components, 1 / n_components)
     else:
-        weights = check_shares("weights", weights, n_components)
-        weights = weights / weights.sum()
+        shares = check_shares("weights", weights, n_components)
+        shares = shares / shares.sum()
     means = _draw_means(n_components, n_features, separation, rng)
     covariances = _draw_covariances(covariance_type, n_components, n_features, rng)
-    return weights, means, covariances, covariance_type
+    return shares, means, covariances, covariance_type
 
 
-def _draw_means(n_components, n_features, separation, rng):
+def _draw_means(
+    n_components: int, n_features: int, separation: float, rng: RandomState
+) -> FloatArray:
     if n_components == 1:
         return np.zeros((1, n_features))
     # The best of a few draws: if two means nearly coincide, scaling would move the others far away.
@@ -218,14 +231,16 @@ def _draw_means(n_components, n_features, separation, rng):
     return best * (separation / _closest(best))
 
 
-def _closest(means):
+def _closest(means: FloatArray) -> float:
     """Smallest distance between two means."""
     return min(
         np.linalg.norm(means[k:] - mean, axis=1).min() for k, mean in enumerate(means[:-1], 1)
     )
 
 
-def _draw_covariances(covariance_type, n_components, n_features, rng):
+def _draw_covariances(
+    covariance_type: CovarianceType, n_components: int, n_features: int, rng: RandomState
+) -> FloatArray:
     if covariance_type == "spherical":
         return rng.uniform(0.5, 1.5, n_components)
     if covariance_type == "diag":
@@ -239,7 +254,9 @@ def _draw_covariances(covariance_type, n_components, n_features, rng):
     return covariances[0] if covariance_type == "tied" else covariances
 
 
-def _component_factors(covariances, covariance_type, n_components, n_features):
+def _component_factors(
+    covariances: FloatArray, covariance_type: CovarianceType, n_components: int, n_features: int
+) -> Iterator[FloatArray]:
     """Yield the matrix A of each component with A Aᵀ = its covariance."""
     if covariance_type in ("full", "tied"):
         shape = n_components, n_features, n_features
@@ -249,7 +266,9 @@ def _component_factors(covariances, covariance_type, n_components, n_features):
         yield deviations * np.eye(n_features)
 
 
-def _simulate(n_clients, n_samples, mixture, heterogeneity, rng):
+def _simulate(
+    n_clients: int, n_samples: int, mixture: _Mixture, heterogeneity: float, rng: RandomState
+) -> Bunch:
     check_counts(n_samples=n_samples)
     weights, means, covariances, covariance_type = mixture
     n_components, n_features = means.shape
@@ -272,7 +291,7 @@ def _simulate(n_clients, n_samples, mixture, heterogeneity, rng):
     )
 
 
-def _deal(components, n_clients, heterogeneity, rng):
+def _deal(components: IntArray, n_clients: int, heterogeneity: float, rng: RandomState) -> IntArray:
     """Client of each row: a share goes to clients of its component, the rest at random."""
     labels = client_labels(components, n_clients, random_state=rng)
     if heterogeneity == 0:
@@ -282,7 +301,7 @@ def _deal(components, n_clients, heterogeneity, rng):
     return fill_up(np.where(moved, sorted_labels, labels), n_clients, 1, rng)
 
 
-def _one_component_labels(components, n_clients, rng):
+def _one_component_labels(components: IntArray, n_clients: int, rng: RandomState) -> IntArray:
     """Assign whole clients to components; the next one goes where clients have the most rows."""
     n_rows = np.bincount(components)
     n_holders = (n_rows > 0).astype(int)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.random import RandomState
+from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.utils import Bunch
 
@@ -19,7 +21,7 @@ from .._parameters import (
     takes_python_numbers,
 )
 from .._random import random_numbers
-from .._typing import FamilyName, Seed
+from .._typing import FamilyName, FloatArray, IntArray, Seed
 
 _GROUPINGS = ("random", "region")
 _MONTHS_PER_YEAR = 12
@@ -212,7 +214,7 @@ def make_site_counts(
     )
 
 
-def _n_observations(observed, n_cells):
+def _n_observations(observed: float, n_cells: int) -> int:
     if isinstance(observed, Integral):
         check_counts(observed=observed)
         return observed
@@ -221,7 +223,7 @@ def _n_observations(observed, n_cells):
     return max(1, round(observed * n_cells))
 
 
-def _check_observers(n_observers, n_samples, n_clients):
+def _check_observers(n_observers: int | None, n_samples: int, n_clients: int) -> int:
     if n_observers is None:
         n_observers = max(n_clients, n_samples // _OBSERVATIONS_PER_OBSERVER)
     check_counts(n_observers=n_observers)
@@ -235,7 +237,16 @@ def _check_observers(n_observers, n_samples, n_clients):
     return n_observers
 
 
-def _draw_truth(shape, rank, rng, *, intercept, site_deviation, column_effects, interaction):
+def _draw_truth(
+    shape: tuple[int, int],
+    rank: int,
+    rng: RandomState,
+    *,
+    intercept: float,
+    site_deviation: float,
+    column_effects: FloatArray,
+    interaction: float,
+) -> Bunch:
     """Parameters of θ; the root mean square of its interaction term is ``interaction``."""
     n_sites, n_months = shape
     row_effects = site_deviation * _centred(rng.standard_normal(n_sites))
@@ -254,17 +265,17 @@ def _draw_truth(shape, rank, rng, *, intercept, site_deviation, column_effects, 
     )
 
 
-def _centred(values):
+def _centred(values: FloatArray) -> FloatArray:
     return values - values.mean(axis=0)
 
 
-def _month_effects(n_months, seasonality, trend):
+def _month_effects(n_months: int, seasonality: float, trend: float) -> FloatArray:
     months = np.arange(n_months)
     season = np.cos(2 * np.pi * (months - _PEAK_MONTH) / _MONTHS_PER_YEAR)
     return _centred(seasonality * season + trend * months / _MONTHS_PER_YEAR)
 
 
-def _month_factors(n_months, rank, rng):
+def _month_factors(n_months: int, rank: int, rng: RandomState) -> FloatArray:
     """Orthogonal curves with mean 0 and mean square 1."""
     months = np.arange(n_months)
     angles = 2 * np.pi * months / _MONTHS_PER_YEAR
@@ -275,7 +286,7 @@ def _month_factors(n_months, rank, rng):
     return np.sqrt(n_months) * orthogonal
 
 
-def _sums_over_sites(truth, family):
+def _sums_over_sites(truth: Bunch, family: FamilyName) -> FloatArray:
     """Sum of the means over the sites for each month, one month at a time."""
     sums = np.empty(len(truth.column_effects))
     base = truth.intercept + truth.row_effects
@@ -291,7 +302,7 @@ def _sums_over_sites(truth, family):
     return sums
 
 
-def _mean(natural, family):
+def _mean(natural: FloatArray, family: FamilyName) -> FloatArray:
     if family == "poisson":
         return np.exp(natural)
     if family == "bernoulli":
@@ -299,7 +310,14 @@ def _mean(natural, family):
     return natural
 
 
-def _draw_observers(n_observers, n_samples, n_sites, effort_tail, grouping, rng):
+def _draw_observers(
+    n_observers: int,
+    n_samples: int,
+    n_sites: int,
+    effort_tail: float,
+    grouping: Literal["random", "region"],
+    rng: RandomState,
+) -> tuple[IntArray, IntArray, IntArray]:
     """Homes and numbers of visits of the observers, and the observers ordered by client."""
     n_visits = _efforts(n_observers, n_samples, effort_tail, rng)
     homes = rng.randint(n_sites, size=n_observers)
@@ -310,7 +328,7 @@ def _draw_observers(n_observers, n_samples, n_sites, effort_tail, grouping, rng)
     return homes, n_visits, ordered
 
 
-def _efforts(n_observers, n_samples, effort_tail, rng):
+def _efforts(n_observers: int, n_samples: int, effort_tail: float, rng: RandomState) -> IntArray:
     """Number of observations of each observer: one, and a share of the rest."""
     # Logarithms, as draws overflow if the index is small; below 1e-300, even logarithms would.
     log_efforts = rng.standard_exponential(n_observers) / max(effort_tail, 1e-300)
@@ -318,13 +336,21 @@ def _efforts(n_observers, n_samples, effort_tail, rng):
     return 1 + rng.multinomial(n_samples - n_observers, efforts / efforts.sum())
 
 
-def _month_ends(n_months, effort_growth):
+def _month_ends(n_months: int, effort_growth: float) -> FloatArray:
     """Ends of the months on an axis along which observations are uniformly distributed."""
     log_shares = effort_growth / _MONTHS_PER_YEAR * np.arange(n_months)
     return np.cumsum(np.exp(log_shares - log_shares.max()))
 
 
-def _draw_cells(homes, who, home_range, month_ends, truth, family, rng):
+def _draw_cells(
+    homes: IntArray,
+    who: IntArray,
+    home_range: float,
+    month_ends: FloatArray,
+    truth: Bunch,
+    family: FamilyName,
+    rng: RandomState,
+) -> FloatArray:
     """Rows of (site, month, count), one for each observation; ``who`` are the observers."""
     cells = np.empty((len(who), 3))
     for start in range(0, len(who), _BLOCK):
@@ -343,7 +369,7 @@ def _draw_cells(homes, who, home_range, month_ends, truth, family, rng):
     return cells
 
 
-def _draw_counts(means, family, rng):
+def _draw_counts(means: FloatArray, family: FamilyName, rng: RandomState) -> NDArray[Any]:
     if family == "poisson":
         return rng.poisson(means)
     if family == "bernoulli":

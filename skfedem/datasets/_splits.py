@@ -7,6 +7,7 @@ from heapq import heapify, heapreplace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.random import RandomState
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
@@ -116,8 +117,8 @@ def client_labels(
         )
     rng = random_numbers(random_state)
     if scheme == "iid":
-        labels = np.repeat(np.arange(n_clients), equal_sizes(n_samples, n_clients))
-        return rng.permutation(labels)
+        sizes = equal_sizes(n_samples, n_clients)
+        return rng.permutation(np.repeat(np.arange(n_clients), sizes))
 
     if scheme == "size":
         codes = np.zeros(n_samples, dtype=int)
@@ -201,7 +202,7 @@ def split_clients(
     return split_by(X, labels, n_clients)
 
 
-def _check_rows(X):
+def _check_rows(X: Any) -> Any:
     try:
         X = X if hasattr(X, "shape") else np.asarray(unmasked(X))
     except ValueError as error:
@@ -217,7 +218,7 @@ def _check_rows(X):
     return X.tocsr() if issparse(X) else X
 
 
-def _label_codes(y, n_samples, scheme):
+def _label_codes(y: Any, n_samples: int, scheme: str) -> IntArray:
     if y is None:
         raise ValueError(
             f"Expected a label for every row with scheme={scheme!r}, got y=None. Give y."
@@ -250,13 +251,15 @@ def _label_codes(y, n_samples, scheme):
     return codes
 
 
-def equal_sizes(total, n_parts):
+def equal_sizes(total: int, n_parts: int) -> IntArray:
     sizes = np.full(n_parts, total // n_parts)
     sizes[: total % n_parts] += 1
     return sizes
 
 
-def _deal_shards(rows, n_clients, shards_per_client, rng):
+def _deal_shards(
+    rows: IntArray, n_clients: int, shards_per_client: int, rng: RandomState
+) -> IntArray:
     """Cut `rows` into consecutive shards, and assign these to the clients at random.
 
     Clients get equal sizes first, and then their shards: with equal shards first, the sizes of
@@ -271,7 +274,7 @@ def _deal_shards(rows, n_clients, shards_per_client, rng):
     return labels
 
 
-def _dirichlet_labels(codes, n_clients, alpha, rng):
+def _dirichlet_labels(codes: IntArray, n_clients: int, alpha: float, rng: RandomState) -> IntArray:
     labels = np.empty(len(codes), dtype=int)
     for rows in split_by(np.arange(len(codes)), codes, codes.max() + 1):
         # A Dirichlet draw is a vector of gamma draws divided by their sum. Logarithms, because with
@@ -288,7 +291,7 @@ def _dirichlet_labels(codes, n_clients, alpha, rng):
     return labels
 
 
-def fill_up(labels, n_clients, min_rows, rng):
+def fill_up(labels: IntArray, n_clients: int, min_rows: int, rng: RandomState) -> IntArray:
     """Move rows, one by one, from the largest client to the smallest until all have enough."""
     sizes = np.bincount(labels, minlength=n_clients).tolist()
     if min(sizes) >= min_rows:
@@ -309,7 +312,7 @@ def fill_up(labels, n_clients, min_rows, rng):
     return labels
 
 
-def split_by(X, labels, n_clients):
+def split_by(X: Any, labels: IntArray, n_clients: int) -> list[Any]:
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=n_clients))
     # Plain indexing: scikit-learn's checks take longer than copying a client's few rows.
