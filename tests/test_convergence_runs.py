@@ -37,8 +37,8 @@ def test_band_is_between_the_quantiles_at_every_point():
     histories = [made_history([0, 1, 2], values) for values in ([1, 5, 2], [3, 4, 8], [2, 9, 5.0])]
     curve = curve_of(histories, quantiles=(0, 0.5))
     np.testing.assert_array_equal(curve.middle[:, 0], [2, 6, 5])
-    np.testing.assert_array_equal(curve.low[:, 0], [1, 4, 2])
-    np.testing.assert_array_equal(curve.high[:, 0], [2, 5, 5])
+    np.testing.assert_array_equal(curve.band[0, :, 0], [1, 4, 2])
+    np.testing.assert_array_equal(curve.band[1, :, 0], [2, 5, 5])
 
 
 @pytest.mark.parametrize("log_y", [False, True])
@@ -51,7 +51,7 @@ def test_runs_evaluated_elsewhere_are_interpolated_on_the_drawn_scale(log_y):
     # As far as both go.
     np.testing.assert_array_equal(curve.x, [0.5, 0.75, 1, 2.5, 3, 4])
     np.testing.assert_allclose(curve.middle[:, 0], straight(curve.x), **ROUNDING)
-    assert curve.low is None
+    assert curve.band is None
 
 
 def test_runs_that_share_one_position_have_their_mean_there():
@@ -109,8 +109,8 @@ def test_what_describes_rounds_at_one_position_is_their_mean(y):
 def test_a_band_on_a_logarithmic_axis_leaves_out_what_is_not_positive():
     histories = [made_history([0, 1], values) for values in ([4, 0.0], [4, 2.0])]
     curve = curve_of(histories, log_y=True, quantiles=(0, 1))
-    assert_array_equal(curve.low[:, 0], [4, NAN])
-    assert_array_equal(curve.high[:, 0], [4, 2])
+    assert_array_equal(curve.band[0, :, 0], [4, NAN])
+    assert_array_equal(curve.band[1, :, 0], [4, 2])
 
 
 # ---- groups and components

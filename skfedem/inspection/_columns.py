@@ -151,7 +151,7 @@ def _durations(labels):
         for symbol, code in _UNITS.items():
             numbers, rests = np.divmod(labels, np.timedelta64(1, code))
             if not rests.any():
-                return [f"{number} {symbol}" for number in numbers]
+                return np.array([f"{number} {symbol}" for number in numbers])
     return labels
 
 

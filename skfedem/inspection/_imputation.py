@@ -325,9 +325,8 @@ class ImputationDisplay:
         columns = place(self.column_labels)
         if window is not None:
             check_window(window, columns.positions)
-        lines, effort, images, colorbars = [], None, [], []
         if kind == "trend":
-            axes, lines, effort = draw_trend(
+            axes, self.lines_, self.effort_ = draw_trend(
                 self,
                 ax,
                 columns.positions,
@@ -337,8 +336,9 @@ class ImputationDisplay:
                 row_name=row_name,
                 line_kw=line_kw or {},
             )
+            self.images_, self.colorbars_ = [], []
         else:
-            axes, images, colorbars = draw_maps(
+            axes, self.images_, self.colorbars_ = draw_maps(
                 self,
                 ax,
                 columns.positions,
@@ -346,7 +346,7 @@ class ImputationDisplay:
                 color_scale=color_scale,
                 row_name=row_name,
             )
-        self.lines_, self.effort_, self.images_, self.colorbars_ = lines, effort, images, colorbars
+            self.lines_, self.effort_ = [], None
         self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
         if column_name is None:
             column_name = "date" if columns.kind == "dates" else "columns"

@@ -38,10 +38,10 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
                     "linestyle": line.get_linestyle(),
                     "linewidth": line.get_linewidth(),
                 }
-            if curve.low is not None:
+            if curve.band is not None:
                 band_style = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
                 options = with_options(band_style, fill_between_kw, PolyCollection)
-                low, high = curve.low[:, component], curve.high[:, component]
+                low, high = curve.band[:, :, component]
                 bands.append(axis.fill_between(curve.x, low, high, **options))
     return lines, bands
 

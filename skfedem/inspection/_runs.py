@@ -30,8 +30,8 @@ class Curve(NamedTuple):
     x : ndarray of shape (n_points,)
     middle : ndarray of shape (n_points, n_components)
         Values of the run, or means over the runs.
-    low, high : ndarray of shape (n_points, n_components), or None
-        The band; None for a single run.
+    band : ndarray of shape (2, n_points, n_components), or None
+        Its lower and upper edge; None for a single run.
     per_component : bool
         Whether the series has a column for each component.
     """
@@ -39,8 +39,7 @@ class Curve(NamedTuple):
     label: str | None
     x: np.ndarray
     middle: np.ndarray
-    low: np.ndarray | None
-    high: np.ndarray | None
+    band: np.ndarray | None
     per_component: bool
 
 
@@ -162,14 +161,14 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
     per_component = np.ndim(histories[0][y]) > 1
     if len(runs) == 1:
         at, values = runs[0]
-        curve = Curve(label, at, values, None, None, per_component)
+        curve = Curve(label, at, values, None, per_component)
     else:
         grid = _common_grid(runs, label, x, y)
         # The numbering of components differs between runs: they are matched by size.
         per_round = y in _PER_ROUND
         values = np.stack([_on_grid(grid, _by_final_size(*run), log_y, per_round) for run in runs])
-        low, high = (None, None) if quantiles is None else np.quantile(values, quantiles, axis=0)
-        curve = Curve(label, grid, values.mean(axis=0), low, high, per_component)
+        band = None if quantiles is None else np.quantile(values, quantiles, axis=0)
+        curve = Curve(label, grid, values.mean(axis=0), band, per_component)
     return _positive(curve) if log_y else curve
 
 
@@ -177,11 +176,10 @@ def _positive(curve):
     """Curve with NaN in place of values that a logarithmic axis cannot show."""
 
     def positive(values):
-        return None if values is None else np.where(values > 0, values, np.nan)
+        return np.where(values > 0, values, np.nan)
 
-    return curve._replace(
-        middle=positive(curve.middle), low=positive(curve.low), high=positive(curve.high)
-    )
+    band = None if curve.band is None else positive(curve.band)
+    return curve._replace(middle=positive(curve.middle), band=band)
 
 
 def _check_runs(runs, histories, label, x, y, *, log_x):
