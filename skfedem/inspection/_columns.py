@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from datetime import date
 from itertools import pairwise, takewhile
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from .._imputer.fitted import FittedMatrix
 from .._input.clients import first_table
+from .._typing import FloatArray, MatricesLike
 from ._common import characters_in, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _MIDNIGHT = re.compile(r"(?<=\d)[T ]00:00(:00(\.0+)?)?$")
@@ -46,12 +52,12 @@ class Columns(NamedTuple):
         Tick labels at the positions; only for "names".
     """
 
-    positions: np.ndarray
-    kind: str
-    names: list
+    positions: FloatArray
+    kind: Literal["dates", "numbers", "names"]
+    names: list[str]
 
 
-def known_labels(estimator, X):
+def known_labels(estimator: FittedMatrix, X: MatricesLike | None) -> ArrayLike | None:
     """Column labels of a DataFrame (or a list of them), or else of the fit; may be None."""
     labels = getattr(first_table(X), "columns", None)
     if not estimator._has_triplets and labels is not None:
@@ -59,7 +65,7 @@ def known_labels(estimator, X):
     return estimator._column_labels
 
 
-def checked_labels(labels, n_columns):
+def checked_labels(labels: ArrayLike | None, n_columns: int) -> NDArray[Any]:
     """Labels of the columns as an array; their positions if there are none.
 
     Periods become their start times; times with a time zone become local times.
@@ -81,13 +87,13 @@ def checked_labels(labels, n_columns):
     return np.frompyfunc(_moment, 1, 1)(array) if array.dtype.kind == "O" else array
 
 
-def _moment(label):
+def _moment(label: Any) -> Any:
     """Start of a period, or date without its time zone; any other label is returned as it is."""
     label = label.to_timestamp() if hasattr(label, "to_timestamp") else label
     return label.replace(tzinfo=None) if getattr(label, "tzinfo", None) is not None else label
 
 
-def place(labels):
+def place(labels: NDArray[Any]) -> Columns:
     """Positions on an axis of columns with these labels.
 
     Increasing numbers or dates (possibly text like 1995-01 or 1995-01-31, or all numbers like
@@ -106,7 +112,7 @@ def place(labels):
     return Columns(np.arange(len(labels), dtype=np.float64), "names", names)
 
 
-def _months(labels):
+def _months(labels: NDArray[Any]) -> NDArray[Any]:
     """Dates, if all labels are integers like 199501; otherwise, the labels unchanged."""
     if labels.dtype.kind not in "iu" or len(labels) < 2:
         return labels
@@ -116,7 +122,7 @@ def _months(labels):
     return (12 * (years - 1970) + months - 1).astype("datetime64[M]")
 
 
-def _days(labels):
+def _days(labels: NDArray[Any]) -> FloatArray:
     """Day numbers of dates, or of text like dates; none if some label is anything else."""
     from matplotlib.dates import date2num
 
@@ -128,11 +134,11 @@ def _days(labels):
     return np.zeros(0)
 
 
-def _is_date(label):
-    return isinstance(label, date) or _ISO_DATE.fullmatch(str(label))
+def _is_date(label: object) -> bool:
+    return isinstance(label, date) or bool(_ISO_DATE.fullmatch(str(label)))
 
 
-def _fits_an_axis(days):
+def _fits_an_axis(days: FloatArray) -> bool:
     """Whether increasing days and a margin fit on an axis of dates, from the year 1 to 9999."""
     from matplotlib.dates import date2num
 
@@ -142,7 +148,7 @@ def _fits_an_axis(days):
     return first + margin <= days[0] and days[-1] + margin <= last
 
 
-def _durations(labels):
+def _durations(labels: NDArray[np.timedelta64]) -> NDArray[Any]:
     """Durations as text such as "6 h", in the largest unit of which all of them are multiples.
 
     Labels without such a unit are returned as they are.
@@ -155,7 +161,7 @@ def _durations(labels):
     return labels
 
 
-def unbroken(positions):
+def unbroken(positions: FloatArray) -> list[slice]:
     """Runs of columns without a gap, as a list of slices.
 
     If steps are regular, a step of more than 1.5 times the usual one is a gap, such as a missing
@@ -172,7 +178,7 @@ def unbroken(positions):
     return [slice(*run) for run in pairwise([0, *ends, len(positions)])]
 
 
-def in_cells(positions, values):
+def in_cells(positions: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Edges and values of cells around the columns, with one cell of NaN for each gap.
 
     ``values`` have shape (..., n_columns).
@@ -191,7 +197,7 @@ def in_cells(positions, values):
     return np.concatenate(edges), np.concatenate(cells[:-1], axis=-1)
 
 
-def _edges(positions):
+def _edges(positions: FloatArray) -> FloatArray:
     """Edges of cells around increasing positions: halfway to the neighbours."""
     if len(positions) == 1:
         return positions[0] + np.array([-0.5, 0.5])
@@ -201,7 +207,7 @@ def _edges(positions):
     )
 
 
-def _shortened(names):
+def _shortened(names: list[str]) -> list[str]:
     """Names without their middle if long; if that makes some alike, without their shared start."""
     by_short: dict[str, set[str]] = {}
     for name in names:
@@ -214,21 +220,21 @@ def _shortened(names):
     return [short[name] for name in names]
 
 
-def _n_first_in_common(names):
+def _n_first_in_common(names: set[str]) -> int:
     """Number of letters of the words with which all names begin."""
     letters = zip(*names, strict=False)
     n_alike = sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, letters))
     return len(_LAST_WORD.sub("", next(iter(names))[:n_alike]))
 
 
-def _without_middle(name):
+def _without_middle(name: str) -> str:
     if len(name) <= _MOST_CHARACTERS:
         return name
     half = (_MOST_CHARACTERS - 1) // 2
     return f"{name[:half]}…{name[-half:]}"
 
 
-def furnish(axis, columns, name):
+def furnish(axis: Axes, columns: Columns, name: str) -> None:
     """Ticks and label of an x axis."""
     from matplotlib import dates, ticker
 

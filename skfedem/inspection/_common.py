@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.frozen import FrozenEstimator
@@ -12,6 +12,13 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from .._messages import cut, short
+from .._typing import FloatArray
+
+if TYPE_CHECKING:
+    from cycler import Cycler
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 # Colour-blind safe palette of Okabe and Ito, without yellow, which is too pale for lines. Instead
 # of black, the text colour is used, which is white in dark styles. After the last colour, the cycle
@@ -29,7 +36,7 @@ _OF_METHODS = {
 _WIDTH = 6.4  # inches, matplotlib's default: 640 pixels
 
 
-def last_step(estimator, X=None):
+def last_step(estimator: Any, X: Any = None) -> tuple[Any, Any]:
     """Fitted estimator at the end of pipelines and searches, and its input data.
 
     Parameters
@@ -76,7 +83,7 @@ def last_step(estimator, X=None):
             return estimator, X
 
 
-def new_axes(n_axes, *, height, beside=False, **options):
+def new_axes(n_axes: int, *, height: float, beside: bool = False, **options: Any) -> list[Axes]:
     """Axes of a new figure, one below or beside the other, with a common x axis, as a list."""
     import matplotlib.pyplot as plt
 
@@ -95,7 +102,7 @@ def new_axes(n_axes, *, height, beside=False, **options):
     return list(axes.flat)
 
 
-def given_axes(ax, n_axes, what, or_else=""):
+def given_axes(ax: Axes | Iterable[Axes], n_axes: int, what: str, or_else: str = "") -> list[Axes]:
     """Axes given by the user, as a list; ``or_else`` is further advice if there are too few.
 
     Raises
@@ -120,13 +127,13 @@ def given_axes(ax, n_axes, what, or_else=""):
     return axes
 
 
-def as_list(value, times=1):
+def as_list(value: Any, times: int = 1) -> list[Any]:
     """Convert an iterable to a list; repeat a single value or string ``times`` times."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     return list(value) if several else [value] * times
 
 
-def check_text(name, value):
+def check_text(name: str, value: object) -> None:
     """Raise if a text to be drawn is not a string."""
     if not isinstance(value, str):
         raise TypeError(
@@ -135,7 +142,7 @@ def check_text(name, value):
         )
 
 
-def check_options(name, options):
+def check_options(name: str, options: object) -> None:
     """Raise for options that matplotlib's lines or bands do not have; None is no options.
 
     Also raise for most invalid values. Checked before a figure is created, as matplotlib would
@@ -153,7 +160,7 @@ def check_options(name, options):
             "Write {'linewidth': 2}."
         )
     artist: Any = Line2D if name == "line_kw" else PolyCollection
-    no_data: list[list] = [[], []] if name == "line_kw" else [[]]
+    no_data: list[list[float]] = [[], []] if name == "line_kw" else [[]]
     of_artist = {key: value for key, value in options.items() if key not in _OF_METHODS[name]}
     try:
         artist(*no_data, **normalize_kwargs(of_artist, artist))
@@ -164,7 +171,9 @@ def check_options(name, options):
         ) from error
 
 
-def with_options(style, options, artist):
+def with_options(
+    style: dict[str, Any], options: dict[str, Any], artist: type[Artist]
+) -> dict[str, Any]:
     """Default style of an artist, updated with the user's options, aliases included.
 
     ``artist`` is matplotlib's class, which knows aliases such as lw for linewidth; the style uses
@@ -175,7 +184,7 @@ def with_options(style, options, artist):
     return style | normalize_kwargs(options, artist)
 
 
-def marked(style, values, few=0):
+def marked(style: dict[str, Any], values: FloatArray, few: int = 0) -> dict[str, Any]:
     """Style of a line through values, with markers unless it has some.
 
     They are at all known values if these are at most ``few``, otherwise only at those between NaNs,
@@ -191,29 +200,29 @@ def marked(style, values, few=0):
     return {"marker": ".", "markevery": alone} | style if alone else style
 
 
-def one_or_all(axes):
-    """The axes itself if there is one, otherwise an array of them."""
-    return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)
+def ax_and_figure(axes: list[Axes]) -> tuple[Any, Any]:
+    """The axes itself if there is one, otherwise an array of them; and their (sub)figure."""
+    return axes[0] if len(axes) == 1 else np.array(axes, dtype=object), axes[0].figure
 
 
-def wrapped(text, length):
+def wrapped(text: str, length: int) -> str:
     """Wrap text to lines of at most ``length`` characters, keeping its line breaks."""
     return "\n".join(fill(line, length) for line in text.splitlines())
 
 
-def characters_in(inches):
+def characters_in(inches: float) -> int:
     """Number of characters of an axis label that fit into a length."""
     return max(1, int(_CHARACTERS_PER_INCH * inches))
 
 
-def lay_out(figure):
+def lay_out(figure: Figure | SubFigure) -> None:
     """Run the layout, so that the axes get their final position and size."""
     layout = figure.get_layout_engine()
     if layout is not None:
         layout.execute(figure.figure)  # the whole figure, if this is a subfigure
 
 
-def _cycle():
+def _cycle() -> Cycler:
     from cycler import cycler
     from matplotlib import rcParams
 

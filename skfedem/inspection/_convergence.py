@@ -8,21 +8,23 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._optional import check_installed
 from .._parameters import check_choice
 from ._common import (
     as_list,
+    ax_and_figure,
     check_options,
     given_axes,
     new_axes,
-    one_or_all,
 )
 from ._labels import mark_bits, series_label
 from ._lines import add_legends, draw_curves
 from ._runs import (
     X_AXES,
+    Curve,
+    History,
+    XAxis,
     check_names,
     check_quantiles,
     checked_histories,
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-History = Mapping[str, NDArray[Any]]
-XAxis = Literal["round", "epoch", "bits"]
 ScaleName = Literal["auto", "linear", "log"]
 
 _POSITIVE = ("field_sq_norm", "mean_field_sq_norm")
@@ -322,7 +322,7 @@ class ConvergenceDisplay:
         else:
             or_else = f", or draw one series, as with y={self.y[0]!r}"
             axes = given_axes(ax, len(self.y), "series in y", or_else)
-        self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
+        self.ax_, self.figure_ = ax_and_figure(axes)
         self.lines_, self.fill_between_ = {}, {}
         for name, scale, curves, axis in zip(self.y, scales, series, axes, strict=True):
             self.lines_[name], self.fill_between_[name] = draw_curves(
@@ -335,7 +335,7 @@ class ConvergenceDisplay:
         add_legends(axes, self.y, series, ours=ax is None)
         return self
 
-    def _groups(self):
+    def _groups(self) -> dict[str | None, list[History]]:
         """Histories by label, in the order in which the labels first appear."""
         groups: dict[str | None, list[History]] = {}
         labels = self.labels or itertools.repeat(None, len(self.histories))
@@ -343,14 +343,16 @@ class ConvergenceDisplay:
             groups.setdefault(label, []).append(history)
         return groups
 
-    def _curves(self, name, log_x, log_y, quantiles):
+    def _curves(
+        self, name: str, log_x: bool, log_y: bool, quantiles: tuple[float, float] | None
+    ) -> list[Curve]:
         """Curves of a series, one for each group."""
         return [
             group_curve(label, runs, self.x, name, log_x=log_x, log_y=log_y, quantiles=quantiles)
             for label, runs in self._groups().items()
         ]
 
-    def _scales(self, yscale):
+    def _scales(self, yscale: ScaleName | Iterable[ScaleName]) -> list[ScaleName]:
         scales = as_list(yscale, len(self.y))
         if len(scales) != len(self.y):
             raise ValueError(
@@ -359,7 +361,9 @@ class ConvergenceDisplay:
             )
         return scales
 
-    def _checked_scale(self, name, scale, *, log_x):
+    def _checked_scale(
+        self, name: str, scale: ScaleName, *, log_x: bool
+    ) -> Literal["linear", "log"]:
         """Scale of a series, "linear" or "log"."""
         check_choice("yscale", scale, ("auto", "linear", "log"))
         if scale == "linear" or (scale == "auto" and name not in _POSITIVE):
@@ -374,7 +378,7 @@ class ConvergenceDisplay:
             )
         return "linear"
 
-    def _furnish(self, axis, name, xscale, yscale):
+    def _furnish(self, axis: Axes, name: str, xscale: str, yscale: str) -> None:
         """Labels, scales, ticks and grid of the axes of a series."""
         from matplotlib.ticker import MaxNLocator
 

@@ -16,11 +16,11 @@ from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from ..models.matrix.families import FAMILIES
 from ._columns import checked_labels, furnish, known_labels, place
 from ._common import (
+    ax_and_figure,
     check_options,
     check_text,
     last_step,
     lay_out,
-    one_or_all,
 )
 from ._maps import draw_maps
 from ._matrix import drawn
@@ -347,7 +347,7 @@ class ImputationDisplay:
                 row_name=row_name,
             )
             self.lines_, self.effort_ = [], None
-        self.ax_, self.figure_ = one_or_all(axes), axes[0].figure
+        self.ax_, self.figure_ = ax_and_figure(axes)
         if column_name is None:
             column_name = "date" if columns.kind == "dates" else "columns"
         for _ in range(2):  # tick labels may shrink the axes, which leaves room for fewer ticks
@@ -359,7 +359,7 @@ class ImputationDisplay:
         return self
 
 
-def _numbers(name, values, shape):
+def _numbers(name: str, values: Any, shape: tuple[int | None, ...]) -> Any:
     """Convert to an array of a shape, in which None is any length; None stays None."""
     if values is None:
         return None

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+
 _SERIES = {
     "round": "round",
     "epoch": "epochs",
@@ -20,12 +25,12 @@ _SERIES = {
 }
 
 
-def series_label(name):
+def series_label(name: str) -> str:
     """Axis label of a series, or of the quantity ``x``."""
     return _SERIES.get(name, name.replace("_", " "))
 
 
-def mark_bits(line, scale):
+def mark_bits(line: Axis, scale: str) -> None:
     """Set the ticks of an axis of bits, with SI prefixes."""
     from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
 

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 from ._common import lay_out
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.legend import Legend
 
 _MOST_COLUMNS = 4
 _HEIGHT = 0.3  # inches: one row, for which new figures leave room
 
 
-def legend_above(axis, *, ours, **options):
+def legend_above(axis: Axes, *, ours: bool, **options: Any) -> None:
     """Draw a legend above the axes, no wider than they are.
 
     New figures (``ours``) grow by the height of the legend's rows after the first.
     """
     lay_out(axis.figure)
     n_labels = len(axis.get_legend_handles_labels()[1])
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.04), "frameon": False}
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.04), "frameon": False}
     legend = fitting_legend(axis, 1.0, ncols=min(n_labels, _MOST_COLUMNS), **place, **options)
     if ours:
-        figure = axis.figure
+        figure = axis.figure.figure
         height = legend.get_window_extent().height / figure.dpi
         figure.set_figheight(figure.get_figheight() + max(0.0, height - _HEIGHT))
         lay_out(figure)  # on higher axes, ticks differ and may need more room
 
 
-def fitting_legend(axis, share, *, ncols, step=None, **options):
+def fitting_legend(
+    axis: Axes, share: float, *, ncols: int, step: int | None = None, **options: Any
+) -> Legend:
     """Draw a legend no wider than a share of its axes, whose layout must be done.
 
     A legend that is too wide gets fewer columns, or else its labels are wrapped; otherwise the

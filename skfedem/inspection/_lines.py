@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._common import lay_out, marked, with_options
 from ._legends import fitting_legend, legend_above
+from ._runs import Curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.lines import Line2D
 
 # Up to this number of points, markers show where a series was evaluated.
 _FEW_POINTS = 30
@@ -18,12 +24,15 @@ _BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "bo
 _COMPONENTS = {"singular_values": "factor"}
 
 
-def draw_curves(axis, curves, line_kw, fill_between_kw):
+def draw_curves(
+    axis: Axes, curves: list[Curve], line_kw: dict[str, Any], fill_between_kw: dict[str, Any]
+) -> tuple[list[Line2D], list[PolyCollection]]:
     """Draw lines and bands; with several groups, all components of a group look alike."""
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
 
-    lines, bands = [], []
+    lines: list[Line2D] = []
+    bands: list[PolyCollection] = []
     for curve in curves:
         style: dict[str, Any] = {}
         labels = _component_labels(curve) if len(curves) == 1 else [curve.label]
@@ -46,7 +55,7 @@ def draw_curves(axis, curves, line_kw, fill_between_kw):
     return lines, bands
 
 
-def _component_labels(curve):
+def _component_labels(curve: Curve) -> list[str | None]:
     """Labels of the components, if there is one group."""
     if not curve.per_component:
         return [curve.label]
@@ -54,7 +63,9 @@ def _component_labels(curve):
     return [f"{name}{component}" for component in range(curve.middle.shape[1])]
 
 
-def add_legends(axes, names, series, *, ours):
+def add_legends(
+    axes: list[Axes], names: list[str], series: list[list[Curve]], *, ours: bool
+) -> None:
     """Draw legends: inside the axes given by the user, or above the first of a new figure.
 
     Those of the components of a single group are beside their axes, if a layout makes room there.
@@ -77,7 +88,7 @@ def add_legends(axes, names, series, *, ours):
             is_shown = True
 
 
-def _list_components(axis, name, n_labels, *, frameon):
+def _list_components(axis: Axes, name: str, n_labels: int, *, frameon: bool) -> None:
     """Draw a legend of the components; of many, an even selection, as their colours repeat."""
     share, place = _INSIDE_SHARE, {"loc": "best"}
     if axis.figure.get_layout_engine() is not None:  # it makes room beside the axes

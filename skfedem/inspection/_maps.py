@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._parameters import check_choice
+from .._typing import FloatArray
 from ._columns import in_cells
 from ._common import characters_in, given_axes, lay_out, new_axes, wrapped
 from ._matrix import band_edges
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.colors import Colormap, ListedColormap, Normalize
+
+    from ._imputation import ImputationDisplay
 
 _QUANTITIES = {"poisson": "count", "bernoulli": "probability", "gaussian": "value"}
 _MISSING = "0.88"
@@ -21,14 +32,22 @@ _ROUNDING = 1e-9
 class _Map(NamedTuple):
     """Cells, blank where NaN, in a colour map; ``bar`` is the label of its colour bar, if any."""
 
-    values: np.ndarray
-    colors: Any = _COLORS
-    opacity: np.ndarray | None = None
+    values: FloatArray
+    colors: str | Colormap = _COLORS
+    opacity: FloatArray | None = None
     title: str = ""
     bar: str = ""
 
 
-def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
+def draw_maps(
+    display: ImputationDisplay,
+    ax: Axes | Iterable[Axes] | None,
+    positions: FloatArray,
+    *,
+    mark_missing: bool,
+    color_scale: Literal["auto", "linear", "log"],
+    row_name: str,
+) -> tuple[list[Axes], list[QuadMesh], list[Colorbar]]:
     """Draw maps of the observed cells and the fitted means, or one map of the latter."""
     if mark_missing and display.observed is None:
         raise ValueError(
@@ -42,7 +61,7 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     maps = (_marked if mark_missing else _side_by_side)(display, quantity)
     axes = _axes(ax, 1 if mark_missing else len(maps), display.fitted.shape)
     # Cells of row k are centred at k.
-    rows = band_edges(display.n_rows, len(display.fitted)) - 0.5
+    rows: NDArray[Any] = band_edges(display.n_rows, len(display.fitted)) - 0.5
     layers = [*zip(cycle(axes), maps, strict=False)]
     # Drawn from the last to the first, which is on top if they share their axes.
     images = [_draw_map(axis, positions, rows, each, norm) for axis, each in layers[::-1]][::-1]
@@ -60,7 +79,7 @@ def draw_maps(display, ax, positions, *, mark_missing, color_scale, row_name):
     return axes, images, colorbars
 
 
-def _side_by_side(display, quantity):
+def _side_by_side(display: ImputationDisplay, quantity: str) -> list[_Map]:
     """Maps of the observed cells (if known) and of the fitted means."""
     if display.observed is None:
         return [_Map(display.fitted, title="fitted mean", bar=quantity)]
@@ -73,7 +92,7 @@ def _side_by_side(display, quantity):
     ]
 
 
-def _marked(display, quantity):
+def _marked(display: ImputationDisplay, quantity: str) -> list[_Map]:
     """Maps of the fitted means of observed cells and, paler and below, of those of missing cells.
 
     The opacity of the former is the share of their band that was observed.
@@ -98,10 +117,12 @@ def _marked(display, quantity):
     ]
 
 
-def _draw_map(axis, positions, rows, each, norm):
+def _draw_map(
+    axis: Axes, positions: FloatArray, rows: FloatArray, each: _Map, norm: Normalize
+) -> QuadMesh:
     """Draw the cells of a grid of column positions and row edges, leaving NaN blank."""
     columns, values = in_cells(positions, each.values)
-    alpha = None
+    alpha: Any = None
     if each.opacity is not None:
         alpha = np.nan_to_num(in_cells(positions, each.opacity)[1])
     if each.title:
@@ -112,12 +133,12 @@ def _draw_map(axis, positions, rows, each, norm):
     )
 
 
-def _has_bands(display):
+def _has_bands(display: ImputationDisplay) -> bool:
     """Whether rows are grouped into bands."""
     return len(display.fitted) < display.n_rows
 
 
-def _furnish_rows(axis, n_rows, rows):
+def _furnish_rows(axis: Axes, n_rows: int, rows: FloatArray) -> None:
     """Set limits and ticks of the y axis of a map with these row edges."""
     from matplotlib.ticker import MaxNLocator
 
@@ -128,13 +149,13 @@ def _furnish_rows(axis, n_rows, rows):
         axis.yaxis.set_major_formatter("{x:,.0f}")
 
 
-def _along(text, axis):
+def _along(text: str, axis: Axes) -> str:
     """Wrap text to the height of the axes."""
     height = axis.get_window_extent().height / axis.figure.dpi  # inches
     return wrapped(text, characters_in(height))
 
 
-def _row_label(display, row_name, sizes):
+def _row_label(display: ImputationDisplay, row_name: str, sizes: FloatArray) -> str:
     """Label of the rows: their name, the size of bands, and their order."""
     label, order = row_name, "largest total on top"
     if _has_bands(display):
@@ -144,7 +165,7 @@ def _row_label(display, row_name, sizes):
     return f"{label},\n{order}" if _has_bands(display) else f"{label} by rank, {order}"
 
 
-def _axes(ax, n_panels, shape):
+def _axes(ax: Axes | Iterable[Axes] | None, n_panels: int, shape: tuple[int, ...]) -> list[Axes]:
     if ax is not None:
         return given_axes(ax, n_panels, "map", ", or draw one map with mark_missing=True")
     # Many columns need the full width, many rows the full height.
@@ -153,7 +174,7 @@ def _axes(ax, n_panels, shape):
     return new_axes(n_panels, height=height, beside=beside, sharey=True)
 
 
-def _norm(display, is_log):
+def _norm(display: ImputationDisplay, is_log: bool) -> Normalize:
     """Colour scale that observed and fitted values share."""
     from matplotlib.colors import FuncNorm, Normalize
 
@@ -177,13 +198,13 @@ def _norm(display, is_log):
     return Normalize(low, high)
 
 
-def _colorbar(image, axes, is_log):
+def _colorbar(image: QuadMesh, axes: list[Axes], is_log: bool) -> Colorbar:
     from matplotlib.ticker import FixedLocator
 
     bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
     if is_log:
         # For small counts, powers of ten alone would give only two or three ticks.
-        highest = image.norm.vmax
+        _, highest = image.get_clim()
         steps = (1, 2, 5) if highest < 100 else (1,)
         ticks = np.outer(10.0 ** np.arange(17), steps).ravel()
         bar.ax.yaxis.set_major_locator(FixedLocator([0, *ticks[ticks <= max(highest, 1)]]))
@@ -192,7 +213,7 @@ def _colorbar(image, axes, is_log):
     return bar
 
 
-def _pale(name):
+def _pale(name: str) -> ListedColormap:
     """Paler version of a colour map, mixed with 60% of white."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap

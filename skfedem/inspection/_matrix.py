@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
 
 from .._cells import distinct_cells
 from .._federation import owners_of
+from .._imputer.fitted import FittedMatrix
 from .._input.cells import check_cells
 from .._input.matrices import holds_clients
 from .._input.table_labels import check_labels, fit_labels
+from .._typing import FloatArray, IntArray, MatricesLike, RowsName
 from ..models.matrix.families import FAMILIES
 
 # Number of cells whose fitted means are computed at once.
@@ -24,12 +26,12 @@ class Observed(NamedTuple):
     ``values`` are the means over all observations of each cell.
     """
 
-    rows: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
+    rows: IntArray
+    columns: IntArray
+    values: FloatArray
 
 
-def observed_cells(imputer, X):
+def observed_cells(imputer: FittedMatrix, X: MatricesLike) -> Observed:
     """Cells that at least one client observed.
 
     Parameters
@@ -55,7 +57,7 @@ def observed_cells(imputer, X):
             "Expected a list of triplets (site, month, value), one array for each client, got one "
             f"{type(X).__name__}. Give the X of the fit: a list of triplets."
         )
-    rows = "shared" if imputer.row_offsets_ is None else "disjoint"
+    rows: RowsName = "shared" if imputer.row_offsets_ is None else "disjoint"
     data = check_cells(
         clone(imputer).set_params(rows=rows),
         X,
@@ -73,14 +75,14 @@ def observed_cells(imputer, X):
     return Observed(sites, months, totals / np.bincount(cell, data.counts))
 
 
-def _check_same_names(imputer, X, rows):
+def _check_same_names(imputer: FittedMatrix, X: MatricesLike, rows: RowsName) -> None:
     """Raise if labels of rows or columns differ from those of the fit, or are reordered."""
     of_fit = imputer._row_labels, imputer._column_labels
     for axis, want, got in zip(("row", "column"), of_fit, fit_labels(X, rows), strict=True):
         check_labels(axis, want, got, "Give the X of the fit")
 
 
-def totals(imputer):
+def totals(imputer: FittedMatrix) -> tuple[FloatArray, FloatArray]:
     """Sums of the fitted means over all rows (n_columns,) and over all columns (n_rows,)."""
     n_rows, n_columns = imputer._shape
     over_rows, over_columns = np.zeros(n_columns), np.empty(n_rows)
@@ -93,12 +95,12 @@ def totals(imputer):
     return over_rows, over_columns
 
 
-def band_edges(n_rows, most_bands):
+def band_edges(n_rows: int, most_bands: int) -> IntArray:
     """Edges of at most ``most_bands`` bands of neighbouring rows, of nearly equal sizes."""
     return np.linspace(0, n_rows, min(n_rows, most_bands) + 1).round().astype(np.intp)
 
 
-def fitted_bands(imputer, order, edges):
+def fitted_bands(imputer: FittedMatrix, order: IntArray, edges: IntArray) -> FloatArray:
     """Fitted means, averaged over the rows of each band, shape (n_bands, n_columns)."""
     n_columns = imputer._shape[1]
     bands = np.empty((len(edges) - 1, n_columns))
@@ -112,7 +114,9 @@ def fitted_bands(imputer, order, edges):
     return bands / np.diff(edges)[:, None]
 
 
-def observed_bands(observed, order, edges, n_columns):
+def observed_bands(
+    observed: Observed, order: IntArray, edges: IntArray, n_columns: int
+) -> tuple[FloatArray, FloatArray]:
     """Means and shares of the observed cells of each band in each column.
 
     Returns
@@ -134,7 +138,12 @@ def observed_bands(observed, order, edges, n_columns):
     return means.reshape(-1, n_columns), share
 
 
-def drawn(imputer, X, row_order, max_rows):
+def drawn(
+    imputer: FittedMatrix,
+    X: MatricesLike | None,
+    row_order: Literal["total", "given"],
+    max_rows: int,
+) -> dict[str, Any]:
     """Arrays for the constructor of ``ImputationDisplay``, by name."""
     trend, sizes = totals(imputer)
     n_rows, n_columns = len(sizes), len(trend)
@@ -156,7 +165,7 @@ def drawn(imputer, X, row_order, max_rows):
     return data
 
 
-def moving_mean(values, window):
+def moving_mean(values: FloatArray, window: int) -> FloatArray:
     """Centred moving mean over ``window`` values; NaN near both ends.
 
     If the window is even, the values at both of its ends have half weight, which centres it.

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._input.table_labels import is_frame
 from .._messages import short
+from .._typing import FloatArray
 from ._common import as_list, last_step
+
+History = Mapping[str, NDArray[Any]]
+XAxis = Literal["round", "epoch", "bits"]
+Points = tuple[NDArray[Any], FloatArray]
+"""Positions on the x axis, and values of shape (n_points, n_components)."""
 
 X_AXES = ("round", "epoch", "bits")
 # Series that are only defined for rounds: the entry of the start, 0, is meaningless.
@@ -37,13 +44,13 @@ class Curve(NamedTuple):
     """
 
     label: str | None
-    x: np.ndarray
-    middle: np.ndarray
-    band: np.ndarray | None
+    x: FloatArray
+    middle: FloatArray
+    band: FloatArray | None
     per_component: bool
 
 
-def checked_histories(histories):
+def checked_histories(histories: Any) -> list[History]:
     """One or several histories as a list; raise if something else is given.
 
     A polars DataFrame, which has no keys, is converted to a dictionary.
@@ -65,15 +72,15 @@ def checked_histories(histories):
     ]
 
 
-def _is_history(value):
+def _is_history(value: object) -> bool:
     return hasattr(value, "keys") or _is_polars(value)
 
 
-def _is_polars(value):
+def _is_polars(value: object) -> bool:
     return hasattr(value, "columns") and hasattr(value, "to_dicts")
 
 
-def history_of(estimator):
+def history_of(estimator: Any) -> History:
     """``history_`` of a fitted estimator."""
     if isinstance(estimator, Mapping) or is_frame(estimator):
         raise TypeError(
@@ -90,7 +97,7 @@ def history_of(estimator):
     return estimator.history_
 
 
-def check_names(histories, x, y):
+def check_names(histories: list[History], x: XAxis, y: list[str]) -> None:
     """Raise unless each history has the x column, and series y of the same length."""
     for number, history in enumerate(histories):
         whose = "the history" if len(histories) == 1 else f"the history of run {number}"
@@ -113,17 +120,17 @@ def check_names(histories, x, y):
                 )
 
 
-def _column(x):
+def _column(x: XAxis) -> str:
     return "uplink_bits" if x == "bits" else x
 
 
-def positions(history, x):
+def positions(history: History, x: XAxis) -> NDArray[Any]:
     """Positions of the rows of a history on the x axis."""
     column = np.asarray(history[_column(x)])
     return np.cumsum(column, dtype=np.float64) if x == "bits" else column
 
 
-def evaluated(history, x, y, *, log_x=False):
+def evaluated(history: History, x: XAxis, y: str, *, log_x: bool = False) -> Points:
     """Nondecreasing positions at which a series was evaluated, and its values.
 
     Values have shape (n_points, n_components). A logarithmic x axis omits position 0.
@@ -139,7 +146,7 @@ def evaluated(history, x, y, *, log_x=False):
     return at[known], values[known]
 
 
-def check_quantiles(quantiles):
+def check_quantiles(quantiles: object) -> None:
     if quantiles is None:
         return
     numbers = list(quantiles) if np.iterable(quantiles) else []
@@ -154,7 +161,16 @@ def check_quantiles(quantiles):
         )
 
 
-def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
+def group_curve(
+    label: str | None,
+    histories: list[History],
+    x: XAxis,
+    y: str,
+    *,
+    log_x: bool,
+    log_y: bool,
+    quantiles: tuple[float, float] | None,
+) -> Curve:
     """Curve of a group of runs with the same label, restricted to what the axes can show."""
     runs = [evaluated(history, x, y, log_x=log_x) for history in histories]
     _check_runs(runs, histories, label, x, y, log_x=log_x)
@@ -172,17 +188,25 @@ def group_curve(label, histories, x, y, *, log_x, log_y, quantiles):
     return _positive(curve) if log_y else curve
 
 
-def _positive(curve):
+def _positive(curve: Curve) -> Curve:
     """Curve with NaN in place of values that a logarithmic axis cannot show."""
 
-    def positive(values):
+    def positive(values: FloatArray) -> FloatArray:
         return np.where(values > 0, values, np.nan)
 
     band = None if curve.band is None else positive(curve.band)
     return curve._replace(middle=positive(curve.middle), band=band)
 
 
-def _check_runs(runs, histories, label, x, y, *, log_x):
+def _check_runs(
+    runs: list[Points],
+    histories: list[History],
+    label: str | None,
+    x: XAxis,
+    y: str,
+    *,
+    log_x: bool,
+) -> None:
     """Raise unless every run was evaluated and has the same number of components."""
     whose = "" if label is None else f" of {label!r}"
     for (at, values), history in zip(runs, histories, strict=True):
@@ -201,11 +225,11 @@ def _check_runs(runs, histories, label, x, y, *, log_x):
             )
 
 
-def _by_final_size(at, values):
+def _by_final_size(at: NDArray[Any], values: FloatArray) -> Points:
     return at, values[:, np.argsort(-values[-1], kind="stable")]
 
 
-def _common_grid(runs, label, x, y):
+def _common_grid(runs: list[Points], label: str | None, x: XAxis, y: str) -> NDArray[Any]:
     """Increasing positions, at most _MOST_POINTS, in the range common to all runs."""
     first = max(at[0] for at, _ in runs)
     last = min(at[-1] for at, _ in runs)
@@ -222,7 +246,7 @@ def _common_grid(runs, label, x, y):
     return grid
 
 
-def _on_grid(grid, run, log_y, per_round):
+def _on_grid(grid: NDArray[Any], run: Points, log_y: bool, per_round: bool) -> FloatArray:
     """Values at the points of a grid, interpolated linearly on the scale of the axis."""
     at, values = run
     # Several rounds may have one position, if no bits were sent. The last one then counts, or for

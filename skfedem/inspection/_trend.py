@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from numbers import Integral
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from .._parameters import check_choice, check_number
+from .._typing import FloatArray
 from ._columns import in_cells, unbroken
 from ._common import given_axes, marked, new_axes, with_options, wrapped
 from ._legends import legend_above
 from ._matrix import moving_mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.lines import Line2D
+
+    from ._imputation import ImputationDisplay
 
 _TOTALS = {
     "poisson": "expected counts, all {rows}",
@@ -27,7 +35,7 @@ _VISIBLE = 0.05
 _LABEL_LENGTH = 32  # characters that fit along the trend's y axis
 
 
-def check_window(window, positions):
+def check_window(window: int, positions: FloatArray) -> None:
     """Raise unless a moving mean with this window has at least one value."""
     n_columns = max(run.stop - run.start for run in unbroken(positions))
     has_gaps = n_columns < len(positions)
@@ -41,11 +49,22 @@ def check_window(window, positions):
         )
 
 
-def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_kw):
+def draw_trend(
+    display: ImputationDisplay,
+    ax: Any,
+    positions: FloatArray,
+    *,
+    window: int | None,
+    unit: str,
+    yscale: Literal["linear", "log"],
+    row_name: str,
+    line_kw: dict[str, Any],
+) -> tuple[list[Axes], list[Line2D], PolyCollection | None]:
     """Draw the trend of a display, and the effort below it if there are axes for it.
 
-    ``positions`` are those of the columns, ``unit`` is their name, and ``window`` the number of
-    columns in the moving mean. Returns lists of axes and lines, and the effort or None.
+    ``ax`` are axes given by the user, or None. ``positions`` are those of the columns, ``unit`` is
+    their name, and ``window`` the number of columns in the moving mean. Returns lists of axes and
+    lines, and the effort or None.
     """
     check_choice("yscale", yscale, ("linear", "log"))
     if yscale == "log" and not (display.trend > 0).all():
@@ -72,7 +91,14 @@ def draw_trend(display, ax, positions, *, window, unit, yscale, row_name, line_k
     return axes, lines, effort
 
 
-def _draw_total(axis, positions, trend, window, unit, line_kw):
+def _draw_total(
+    axis: Axes,
+    positions: FloatArray,
+    trend: FloatArray,
+    window: int | None,
+    unit: str,
+    line_kw: dict[str, Any],
+) -> list[Line2D]:
     """Draw the sum of the fitted means, as a thin line if there is a moving mean."""
     from matplotlib.lines import Line2D
 
@@ -91,13 +117,15 @@ def _draw_total(axis, positions, trend, window, unit, line_kw):
     return lines
 
 
-def _interrupted(positions, values):
+def _interrupted(positions: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Positions and values of columns, with a NaN in each gap."""
     gaps = [run.start for run in unbroken(positions)[1:]]
     return np.insert(positions, gaps, positions[gaps]), np.insert(values, gaps, np.nan)
 
 
-def _draw_points(axis, positions, display, row_name, yscale):
+def _draw_points(
+    axis: Axes, positions: FloatArray, display: ImputationDisplay, row_name: str, yscale: str
+) -> None:
     """Draw sums over observed cells, and mark columns without observed cells."""
     trend, total, unseen = display.trend, display.observed_total, display.unobserved_columns
     points: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 4}
@@ -111,7 +139,9 @@ def _draw_points(axis, positions, display, row_name, yscale):
         axis.plot(positions[unseen], trend[unseen], label="nothing observed", **points)
 
 
-def _furnish(axis, display, yscale, row_name):
+def _furnish(
+    axis: Axes, display: ImputationDisplay, yscale: Literal["linear", "log"], row_name: str
+) -> None:
     """Scale and labels of the trend."""
     axis.set_yscale(yscale)
     if yscale == "linear":
@@ -129,7 +159,9 @@ def _furnish(axis, display, yscale, row_name):
     axis.grid(alpha=0.3)
 
 
-def _draw_effort(axis, positions, share, row_name):
+def _draw_effort(
+    axis: Axes, positions: FloatArray, share: FloatArray, row_name: str
+) -> PolyCollection:
     """Draw the share of rows that were observed in each column."""
     edges, heights = in_cells(positions, share)
     heights = np.append(np.nan_to_num(heights), heights[-1])  # NaN hides the previous step
