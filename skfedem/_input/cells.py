@@ -207,7 +207,7 @@ def _check_features(estimator, table, n_columns, *, reset):
 
 def _merged(observations, family, origin, keep_observations=False):
     """Sort each client's observations by cell, and merge those of the same cell."""
-    offsets, shape = observations.offsets, tuple(map(int, observations.shape))
+    offsets, shape = observations.offsets, observations.shape
     lengths, n_cells = np.diff(offsets), math.prod(shape)
     parts = []
     # Keys of a group's clients differ by multiples of n_cells, which must not overflow int64.
@@ -217,13 +217,10 @@ def _merged(observations, family, origin, keep_observations=False):
             observations.codes[part], observations.values[part], own, n_cells
         )
         # From sorted values, so that sums do not depend on the order of triplets.
-        base_measures = np.bincount(
-            np.repeat(np.arange(len(own)), own),
-            family.log_base_measure(values - origin),
-            minlength=len(own),
-        )
+        owners = np.repeat(np.arange(len(own)), own)
+        measures = np.bincount(owners, family.log_base_measure(values - origin), len(own))
         kept = values if keep_observations else np.empty(0)
-        parts.append((*_means_of_cells(keys, values, len(own), shape), base_measures, kept))
+        parts.append((*_means_of_cells(keys, values, len(own), shape), measures, kept))
     rows, columns, means, counts, own_cells, base_measures, kept = map(
         np.concatenate, zip(*parts, strict=True)
     )

@@ -55,7 +55,7 @@ class Observations(NamedTuple):
 def observations_of_list(X, shape, missing, rows):
     """Observations in the matrices, or with a shape the triplets, of a list of clients."""
     refuse_no_clients(X, GIVE_MATRICES)
-    shape = _checked_shape(shape, rows)
+    shape = None if shape is None else _checked_shape(shape, rows)
     tables = [client_table(table, f" of client {k}") for k, table in enumerate(X)]
     if shape is None:
         return _of_matrices(X, tables, missing, rows)
@@ -163,9 +163,7 @@ def marker(missing_values):
 
 
 def _checked_shape(shape, rows):
-    """(J, L) of triplets as integers, or None."""
-    if shape is None:
-        return None
+    """(J, L) of triplets as integers."""
     expected = f"Expected shape=(sites, months), two integers >= 1, got {short(shape)}."
     if not isinstance(shape, list | tuple | np.ndarray) or np.shape(shape) != (2,):
         raise TypeError(
@@ -236,8 +234,10 @@ def _is_triplets(table):
 
 def _from_triplets(tables, shape, missing, whose):
     """Codes and values of each client's triplets, or of its matrix."""
-    pieces = [None if _is_triplets(table) else _observed(table, missing) for table in tables]
-    clients = [k for k, piece in enumerate(pieces) if piece is None]
+    clients = [k for k, table in enumerate(tables) if _is_triplets(table)]
+    pieces = {
+        k: _observed(table, missing) for k, table in enumerate(tables) if not _is_triplets(table)
+    }
     lengths = np.array([len(tables[k]) for k in clients], dtype=np.intp)
     for group in client_groups(offsets_of(lengths), _BLOCK):
         own = clients[group]
@@ -259,7 +259,7 @@ def _from_triplets(tables, shape, missing, whose):
         values = np.ascontiguousarray(stacked[:, 2])
         for k, start, end in zip(own, ends - lengths[group], ends, strict=True):
             pieces[k] = codes[start:end], values[start:end]
-    return pieces
+    return [pieces[k] for k in range(len(tables))]
 
 
 def _one_table(estimator, X):

@@ -22,8 +22,8 @@ class Moments(NamedTuple):
         Number of rows in which a feature is not missing.
     mean, mean_rest : ndarray of shape (n_features,)
         The mean in double precision, and its rounding error, to be added to it.
-    scatter : ndarray of shape (n_features,) or (n_features, n_features), or None
-        Sums of squares, or of products, of the centred rows.
+    scatter : ndarray of shape (n_features,) or (n_features, n_features)
+        Sums of squares, or of products, of the centred rows; empty if not requested.
     uplink_bits, downlink_bits : int
         Bits that all clients together sent and received.
     """
@@ -31,7 +31,7 @@ class Moments(NamedTuple):
     counts: np.ndarray
     mean: np.ndarray
     mean_rest: np.ndarray
-    scatter: np.ndarray | None
+    scatter: np.ndarray
     uplink_bits: int
     downlink_bits: int
 
@@ -94,7 +94,7 @@ def only_counts(federation):
     """Only the counts: the returned moments are 0."""
     zeros = np.zeros(federation.rows.shape[1])
     counts, _, _, n_counts = _sums_about(federation, zeros, None)
-    return Moments(counts, zeros, zeros, None, FLOAT_BITS * n_counts, 0)
+    return Moments(counts, zeros, zeros, np.empty(0), FLOAT_BITS * n_counts, 0)
 
 
 def n_rows_for_products(n_features):
@@ -116,7 +116,7 @@ def _sums_about(federation, center, scatter):
     d = len(center)
     incomplete = np.zeros(federation.n_clients, dtype=bool)
     counts, sums = np.zeros(d, dtype=np.int64), np.zeros(d)
-    moment = None if scatter is None else np.zeros((d, d) if scatter == "products" else d)
+    moment = np.zeros({"products": (d, d), "squares": (d,), None: (0,)}[scatter])
     n_rows = n_rows_for_products(d) if scatter == "products" else n_rows_of_sums(d)
     for group, rows, lengths, _ in read(federation, np.arange(federation.n_clients), n_rows):
         y = rows - center
